@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from simserve.calibrate.benchmarks.reading import read_results
-from simserve.calibrate.benchmarks.table import LATENCY_COLUMNS
 from simserve.calibrate.drift import read_tables
 from simserve.calibrate.kernel_prediction import predicted
 from simserve.calibrate.simulated import ServingModel, replay_of
 from simserve.profiles.hardware import load_hardware
 from simserve.scenario.load import load
+from simserve.workload.benchmarks.reading import read_results
+from simserve.workload.benchmarks.table import LATENCY_COLUMNS
 
 GATE = Path(__file__).resolve().parent
 DIGITS = 6

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.result import BenchResult
 from simserve.calibrate.kernel_prediction import PREDICTORS, Columns, predicted
 from simserve.calibrate.simulated import ServingModel, replay_of
 from simserve.errors import InputError
 from simserve.perf.operator_tables import COLUMNS, find_tables, read_columns
 from simserve.profiles.hardware import HardwareProfile
 from simserve.scenario.schema import Scenario
+from simserve.workload.benchmarks.result import BenchResult
 
 CLASSES = {
     "gemm_perf": "products",

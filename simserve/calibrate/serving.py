@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.result import BenchResult
 from simserve.calibrate.serving_search import (
     LAST_STAGE,
     Problem,
@@ -26,6 +25,7 @@ from simserve.calibrate.serving_search import (
 )
 from simserve.calibrate.simulated import PARAMETERS, EngineParameters, Replay, ServingModel, replay_of
 from simserve.errors import InputError, UsageError, nearest
+from simserve.workload.benchmarks.result import BenchResult
 
 FEWEST_FOR_HOLDING_OUT = 3
 

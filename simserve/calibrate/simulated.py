@@ -6,33 +6,26 @@ Knows resolved scenarios and benchmark results; fits nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.result import Array, BenchResult, statistics
 from simserve.engine.histogram import Histogram
-from simserve.errors import InfeasibleError, InputError, TraceError
+from simserve.errors import InfeasibleError, TraceError
 from simserve.metrics.latency import request_latencies
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.engine import ResolvedEngine
+from simserve.scenario.benchmark import arrivals_of, lengths_of
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
+from simserve.workload.benchmarks.result import BenchResult, statistics
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
-
-SAME_LENGTHS = 0.05
-SAME_LENGTHS_ERRORS = 3.0
-"""A scenario's lengths are drawn where their mean is this near to the file's, as a share or in standard errors."""
-
-RATED = ("poisson", "constant", "gamma")
-"""Processes of a scenario that take the rate of a file that names no process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +139,7 @@ def parameters_of(engine: ResolvedEngine) -> EngineParameters:
 def figures(records: RequestRecords, gaps: Histogram) -> dict[str, float]:
     """Return the figures of a run over all its requests, as benchmark tools take them: nothing is cut.
 
-    Latencies in seconds and rates a second, under the names of `simserve.calibrate.benchmarks.result`.
+    Latencies in seconds and rates a second, under the names of `simserve.workload.benchmarks.result`.
 
     Args:
         records: What happened to every request.
@@ -176,76 +169,31 @@ _SHARES = {"median": 50, "p90": 90, "p95": 95, "p99": 99}
 def replay_of(result: BenchResult, scenario: Scenario) -> Replay:
     """Return the requests of a benchmark: as recorded where it recorded them, drawn where it did not.
 
-    Lengths are the file's own; with means alone, the scenario's distribution where its mean is the file's, or one
-    length for all. Load is the file's own; where it says none, the scenario's.
+    Load and lengths are the file's own; where it says none, the scenario's.
 
     Raises:
-        InputError: Neither says how requests arrive.
+        InputError: Neither says how requests arrive, or how long they are.
     """
     notes: list[str] = []
-    arrivals = _arrivals(result, scenario, notes)
+    arrivals = arrivals_of(result, scenario, notes)
+    lengths = lengths_of(result, scenario, notes)
     workload = validate(
         WorkloadSpec,
         {
             "arrivals": arrivals,
-            "prompt_tokens": {"distribution": "fixed", "value": max(round(float(result.prompt_tokens.mean())), 1)},
-            "output_tokens": {"distribution": "fixed", "value": max(round(float(result.output_tokens.mean())), 1)},
+            "prompt_tokens": {"distribution": "fixed", "value": 1},
+            "output_tokens": {"distribution": "fixed", "value": 1},
             "num_requests": result.num_requests,
         },
         file=result.file,
         error=TraceError,
     )
-    specs = generate(workload, seed=scenario.run.seed)
-    prompts, outputs = _lengths(result, scenario, specs, notes)
-    specs = replace(specs, prompt_tokens=prompts, output_tokens=outputs, max_tokens=outputs)
+    specs = replace(
+        generate(workload, seed=scenario.run.seed),
+        prompt_tokens=lengths.prompt_tokens,
+        output_tokens=lengths.output_tokens,
+        max_tokens=lengths.output_tokens,
+    )
     if result.arrival_time is not None and specs.concurrency is None:
         specs = replace(specs, arrival_time=result.arrival_time, is_stationary=False, offered_rate=float("nan"))
     return Replay(result=result, specs=specs, notes=tuple(notes))
-
-
-def _arrivals(result: BenchResult, scenario: Scenario, notes: list[str]) -> Any:
-    stated = dict(result.arrivals)
-    if "process" in stated:
-        return stated
-    if not stated and result.arrival_time is not None:
-        return {"process": "all_at_once"}  # its times replace these
-    own = scenario.workload.arrivals
-    if stated:
-        process = own.process if own is not None and own.process in RATED else "poisson"
-        notes.append(f"the file says a rate and no process: {process} is taken")
-        cv = {"cv": getattr(own, "cv", 1.0)} if process == "gamma" else {}
-        return {"process": process, **stated, **cv}
-    if own is None:
-        raise InputError(
-            "says no load, and the scenario's workload has no arrivals",
-            file=result.file,
-            remedy="add workload.arrivals",
-        )
-    notes.append("the file says no load: the scenario's is taken")
-    return own
-
-
-def _lengths(
-    result: BenchResult, scenario: Scenario, specs: RequestSpecs, notes: list[str]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    if result.has_lengths:
-        return result.prompt_tokens.astype(np.int64), result.output_tokens.astype(np.int64)
-    workload = scenario.workload
-    if workload.trace is None and workload.prompt_tokens is not None and workload.output_tokens is not None:
-        drawn = generate(
-            workload.model_copy(update={"num_requests": result.num_requests, "duration": None}),
-            seed=scenario.run.seed,
-            base_path=scenario.folder,
-        )
-        if _is_near(drawn.prompt_tokens, result.prompt_tokens) and _is_near(drawn.output_tokens, result.output_tokens):
-            notes.append("lengths are drawn as the scenario's workload says; their means are the file's")
-            return drawn.prompt_tokens, drawn.output_tokens
-    if result.num_requests > 1:
-        notes.append("every request has the file's mean lengths: the scenario's have other means")
-    return specs.prompt_tokens, specs.output_tokens
-
-
-def _is_near(drawn: np.ndarray[Any, Any], measured: Array) -> bool:
-    distance = abs(float(drawn.mean()) - float(measured.mean()))
-    error = float(drawn.std()) / len(drawn) ** 0.5
-    return bool(distance <= max(SAME_LENGTHS * float(measured.mean()), SAME_LENGTHS_ERRORS * error))

@@ -76,10 +76,10 @@ def _drift(
     engine: str,
     overrides: list[str] | tuple[()],
 ) -> Drift:
-    from simserve.calibrate.benchmarks.reading import read_results
     from simserve.calibrate.drift import check_kernels, check_serving
     from simserve.profiles.hardware import load_hardware
     from simserve.scenario.load import load
+    from simserve.workload.benchmarks.reading import read_results
 
     folders = [path for path in against if path.is_dir()]
     is_engine = _is_engine(profile)

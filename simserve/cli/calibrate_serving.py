@@ -76,11 +76,11 @@ def serving(
 
     simserve calibrate serving results/*.json --scenario mine.yaml --out my-vllm.yaml
     """
-    from simserve.calibrate.benchmarks.reading import read_results
     from simserve.calibrate.serving import ServingCalibration, as_mapping
     from simserve.calibrate.serving_profile import profile_text
     from simserve.calibrate.simulated import ServingModel
     from simserve.scenario.load import load
+    from simserve.workload.benchmarks.reading import read_results
 
     if statistic not in STATISTICS:
         raise UsageError("must be median or mean", key="--statistic", value=statistic)

@@ -42,7 +42,7 @@ def capacity(
         ),
     ] = None,
     replications: Annotated[
-        int | None, typer.Option(min=2, help="Independent runs a load. Default: 6.", show_default=False)
+        int | None, typer.Option(min=2, help="Independent runs a load. Default: 8, or 6.", show_default=False)
     ] = None,
     requests: Annotated[
         int | None,
@@ -55,6 +55,7 @@ def capacity(
 ) -> None:
     """Find the largest rate, or number of clients in a closed loop, at which the SLO holds, and what breaks first.
 
+    Of steady traffic it is what 95% of runs hold that the search has not seen, each of 30,000 requests and more.
     Every load sees the same requests, their gaps stretched to the rate. Ends with 3 where the SLO holds at no load.
     Ctrl-C ends the search with what it has shown until then (105).
 

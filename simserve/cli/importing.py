@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, print_json
+from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json
 from simserve.documents import read_text
 from simserve.errors import ScenarioError, UsageError
 
 if TYPE_CHECKING:
     from simserve.planner.importers.draft import Draft
+    from simserve.planner.importers.engine_log import LogImport
 
 app = typer.Typer(
-    help="Make a scenario or a profile of a command line, a model configuration, a benchmark or a trace.",
+    help="Make a scenario or a profile of a command line, a log, a model configuration, a benchmark or a trace.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -28,6 +31,9 @@ OutFileOption = Annotated[
     typer.Option("--out", metavar="FILE", help="Write it there. Default: to stdout.", show_default=False),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")]
+CommandArgument = Annotated[
+    str, typer.Argument(help="The command in quotes, a file that holds it, or - for stdin.", show_default=False)
+]
 HardwareOption = Annotated[str | None, typer.Option(help="GPU that it runs on, see simserve gpus.", show_default=False)]
 ModelOption = Annotated[
     str | None,
@@ -37,10 +43,7 @@ ModelOption = Annotated[
 
 @app.command("vllm-command")
 def vllm_command(
-    command: Annotated[
-        str,
-        typer.Argument(help="The command in quotes, a file that holds it, or - for stdin.", show_default=False),
-    ],
+    command: CommandArgument,
     hardware: HardwareOption = None,
     model: ModelOption = None,
     engine_version: Annotated[
@@ -60,6 +63,144 @@ def vllm_command(
     text = _text_of(command)
     draft = import_vllm_command(text, hardware=hardware, version=engine_version, model=model)
     deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+
+
+@app.command("sglang-command")
+def sglang_command(
+    command: CommandArgument,
+    hardware: HardwareOption = None,
+    model: ModelOption = None,
+    engine_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="SGLang's version, such as 0.5.4.", show_default=False)
+    ] = None,
+    out: OutFileOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a scenario of a pasted sglang.launch_server line; what it cannot hold is named.
+
+    simserve import sglang-command 'python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2' --out pasted.yaml
+    """
+    from simserve.planner.importers.sglang_command import import_sglang_command
+
+    draft = import_sglang_command(_text_of(command), hardware=hardware, version=engine_version, model=model)
+    deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+
+
+@app.command("trtllm-command")
+def trtllm_command(
+    command: CommandArgument,
+    hardware: HardwareOption = None,
+    model: ModelOption = None,
+    engine_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="TensorRT-LLM's version, such as 1.2.", show_default=False)
+    ] = None,
+    out: OutFileOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a scenario of a pasted trtllm-serve line and its options file; what it cannot hold is named.
+
+    simserve import trtllm-command 'trtllm-serve Qwen/Qwen3-8B --tp_size 2' --hardware h100-sxm-80gb --out pasted.yaml
+    """
+    from simserve.planner.importers.trtllm_command import import_trtllm_command
+
+    draft = import_trtllm_command(_text_of(command), hardware=hardware, version=engine_version, model=model)
+    deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+
+
+@app.command("log")
+def log(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", readable=False, help="The log, plain or gzip.", show_default=False),
+    ],
+    scenario: Annotated[
+        str | None,
+        typer.Option(metavar="SCENARIO", help="What the log's settings are put into.", show_default=False),
+    ] = None,
+    hardware: HardwareOption = None,
+    model: ModelOption = None,
+    engine_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
+    ] = None,
+    set_: SetOption = None,
+    out: OutFileOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Read the KV room and the settings of a server from its own start-up log: vLLM, SGLang or TensorRT-LLM.
+
+    Prints them as options of other commands, and how far simserve's own estimate is from them; --out writes a scenario.
+
+    simserve import log server.log --scenario mine.yaml --out as-logged.yaml
+    """
+    from simserve.planner.importers.engine_log import import_log
+    from simserve.scenario.load import load
+
+    if set_ and scenario is None:
+        raise UsageError("needs a scenario to override", key="--set", remedy="name one with --scenario")
+    found = import_log(
+        file,
+        scenario=None if scenario is None else load(scenario, set_ or ()),
+        hardware=hardware,
+        model=model,
+        version=engine_version,
+        folder=None if out is None else out.parent,
+    )
+    if out is not None:
+        if found.draft is None:
+            raise UsageError("needs a model: the log does not say it", key="--out", remedy="name it with --model")
+        write_text(out, found.draft.text, force=force)
+    if as_json:
+        print_json(_log_answer(found) | {"file": None if out is None else str(out)})
+    elif not quiet:
+        _print_log(found, file, out)
+
+
+def _log_answer(found: LogImport) -> dict[str, Any]:
+    reading, kv = found.log.reading, found.log.kv
+    return {
+        "engine": reading.engine,
+        "version": reading.version,
+        "model": reading.model,
+        "settings": found.log.settings,
+        "kv": {"tokens": kv.tokens, "blocks": kv.blocks, "bytes": kv.bytes, "block_size": kv.block_size},
+        "estimate": None
+        if found.estimated_tokens is None
+        else {"tokens": found.estimated_tokens, "difference": found.difference},
+        "scenario": None if found.draft is None else dict(found.draft.mapping),
+        "notes": list(found.notes),
+        "unread_lines": found.log.num_unread_lines,
+    }
+
+
+def _print_log(found: LogImport, file: Path, out: Path | None) -> None:
+    reading, kv = found.log.reading, found.log.kv
+    version = "" if reading.version is None else f" {reading.version}"
+    print(f"{file}: {reading.engine}{version}" + ("" if reading.model is None else f", {reading.model}"))
+    room = [
+        f"{value:,}{unit}"
+        for value, unit in ((kv.tokens, " tokens"), (kv.blocks, f" blocks of {kv.block_size}"))
+        if value is not None
+    ]
+    if kv.bytes is not None:
+        room.append(f"{kv.bytes / 2**30:.2f} GiB a GPU")
+    if room:
+        print(f"KV cache: {', '.join(room)}")
+    if found.difference is not None and found.estimated_tokens is not None:
+        percent = abs(found.difference) * 100
+        word = "fewer" if found.difference < 0 else "more"
+        print(f"This server has {percent:.1f} % {word} KV tokens than simserve estimates ({found.estimated_tokens:,}).")
+    for key, value in found.log.settings.items():
+        print(f"--set {key}={shlex.quote(json.dumps(value) if isinstance(value, bool | list) else str(value))}")
+    for note in found.notes:
+        print(f"- {note}")
+    if out is not None:
+        print(f"simserve run {out}")
 
 
 def _text_of(command: str) -> str:
@@ -175,28 +316,52 @@ def bench(
         typer.Argument(
             metavar="FILE",
             readable=False,
-            help="JSON or printed text of vllm bench serve or sglang.bench_serving.",
+            help="A result of vllm bench serve, SGLang, AIPerf, GuideLLM, inference-perf or llm-d, a documented CSV, "
+            "or the text that the first two print.",
             show_default=False,
         ),
     ],
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCENARIO", help="What served it, and lengths and load that the file lacks.", show_default=False
+        ),
+    ] = None,
+    run: Annotated[
+        int | None, typer.Option(metavar="N", help="Which run of a file that holds several.", show_default=False)
+    ] = None,
     hardware: HardwareOption = None,
     model: ModelOption = None,
     engine_version: Annotated[
         str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
     ] = None,
+    set_: SetOption = None,
     out: OutFileOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Make a scenario with the workload that vLLM's or SGLang's benchmark measured, and say what was measured.
+    """Make a scenario with the workload that a benchmark measured, and say what was measured.
 
-    A detailed result is replayed request by request: its trace is written beside --out.
+    A result that lists its requests is replayed one by one: their trace is written beside --out.
+
+    simserve import bench profile_export_aiperf.json --scenario mine.yaml --out measured.yaml
     """
     from simserve.planner.importers.bench import import_bench
+    from simserve.scenario.load import load
 
-    name = None if out is None else out.stem
-    found = import_bench(file, hardware=hardware, model=model, version=engine_version, name=name)
+    if set_ and scenario is None:
+        raise UsageError("needs a scenario to override", key="--set", remedy="name one with --scenario")
+    found = import_bench(
+        file,
+        scenario=None if scenario is None else load(scenario, set_ or ()),
+        run=run,
+        hardware=hardware,
+        model=model,
+        version=engine_version,
+        name=None if out is None else out.stem,
+        folder=None if out is None else out.parent,
+    )
     if found.files and out is None and not as_json:
         raise UsageError("is missing: a detailed result needs a trace file beside the scenario", key="--out")
     if out is not None:

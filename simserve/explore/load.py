@@ -44,7 +44,13 @@ def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
         return probe(rate, replication, num_requests)
 
     try:
-        found = find_capacity(run, asked=query.attainment, start=query.rate, highest=MOST_RATE)
+        found = find_capacity(
+            run,
+            asked=query.attainment,
+            start=query.rate,
+            highest=MOST_RATE,
+            finishable=probe.finishable if probe.is_steady else None,
+        )
     except InterruptedRunError:
         if stopped:
             raise stopped[0] from None

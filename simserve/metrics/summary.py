@@ -302,12 +302,15 @@ def settled(measured: Measured, offered: Offered | None) -> bool | None:
     """
     if offered is None or offered.peak is not None:
         return None
-    ratio = offered.mean
-    if ratio >= 1:
-        return False
     in_system = float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else 0.0
-    memory = max(4 * ratio / (1 - ratio) ** 2, in_system)
-    return bool(np.count_nonzero(measured.window.has_arrived) >= MEMORIES_PER_RUN * memory)
+    return bool(np.count_nonzero(measured.window.has_arrived) >= settling_requests(offered.mean, in_system))
+
+
+def settling_requests(load_ratio: float, in_system: float) -> float:
+    """Return how many measured requests make a run settled (see `settled`); inf at a load ratio of 1 and more."""
+    if load_ratio >= 1:
+        return math.inf
+    return MEMORIES_PER_RUN * max(4 * load_ratio / (1 - load_ratio) ** 2, in_system)
 
 
 def _load(simulation: Simulation) -> str:

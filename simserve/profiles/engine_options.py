@@ -66,7 +66,8 @@ class EngineOptions(FrozenModel):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of GPU memory; of which memory is the engine's rule (total, free after load, static)."""
     num_gpu_blocks_override: Count | None = None
-    """vLLM: KV blocks of a replica, in place of what the memory would hold."""
+    """KV blocks of a replica, in place of what the memory would hold: vLLM's name; SGLang's `max_total_tokens` and
+    TensorRT-LLM's `max_tokens` of the KV cache, in blocks. `simserve import log` reads it from a server's own log."""
     kv_cache_memory_bytes: Annotated[int, Field(ge=1)] | None = None
     """vLLM: bytes of a GPU for the KV cache; `gpu_memory_utilization` is then not looked at."""
     block_size: Count | None = None

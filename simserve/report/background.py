@@ -46,16 +46,16 @@ def background(asked: Scenario | ResolvedScenario, result: RunResult, *, with_pa
     found = _roofline(resolved, result, done) if has_steps else None
     loads = None
     if with_page and not result.simulation.was_interrupted:
-        loads = _loads(resolved)
+        loads = _loads(resolved, result.summary["simserve"]["finishable_throughput"])
     return {"roofline": found, "api": _api(resolved.scenario, records, done, with_others=with_page), "loads": loads}
 
 
-def _loads(resolved: ResolvedScenario) -> dict[str, Any] | None:
+def _loads(resolved: ResolvedScenario, finishable_rate: float | None) -> dict[str, Any] | None:
     """Return the deployment at other loads; None where the user stopped it: the run itself is done by then."""
     from simserve.report.other_loads import other_loads  # the planner: needed by runs that write a page
 
     try:
-        return other_loads(resolved)
+        return other_loads(resolved, finishable_rate)
     except KeyboardInterrupt:
         return None
 

@@ -66,11 +66,17 @@ def capacity_lines(capacity: Capacity) -> list[str]:
             f"meet it ({asked} asked); {_breaks(capacity)}.",
         ]
     within = ""
-    if interval is not None:
+    if found.has_settled is not None:
+        within = f", in at least 95% of runs of {count(found.num_requests)} requests"
+    elif interval is not None:
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         is_known = interval["method"] != "bracket"
         within = f" (95% interval {low} to {high})" if is_known else f" (and no longer at {high})"
     lines = [*warned, f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
+    if found.has_settled is not None and interval is not None:
+        low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
+        mean = f"The mean run holds it up to {_load(capacity, found.capacity)} {unit}" if found.capacity else "Capacity"
+        lines.append(f"{mean} (95% interval {low} to {high}).")
     failing = found.level(found.largest.fails_at)
     if failing is not None:
         parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())
@@ -120,6 +126,9 @@ def trust_lines(capacity: Capacity) -> list[str]:
         f"{counted(runs, 'run')} decided it, on random numbers common to all loads, with "
         f"{count(requests['measured'])} measured requests{enough}."
     ]
+    finishable = capacity.found.finishable
+    if finishable is not None:
+        lines.append(f"With its queue never empty the deployment finishes {number(finishable.rate)} requests/s.")
     return lines + [f"{note[:1].upper()}{note[1:]}." for note in capacity.notes]
 
 

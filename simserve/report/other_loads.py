@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity.probe import has_two_loads, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.scaling import has_own_clock
+from simserve.scenario.finishable import Finishable
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
@@ -31,11 +32,16 @@ _MOST_FURTHER = 3
 _KEPT = ("p95_ttft", "p95_tpot", "goodput", "throughput", "attainment")
 
 
-def other_loads(asked: Scenario | ResolvedScenario) -> dict[str, Any] | None:
+def other_loads(asked: Scenario | ResolvedScenario, finishable_rate: float | None = None) -> dict[str, Any] | None:
     """Return what short runs at other loads measured; None without an objective, or without a load to scale.
 
     A trace, all requests at once, and what happens at times of its own (faults, autoscaling, a day's curve, a probe
-    that restarts replicas) have no such load; where the budget does not reach for three loads, it is None too.
+    that restarts replicas) have no such load; where the budget does not reach for three loads, it is None too. A load
+    above what the deployment finishes is ``overloaded``, however short the run.
+
+    Args:
+        asked: What is deployed, what arrives, what is asked.
+        finishable_rate: Requests/s that it finishes with its queue never empty, where that is known.
 
     Returns:
         ``loads`` ascending, ``own`` the scenario's, ``is_closed`` whether they are clients, ``requests`` of the
@@ -49,7 +55,8 @@ def other_loads(asked: Scenario | ResolvedScenario) -> dict[str, Any] | None:
     has_clock = has_own_clock(scenario) or scenario.deployment.liveness is not None
     if no_load or objective(scenario) is None or has_clock:
         return None
-    is_closed, probe = is_closed_loop(scenario), probe_of(asked)
+    finishable = None if finishable_rate is None else Finishable(rate=finishable_rate, half_width=0.0, requests=0)
+    is_closed, probe = is_closed_loop(scenario), probe_of(asked, finishable)
     own = load_of(scenario, own_traffic(scenario))
     found: dict[float, Trial] = {}
 

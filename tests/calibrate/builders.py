@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from simserve.calibrate.benchmarks.result import BenchResult
 from simserve.calibrate.simulated import EngineParameters, Replay, ServingModel, replay_of
 from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import Scenario
+from simserve.workload.benchmarks.result import BenchResult
 
 CHAT: dict[str, Any] = {
     "name": "chat",

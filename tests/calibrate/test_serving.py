@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from simserve.calibrate.benchmarks.reading import read_results
 from simserve.calibrate.serving import ServingCalibration, as_mapping, fit_figures
 from simserve.calibrate.serving_profile import profile_text
 from simserve.calibrate.simulated import EngineParameters, ServingModel
@@ -14,6 +13,7 @@ from simserve.errors import InputError, UsageError
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
+from simserve.workload.benchmarks.reading import read_results
 from tests.calibrate.builders import CHAT, chat, moved, write_benchmarks
 
 TRUTH = EngineParameters(

@@ -11,8 +11,8 @@ import pytest
 
 from calibration.reference_server.scheduler import Limits, Request, Scheduler
 from calibration.reference_server.serving import RealClock, ScheduledClients, StepRecord, serve
-from simserve.calibrate.benchmarks.reading import read_results
 from simserve.profiles.model import load_model
+from simserve.workload.benchmarks.reading import read_results
 
 torch = pytest.importorskip("torch", reason="the reference server's model needs PyTorch")
 

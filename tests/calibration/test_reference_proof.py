@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simserve.calibrate.benchmarks.reading import read_results
+from simserve.workload.benchmarks.reading import read_results
 
 torch = pytest.importorskip("torch", reason="the reference server's model needs PyTorch")
 

@@ -36,7 +36,7 @@ def test_a_move_beyond_tolerance_is_99(simserve: Simserve, results: list[str]) -
     assert outcome.code == 99
     assert "watched figures moved too far" in outcome.stdout
     assert "too far: 5% is tolerated" in outcome.stdout
-    assert "deployment.quantization: none → fp8" in outcome.stdout
+    assert "deployment.quantization: auto → fp8" in outcome.stdout
 
 
 def test_other_scenarios_do_not_pass_a_gate_unless_allowed(simserve: Simserve, results: list[str]) -> None:

@@ -14,14 +14,14 @@ def test_the_command_is_printed_with_a_line_a_flag(simserve: Simserve) -> None:
 
     assert done.code == 0
     assert done.stdout.splitlines() == [
-        "vllm serve meta-llama/Llama-3.1-70B \\",
+        "vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8 \\",
         "  --tensor-parallel-size 4 \\",
-        "  --quantization fp8 \\",
         "  --kv-cache-dtype fp8 \\",
         "  --max-model-len 16384 \\",
         "  --max-num-seqs 256",
     ]
-    assert done.stderr.startswith("note: --quantization fp8 quantises")
+    assert done.stderr.startswith("note: simulated with weights fp8, checkpoint RedHatAI/")
+    assert "is stored in fp8: no --quantization is needed" in done.stderr
 
 
 def test_json_is_one_object(simserve: Simserve) -> None:
@@ -29,7 +29,8 @@ def test_json_is_one_object(simserve: Simserve) -> None:
     done = simserve("export", "single-gpu-7b", "--to", "vllm", "--json")
 
     answer = json.loads(done.stdout)
-    assert list(answer) == ["target", "version", "command", "files", "notes"]
+    assert list(answer) == ["target", "version", "formats", "command", "files", "notes"]
+    assert answer["formats"]["weights"] == "bf16"
     assert answer["command"] == "vllm serve mistralai/Mistral-7B-v0.1 --max-model-len 8192"
     assert (answer["target"], answer["version"]) == ("vllm", "0.12")
 
@@ -50,8 +51,8 @@ def test_out_writes_a_script_and_replaces_nothing(simserve: Simserve, folder: Pa
     forced = simserve("export", "single-gpu-7b", "--to", "vllm", "--out", "serve.sh", "--force")
 
     assert (first.code, first.stdout, first.stderr) == (0, "", "")
-    assert text.startswith("#!/bin/sh\n# --quantization fp8")
-    assert "\nexec vllm serve meta-llama/Llama-3.1-70B \\\n" in text
+    assert text.startswith("#!/bin/sh\n# simulated with weights fp8")
+    assert "\nexec vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8 \\\n" in text
     assert second.code == 2
     assert second.error_line == "serve.sh: is there already; name another file, or replace it with --force"
     assert forced.code == 0
@@ -65,9 +66,9 @@ def test_what_is_written_is_said_with_its_notes(simserve: Simserve, folder: Path
     model = simserve("export", "single-gpu-7b", "--to", "ollama", "--out", "ollama.sh")
 
     assert script.stdout.splitlines()[0] == "serve.sh: vllm, version 0.12"
-    assert script.stdout.splitlines()[1].startswith("- --quantization fp8 quantises")
+    assert script.stdout.splitlines()[1].startswith("- simulated with weights fp8")
     assert (script.stderr, manifest.code, model.code) == ("", 0, 0)
-    assert (folder / "chat.yaml").read_text(encoding="utf-8").startswith("# --quantization fp8")
+    assert (folder / "chat.yaml").read_text(encoding="utf-8").startswith("# simulated with weights fp8")
     assert "kind: HorizontalPodAutoscaler" in (folder / "chat.yaml").read_text(encoding="utf-8")
     assert (folder / "Modelfile").read_text(encoding="utf-8").startswith("FROM ./Mistral-7B-v0.1")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import yaml
 
 from simserve.scenario.load import load
 from tests.cli.conftest import Simserve
+from tests.workload.benchmarks import documents
 
 LINE = "vllm serve meta-llama/Llama-3.2-1B --max-num-seqs 8 --max-model-len 4096 --frobnicate 1"
 OPTIONS = ("--hardware", "l4-24gb", "--engine-version", "0.12")
@@ -140,4 +143,102 @@ def test_a_benchmark_becomes_a_scenario_and_its_trace(simserve: Simserve, folder
     assert json.loads(run.stdout)["total_output_tokens"] == 11
     assert "mine.requests.csv: is there already" in again.error_line
     assert not (folder / "mine.yaml").exists()
-    assert answer["measured"] == {"duration": 3.0, "completed": 2.0, "mean_ttft_ms": 12.5}
+    assert answer["measured"] == {
+        "duration": 3.0,
+        "completed": 2.0,
+        "total_token_throughput": 121 / 3,
+        "mean_ttft_ms": 12.5,
+    }
+
+
+def test_a_benchmark_without_lengths_takes_a_scenario_s(simserve: Simserve, folder: Path) -> None:
+    """What served it is the scenario's too; an override needs one."""
+    document = {key: value for key, value in documents.aiperf().items() if key != "input_sequence_length"}
+    (folder / "aiperf.json").write_text(json.dumps(document), encoding="utf-8")
+    lengths = "workload.prompt_tokens={distribution: fixed, value: 33}"
+
+    alone = simserve("import", "bench", "aiperf.json", "--model", "llama-3.2-1b")
+    done = simserve("import", "bench", "aiperf.json", "--scenario", "chatbot", "--set", lengths, "--out", "mine.yaml")
+    bare = simserve("import", "bench", "aiperf.json", "--set", lengths)
+    made = yaml.safe_load((folder / "mine.yaml").read_text(encoding="utf-8"))
+    assert (alone.code, alone.stdout) == (104, "")
+    assert "holds no prompt lengths; name a scenario that has them: --scenario FILE" in alone.error_line
+    assert "- The file holds no prompt lengths: the scenario's are taken." in done.stdout
+    assert made["workload"]["prompt_tokens"] == {"distribution": "fixed", "value": 33}
+    assert made["deployment"]["tensor_parallel_size"] == load("chatbot").deployment.tensor_parallel_size
+    assert bare.code == 2
+
+
+LOG = """\
+INFO [api_server.py:1882] vLLM API server version 0.10.2
+INFO [utils.py:328] non-default args: {'model': 'meta-llama/Llama-3.2-1B', 'max_model_len': 4096, 'port': 8000}
+INFO [kv_cache_utils.py:849] GPU KV cache size: 524,288 tokens
+"""
+
+
+def test_a_log_is_printed_as_options(simserve: Simserve, folder: Path) -> None:
+    """They bring another command to the server's own room; how far the estimate is stands before them."""
+    (folder / "server.log").write_text(LOG, encoding="utf-8")
+
+    done = simserve("import", "log", "server.log", "--hardware", "l4-24gb")
+    words = shlex.split(" ".join(line for line in done.stdout.splitlines() if line.startswith("--set ")))
+    memory = simserve("memory", "chatbot", "--set", "model=llama-3.2-1b", *words, "--json")
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [
+        "server.log: vllm 0.10.2, meta-llama/Llama-3.2-1B",
+        "KV cache: 524,288 tokens, 32,768 blocks of 16",
+    ]
+    assert re.fullmatch(
+        r"This server has [\d.]+ % (?:more|fewer) KV tokens than simserve estimates \([\d,]+\)\.", lines[2]
+    )
+    assert "- Without effect on the simulation: --port." in lines
+    assert json.loads(memory.stdout)["num_kv_blocks"] == 32_768
+
+
+def test_a_log_goes_into_a_scenario_file(simserve: Simserve, folder: Path) -> None:
+    """The JSON holds settings, room, the estimate and how many lines were not read."""
+    (folder / "server.log").write_text(LOG + "something else\n", encoding="utf-8")
+
+    done = simserve("import", "log", "server.log", "--scenario", "chatbot", "--out", "mine.yaml", "--json")
+    answer = json.loads(done.stdout)
+    assert list(answer) == [
+        *("engine", "version", "model", "settings", "kv", "estimate", "scenario", "notes", "unread_lines", "file"),
+    ]
+    assert answer["kv"] == {"tokens": 524_288, "blocks": 32_768, "bytes": None, "block_size": 16}
+    assert (answer["unread_lines"], answer["file"]) == (1, "mine.yaml")
+    assert answer["estimate"]["difference"] == pytest.approx(524_288 / answer["estimate"]["tokens"] - 1)
+    made = load("mine.yaml")
+    assert (made.model, made.deployment.engine.max_model_len) == ("llama-3.1-70b", 4096)
+    assert made.workload == load("chatbot").workload
+
+
+def test_a_log_without_a_model_makes_no_file(simserve: Simserve, folder: Path) -> None:
+    """TensorRT-LLM's does not name it; no log ends with 104."""
+    text = "[TensorRT-LLM][INFO] Number of tokens per block: 64.\n"
+    (folder / "trt.log").write_text(text, encoding="utf-8")
+    (folder / "no.log").write_text("hello\n", encoding="utf-8")
+
+    unnamed = simserve("import", "log", "trt.log", "--out", "mine.yaml")
+    nothing = simserve("import", "log", "no.log")
+    assert (unnamed.code, unnamed.error_line.split("; ")[-1]) == (2, "name it with --model")
+    assert not (folder / "mine.yaml").exists()
+    assert (nothing.code, nothing.stdout) == (104, "")
+    assert "no.log: holds no start-up line of vLLM, SGLang or TensorRT-LLM" in nothing.error_line
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "engine"),
+    [
+        ("sglang-command", "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2", "sglang"),
+        ("trtllm-command", "trtllm-serve Qwen/Qwen3-8B --tp_size 2", "tensorrt-llm"),
+    ],
+)
+def test_lines_of_other_engines_are_printed_as_scenarios(
+    simserve: Simserve, folder: Path, command: str, line: str, engine: str
+) -> None:
+    """By a command of each engine's own."""
+    done = simserve("import", command, line, "--out", "mine.yaml")
+
+    made = load("mine.yaml")
+    assert done.code == 0
+    assert (made.deployment.engine.name, made.deployment.tensor_parallel_size) == (engine, 2)

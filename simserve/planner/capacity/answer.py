@@ -29,6 +29,8 @@ CONVERSATION_TOLERANCE = 0.02
 """Runs a load, and how closely it is looked, where each run lasts until the longest conversations are over."""
 THOROUGH_REQUESTS = 1_000_000
 """Most requests of all runs at one load where a precision is asked for."""
+THOROUGH_FRESH_REQUESTS = 4_000_000
+"""The same of steady open traffic."""
 Progress = Callable[[int, float], None]
 """Called before each run with the runs so far and the load."""
 
@@ -36,6 +38,12 @@ Progress = Callable[[int, float], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """The answer.
+
+    Its ``summary`` holds the keys of `simserve capacity --json`. Of steady open traffic ``max_rate`` is what fresh runs
+    of ``requests.per_run`` requests hold, 95 % of them and more; ``mean_capacity`` the rate at which their mean is what
+    is asked; ``confidence_interval`` of the rate at which a run without end is; ``finishable`` what the deployment
+    finishes with its queue never empty, and half the interval of that; ``requests.settled`` whether halves of the runs
+    agree. Of other traffic ``max_rate`` is the largest that was seen to hold, and these are null.
 
     Attributes:
         scenario: What was asked, at its own load.
@@ -81,6 +89,10 @@ class Capacity:
                 "confidence": 0.95,
                 "method": found.interval_method,
             },
+            "mean_capacity": or_null(math.nan if found.capacity is None else found.capacity),
+            "finishable": None
+            if found.finishable is None
+            else {"rate": found.finishable.rate, "half_width": found.finishable.half_width},
             "fails_at": None if found.largest.fails_at is None else self._load(found.largest.fails_at),
             "attainment": or_null(_attainment(found.level(found.largest.value))),
             "asked": self.asked,
@@ -97,6 +109,7 @@ class Capacity:
                 "measured": self._num_measured(),
                 "needed": or_null(found.needed_requests),
                 "enough": self._num_measured() >= found.needed_requests,
+                "settled": found.has_settled,
             },
             "notes": self.notes,
             "interrupted": self.was_interrupted,
@@ -126,6 +139,11 @@ class Capacity:
             )
         if self.was_interrupted:
             notes.append("interrupted: this is what the runs until then have shown, and it was not closed in on")
+        if found.has_settled is False:
+            notes.append(
+                f"runs of {found.num_requests:,} requests have not settled: what is promised holds for such runs, and "
+                "longer ones may show less"
+            )
         overflow = self.scenario.deployment.overflow
         if overflow is not None:
             rest = (
@@ -184,9 +202,10 @@ def capacity(
         highest: Nothing above it is tried.
         precision: Half width of the interval over the capacity: requests are added until it is reached; None: a
             precision of 2 % is tried for within the time of a short search.
-        replications: Runs a load, at least 2; None: 6. A trace has one.
-        num_requests: Of one run; None: as many as the percentile, the requests in flight and the precision ask for,
-            and in a closed loop what the scenario says.
+        replications: Runs a load, at least 2; None: 8 of steady open traffic, else 6. A trace has one.
+        num_requests: Of one run; None: of steady open traffic 30,000 and more, until its halves agree, whatever the
+            scenario says; else as many as the percentile, the requests in flight and the precision ask for, and in a
+            closed loop what the scenario says.
         progress: Called before each run.
 
     Raises:
@@ -197,7 +216,7 @@ def capacity(
     """
     asked, scenario = scenario, _without_api(scenario)
     probe, traffic = probe_of(scenario), own_traffic(scenario)
-    effort = _effort(scenario, traffic, precision, replications, num_requests)
+    effort = _effort(scenario, traffic, precision, replications, num_requests, is_steady=probe.is_steady)
     slo = objective(scenario)
     assert slo is not None  # probe_of
     is_closed = is_closed_loop(scenario)
@@ -208,6 +227,7 @@ def capacity(
         effort=effort,
         highest=math.inf if highest is None else highest,
         is_whole=is_closed,
+        finishable=probe.finishable if probe.is_steady else None,
     )
     return Capacity(scenario=asked, found=found, is_closed_loop=is_closed)
 
@@ -235,6 +255,8 @@ def _effort(
     precision: float | None,
     replications: int | None,
     num_requests: int | None,
+    *,
+    is_steady: bool,
 ) -> Effort:
     effort = Effort(num_requests=num_requests)
     if precision is not None:
@@ -243,9 +265,12 @@ def _effort(
             precision=precision,
             tolerance=min(effort.tolerance, precision / 2),
             most_requests=THOROUGH_REQUESTS,
+            most_fresh_requests=THOROUGH_FRESH_REQUESTS,
         )
     if replications is not None:
-        effort = replace(effort, replications=replications)
+        effort = replace(effort, replications=replications, fresh_runs=replications)
+    if is_steady:
+        return effort
     if scenario.workload.trace is not None:
         if num_requests is not None or (replications or 1) > 1:
             flag = "--requests" if num_requests is not None else "--replications"

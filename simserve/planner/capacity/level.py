@@ -33,6 +33,8 @@ class Trial:
         output_throughput: Output tokens/s.
         in_flight: Requests in the system on average.
         met: Whether each measured request met every bound, in order of arrival.
+        has_settled: Whether it is long enough to show a steady state (`simserve.metrics.summary.settled`); None where
+            the load ratio is not known.
         num_simulated: Requests of the run, the warm-up's too.
     """
 
@@ -46,6 +48,7 @@ class Trial:
     output_throughput: float = math.nan
     in_flight: float = math.nan
     met: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
+    has_settled: bool | None = None
     num_simulated: int = 0
 
 
@@ -61,6 +64,10 @@ class Level:
 
     load: float
     trials: tuple[Trial, ...]
+
+    def without(self, index: int) -> Level:
+        """Return the level without one of its runs."""
+        return Level(load=self.load, trials=self.trials[:index] + self.trials[index + 1 :])
 
     @property
     def attainment(self) -> float:

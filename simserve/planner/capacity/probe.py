@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from simserve.errors import ScenarioError
 from simserve.metrics.percentiles import percentiles
 from simserve.metrics.slo import SLO, TERMS, attainment
-from simserve.metrics.summary import measure
+from simserve.metrics.stability import Offered
+from simserve.metrics.summary import measure, settled
 from simserve.metrics.throughput import throughput
 from simserve.planner.capacity.level import STAYS_PER_RUN, Trial
 from simserve.planner.scaling import has_own_clock, scaled_traffic
+from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deploy
@@ -56,6 +58,8 @@ class LoadProbe:
         ramp: Of conversations, how they grow to their rate; else None.
         draw_whole: From a load and the index of a replication to all requests of it, where a run must last as long as
             the scenario says (`simserve.planner.scaling.has_own_clock`); None: any part of it is like the rest.
+        finishable: What the deployment finishes with its queue never empty; None where the traffic has no load ratio.
+        is_steady: Whether arrivals are open and at one rate from beginning to end, so that a run may be of any length.
         watch: Called now and then in a run; one that raises KeyboardInterrupt ends it.
     """
 
@@ -66,6 +70,8 @@ class LoadProbe:
     is_closed_loop: bool = False
     ramp: Ramp | None = None
     draw_whole: Callable[[float, int], RequestSpecs] | None = None
+    finishable: Finishable | None = None
+    is_steady: bool = False
     watch: Callable[[int, int], None] | None = None
     _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
     _stays: dict[float, float] = field(default_factory=dict)
@@ -86,7 +92,8 @@ class LoadProbe:
         simulation = simulate(self.deployment, specs, progress=self.watch)
         if simulation.was_interrupted:
             raise KeyboardInterrupt
-        found = trial(simulation, self.slo, warmup)
+        offered = None if self.finishable is None else offered_load(specs, self.finishable)
+        found = trial(simulation, self.slo, warmup, offered)
         if load not in self._stays and found.throughput > 0 and found.stability != "overloaded":
             self._stays[load] = found.in_flight / found.throughput
         return found
@@ -149,9 +156,9 @@ def at_load(specs: RequestSpecs, load: float) -> RequestSpecs:
     return replace(specs, arrival_time=specs.arrival_time * stretch, offered_rate=load)
 
 
-def trial(simulation: Simulation, slo: SLO, warmup: str | float) -> Trial:
-    """Return what a search needs to know of a run."""
-    measured = measure(simulation, slo=slo, warmup=warmup)
+def trial(simulation: Simulation, slo: SLO, warmup: str | float, offered: Offered | None = None) -> Trial:
+    """Return what a search needs to know of a run; ``offered`` decides whether it is overloaded, where it is known."""
+    measured = measure(simulation, slo=slo, warmup=warmup, offered=offered)
     records, window, latencies = simulation.records, measured.window, measured.latencies
     shares = attainment(latencies, slo, window.has_arrived)
     rates = throughput(records, window, measured.meets_slo)
@@ -169,12 +176,17 @@ def trial(simulation: Simulation, slo: SLO, warmup: str | float) -> Trial:
         output_throughput=rates.output_tokens,
         in_flight=float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else np.nan,
         met=met[window.has_arrived],
+        has_settled=settled(measured, offered),
         num_simulated=len(records),
     )
 
 
-def probe_of(asked: Scenario | ResolvedScenario) -> LoadProbe:
+def probe_of(asked: Scenario | ResolvedScenario, finishable: Finishable | None = None) -> LoadProbe:
     """Return what runs a scenario, resolved or yet to be, at any load.
+
+    Args:
+        asked: What is deployed, what arrives, what is asked.
+        finishable: What the deployment finishes with its queue never empty, where that is known; None: it is found.
 
     Raises:
         ScenarioError: There is no objective, or no load that could be raised.
@@ -183,8 +195,10 @@ def probe_of(asked: Scenario | ResolvedScenario) -> LoadProbe:
     """
     scenario = asked if isinstance(asked, Scenario) else asked.scenario
     check_load(scenario)
-    deployment = deploy(resolve(asked))
-    has_clock = has_own_clock(scenario)
+    resolved = resolve(asked)
+    deployment = deploy(resolved)
+    known = finishable or find_finishable(resolved, deployment)
+    has_clock, has_trace = has_own_clock(scenario), scenario.workload.trace is not None
     slo = objective(scenario)
     assert slo is not None  # check_load
     return LoadProbe(
@@ -193,7 +207,9 @@ def probe_of(asked: Scenario | ResolvedScenario) -> LoadProbe:
         draw=lambda replication, num_requests: _draw(scenario, replication, num_requests),
         warmup=scenario.run.warmup,
         is_closed_loop=is_closed_loop(scenario),
-        ramp=None if has_clock or scenario.workload.trace is not None else _ramp(scenario),
+        ramp=None if has_clock or has_trace else _ramp(scenario),
+        finishable=known,
+        is_steady=known is not None and not has_clock and not has_trace and scenario.deployment.liveness is None,
         draw_whole=None if not has_clock else lambda load, replication: _whole(scenario, load, replication),
     )
 

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.errors import InterruptedRunError
-from simserve.metrics.batch_means import batch_means, mean_interval, needed_requests
+from simserve.metrics.batch_means import NUM_BATCHES, batch_means, mean_interval, needed_requests, t_quantile
+from simserve.metrics.steady_state import EDGE_STAYS
+from simserve.metrics.summary import settling_requests
 from simserve.planner.capacity.bracket import GROWTH, TOLERANCE, Largest, largest
 from simserve.planner.capacity.level import STAYS_PER_RUN, Level, Prober, Trial
+from simserve.scenario.finishable import Finishable
 
 COARSE_TOLERANCE = 0.15
 """How closely one short run a load looks before the search proper."""
@@ -32,6 +36,39 @@ CURVE = (0.5, 0.75, 1.25, 1.5)
 CURVE_REPLICATIONS = 3
 """Shares of the capacity at which the curve of goodput is drawn; its runs are as long as those of the first look."""
 
+NEAR_FULL = 0.965
+"""Load ratio above which nothing is promised. A run must there last ever longer to be like the next (`settled`: 38,000
+requests here, 475,000 at 0.99), and what a deployment finishes is itself known to about 1 %."""
+FIRST_SHARE = 0.8
+"""Of what can be finished, the first load that is tried."""
+LONG_RUN_REQUESTS = 30_000
+"""Of a run near the capacity, at least; more where that has not settled."""
+FIRST_FRESH = 1
+"""Replications from here on are fresh: the search looks at replication 0 alone."""
+FRESH_RUNS = 8
+QUARTERS = 4
+FRESH_CONFIDENCE = 0.96
+"""Two-sided, of the bound on one more run: 98 % hold where the estimates are right, so that 95 % do where they are not
+quite."""
+ABOVE = 1.01
+"""Times the expected capacity at which fresh runs should fail."""
+STEP_DOWN = 0.995
+MOST_CLIMBS = 3
+WORTH_A_LOOK = 1.015
+"""Ratio of a load that may hold too to one that does, from which on it is tried."""
+MOST_BELOW = 0.04
+"""Share by which what is promised may lie below the mean capacity, before runs are made longer."""
+NARROW = 1.03
+"""Ratio of the load that fails to the mean capacity up to which a line between the two is one."""
+USUAL_FALL = 20.0
+"""How fast the log-odds of the attainment fall with the logarithm of the load, until two loads have shown it."""
+LOOKS = 3
+SHARE_SPENT = 5
+"""Loads that longer runs are expected to take, and times the most requests at one load that all of a search may."""
+LONGER = 4.0
+LONGEST = 8.0
+"""Times the requests of one run to the next, and to the last, longer one."""
+
 OVERLOAD = "overload"
 """What binds where the objective holds and the queue grows all the same."""
 
@@ -46,6 +83,8 @@ class Effort:
         tolerance: Ratio of the load that fails to the one that holds, less one.
         precision: Half width of the interval over the capacity, which more requests are spent on.
         most_requests: Of all runs at one load together.
+        fresh_runs: Of steady open traffic, runs at the load that is promised, none of which the search has seen.
+        most_fresh_requests: Of all those together.
     """
 
     replications: int = 6
@@ -53,6 +92,8 @@ class Effort:
     tolerance: float = TOLERANCE
     precision: float = 0.02
     most_requests: int = 18_000
+    fresh_runs: int = FRESH_RUNS
+    most_fresh_requests: int = 800_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +101,21 @@ class Found:
     """What a search found.
 
     Attributes:
-        largest: The largest load that holds, and the load above it that fails.
+        largest: The largest load that holds, and the load above it that fails. Of steady open traffic the first is
+            what 95 % of fresh runs hold, and the second may be what can be finished, which is not tried.
         levels: Every load tried with all replications, or as many as it took to fail, and the curve, ascending.
-        interval: 95 % interval of the capacity; None where it is 0, or nothing was seen to fail.
-        interval_method: ``replications``, ``batch means`` or ``bracket``; empty without an interval.
+        interval: 95 % interval of the capacity, the load at which the attainment of a run without end is what is asked;
+            None where it is 0, or nothing was seen to fail.
+        interval_method: ``replications``, ``batch means``, ``bracket``, or ``load ratio`` where it reaches to what can
+            be finished; empty without an interval.
         num_requests: Of one run.
         needed_requests: That the attainment asked needs, ten beyond the percentile; inf at 1.
         was_interrupted: The user stopped the search: the loads are those of the longest runs until then.
+        finishable: What the deployment finishes with its queue never empty; None where it is not known.
+        capacity: Of steady open traffic the load at which the mean of the fresh runs is what is asked; None where they
+            hold up to the highest load that is tried.
+        has_settled: Whether the runs at the largest load are long enough for their halves to agree; None where this
+            is not looked at.
     """
 
     largest: Largest
@@ -76,6 +125,9 @@ class Found:
     num_requests: int
     needed_requests: float
     was_interrupted: bool = False
+    finishable: Finishable | None = None
+    capacity: float | None = None
+    has_settled: bool | None = None
 
     def level(self, load: float | None) -> Level | None:
         """Return the runs at a load; None where it was not tried."""
@@ -85,7 +137,7 @@ class Found:
         """Return what breaks first: the bound most requests miss where it fails, or overload; None if nothing did."""
         failing = self.level(self.largest.fails_at)
         if failing is None:
-            return None
+            return None if self.largest.fails_at is None else OVERLOAD
         if failing.attainment >= asked or not failing.by_metric:
             return OVERLOAD
         return min(failing.by_metric, key=lambda name: failing.by_metric[name])
@@ -106,10 +158,12 @@ def find_capacity(
     effort: Effort | None = None,
     highest: float = math.inf,
     is_whole: bool = False,
+    finishable: Finishable | None = None,
 ) -> Found:
     """Return the largest load at which the objective holds.
 
-    One short run a load brackets it; runs of full length with all replications then close in on it. Where the interval
+    Of steady open traffic (``finishable`` is given) it is what fresh runs hold, see `_SteadySearch`. Of other traffic
+    one short run a load brackets it; runs of full length with all replications then close in on it. Where the interval
     is wider than asked, that is repeated with as many more requests as it takes, up to the effort's limit. Last, single
     runs draw the curve of goodput.
 
@@ -120,6 +174,8 @@ def find_capacity(
         effort: How hard to try.
         highest: Nothing above it is tried.
         is_whole: Whether loads are whole numbers.
+        finishable: Of steady open traffic, what the deployment finishes with its queue never empty: nothing near it is
+            promised, and the search begins from it, not from ``start``.
 
     Stopped by the user, it returns what the runs until then have shown.
 
@@ -127,6 +183,8 @@ def find_capacity(
         InterruptedRunError: The user stopped it before a run was finished.
     """
     search = _Search(probe, asked, effort or Effort(), highest, is_whole)
+    if finishable is not None:
+        search = _SteadySearch(probe, asked, effort or Effort(), highest, is_whole, finishable=finishable)
     try:
         return search.run(start)
     except KeyboardInterrupt:
@@ -135,12 +193,14 @@ def find_capacity(
 
 @dataclass(slots=True)
 class _Search:
+    """Of traffic that is what it is: a trace, a pattern in time, clients of a closed loop; runs of a given length."""
+
     probe: Prober
     asked: float
     effort: Effort
     highest: float
     is_whole: bool
-    _seen: dict[tuple[float, int, int], Trial] = field(default_factory=dict)
+    _seen: dict[tuple[float, int, int], Trial] = field(default_factory=dict, kw_only=True)
 
     def run(self, start: float) -> Found:
         coarse_requests = self._at_least(COARSE_REQUESTS)
@@ -204,11 +264,14 @@ class _Search:
             start=start,
             tolerance=tolerance,
             growth=growth,
-            highest=self.highest,
+            highest=self._most(),
             lowest=start * DEEPEST,
             is_whole=self.is_whole,
             fall=fall,
         )
+
+    def _most(self) -> float:
+        return self.highest
 
     def _level(self, load: float, replications: int, num_requests: int) -> Level:
         """Return the runs at a load, no more of them than it takes to know that it does not hold."""
@@ -293,21 +356,25 @@ class _Search:
     def _found(self, found: Largest, replications: int, num_requests: int, curve_requests: int) -> Found:
         levels = self._levels(replications, num_requests)
         interval, method = self._interval(found, levels, replications, num_requests)
-        known = {level.load for level in levels}
-        curve = [self._allowed(share * found.value) for share in CURVE] if found.value else []
-        drawn = [
-            self._level(load, min(CURVE_REPLICATIONS, replications), curve_requests)
-            for load in sorted(set(curve) - known)
-            if 0 < load <= self.highest
-        ]
         return Found(
             largest=found,
-            levels=tuple(sorted([*levels, *drawn], key=lambda level: level.load)),
+            levels=self._with_curve(found.value, levels, curve_requests, min(CURVE_REPLICATIONS, replications)),
             interval=interval,
             interval_method=method,
             num_requests=num_requests,
             needed_requests=needed_requests(self.asked),
         )
+
+    def _with_curve(
+        self, value: float, levels: Sequence[Level], num_requests: int, replications: int
+    ) -> tuple[Level, ...]:
+        """Return the levels, ascending, with those that draw the curve of goodput around the capacity."""
+        known = {level.load for level in levels}
+        curve = {self._allowed(share * value) for share in CURVE} if value else set()
+        drawn = [
+            self._level(load, replications, num_requests) for load in sorted(curve - known) if 0 < load <= self.highest
+        ]
+        return tuple(sorted([*levels, *drawn], key=lambda level: level.load))
 
     def _allowed(self, load: float) -> float:
         return float(round(load)) if self.is_whole else load
@@ -337,6 +404,253 @@ class _Search:
         if self.is_whole:
             low, high = float(math.floor(low)), float(math.ceil(high))
         return (low, high), "batch means" if by_batches else "replications"
+
+
+@dataclass(slots=True)
+class _SteadySearch(_Search):
+    """Of steady open traffic: the load at which 95 % of runs that the search has not seen hold.
+
+    Short runs of one replication find about where the objective ends, below what can be finished; longer ones of the
+    same find it to 3 %. From there on fresh replications decide, runs so long that their halves agree: at one load a
+    little too high, and at the highest one, rounded down to three digits, at which all of them hold and a further one
+    would by a bound on its attainment (Student's t, in log-odds). Where the bound lies too far below the mean, runs
+    are made longer.
+    """
+
+    finishable: Finishable
+    _ceiling: float = 0.0
+
+    def run(self, start: float) -> Found:
+        rate = self.finishable.rate
+        full = _rounded(min(NEAR_FULL * rate, max(rate - self.finishable.half_width, rate / 2)))
+        self._ceiling = min(full, self.highest)
+        coarse_requests = self._at_least(COARSE_REQUESTS)
+        start = min(FIRST_SHARE * rate, self._ceiling)
+        found = self._look(start, 1, coarse_requests, COARSE_TOLERANCE, GROWTH)
+        if found.value == 0:
+            return self._found(found, 1, coarse_requests, coarse_requests)
+        in_flight = self._level(found.value, 1, coarse_requests).mean("in_flight")
+        curve_requests = self._at_least(max(FEWEST_REQUESTS, math.ceil(STAYS_PER_RUN * in_flight)))
+        requests = self._long_run(found.value, in_flight)
+        start, fall = self._edge(found, 1, coarse_requests), self._fall(1, coarse_requests)
+        found = self._look(start, 1, requests, FINE_TOLERANCE, FINE_GROWTH, fall)
+        if found.value == 0:
+            return self._found(found, 1, requests, curve_requests)
+        return self._promised(self._edge(found, 1, requests), self._fall(1, requests), requests, curve_requests)
+
+    def _most(self) -> float:
+        return self._ceiling
+
+    def _long_run(self, load: float, in_flight: float) -> int:
+        """Return the requests of a run near a load that settles, as far as a short one tells."""
+        if self.effort.num_requests is not None:
+            return self.effort.num_requests
+        ratio = min(load / self.finishable.rate, NEAR_FULL)
+        unmeasured = in_flight * (2 / (1 - ratio) + EDGE_STAYS)  # while it fills up and empties
+        settling = settling_requests(ratio, in_flight) + unmeasured
+        return self._at_least(math.ceil(max(LONG_RUN_REQUESTS, settling, STAYS_PER_RUN * in_flight)))
+
+    def _promised(self, capacity: float, fall: float | None, num_requests: int, curve_requests: int) -> Found:
+        first = num_requests
+        while True:
+            upper = self._failing(capacity, fall or USUAL_FALL, num_requests)
+            lower = self._borne(upper, fall or USUAL_FALL, num_requests)
+            if lower is None:
+                return self._answer(lower, upper, None, num_requests, curve_requests)
+            lower, inner, upper = self._closer(lower, upper, num_requests)
+            known = None if upper.holds(self.asked) else self._capacity(lower, inner, upper)
+            capacity = upper.load if known is None else known[0]
+            more = self._longer(lower, capacity, known, first, num_requests)
+            if more is None:
+                return self._answer(lower, upper, known, num_requests, curve_requests)
+            num_requests, fall = more, self._margin_fall(inner, upper) or fall
+
+    def _failing(self, capacity: float, fall: float, num_requests: int) -> Level:
+        """Return fresh runs at a load whose mean fails; where there is none, at the highest load that is tried."""
+        load, step = min(_rounded(capacity * ABOVE, up=True), self._ceiling), ABOVE
+        while True:
+            level = self._fresh(load, num_requests)
+            if load >= self._ceiling or not level.holds(self.asked):
+                return level
+            further = max(load * math.exp(min(level.margin(self.asked) / fall, 1.0)), load) * step
+            load, step = min(_rounded(further, up=True), self._ceiling), step**2
+
+    def _borne(self, upper: Level, fall: float, num_requests: int) -> Level | None:
+        """Return a load at which fresh runs hold and one more would; None where there is none."""
+        level, load, step = upper, upper.load, STEP_DOWN
+        missed = max(1 - self.asked, 0.5 / max(upper.num_measured, 1))
+        spare_fall = fall * math.sqrt(missed) * (1 - missed) / 2  # of the square root, where log-odds fall so fast
+        while not self._is_borne(level):
+            load = _rounded(min(self._bound(level, spare_fall), load) * step)
+            if load <= DEEPEST * upper.load:
+                return None
+            step **= 2
+            level = self._fresh(load, num_requests)
+            spare_fall = self._spare_fall(level, upper) or spare_fall
+        return level
+
+    def _closer(self, lower: Level, upper: Level, num_requests: int) -> tuple[Level, Level, Level]:
+        """Return the highest load at which fresh runs hold, and the two between which their mean ceases to."""
+        if not upper.holds(self.asked):
+            expected = math.exp(self._crossing(lower, upper))
+            load = _rounded(expected * ABOVE, up=True)
+            if upper.load > NARROW * expected and lower.load < load < upper.load:
+                self._fresh(load, num_requests)
+        for _ in range(MOST_CLIMBS):
+            above = next(
+                (each for each in self._all_fresh(num_requests) if each.load > lower.load and not self._is_borne(each)),
+                lower,
+            )
+            fall = self._spare_fall(lower, above)
+            load = lower.load if fall is None else _rounded(self._bound(lower, fall) * STEP_DOWN)
+            if not WORTH_A_LOOK * lower.load < load < above.load:
+                break
+            higher = self._fresh(load, num_requests)
+            lower = higher if self._is_borne(higher) else lower
+        failing = [each for each in self._all_fresh(num_requests) if not each.holds(self.asked)]
+        upper = failing[0] if failing else upper
+        below = [each for each in self._all_fresh(num_requests) if each.load < upper.load]
+        return lower, max([lower, *below], key=lambda each: each.load), upper
+
+    def _all_fresh(self, num_requests: int) -> list[Level]:
+        """Return the fresh runs of a length, by their loads."""
+        loads = {load for load, each, length in self._seen if each >= FIRST_FRESH and length == num_requests}
+        return [self._fresh(load, num_requests) for load in sorted(loads)]
+
+    def _fresh(self, load: float, num_requests: int) -> Level:
+        """Return all runs at a load that the search has not seen."""
+        fresh = range(FIRST_FRESH, FIRST_FRESH + self.effort.fresh_runs)
+        return Level(load=load, trials=tuple(self._trial(load, each, num_requests) for each in fresh))
+
+    def _is_borne(self, level: Level) -> bool:
+        holds = all(Level(load=level.load, trials=(trial,)).holds(self.asked) for trial in level.trials)
+        return holds and self._spare(level) >= 0
+
+    def _bound(self, level: Level, fall: float) -> float:
+        """Return the load at which one more run would just hold, seen from another."""
+        return level.load * math.exp(max(-1.0, min(1.0, self._spare(level) / fall)))
+
+    def _spare(self, level: Level) -> float:
+        """Return a lower bound of what one more run at a load has to spare.
+
+        In square roots of the share that misses, whose spread hardly depends on the load, over the quarters of all
+        runs: Student's t for the mean of four further ones.
+        """
+        quarters = [part.mean() for trial in level.trials for part in np.array_split(trial.met, QUARTERS) if len(part)]
+        missed = np.sqrt(1 - np.array(quarters, dtype=np.float64))
+        if len(missed) < 2:
+            return math.sqrt(1 - self.asked) - float(missed.sum())
+        spread = float(np.std(missed, ddof=1)) * math.sqrt(1 / QUARTERS + 1 / len(missed))
+        return math.sqrt(1 - self.asked) - float(missed.mean()) - t_quantile(len(missed) - 1, FRESH_CONFIDENCE) * spread
+
+    def _spare_fall(self, lower: Level, upper: Level) -> float | None:
+        """Return how fast what is to spare falls with the logarithm of the load; None if it does not."""
+        fall = self._spare(lower) - self._spare(upper)
+        return fall / math.log(upper.load / lower.load) if fall > 0 and upper.load > lower.load else None
+
+    def _margin_fall(self, lower: Level, upper: Level) -> float | None:
+        fall = lower.margin(self.asked) - upper.margin(self.asked)
+        return fall / math.log(upper.load / lower.load) if fall > 0 and upper.load > lower.load else None
+
+    def _capacity(self, lower: Level, inner: Level, upper: Level) -> tuple[float, float, float]:
+        """Return the load between two at which the pooled attainment is what is asked; its interval, by jackknife."""
+        count = len(inner.trials)
+        whole = self._crossing(inner, upper)
+        if count <= 2:
+            within = [batch_means(trial.met.astype(np.float64)).half_width for trial in upper.trials]
+            slope = (inner.attainment - upper.attainment) / math.log(upper.load / inner.load)
+            half_width = float(np.sqrt(np.nansum(np.square(within)))) / count / slope
+        else:
+            left_out = [self._crossing(inner.without(each), upper.without(each)) for each in range(count)]
+            pseudo = count * whole - (count - 1) * np.array(left_out)
+            half_width = mean_interval(pseudo).half_width
+        return math.exp(whole), min(math.exp(whole - half_width), lower.load), math.exp(whole + half_width)
+
+    def _crossing(self, lower: Level, upper: Level) -> float:
+        """Return the logarithm of the load between two at which the margin is zero, by a line."""
+        held, failed = lower.margin(self.asked), upper.margin(self.asked)
+        share = held / (held - failed) if held > failed else 0.5
+        return math.log(lower.load) + max(-1.0, min(share, 2.0)) * math.log(upper.load / lower.load)
+
+    def _longer(
+        self, lower: Level, capacity: float, known: tuple[float, float, float] | None, first: int, num_requests: int
+    ) -> int | None:
+        """Return the requests of longer runs; None where these are long enough, or may not be longer."""
+        most = max(first, min(self.effort.most_fresh_requests // self.effort.fresh_runs, math.ceil(LONGEST * first)))
+        if self.effort.num_requests is not None or num_requests >= most:
+            return None
+        spent = sum(length for _, _, length in self._seen)
+        below = (1 - lower.load / capacity) / MOST_BELOW
+        width = 0.0 if known is None else (known[2] / known[0] - 1) / self.effort.precision
+        factor = max(below, width) ** 2 * MARGIN_OF_REQUESTS if max(below, width) > 1 else 1.0
+        if not self._has_settled(lower):
+            factor = max(factor, 2.0)
+        longer = min(most, math.ceil(num_requests * min(factor, LONGER)))
+        is_too_much = spent + LOOKS * self.effort.fresh_runs * longer > SHARE_SPENT * self.effort.most_fresh_requests
+        return None if factor == 1 or is_too_much else longer
+
+    def _has_settled(self, level: Level) -> bool:
+        """Return whether the runs at a load are long enough, and their halves agree."""
+        if any(trial.has_settled is False for trial in level.trials):
+            return False
+        halves = [(trial.met[: len(trial.met) // 2], trial.met[len(trial.met) // 2 :]) for trial in level.trials]
+        growth = np.array([late.mean() - early.mean() for early, late in halves if len(early)])
+        if len(growth) < 3:
+            return all(_agree(early, late) for early, late in halves)
+        error = float(np.std(growth, ddof=1)) / math.sqrt(len(growth))
+        return abs(float(growth.mean())) <= t_quantile(len(growth) - 1, FRESH_CONFIDENCE) * error + ROUNDING - 1
+
+    def _answer(
+        self,
+        lower: Level | None,
+        upper: Level,
+        known: tuple[float, float, float] | None,
+        num_requests: int,
+        curve_requests: int,
+    ) -> Found:
+        """Return what was found; without a load that is borne, that none is."""
+        rate = self.finishable.rate
+        interval: tuple[float, float] | None
+        fails_at: float | None
+        if lower is None:
+            interval, method, fails_at = None, "", upper.load
+        elif known is not None:
+            interval, method, fails_at = (known[1], known[2]), "replications", upper.load
+        elif self._ceiling < self.highest:
+            interval, method, fails_at = (lower.load, rate + self.finishable.half_width), "load ratio", rate
+        else:
+            interval, method, fails_at = None, "", None
+        levels = self._all_fresh(num_requests)
+        return Found(
+            largest=Largest(value=0.0 if lower is None else lower.load, fails_at=fails_at),
+            levels=self._with_curve(
+                0.0 if lower is None else lower.load,
+                levels,
+                curve_requests,
+                min(CURVE_REPLICATIONS, self.effort.fresh_runs),
+            ),
+            interval=interval,
+            interval_method=method,
+            num_requests=num_requests,
+            needed_requests=needed_requests(self.asked),
+            finishable=self.finishable,
+            capacity=None if known is None else known[0],
+            has_settled=None if lower is None else self._has_settled(lower),
+        )
+
+
+def _agree(early: NDArray[np.bool_], late: NDArray[np.bool_]) -> bool:
+    """Return whether the attainment of two halves of a run differs by no more than their intervals."""
+    first, second = (batch_means(half.astype(np.float64), NUM_BATCHES // 2) for half in (early, late))
+    width = math.hypot(first.half_width, second.half_width)
+    return math.isnan(width) or abs(first.mean - second.mean) <= width + ROUNDING - 1
+
+
+def _rounded(load: float, *, up: bool = False) -> float:
+    """Return a load rounded down, or up, to three digits."""
+    unit = 10.0 ** (math.floor(math.log10(load)) - 2)
+    units = math.ceil(load / unit - 1e-9) if up else math.floor(load / unit + 1e-9)
+    return float(f"{units * unit:.4g}")
 
 
 def _slope(levels: Sequence[Level]) -> float:

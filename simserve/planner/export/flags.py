@@ -202,7 +202,7 @@ def read_words(flags: Flags, arguments: Sequence[str]) -> tuple[list[Word], list
         takes = flags.takes.get(flag)
         following = [given] if equals else _values_after(arguments, position, takes)
         position += 0 if equals else len(following)
-        words.append(_word(flag, takes, following, is_negated=is_negated))
+        words.append(_word(flags.engine, flag, takes, following, is_negated=is_negated))
     return words, loose
 
 
@@ -229,19 +229,19 @@ def _values_after(arguments: Sequence[str], start: int, takes: Takes | None) -> 
     return found
 
 
-def _word(flag: str, takes: Takes | None, given: list[str], *, is_negated: bool) -> Word:
+def _word(engine: str, flag: str, takes: Takes | None, given: list[str], *, is_negated: bool) -> Word:
     if takes is None:
         return Word(flag, given if len(given) > 1 else given[0] if given else None, is_known=False)
     if takes in ("switch", "toggle"):
         if given:
-            raise ScenarioError("takes no value", file="vllm command", key=flag, value=given[0])
+            raise ScenarioError("takes no value", file=f"{engine} command", key=flag, value=given[0])
         return Word(flag, not is_negated, is_known=True)
     if takes == "boolean":
         return Word(flag, not given or given[0].lower() == "true", is_known=True)
     if takes == "values":
         return Word(flag, given, is_known=True)
     if not given and takes == "value":
-        raise ScenarioError("lacks its value", file="vllm command", key=flag)
+        raise ScenarioError("lacks its value", file=f"{engine} command", key=flag)
     return Word(flag, given[0] if given else True, is_known=True)
 
 

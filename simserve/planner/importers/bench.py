@@ -1,4 +1,4 @@
-"""From a benchmark's result, vLLM's or SGLang's, to a scenario with its workload, and what was measured."""
+"""From a benchmark's result, of any tool that has a reader, to a scenario with its workload, and what was measured."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simserve.errors import ScenarioError, TraceError
-from simserve.planner.importers.bench_result import engine_of, read_result
-from simserve.planner.importers.draft import Draft, scenario_name
+import numpy as np
+
+from simserve.errors import TraceError
+from simserve.planner.importers.draft import Draft, moved, scenario_name
 from simserve.planner.importers.model_names import find_model
-from simserve.workload.traces.trace import Trace
-from simserve.workload.traces.vllm_bench import requests_of
+from simserve.scenario.benchmark import Lengths, arrivals_of, lengths_of
+from simserve.scenario.schema import Scenario
+from simserve.workload.benchmarks.reading import read_results
+from simserve.workload.benchmarks.result import BenchResult
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
-_MEASURED = (
-    "duration",
-    "completed",
-    "failed",
-    "request_throughput",
-    "output_throughput",
-    "total_token_throughput",
-    *(f"{kind}_{metric}_ms" for metric in ("ttft", "tpot", "itl", "e2el") for kind in ("mean", "median", "p99")),
-)
-"""Keys of a result, vLLM's and simserve's alike; later versions of vLLM have more of them."""
+_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+"""Latencies of a benchmark that simserve's results have -> their name there."""
+_TRAFFIC = ("arrivals", "prompt_tokens", "output_tokens", "num_requests")
+"""Keys of a workload that a benchmark says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class BenchImport:
     Attributes:
         draft: The scenario.
         measured: The figures, by the names that simserve's results have too.
-        files: Name -> text of the trace that the scenario reads; empty for a result without details.
+        files: Name -> text of the trace that the scenario reads; empty for a result without requests of their own.
     """
 
     draft: Draft
@@ -46,137 +43,183 @@ class BenchImport:
 def import_bench(
     path: Path,
     *,
+    scenario: Scenario | None = None,
+    run: int | None = None,
     hardware: str | None = None,
     model: str | None = None,
     version: str | None = None,
     name: str | None = None,
+    folder: Path | None = None,
 ) -> BenchImport:
     """Return the scenario of a benchmark.
 
     Args:
-        path: JSON of `vllm bench serve`, plain or with ``--save-detailed``, of SGLang's `bench_serving`, or the text
-            that either printed.
-        hardware: GPU that served; None: `ASSUMED_HARDWARE`, with a note.
-        model: Profile to use instead of what the result's model is near to.
-        version: The engine's version; None: the newest known, with a note.
+        path: A result of `vllm bench serve`, SGLang's `bench_serving`, AIPerf, GuideLLM or inference-perf, a benchmark
+            report of llm-d, a documented CSV, or the text that the first two print.
+        scenario: What served it, and the lengths and load that the file does not say; None: the file's model on one
+            GPU.
+        run: Which run of a file that holds several, from 1.
+        hardware: GPU that served; None: the scenario's, or `ASSUMED_HARDWARE`, with a note.
+        model: Profile to use instead of what the result's model is near to, or the scenario's.
+        version: The engine's version; None: the scenario's, or the newest known, with a note.
         name: Begins the name of the trace file; None: as the scenario.
+        folder: Where the scenario is to lie; paths of ``scenario`` are written as seen from there. None: the working
+            folder.
 
     Raises:
-        TraceError: The file is no such result.
+        TraceError: The file is no such result, or neither it nor a scenario says how long its requests are.
         ScenarioError: Its model has no profile.
     """
-    result = read_result(path)
-    completed = _number(result, "completed", path)
-    if completed < 1:
-        raise TraceError("must be >= 1: nothing was served", file=path, key="completed", value=completed)
-    served = str(result.get("model_id") or "")
-    if not served and model is None:
-        raise TraceError("is missing", file=path, key="model_id", remedy="say which with --model")
-    found = find_model(served, path) if model is None else None
-    engine = engine_of(result)
-    notes = _notes(served, found.model if found and not found.is_exact else None, hardware, engine, version)
-    scenario = scenario_name(re.sub(r"\.(jsonl?|txt|log)\b.*", "", path.name))
-    workload, files = _workload(result, path, name or scenario, notes)
-    deployment: dict[str, Any] = {"hardware": hardware or ASSUMED_HARDWARE}
-    if found is not None and found.quantization is not None:
-        deployment["quantization"] = found.quantization
-    if found is not None and found.quantization is not None and not found.is_exact:
-        notes.append(f"Weights are {found.quantization}, by the name of {served}.")
-    deployment["engine"] = {"name": engine} | ({"version": version} if version else {})
-    mapping = {
-        "name": scenario,
-        "model": model or (found.model if found else ""),
-        "deployment": deployment,
-        "workload": workload,
-    }
-    measured = {key: float(result[key]) for key in _MEASURED if _is_number(result.get(key))}
+    result = _one_of(read_results([path]), path, run)
+    notes: list[str] = []
+    title = scenario_name(re.sub(r"\.(jsonl?|ya?ml|csv|txt|log)\b.*", "", path.name))
+    if scenario is None:
+        mapping = _served(result, path, hardware=hardware, model=model, version=version, notes=notes)
+    else:
+        mapping = _of_scenario(result, scenario, hardware=hardware, model=model, version=version, notes=notes)
+        mapping = moved(mapping, scenario.folder or Path(), folder or Path())
+    workload, files = _workload(result, scenario, name or title, notes)
+    mapping = {"name": title, **mapping, "workload": workload}
+    measured = _measured(result)
+    notes += [_sentence(note) for note in result.notes]
     notes.append("Measured: " + ", ".join(f"{key} {value:.5g}" for key, value in measured.items()) + ".")
-    return BenchImport(Draft(mapping, tuple(notes), f"Does the simulation match {path.name}?"), measured, files)
+    return BenchImport(Draft(mapping, tuple(notes), f"Does the simulation match {result.label}?"), measured, files)
 
 
-def _notes(served: str, near: str | None, hardware: str | None, engine: str, version: str | None) -> list[str]:
-    notes = []
+def _one_of(results: list[BenchResult], path: Path, run: int | None) -> BenchResult:
+    if run is None and len(results) == 1:
+        return results[0]
+    loads = ", ".join(f"{number}: {each.load or each.label}" for number, each in enumerate(results, 1))
+    remedy = f"say which with --run ({loads[:200]})"
+    if run is None:
+        raise TraceError(f"holds {len(results)} runs", file=path, remedy=remedy)
+    if not 1 <= run <= len(results):
+        raise TraceError(f"must be a run of the file, 1 to {len(results)}", file=path, key="--run", value=run)
+    return results[run - 1]
+
+
+def _served(
+    result: BenchResult, path: Path, *, hardware: str | None, model: str | None, version: str | None, notes: list[str]
+) -> dict[str, Any]:
+    """Return model and deployment as the file alone tells them."""
+    if not result.model and model is None:
+        remedy = "say which with --model, or name what served it: --scenario FILE"
+        raise TraceError("does not say its model", file=path, key=result.label, remedy=remedy)
+    engine = result.engine or "vllm"
+    found = find_model(result.model, path) if model is None else None
+    deployment: dict[str, Any] = {"hardware": hardware or ASSUMED_HARDWARE}
     if hardware is None:
         notes.append(f"The result does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
+    if not result.engine:
+        notes.append("The result does not say its engine: vllm is assumed; --scenario names what served it.")
     if version is None:
         notes.append(
             f"The result does not say {engine}'s version: the newest known is assumed; --engine-version names yours."
         )
-    if near is not None:
-        notes.append(f"{served} is taken to have the architecture of {near}, by its name; --model says another.")
-    notes.append("The server's settings are not in the result: set deployment as it ran.")
-    return notes
+    if found is not None and not found.is_exact:
+        notes.append(
+            f"{result.model} is taken to have the architecture of {found.model}, by its name; --model says another."
+        )
+    if found is not None and found.quantization is not None:
+        deployment["quantization"] = found.quantization
+    if found is not None and found.quantization is not None and not found.is_exact:
+        notes.append(f"Weights are {found.quantization}, by the name of {result.model}.")
+    notes.append("The server's settings are not in the result: set deployment as it ran, or name it with --scenario.")
+    deployment["engine"] = {"name": engine} | ({"version": version} if version else {})
+    return {"model": model or (found.model if found else ""), "deployment": deployment}
+
+
+def _of_scenario(
+    result: BenchResult,
+    scenario: Scenario,
+    *,
+    hardware: str | None,
+    model: str | None,
+    version: str | None,
+    notes: list[str],
+) -> dict[str, Any]:
+    """Return everything but the workload as a scenario says it; where the file says otherwise, there is a note."""
+    mapping = scenario.model_dump(mode="json", exclude_unset=True, exclude={"name", "workload"})
+    own = scenario.model_dump(mode="json", exclude_unset=True, include={"workload"}).get("workload", {})
+    dropped = [key for key in own if key not in _TRAFFIC]
+    if dropped:
+        notes.append(f"Of the scenario's workload {', '.join(dropped)} is left out: the benchmark's requests are read.")
+    deployment = dict(mapping["deployment"])
+    engine = dict(deployment.get("engine", {}))
+    if result.engine and result.engine != scenario.deployment.engine.name:
+        notes.append(
+            f"The file was measured on {result.engine}, and the scenario has {scenario.deployment.engine.name}."
+        )
+    if result.model and model is None:
+        notes.append(f"The file names {result.model}; the scenario's {scenario.model} is simulated.")
+    if hardware is not None:
+        deployment["hardware"] = hardware
+    if version is not None:
+        deployment["engine"] = engine | {"version": version}
+    return mapping | {"model": model or scenario.model, "deployment": deployment}
 
 
 def _workload(
-    result: Mapping[str, Any], path: Path, name: str, notes: list[str]
+    result: BenchResult, scenario: Scenario | None, name: str, notes: list[str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    arrivals = _arrivals(result, path, notes)
-    if result.get("input_lens") is None:
-        completed = _number(result, "completed", path)
-        lengths = {
-            key: max(round(_number(result, total, path) / completed), 1)
-            for key, total in (("prompt_tokens", "total_input_tokens"), ("output_tokens", "total_output_tokens"))
-        }
-        notes.append("The result holds no lengths of requests: every one has the mean (--save-detailed holds them).")
-        blocks = {key: {"distribution": "fixed", "value": value} for key, value in lengths.items()}
-        return {"arrivals": arrivals, **blocks, "num_requests": int(completed)}, {}
-    trace = requests_of(result, path)
+    said: list[str] = []
+    lengths = lengths_of(result, scenario, said)
+    arrivals = arrivals_of(result, scenario, said)
+    notes += [_sentence(note) for note in said]
+    if arrivals["process"] == "all_at_once":  # to a server, where each request has a client; not a batch in its process
+        arrivals = {"process": "closed_loop", "concurrency": result.num_requests}
+    sources = (lengths.prompt_source, lengths.output_source)
+    if "recorded" not in sources and result.arrival_time is None:
+        blocks = {key: _block(key, result, scenario, lengths) for key in ("prompt_tokens", "output_tokens")}
+        return {"arrivals": arrivals, **blocks, "num_requests": result.num_requests}, {}
     file = f"{name}.requests.csv"
     workload: dict[str, Any] = {"trace": {"path": file, "format": "csv"}}
-    if arrivals["process"] == "closed_loop" or not trace.has_arrival_times:
+    if result.arrival_time is None:
+        notes.append("The file holds no start times: they are drawn, and the order is the list's.")
+    if result.arrival_time is None or (result.arrivals and arrivals["process"] == "closed_loop"):
         workload = {"arrivals": arrivals, **workload}
-    if not trace.has_arrival_times:
-        notes.append("The result holds no start times (vLLM before 0.17): they are drawn, and the order is the list's.")
-    return workload, {file: _as_csv(trace)}
+    return workload, {file: _as_csv(result, lengths, notes)}
 
 
-def _as_csv(trace: Trace) -> str:
-    times = trace.arrival_time if trace.has_arrival_times else [0.0] * len(trace.prompt_tokens)
-    rows = zip(times, trace.prompt_tokens, trace.output_tokens, strict=True)
+def _block(key: str, result: BenchResult, scenario: Scenario | None, lengths: Lengths) -> Any:
+    """Return the lengths as a block of the workload: the scenario's own, or one length for all."""
+    source = lengths.prompt_source if key == "prompt_tokens" else lengths.output_source
+    if source == "drawn" and scenario is not None:
+        return scenario.model_dump(mode="json", exclude_unset=True)["workload"][key]
+    tokens = result.prompt_tokens if key == "prompt_tokens" else result.output_tokens
+    return {"distribution": "fixed", "value": max(round(float(tokens.mean())), 1)}
+
+
+def _as_csv(result: BenchResult, lengths: Lengths, notes: list[str]) -> str:
+    times = np.zeros(result.num_requests) if result.arrival_time is None else result.arrival_time
+    rows = list(zip(times, lengths.prompt_tokens, lengths.output_tokens, strict=True))
+    served = [row for row in rows if row[1] >= 1 and row[2] >= 1]
+    if len(served) < len(rows):
+        notes.append(f"{len(rows) - len(served):,} requests without tokens are left out.")
     return "arrival_time,prompt_tokens,output_tokens\n" + "".join(
-        f"{float(time):.6f},{prompt},{output}\n" for time, prompt, output in rows
+        f"{float(time):.6f},{prompt},{output}\n" for time, prompt, output in served
     )
 
 
-def _arrivals(result: Mapping[str, Any], path: Path, notes: list[str]) -> dict[str, Any]:
-    """Return how requests were sent: at a rate, or by a number of clients; all at once is a client each."""
-    rate, concurrency = result.get("request_rate", "inf"), result.get("max_concurrency")
-    if rate in ("inf", None) or rate == float("inf"):
-        if concurrency is None:
-            if "request_rate" not in result:
-                notes.append("The result does not say how requests were sent: all at once is assumed.")
-            return {"process": "closed_loop", "concurrency": _sent(result, path)}  # a server, to which all went at once
-        return {"process": "closed_loop", "concurrency": int(_number(result, "max_concurrency", path))}
-    rate = _number(result, "request_rate", path)
-    if concurrency is not None:
-        notes.append(
-            f"At most {concurrency} requests were in flight; the simulation sends at the rate without that bound."
-        )
-    burstiness = _number(result, "burstiness", path) if result.get("burstiness") is not None else 1.0
-    if burstiness <= 0:
-        raise ScenarioError("must be > 0", file=path, key="burstiness", value=burstiness)
-    if burstiness == 1.0:
-        return {"process": "poisson", "rate": rate}
-    return {"process": "gamma", "rate": rate, "cv": float(f"{burstiness**-0.5:.6g}")}
+def _measured(result: BenchResult) -> dict[str, float]:
+    """Return the figures by the names of simserve's results, latencies in ms."""
+    found: dict[str, float] = {}
+    if result.duration is not None:
+        found["duration"] = result.duration
+    found["completed"] = float(result.num_requests)
+    if result.num_failed is not None:
+        found["failed"] = float(result.num_failed)
+    figures = result.measured
+    found |= {key: figures[key] for key in ("request_throughput", "output_throughput") if key in figures}
+    if result.duration and len(result.prompt_tokens) and len(result.output_tokens):
+        tokens = (float(result.prompt_tokens.mean()) + float(result.output_tokens.mean())) * result.num_requests
+        found["total_token_throughput"] = tokens / result.duration
+    for latency, name in _LATENCIES.items():
+        for statistic in ("mean", "median", "p90", "p95", "p99"):
+            if f"{statistic}_{latency}" in figures:
+                found[f"{statistic}_{name}_ms"] = figures[f"{statistic}_{latency}"] * 1e3
+    return found
 
 
-def _sent(result: Mapping[str, Any], path: Path) -> int:
-    """Return how many requests were sent; results that do not say how many are those that were answered."""
-    return max(int(_number(result, "completed", path)), 1)
-
-
-def _number(result: Mapping[str, Any], key: str, path: Path) -> float:
-    value = result.get(key)
-    if not _is_number(value):
-        rule = (
-            "is missing: this is no result of vllm bench serve or sglang.bench_serving"
-            if value is None
-            else "is not a number"
-        )
-        raise TraceError(rule, file=path, key=key, value=value)
-    return float(value or 0)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _sentence(note: str) -> str:
+    return note[:1].upper() + note[1:] + "."

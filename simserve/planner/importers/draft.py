@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -17,6 +19,7 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 
 _WIDTH = 110
+_LONGEST_PATH = 1000
 
 
 def scenario_name(text: str) -> str:
@@ -69,3 +72,15 @@ class Draft:
         except (InputError, InfeasibleError) as failure:
             return Draft(self.mapping, (*self.notes, f"It cannot be run as it is: {failure}."), self.title)
         return self
+
+
+def moved(value: Any, source: Path, target: Path) -> Any:
+    """Return a part of a scenario whose relative paths start in ``target`` instead of ``source``."""
+    if isinstance(value, dict):
+        return {key: moved(each, source, target) for key, each in value.items()}
+    if isinstance(value, list):
+        return [moved(each, source, target) for each in value]
+    if not isinstance(value, str) or not Path(value).suffix or Path(value).is_absolute():
+        return value
+    path = source / value
+    return os.path.relpath(path.resolve(), target.resolve()) if len(value) < _LONGEST_PATH and path.exists() else value

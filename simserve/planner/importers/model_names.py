@@ -84,8 +84,8 @@ def find_model(name: str, file: object) -> NamedModel:
     Raises:
         ScenarioError: Nothing is near enough; names the nearest and the option that says it.
     """
-    path = Path(name).expanduser()
-    if (path / "config.json").is_file():
+    if _is_checkpoint(name):
+        path = Path(name).expanduser()
         return NamedModel(str(path), stored_format(name), is_exact=True)
     models = {each: load_model(each) for each in catalog.names("model")}
     repositories = {each: model.huggingface_id for each, model in models.items()}
@@ -108,6 +108,14 @@ def find_model(name: str, file: object) -> NamedModel:
         value=name,
         remedy=f"say which with --model, a profile or a config.json; {_nearest(wanted, list(repositories))}",
     )
+
+
+def _is_checkpoint(name: str) -> bool:
+    """Return whether a name is a folder with a ``config.json``; what can be no path is none."""
+    try:
+        return (Path(name).expanduser() / "config.json").is_file()
+    except (OSError, ValueError, RuntimeError):
+        return False
 
 
 def _nearest(wanted: str, profiles: list[str]) -> str:

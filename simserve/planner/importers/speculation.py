@@ -84,15 +84,16 @@ def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str,
     return block, note
 
 
-def unsimulated_note(settings: Mapping[str, Any], version: str) -> str:
-    """Return what became of a way to draft that nothing here simulates: whether that vLLM knows it, and that it is left
-    out."""
-    asked, profile = _asked(settings), load_engine("vllm")
+def unsimulated_note(settings: Mapping[str, Any], engine: str, version: str | None) -> str:
+    """Return what became of a way to draft that nothing here simulates: whether that engine knows it, and that it is
+    left out."""
+    asked, profile = _asked(settings), load_engine(engine)
+    version = version or profile.versions[-1].version
     if asked not in UNSIMULATED_METHODS:
         return f"Method {asked} of speculative decoding is not known here: left out."
     shown = f"{FEATURES[asked]} (method {settings.get('method', asked)})"
     if profile.feature_range(asked, version) is not None:
-        return f"vllm {version} knows {shown}, which is not simulated: left out."
+        return f"{engine} {version} knows {shown}, which is not simulated: left out."
     return f"{profile.lack(asked, version, '', None)}; {shown} is not simulated either: left out."
 
 

@@ -1,25 +1,31 @@
-"""From a pasted `vllm serve` line to a scenario. Knows vLLM's flags, not what a shell would do with the line."""
+"""From a pasted `vllm serve` line to a scenario: what vLLM's flags mean. Knows them, not what a shell does."""
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from simserve.documents import read_mapping
 from simserve.errors import ScenarioError
-from simserve.planner.export.flags import Flags, Word, flags_of, read_words, similar
-from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
-from simserve.planner.importers.speculation import read_speculation, settings_of, unsimulated_note
-from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
+from simserve.planner.export.flags import Flags, flags_of
+from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.pasted import Pasted, is_file, read_pasted, with_dotted, without_shell
+from simserve.planner.importers.server import (
+    DTYPES,
+    Reading,
+    Vocabulary,
+    assumptions,
+    draft_of,
+    json_object,
+    read_arguments,
+    read_overrides,
+    read_rope_scaling,
+)
+from simserve.planner.importers.speculation import settings_of
 from simserve.profiles.engine_profile import load_engine
-from simserve.profiles.model import ModelProfile, load_model
-from simserve.scenario.deployment_spec import DeploymentSpec
-
-ASSUMED_HARDWARE = "h100-sxm-80gb"
-"""GPU of a command line that comes without one."""
 
 _WHERE = "vllm command"
 _ALIASES = {
@@ -28,6 +34,9 @@ _ALIASES = {
     "-dp": "--data-parallel-size",
     "-ep": "--enable-expert-parallel",
     "-q": "--quantization",
+    "-sc": "--speculative-config",
+    "-cc": "--compilation-config",
+    "-O": "--compilation-config",
 }
 _NUMBERS = {
     "--tensor-parallel-size": "tensor_parallel_size",
@@ -35,18 +44,16 @@ _NUMBERS = {
 }
 _ENGINE_NUMBERS = {
     "--max-num-seqs": "max_num_seqs",
-    "--num-gpu-blocks-override": "num_gpu_blocks_override",
-    "--kv-cache-memory-bytes": "kv_cache_memory_bytes",
-    "--long-prefill-token-threshold": "long_prefill_token_threshold",
     "--max-num-batched-tokens": "max_num_batched_tokens",
     "--max-cudagraph-capture-size": "max_cudagraph_capture_size",
     "--block-size": "block_size",
-    "--max-model-len": "max_model_len",
+    "--num-gpu-blocks-override": "num_gpu_blocks_override",
 }
 _ENGINE_SWITCHES = {
     "--enable-chunked-prefill": "enable_chunked_prefill",
     "--enable-prefix-caching": "enable_prefix_caching",
     "--async-scheduling": "async_scheduling",
+    "--enforce-eager": "enforce_eager",
 }
 _QUANTIZATIONS = {
     "fp8": "fp8",
@@ -66,51 +73,27 @@ _QUANTIZATIONS = {
     "experts_int8": "int8-wo",
     "modelopt_fp4": "nvfp4",
     "nvfp4": "nvfp4",
+    "bitsandbytes": "nf4",
     "mxfp4": "mxfp4",
     "gpt_oss_mxfp4": "mxfp4",
 }
 """vLLM's names of weight formats -> the scenario's."""
-_KV_CACHE_DTYPES = {
-    "auto": "auto",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "fp8": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
-    "int8_per_token_head": "int8",
-    "fp8_per_token_head": "fp8",
-    "int4_per_token_head": "int4",
-}
-_DTYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
+_OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
+"""Names of weight formats that only the checkpoint tells more of."""
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|seed|chat-template.*|"
     r"revision|code-revision|ssl-.*|uvicorn-.*|disable-log-.*|enable-log-.*|max-log-len|tool-.*|enable-auto-tool-choice|"
-    r"reasoning-parser|response-role|allow.*|load-format|root-path|generation-config|distributed-executor-backend|ngram-prompt-lookup-max)"
+    r"reasoning-parser|response-role|allow.*|load-format|root-path|generation-config|distributed-executor-backend|"
+    r"ngram-prompt-lookup-max|config|override-generation-config|default-chat-template-kwargs|safetensors-load-strategy)"
 )
 """Flags that change nothing the simulation looks at."""
-_HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
-_SCALES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
-"""Suffixes that vLLM reads: small ones are decimal, capital ones binary."""
-_IMAGE = re.compile(r"(?:^|/)vllm(?:-openai)?(?:-rocm)?:(?:v?(\d+(?:\.\d+)+))?")
+_VARIABLES_WITH_EFFECT = re.compile(r"(?:VLLM|NCCL|TORCH|PYTORCH)_\w+")
+_HARMLESS_VARIABLES = re.compile(
+    r"VLLM_(?:LOGGING|LOG|API_KEY|HOST_IP|PORT|NO_USAGE|DO_NOT|CACHE|CONFIG|USE_MODELSCOPE)\w*"
+)
+_IMAGE = re.compile(r"(?:^|/)(?:vllm-openai(?:-rocm)?(?:$|[:@])|vllm(?:-rocm)?:)(?:v?(\d+(?:\.\d+)+))?")
 """vLLM's image; the group is the release, which a tag such as ``latest`` does not name."""
-
-
-@dataclass(slots=True)
-class _Reading:
-    """What has been understood so far."""
-
-    flags: Flags
-    deployment: dict[str, Any] = field(default_factory=dict)
-    engine: dict[str, Any] = field(default_factory=dict)
-    model: str | None = None
-    quantization: str | None = None
-    dtype: str | None = None
-    data_parallel_size: int = 1
-    swap_space: float | None = None
-    speculation: dict[str, Any] = field(default_factory=dict)
-    ignored: list[str] = field(default_factory=list)
-    not_simulated: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+_TITLE = "What does this vLLM server of {} do?"
 
 
 def import_vllm_command(
@@ -120,7 +103,8 @@ def import_vllm_command(
 
     Args:
         text: `vllm serve MODEL ...`, the older ``python -m vllm.entrypoints.openai.api_server --model MODEL ...``,
-            or a ``docker run`` of vLLM's image; over several lines with backslashes, variables in front.
+            or a ``docker run`` of vLLM's image, as it was pasted: over several lines or without its line breaks,
+            variables in front, settings from a ``--config`` file.
         hardware: GPU that it runs on, which the line does not say; None: `ASSUMED_HARDWARE`, with a note.
         version: vLLM's version; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of what the line's model is near to.
@@ -128,185 +112,240 @@ def import_vllm_command(
     Raises:
         ScenarioError: The text is no such command, or its model has no profile.
     """
-    words = _words(text)
-    arguments, tag = _arguments(words)
+    pasted = read_pasted(text, _WHERE)
+    arguments, tag = _arguments(pasted.words)
     newest = load_engine("vllm").versions[-1].version
     known = version or tag or newest
-    reading = _Reading(flags_of("vllm", known))
-    if version is None and tag is None:
-        reading.notes.append(f"The line does not say its version: read as vllm {newest}, the newest known.")
-    given, loose = read_words(reading.flags, [_without_alias(word) for word in arguments])
-    if hardware is None:
-        reading.notes.insert(
-            0, f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours."
-        )
-    for word in given:
-        _read(reading, word)
-    served = reading.model or (loose.pop(0) if loose else None)
-    if served is None:
+    reading = read_vllm_arguments(without_shell(arguments), known, _WHERE)
+    reading.notes[:0] = assumptions("vllm", newest, hardware=hardware, says_version=bool(version or tag))
+    _read_variables(reading, pasted)
+    if reading.model is None:
         raise ScenarioError("names no model", file=_WHERE, remedy="write vllm serve ORG/NAME ...")
-    if loose:
-        reading.notes.append("Not understood: " + " ".join(loose) + ".")
-    return _draft(reading, served, model, hardware=hardware or ASSUMED_HARDWARE, version=known).checked()
+    return draft_of(reading, model, hardware=hardware, title=_TITLE).checked()
 
 
-def _words(text: str) -> list[str]:
-    joined = re.sub(r"\\\s*\n", " ", text)
-    lines = [line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    try:
-        words = [word for line in lines for word in shlex.split(line.strip().removeprefix("$ "))]
-    except ValueError as failure:
-        raise ScenarioError(f"is no command line: {failure}", file=_WHERE) from None
-    if not words:
-        raise ScenarioError("is empty", file=_WHERE, remedy="paste a line such as vllm serve ORG/NAME")
-    return words
+def read_vllm_arguments(arguments: Sequence[str], version: str, where: str) -> Reading:
+    """Return what vLLM's arguments say.
+
+    Args:
+        arguments: The words behind ``vllm serve``.
+        version: vLLM's version.
+        where: What they are called in errors.
+
+    Raises:
+        ScenarioError: A flag lacks its value, or has one that it does not take.
+    """
+    flags = flags_of("vllm", version)
+    reading = Reading("vllm", version, where)
+    words = [word for each in with_dotted(arguments) for word in _without_alias(each, flags)]
+    read_arguments(_VOCABULARY, _with_config(reading, words, flags), flags, reading)
+    swap = reading.options.get("swap_space", "0 GiB")
+    if swap != "0 GiB" and reading.options.get("preemption_mode") != "swap":
+        del reading.options["swap_space"]  # nothing is swapped by itself: it counts only beside --preemption-mode swap
+        reading.not_simulated.append(f"--swap-space {swap.removesuffix(' GiB')}")
+    return reading
 
 
-def _arguments(words: list[str]) -> tuple[list[str], str | None]:
+def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
     """Return the words after what starts the server, and the version that an image's tag names."""
     for position, word in enumerate(words):
         image = _IMAGE.search(word)
         if image is not None:
             rest = words[position + 1 :]
             return (_arguments(rest)[0] if _starts_server(rest) else rest), image[1]
-        if word.rsplit("/", 1)[-1] == "vllm" and words[position + 1 : position + 2] == ["serve"]:
+        if word.rsplit("/", 1)[-1] == "vllm" and words[position + 1 : position + 2] == ("serve",):
             return words[position + 2 :], None
         if word.startswith("vllm.entrypoints.") and word.endswith("api_server"):
             return words[position + 1 :], None
     raise ScenarioError(
-        "holds no vllm serve", file=_WHERE, value=" ".join(words), remedy="paste a line such as vllm serve ORG/NAME"
+        "holds no vllm serve",
+        file=_WHERE,
+        value=" ".join(words)[:200],
+        remedy="paste a line such as vllm serve ORG/NAME",
     )
 
 
-def _starts_server(words: list[str]) -> bool:
-    return any(word == "serve" or word.endswith("api_server") for word in words)
+def _starts_server(words: Sequence[str]) -> bool:
+    return any(
+        words[place : place + 2] == ("vllm", "serve") or word.endswith("api_server") for place, word in enumerate(words)
+    )
 
 
-def _without_alias(word: str) -> str:
+def _without_alias(word: str, flags: Flags) -> list[str]:
+    """Return a flag by its long name; ``-O3`` is the level of optimisation."""
+    level = re.fullmatch(r"-O=?(\d)", word)
+    if level is not None:
+        name = "--optimization-level" if flags.has("--optimization-level") else "--compilation-config"
+        return [name, level[1]]
     name, equals, value = word.partition("=")
-    return f"{_ALIASES.get(name, name)}{equals}{value}"
+    return [f"{_ALIASES.get(name, name)}{equals}{value}"]
 
 
-def _read(reading: _Reading, word: Word) -> None:
-    flag, value = word.flag, word.value
-    if not word.is_known:
-        shown = f"{flag} {value}" if value is not None else flag
-        meant = similar(reading.flags, flag)
-        hint = f"; did you mean {meant}?" if meant else "."
-        reading.notes.append(f"vllm {reading.flags.version} has no {flag}: {shown} is left out{hint}")
-    elif flag == "--model":
-        reading.model = str(value)
-    elif flag in _NUMBERS:
-        reading.deployment[_NUMBERS[flag]] = _number(flag, value)
-    elif flag in _ENGINE_NUMBERS:
-        _read_engine_number(reading, flag, value)
-    elif flag in _ENGINE_SWITCHES:
-        reading.engine[_ENGINE_SWITCHES[flag]] = value is True
-    elif flag in _OTHERS:
-        _OTHERS[flag](reading, value)
-    elif _WITHOUT_EFFECT.fullmatch(flag):
-        reading.ignored.append(flag)
-    else:
-        reading.not_simulated.append(flag if isinstance(value, bool) else f"{flag} {value}")
+def _with_config(reading: Reading, words: Sequence[str], flags: Flags) -> list[str]:
+    """Return the arguments behind those of the ``--config`` file, which give way to them.
+
+    Raises:
+        ScenarioError: The file is no mapping.
+    """
+    place = next((place for place, word in enumerate(words) if word.partition("=")[0] == "--config"), None)
+    if place is None:
+        return list(words)
+    _, equals, name = words[place].partition("=")
+    name = name if equals else "".join(words[place + 1 : place + 2])
+    path = Path(name)
+    if not is_file(name):
+        reading.notes.append(f"--config {name} is not here: what it sets is not simulated; run this where it lies.")
+        return list(words)
+    found: list[str] = []
+    for key, value in read_mapping(path, ScenarioError).items():
+        flag = f"--{str(key).replace('_', '-')}"
+        if value is False:
+            found += [f"--no-{flag[2:]}"] if flags.takes.get(flag) == "toggle" else []
+        elif value is True or value is None:
+            found.append(flag)
+        elif isinstance(value, Mapping):
+            found += [flag, json.dumps(value)]
+        else:
+            found += [flag, *map(str, value if isinstance(value, list) else [value])]
+    start = 1 if words and not words[0].startswith("-") else 0
+    return [*words[:start], *found, *words[start:]]
 
 
-def _read_engine_number(reading: _Reading, flag: str, value: object) -> None:
-    if flag == "--max-model-len" and value in ("-1", "auto"):
+def _max_model_len(reading: Reading, value: object) -> None:
+    if value in ("-1", "auto"):
         reading.notes.append("--max-model-len auto takes what fits; here it is the model's own length.")
-        return
-    reading.engine[_ENGINE_NUMBERS[flag]] = _number(flag, value)
+    else:
+        reading.options["max_model_len"] = reading.count("--max-model-len", value)
 
 
-def _number(flag: str, value: object) -> int:
-    match = _HUMAN.fullmatch(str(value))
-    number = float(match[1]) * _SCALES[match[2]] if match else 0.5
-    if not number.is_integer():
-        raise ScenarioError("is not a whole number", file=_WHERE, key=flag, value=value)
-    return int(number)
+def _prefill_threshold(reading: Reading, value: object) -> None:
+    flag = "--long-prefill-token-threshold"
+    if count := reading.count(flag, value):
+        reading.options["long_prefill_token_threshold"] = count
+    else:
+        reading.ignored.append(flag)  # 0 is no limit
 
 
-def _share(reading: _Reading, value: object) -> None:
-    try:
-        reading.engine["gpu_memory_utilization"] = float(str(value))
-    except ValueError:
-        raise ScenarioError("is not a share", file=_WHERE, key="--gpu-memory-utilization", value=value) from None
+def _model(reading: Reading, value: object) -> None:
+    reading.model = str(value)
 
 
-def _data_parallel(reading: _Reading, value: object) -> None:
-    reading.data_parallel_size = _number("--data-parallel-size", value)
+def _share(reading: Reading, value: object) -> None:
+    flag = "--gpu-memory-utilization"
+    reading.options["gpu_memory_utilization"] = reading.number(flag, value, "is not a share")
 
 
-def _enforce_eager(reading: _Reading, value: object) -> None:
-    reading.engine["enforce_eager"] = value is True
+def _kv_cache_memory(reading: Reading, value: object) -> None:
+    reading.options["kv_cache_memory_bytes"] = reading.size("--kv-cache-memory-bytes", value)
 
 
-def _cpu_offload(reading: _Reading, value: object) -> None:
-    try:
-        reading.engine["cpu_offload_gb"] = float(str(value))
-    except ValueError:
-        raise ScenarioError("is not a number of GiB", file=_WHERE, key="--cpu-offload-gb", value=value) from None
+def _data_parallel(reading: Reading, value: object) -> None:
+    reading.data_parallel_size = reading.count("--data-parallel-size", value)
 
 
-def _speculative_config(reading: _Reading, value: object) -> None:
-    reading.speculation |= settings_of(value, _WHERE)
+def _cpu_offload(reading: Reading, value: object) -> None:
+    reading.options["cpu_offload_gb"] = reading.number("--cpu-offload-gb", value, "is not a number of GiB")
 
 
-def _speculative_model(reading: _Reading, value: object) -> None:
+def _speculative_config(reading: Reading, value: object) -> None:
+    reading.speculation |= settings_of(value, reading.where)
+
+
+def _speculative_model(reading: Reading, value: object) -> None:
     reading.speculation["model"] = str(value)
 
 
-def _speculative_tokens(reading: _Reading, value: object) -> None:
-    reading.speculation["num_speculative_tokens"] = _number("--num-speculative-tokens", value)
+def _speculative_tokens(reading: Reading, value: object) -> None:
+    reading.speculation["num_speculative_tokens"] = reading.count("--num-speculative-tokens", value)
 
 
-def _expert_parallel(reading: _Reading, value: object) -> None:
+def _expert_parallel(reading: Reading, value: object) -> None:
     reading.deployment["enable_expert_parallel"] = value is True
 
 
-def _quantization(reading: _Reading, value: object) -> None:
-    reading.quantization = str(value)
-
-
-def _dtype(reading: _Reading, value: object) -> None:
-    reading.dtype = _DTYPES.get(str(value))
-
-
-def _kv_cache_dtype(reading: _Reading, value: object) -> None:
-    known = _KV_CACHE_DTYPES.get(str(value))
-    if known is None:
-        reading.not_simulated.append(f"--kv-cache-dtype {value}")
+def _quantization(reading: Reading, value: object) -> None:
+    known = _QUANTIZATIONS.get(str(value))
+    if str(value) in _OF_THE_CHECKPOINT:
+        reading.as_stored = f"--quantization {value}"
         return
-    reading.deployment["kv_cache_dtype"] = known
+    if known is None:
+        reading.not_simulated.append(f"--quantization {value}")
+    reading.quantization = known or "none"
 
 
-def _scheduling_policy(reading: _Reading, value: object) -> None:
+def _dtype(reading: Reading, value: object) -> None:
+    reading.dtype = DTYPES.get(str(value))
+
+
+def _kv_cache_dtype(reading: Reading, value: object) -> None:
+    reading.set_kv_cache_dtype("--kv-cache-dtype", value)
+
+
+def _scheduling_policy(reading: Reading, value: object) -> None:
     if value in ("fcfs", "priority"):
-        reading.engine["scheduling_policy"] = value
+        reading.options["scheduling_policy"] = value
     else:
         reading.not_simulated.append(f"--scheduling-policy {value}")
 
 
-def _preemption_mode(reading: _Reading, value: object) -> None:
+def _preemption_mode(reading: Reading, value: object) -> None:
     if value in ("recompute", "swap"):
-        reading.engine["preemption_mode"] = value
+        reading.options["preemption_mode"] = value
     else:
         reading.not_simulated.append(f"--preemption-mode {value}")
 
 
-def _swap_space(reading: _Reading, value: object) -> None:
-    if float(str(value)) == 0:
-        reading.engine["swap_space"] = "0 GiB"
+def _swap_space(reading: Reading, value: object) -> None:
+    reading.options["swap_space"] = f"{reading.number('--swap-space', value, 'is not a number of GiB'):g} GiB"
+
+
+def _optimization_level(reading: Reading, value: object) -> None:
+    if str(value) == "0":
+        reading.options["enforce_eager"] = True  # neither graphs nor compilation
+    elif str(value) in ("2", "3"):
+        reading.ignored.append(f"-O{value}")  # 2 is the default, 3 the same so far
     else:
-        # Nothing is swapped by itself: it counts only beside --preemption-mode swap.
-        reading.not_simulated.append(f"--swap-space {value}")
-        reading.swap_space = float(str(value))
+        reading.not_simulated.append(f"-O{value}")
 
 
-_OTHERS: dict[str, Callable[[_Reading, object], None]] = {
+def _compilation_config(reading: Reading, value: object) -> None:
+    flag = "--compilation-config"
+    if re.fullmatch(r"\d", str(value)):
+        (reading.ignored if str(value) == "3" else reading.not_simulated).append(f"{flag} {value}")  # 3 is the default
+        return
+    settings = dict(json_object(reading, flag, value))
+    sizes = settings.pop("cudagraph_capture_sizes", None)
+    if isinstance(sizes, list) and sizes:
+        settings.setdefault("max_cudagraph_capture_size", max(reading.count(flag, size) for size in sizes))
+    largest = settings.pop("max_cudagraph_capture_size", None)
+    if largest is not None:
+        reading.options["max_cudagraph_capture_size"] = reading.count(flag, largest)
+    if settings.get("cudagraph_mode") == "NONE" or settings.get("use_cudagraph") is False:
+        settings.pop("cudagraph_mode", None)
+        settings.pop("use_cudagraph", None)
+        reading.options["enforce_eager"] = True
+    for key in ("level", "mode"):
+        if settings.get(key) in (3, "3"):
+            reading.ignored.append(f"{flag} {key} {settings.pop(key)}")
+    reading.not_simulated.extend(f"{flag} {key} {each}" for key, each in settings.items())
+
+
+def _hf_overrides(reading: Reading, value: object) -> None:
+    read_overrides(reading, "--hf-overrides", json_object(reading, "--hf-overrides", value))
+
+
+def _rope_scaling(reading: Reading, value: object) -> None:
+    read_rope_scaling(reading, "--rope-scaling", json_object(reading, "--rope-scaling", value))
+
+
+_OTHERS: dict[str, Callable[[Reading, object], None]] = {
+    "--model": _model,
+    "--max-model-len": _max_model_len,
+    "--long-prefill-token-threshold": _prefill_threshold,
     "--gpu-memory-utilization": _share,
+    "--kv-cache-memory-bytes": _kv_cache_memory,
     "--data-parallel-size": _data_parallel,
     "--enable-expert-parallel": _expert_parallel,
-    "--enforce-eager": _enforce_eager,
     "--cpu-offload-gb": _cpu_offload,
     "--quantization": _quantization,
     "--dtype": _dtype,
@@ -317,79 +356,36 @@ _OTHERS: dict[str, Callable[[_Reading, object], None]] = {
     "--speculative-config": _speculative_config,
     "--speculative-model": _speculative_model,
     "--num-speculative-tokens": _speculative_tokens,
+    "--optimization-level": _optimization_level,
+    "--compilation-config": _compilation_config,
+    "--hf-overrides": _hf_overrides,
+    "--rope-scaling": _rope_scaling,
 }
 
+_VOCABULARY = Vocabulary(
+    engine="vllm",
+    deployment_counts=_NUMBERS,
+    option_counts=_ENGINE_NUMBERS,
+    switches={flag: (key, True) for flag, key in _ENGINE_SWITCHES.items()},
+    others=_OTHERS,
+    without_effect=_WITHOUT_EFFECT,
+)
 
-def _draft(reading: _Reading, served: str, model: str | None, *, hardware: str, version: str) -> Draft:
-    named = NamedModel(model, stored_format(served), is_exact=True) if model is not None else find_model(served, _WHERE)
-    profile = load_model(named.model)
-    notes = reading.notes
-    if not named.is_exact:
-        notes.append(f"{served} is taken to have the architecture of {named.model}, by its name; --model says another.")
-    quantization = _format(reading, named, profile, served)
-    deployment: dict[str, Any] = {"hardware": hardware, **reading.deployment}
-    deployment |= _ranks(reading, has_experts=profile.moe is not None)
-    if quantization != "auto":
-        deployment["quantization"] = quantization
-    if reading.engine.get("preemption_mode") == "swap" and reading.swap_space is not None:
-        reading.engine["swap_space"] = f"{reading.swap_space:g} GiB"
-        reading.not_simulated[:] = [each for each in reading.not_simulated if not each.startswith("--swap-space")]
-    deployment["engine"] = {"name": "vllm", "version": version, **reading.engine}
-    if reading.speculation:
-        found = read_speculation(reading.speculation, _WHERE)
-        if found is None:
-            reading.notes.append(unsimulated_note(reading.speculation, version))
+KNOWN_FLAGS = (*_NUMBERS, *_ENGINE_NUMBERS, *_ENGINE_SWITCHES, *_OTHERS)
+"""Flags that a scenario has a key for."""
+
+
+def argument_text(value: Any) -> str:
+    """Return a value as a word of a command line: JSON where it is a mapping or a list."""
+    return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else str(value)
+
+
+def _read_variables(reading: Reading, pasted: Pasted) -> None:
+    for name, value in pasted.variables.items():
+        if name == "VLLM_PP_LAYER_PARTITION":
+            layers = [reading.count(name, each) for each in value.split(",")]
+            reading.deployment["pipeline_layer_partition"] = layers
+        elif _VARIABLES_WITH_EFFECT.fullmatch(name) and not _HARMLESS_VARIABLES.fullmatch(name):
+            reading.not_simulated.append(f"{name}={value}")
         else:
-            deployment["speculative"], note = found
-            notes.append(note)
-    if reading.not_simulated:
-        notes.append("Not simulated: " + ", ".join(reading.not_simulated) + ".")
-    if reading.ignored:
-        notes.append("Without effect on the simulation: " + ", ".join(reading.ignored) + ".")
-    notes.append(PLACEHOLDER_NOTE)
-    length = reading.engine.get("max_model_len", profile.max_position_embeddings)
-    mapping = {
-        "name": scenario_name(served.rstrip("/").rsplit("/", 1)[-1]),
-        "model": named.model,
-        "deployment": deployment,
-        "workload": placeholder_workload(length),
-    }
-    return Draft(mapping, tuple(notes), f"What does this vLLM server of {served} do?")
-
-
-def _ranks(reading: _Reading, *, has_experts: bool) -> dict[str, int]:
-    """Return data-parallel ranks: inside a replica where they share experts, else as replicas."""
-    size = reading.data_parallel_size
-    if size == 1:
-        return {}
-    if has_experts and _shares_experts():
-        return {"data_parallel_size": size}
-    reading.notes.append(f"--data-parallel-size {size} is read as {size} replicas, each with its own scheduler.")
-    return {"replicas": size}
-
-
-def _shares_experts() -> bool:
-    """Return whether a deployment may have data-parallel ranks that share experts."""
-    try:
-        DeploymentSpec.model_validate({"hardware": ASSUMED_HARDWARE, "data_parallel_size": 2})
-    except ValueError:
-        return False
-    return True
-
-
-def _format(reading: _Reading, named: NamedModel, profile: ModelProfile, served: str) -> str:
-    """Return the weight format: of the flag, else of the model's name, else as the model is stored."""
-    if reading.quantization is not None:
-        known = _QUANTIZATIONS.get(reading.quantization)
-        if known is None and reading.quantization in ("compressed-tensors", "gguf"):
-            known = named.quantization
-        if known is None:
-            reading.not_simulated.append(f"--quantization {reading.quantization}")
-        return known or "auto"
-    if named.quantization is not None:
-        if not named.is_exact:
-            reading.notes.append(f"Weights are {named.quantization}, by the name of {served}.")
-        return "auto" if named.quantization == profile.stored.format else named.quantization
-    if reading.dtype is not None and reading.dtype != profile.dtype and profile.stored.is_wide:
-        return reading.dtype
-    return "auto"
+            reading.ignored.append(name)

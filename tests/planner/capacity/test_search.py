@@ -14,7 +14,8 @@ from simserve.errors import InterruptedRunError
 from simserve.metrics.slo import SLO
 from simserve.planner.capacity.level import Prober, Trial
 from simserve.planner.capacity.probe import LoadProbe
-from simserve.planner.capacity.search import Effort, Found, find_capacity
+from simserve.planner.capacity.search import NEAR_FULL, Effort, Found, find_capacity
+from simserve.scenario.finishable import Finishable
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_specs
 from tests.theory.builders import Service, fixed_steps, geometric_steps, make_deployment, seats
@@ -251,3 +252,115 @@ def test_a_load_that_fails_for_certain_is_not_run_again() -> None:
     assert far
     assert all(len(level.trials) == 1 for level in far)
     assert len(found.level(found.largest.value).trials) == 6  # type: ignore[union-attr]
+
+
+UNIT = Finishable(rate=1.0, half_width=0.005, requests=4000)
+"""Of one seat whose services last a second."""
+
+
+def steady(probe: LoadProbe, *, asked: float = 0.9, **changes: float) -> Found:
+    """Return what fresh runs of a queue of one seat hold."""
+    known = replace(probe, finishable=UNIT, is_steady=True)
+    return find_capacity(known, asked=asked, start=0.1, effort=Effort(**changes), finishable=UNIT)
+
+
+@pytest.mark.slow
+def test_what_is_promised_lies_just_below_m_d_1() -> None:
+    """At most 5 % below the rate at which 90 % wait at most one and a half services; the interval covers it."""
+    wait = 1.5
+    theory = brentq(lambda rate: share_within_m_d_1(rate, wait) - 0.9, 0.05, 0.99)
+    probe = queue_probe(fixed_steps(256), max_num_seqs=1, ttft=wait + STEP)
+
+    found = steady(probe)
+
+    assert 0.95 * theory <= found.largest.value <= theory
+    assert found.interval is not None
+    assert found.interval[0] <= theory <= found.interval[1]
+    assert found.has_settled
+    assert found.num_requests >= 30_000
+
+
+def test_seeds_that_the_search_has_not_seen_hold_at_what_is_promised() -> None:
+    """Twenty other draws, of the trial's own length; at the mean capacity about half of them do not."""
+    probe = queue_probe(fixed_steps(256), max_num_seqs=1, ttft=1.5 + STEP)
+    others = queue_probe(fixed_steps(256), max_num_seqs=1, ttft=1.5 + STEP, name="others")
+
+    found = steady(probe, num_requests=3000)
+
+    assert found.capacity is not None
+    at_promise = [others(found.largest.value, each, 3000).attainment >= 0.9 for each in range(20)]
+    at_mean = [others(found.capacity, each, 3000).attainment >= 0.9 for each in range(20)]
+    assert sum(at_promise) >= 19
+    assert sum(at_mean) <= 17
+
+
+def test_no_load_near_what_can_be_finished_is_tried_but_for_the_curve() -> None:
+    """A TTFT that is hardly ever missed: the load ratio is the limit, and the interval reaches up to it."""
+    tried: list[tuple[float, int]] = []
+    queue = replace(queue_probe(fixed_steps(256), max_num_seqs=1, ttft=1000.0), finishable=UNIT, is_steady=True)
+
+    def probe(load: float, replication: int, num_requests: int) -> Trial:
+        tried.append((load, num_requests))
+        return queue(load, replication, num_requests)
+
+    found = find_capacity(probe, asked=0.9, start=5.0, effort=Effort(num_requests=3000), finishable=UNIT)
+
+    assert found.largest.value == pytest.approx(NEAR_FULL, rel=0.01)
+    assert found.largest.fails_at == 1.0
+    assert found.binding(0.9) == "overload"
+    assert found.interval == (found.largest.value, 1.005)
+    assert found.interval_method == "load ratio"
+    assert sorted({load for load, _ in tried if load > NEAR_FULL}) == pytest.approx(
+        [share * found.largest.value for share in (1.25, 1.5)]
+    )
+    assert found.levels[-1].stability == "overloaded"
+
+
+def spread(seen: Trial) -> Trial:
+    """Return a run whose requests that miss are spread evenly over it."""
+    count = len(seen.met)
+    return replace(seen, met=np.diff(np.floor(np.arange(count + 1) * seen.met.mean() + 1e-9)) > 0)
+
+
+def test_runs_that_differ_widely_are_made_longer() -> None:
+    """Until what is promised lies close below the mean; runs of a given length stay as they are."""
+
+    def noisy(load: float, replication: int, num_requests: int) -> Trial:
+        edge = 7.0 * (1 + 5 * (-1) ** replication / math.sqrt(num_requests))
+        return spread(trial(load, edge, num_requests))
+
+    finishable = Finishable(rate=10.0, half_width=0.1, requests=4000)
+    free = find_capacity(noisy, asked=0.95, start=2.0, finishable=finishable)
+    given = find_capacity(noisy, asked=0.95, start=2.0, effort=Effort(num_requests=5000), finishable=finishable)
+
+    assert free.num_requests > 30_000
+    assert 0.94 * 7 < free.largest.value < 7
+    assert given.num_requests == 5000
+    assert given.largest.value < 0.93 * 7
+
+
+def test_runs_whose_halves_differ_have_not_settled() -> None:
+    """All requests that miss come in the second half of every run, as where a queue grows."""
+
+    def growing(load: float, replication: int, num_requests: int) -> Trial:
+        seen = trial(load, 7.0, num_requests)
+        return replace(seen, met=seen.met[::-1])
+
+    finishable = Finishable(rate=10.0, half_width=0.1, requests=4000)
+
+    found = find_capacity(growing, asked=0.95, start=2.0, finishable=finishable)
+
+    assert found.has_settled is False
+    assert found.num_requests > 30_000
+
+
+def test_an_objective_that_no_load_meets_is_found_out_by_short_runs() -> None:
+    """Below what can be finished too: zero, and the bound that is missed."""
+    missed = Trial(
+        attainment=0.2, by_metric={"ttft": 1.0, "tpot": 0.2}, stability="stable", in_flight=3.0, met=np.zeros(9, bool)
+    )
+
+    found = find_capacity(lambda *_: missed, asked=0.95, start=2.0, finishable=UNIT)
+
+    assert (found.largest.value, found.interval, found.binding(0.95)) == (0.0, None, "tpot")
+    assert found.num_requests == 500

@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from simserve.errors import ScenarioError
+from simserve.errors import ScenarioError, SimserveError
 from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.vllm_command import import_vllm_command
@@ -217,15 +219,15 @@ def test_nothing_is_lost_in_silence() -> None:
     """Unknown, not simulated and without effect are named apart."""
     draft = imported(
         "vllm serve meta-llama/Llama-3.1-8B extra --frobnicate 3 --enable-expert-paralel --enable-lora "
-        "--max-loras 4 --port 8000 --scheduling-policy lottery --quantization bitsandbytes --swap-space 8"
+        "--max-loras 4 --port 8000 --scheduling-policy lottery --quantization quark --swap-space 8"
     )
 
     notes = "\n".join(draft.notes)
     assert "has no --frobnicate: --frobnicate 3 is left out." in notes
     assert "did you mean --enable-expert-parallel?" in notes
     assert (
-        "Not simulated: --enable-lora, --max-loras 4, --scheduling-policy lottery, --swap-space 8, "
-        "--quantization bitsandbytes." in notes
+        "Not simulated: --enable-lora, --max-loras 4, --scheduling-policy lottery, --quantization quark, "
+        "--swap-space 8." in notes
     )
     assert "Without effect on the simulation: --port." in notes
     assert "Not understood: extra." in notes
@@ -333,6 +335,219 @@ def test_what_is_no_command_is_refused(text: str, message: str) -> None:
     """On one line."""
     with pytest.raises(ScenarioError, match=message):
         imported(text)
+
+
+LLAMA = "vllm serve meta-llama/Llama-3.1-8B"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{LLAMA} \\ -tp 2 \\ --max-num-seqs 8 \\ --port 8000",
+        f"{LLAMA} \\\\ --tensor-parallel-size 2 \\\\ --max-num-seqs 8",
+        f"{LLAMA} --tensor-parallel-size=2\\--max-num-seqs 8",
+        f"{LLAMA}\n  --tensor-parallel-size 2\n  --max-num-seqs 8\ncurl -H 'a: b' localhost:8000",
+        f"{LLAMA} \\n --tensor_parallel_size 2 \\n --max_num_seqs 8",
+        f"{LLAMA} \u2013tensor-parallel-size 2 \u2014max-num-seqs 8",
+        f"{LLAMA} -tp=2 --max-num-seqs 8 > vllm.log 2>&1 &",
+        f"nohup uv run {LLAMA} -tp 2 --max-num-seqs 8 | tee log",
+        "export MODEL=meta-llama/Llama-3.1-8B TP=2\nvllm serve $MODEL -tp ${TP} --max-num-seqs ${SEATS:-8}",
+        f'docker run -e HF_TOKEN=x --gpus all vllm/vllm-openai bash -c "{LLAMA} -tp 2 --max-num-seqs 8"',
+        "cd /models; vllm serve --model meta-llama/Llama-3.1-8B -tp 2 --max-num-seqs 8; echo done",
+    ],
+)
+def test_a_line_is_understood_as_it_was_pasted(text: str) -> None:
+    """Without its line breaks or its backslashes, with typographic dashes, variables, and what follows the command."""
+    draft = imported(text)
+
+    deployment = draft.scenario.deployment
+    assert deployment.tensor_parallel_size == 2
+    assert deployment.engine.overrides() == {"max_num_seqs": 8}
+    assert not [note for note in draft.notes if note.startswith(("Not understood", "vllm 0.12 has no"))]
+
+
+@pytest.mark.parametrize(
+    ("word", "tokens"),
+    [("16384", 16384), ("16_384", 16384), ("16k", 16000), ("16K", 16384), ("0.5K", 512), ("1m", 10**6)],
+)
+def test_numbers_are_read_as_vllm_reads_them(word: str, tokens: int) -> None:
+    """Small suffixes are decimal, capital ones binary; underscores group digits."""
+    engine = imported(f"{LLAMA} --max-num-batched-tokens={word}").scenario.deployment.engine
+
+    assert engine.max_num_batched_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "length"),
+    [
+        ("""--hf-overrides '{"max_position_embeddings": 65536}'""", "0.12", 65_536),
+        ("--hf-overrides.max_position_embeddings 65536", "0.33", 65_536),
+        (
+            """--hf-overrides '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+            "original_max_position_embeddings": 32768}}'""",
+            "0.12",
+            131_072,
+        ),
+        ('--hf-overrides {"rope_parameters":{"factor":2,"original_max_position_embeddings":32768}}', "0.33", 65_536),
+        (
+            "--hf-overrides.rope_scaling.factor=4 --hf-overrides.rope_scaling.original_max_position_embeddings=32768",
+            "0.33",
+            131_072,
+        ),
+        (
+            """--rope-scaling '{"type":"yarn","factor":4.0,"original_max_position_embeddings":32768}'""",
+            "0.6.6",
+            131_072,
+        ),
+        ("""--hf-overrides '{"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}'""", "0.12", 2 * 40_960),
+        ("""--hf-overrides '{"max_position_embeddings": 65536}' --max-model-len 9000""", "0.12", 9000),
+        ("""--hf-overrides '{"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}'""", "0.12", None),
+    ],
+)
+def test_an_overridden_configuration_changes_the_longest_sequence(words: str, version: str, length: int | None) -> None:
+    """The factor of a scaled position embedding multiplies the original length, as vLLM derives it."""
+    draft = imported(f"vllm serve Qwen/Qwen3-8B {words}", version=version)
+
+    assert draft.scenario.deployment.engine.max_model_len == length
+    assert not any("Not simulated" in note for note in draft.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "options"),
+    [
+        ("-O0", "0.33", {"enforce_eager": True}),
+        ("-O=2", "0.33", {}),
+        ("-O3", "0.10.2", {}),
+        ("-O.level=3", "0.12", {}),
+        ("-O.cudagraph_mode=NONE", "0.12", {"enforce_eager": True}),
+        (
+            """--compilation-config '{"cudagraph_capture_sizes": [1, 2, 64]}'""",
+            "0.12",
+            {"max_cudagraph_capture_size": 64},
+        ),
+        ("-cc.max_cudagraph_capture_size 1024", "0.33", {"max_cudagraph_capture_size": 1024}),
+    ],
+)
+def test_compilation_is_read_in_every_spelling(words: str, version: str, options: dict[str, object]) -> None:
+    """Levels that are the default have no effect; graphs that are switched off or bounded have one."""
+    draft = imported(f"{LLAMA} {words}", version=version)
+
+    assert draft.scenario.deployment.engine.overrides() == options
+    assert not [note for note in draft.notes if "has no -" in note or "Not simulated" in note]
+
+
+def test_compilation_that_is_not_simulated_is_named() -> None:
+    """Key by key."""
+    draft = imported(f"{LLAMA} -O1 --compilation-config.pass_config.fuse_norm_quant true", version="0.33")
+
+    assert any(
+        "Not simulated: -O1, --compilation-config pass_config {'fuse_norm_quant': True}." in note
+        for note in draft.notes
+    )
+
+
+def test_dotted_settings_are_one_json_value() -> None:
+    """Also of drafts."""
+    draft = imported(
+        f"{LLAMA} --max-model-len 8192 --speculative-config.method ngram -sc.num_speculative_tokens=4", version="0.33"
+    )
+
+    found = draft.scenario.deployment.speculative
+    assert found is not None
+    assert (found.method, found.num_speculative_tokens) == ("ngram", 4)
+
+
+def test_a_config_file_gives_way_to_the_line(tmp_path: Path) -> None:
+    """Keys with dashes or underscores, switches with their opposite, nested settings, the model."""
+    config = tmp_path / "serve.yaml"
+    config.write_text(
+        "model: meta-llama/Llama-3.1-8B\nmax_num_seqs: 8\nmax-model-len: 4096\nenable-prefix-caching: false\n"
+        "enforce-eager: true\nspeculative_config: {method: ngram, num_speculative_tokens: 3}\n",
+        encoding="utf-8",
+    )
+
+    draft = imported(f"vllm serve --config {config} --max-num-seqs 16")
+    deployment = draft.scenario.deployment
+    assert deployment.engine.overrides() == {
+        "max_num_seqs": 16,
+        "max_model_len": 4096,
+        "enable_prefix_caching": False,
+        "enforce_eager": True,
+    }
+    assert deployment.speculative is not None
+    missing = imported(f"{LLAMA} --config elsewhere.yaml")
+    assert any("--config elsewhere.yaml is not here" in note for note in missing.notes)
+
+
+def test_variables_are_named_or_read() -> None:
+    """Layers of pipeline stages count; a backend is not simulated; a token has no effect."""
+    draft = imported(
+        "VLLM_PP_LAYER_PARTITION=15,17 VLLM_ATTENTION_BACKEND=FLASHINFER HF_TOKEN=x VLLM_LOGGING_LEVEL=DEBUG "
+        f"{LLAMA} -pp 2"
+    )
+
+    assert draft.scenario.deployment.pipeline_layer_partition == [15, 17]
+    assert "Not simulated: VLLM_ATTENTION_BACKEND=FLASHINFER." in draft.notes
+    assert "Without effect on the simulation: HF_TOKEN, VLLM_LOGGING_LEVEL." in draft.notes
+
+
+def test_experts_that_a_model_lacks_have_no_effect() -> None:
+    """vLLM takes the flag of any model."""
+    draft = imported(f"{LLAMA} --enable-expert-parallel")
+
+    assert draft.scenario.deployment.enable_expert_parallel is False
+    assert any("llama-3.1-8b has no experts" in note for note in draft.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--hf-overrides '{'", "--hf-overrides: '{' is not JSON"),
+        ("--compilation-config '[]'", "--compilation-config: '[]' must be a JSON object"),
+        ("--cpu-offload-gb nan", "--cpu-offload-gb: 'nan' is not a number of GiB"),
+        ("--swap-space -1", "--swap-space: '-1' is not a number of GiB"),
+        ("""--hf-overrides '{"rope_scaling": {"factor": "x"}}'""", "--hf-overrides rope_scaling factor: 'x'"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_refused(words: str, message: str) -> None:
+    """With the flag and its value."""
+    with pytest.raises(ScenarioError, match=re.escape(message)):
+        imported(f"{LLAMA} {words}")
+
+
+_PIECES = (
+    *LLAMA.split(),
+    *("-tp", "2", "-O.level=3", "--config", "=", "\\", "'", '"', "{", "}", "$A", "A=1", ";", "", "-1", "9" * 400),
+    *("--hf-overrides", "--max-model-len", "--speculative-config", '{"method": "ngram"}', "\n", "docker", "bash", "-c"),
+    *("--kv-cache-memory-bytes", "vllm/vllm-openai:v0.12.0", "--rope-scaling", "\u2013x", "--swap-space", "--model"),
+    *("--block-size", "--data-parallel-size", "--compilation-config", '{"cudagraph_capture_sizes": [{}]}', "16k"),
+)
+
+
+def is_answered(text: str) -> bool:
+    """Return whether a text becomes a scenario or one line that says why not."""
+    try:
+        draft = imported(text)
+    except SimserveError as failure:
+        return "\n" not in str(failure)
+    return draft.text.startswith("# What does this vLLM server of")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(_PIECES)), st.text())
+def test_no_line_ends_in_a_traceback(pieces: list[str], noise: str) -> None:
+    """A mutated line is a scenario or one error."""
+    assert is_answered(" ".join(pieces))
+    assert is_answered(f"{LLAMA} {' '.join(pieces)}")
+    assert is_answered(f"{LLAMA} {noise}")
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None)
+@given(st.lists(st.sampled_from(_PIECES), max_size=20), st.text())
+def test_no_line_of_thousands_ends_in_a_traceback(pieces: list[str], noise: str) -> None:
+    """As above, longer."""
+    assert is_answered(f"{LLAMA} {' '.join(pieces)} {noise}")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.fields import Fields
-from simserve.calibrate.benchmarks.result import BenchResult
-from simserve.calibrate.benchmarks.vllm import arrivals_of, bound_notes, summary_figures
+from simserve.workload.benchmarks.fields import Fields
+from simserve.workload.benchmarks.result import BenchResult
+from simserve.workload.benchmarks.vllm import arrivals_of, load_notes, server_of, summary_figures
 
 DEFINITIONS = {
     "ttft": "ttft_ms: first chunk - send",
@@ -41,7 +41,7 @@ def read_sglang(fields: Fields, label: str) -> BenchResult:
     if fields.values.get("request_rate") == "trace":
         raise fields.error("request_rate", "holds no rate", "replay the trace as the scenario's workload instead")
     arrivals = arrivals_of(fields)
-    notes = bound_notes(fields, arrivals)
+    notes = load_notes(fields, arrivals)
     accepted = fields.optional("accept_length")
     if accepted is not None and accepted > 1.0:
         del keys["itl"]
@@ -58,6 +58,7 @@ def read_sglang(fields: Fields, label: str) -> BenchResult:
         measured=summary_figures(fields, keys),
         definitions=DEFINITIONS,
         notes=notes,
+        **server_of(fields),
     )
 
 

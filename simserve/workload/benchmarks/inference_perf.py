@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.fields import Fields
-from simserve.calibrate.benchmarks.result import BenchResult
 from simserve.documents import read_mapping
 from simserve.errors import TraceError
+from simserve.workload.benchmarks.fields import Fields
+from simserve.workload.benchmarks.result import BenchResult
 
 DEFINITIONS = {
     "ttft": "time_to_first_token",
@@ -33,6 +33,8 @@ _KEYS = {
     "request_latency": "e2e",
 }
 _STATISTICS = ("mean", "median", "p90", "p95", "p99")
+_ENGINES = {"vllm": "vllm", "sglang": "sglang", "tgi": "tgi"}
+"""Kinds of servers that have a profile -> the profile."""
 BEHIND = 0.05
 """Share of the requested rate that a client may stay behind before its own rate counts."""
 
@@ -60,19 +62,31 @@ def read_inference_perf(fields: Fields, label: str) -> BenchResult:
     measured["output_throughput"] = throughput.number("output_tokens_per_sec", "tokens/s")
     measured["request_throughput"] = throughput.number("requests_per_sec", "requests/s")
     num_requests = successes.count("count")
+    failures = fields.find("failures")
+    config = _config(fields)
     notes: list[str] = []
     return BenchResult(
         label=label,
         file=fields.file,
         tool="inference-perf",
-        arrivals=_arrivals(fields, notes),
+        arrivals=_arrivals(fields, config, notes),
         num_requests=num_requests,
         prompt_tokens=np.array([_mean_tokens(successes, ("prompt_tokens", "prompt_len"), num_requests)]),
         output_tokens=np.array([_mean_tokens(successes, ("output_tokens", "output_len"), num_requests)]),
         measured=measured,
         definitions=DEFINITIONS,
         notes=notes,
+        model="" if config is None else config.text_at(("server", "model_name")),
+        engine="" if config is None else _ENGINES.get(config.text_at(("server", "type")), ""),
+        duration=fields.optional("benchmark_time_seconds", "seconds"),
+        num_failed=None if failures is None else int(failures.number("count", "requests")),
     )
+
+
+def _config(fields: Fields) -> Fields | None:
+    """Return the ``config.yaml`` beside the report; None where there is none."""
+    file = Path(fields.file).parent / "config.yaml"
+    return Fields(read_mapping(file, TraceError), str(file)) if file.is_file() else None
 
 
 def _statistics(block: Fields, name: str) -> dict[str, float]:
@@ -96,7 +110,7 @@ def _mean_tokens(successes: Fields, names: tuple[str, str], num_requests: int) -
     raise successes.error(names[0], "is missing: the mean or the total of tokens is expected")
 
 
-def _arrivals(fields: Fields, notes: list[str]) -> dict[str, Any]:
+def _arrivals(fields: Fields, config: Fields | None, notes: list[str]) -> dict[str, Any]:
     """Return the load of a stage, its process from the ``config.yaml`` beside the report.
 
     The rate is the one that was asked for, or the one that was sent where the client fell behind, which is noted.
@@ -113,9 +127,5 @@ def _arrivals(fields: Fields, notes: list[str]) -> dict[str, Any]:
     if sent is not None and 0 < sent < (1.0 - BEHIND) * rate:
         notes.append(f"the client sent {sent:.4g} requests/s of the {rate:.4g} asked for: simulated at what it sent")
         rate = sent
-    config = Path(fields.file).parent / "config.yaml"
-    kind = None
-    if config.is_file():
-        stated = Fields(read_mapping(config, TraceError), str(config)).find("load")
-        kind = None if stated is None else stated.text("type")
+    kind = "" if config is None else config.text_at(("load", "type"))
     return {"process": kind, "rate": rate} if kind in ("poisson", "constant") else {"rate": rate}

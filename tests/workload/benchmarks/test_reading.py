@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from simserve.calibrate.benchmarks.reading import read_results
-from simserve.calibrate.benchmarks.result import BenchResult
 from simserve.errors import TraceError
-from tests.calibrate.benchmarks import documents
-from tests.calibrate.benchmarks.documents import E2E, NTPOT, TPOT, TTFT
+from simserve.workload.benchmarks.reading import read_results
+from simserve.workload.benchmarks.result import BenchResult
+from tests.workload.benchmarks import documents
+from tests.workload.benchmarks.documents import E2E, NTPOT, TPOT, TTFT
 
 ONE_RUN: dict[str, Callable[[], dict[str, Any]]] = {
     "vllm": documents.vllm,

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.fields import Fields
-from simserve.calibrate.benchmarks.result import BenchResult, statistics
 from simserve.errors import TraceError
+from simserve.workload.benchmarks.fields import Fields
+from simserve.workload.benchmarks.result import BenchResult, statistics
 from simserve.workload.traces.vllm_bench import requests_of
 
 DEFINITIONS = {
@@ -28,13 +28,23 @@ DEFINITIONS = {
 }
 _KEYS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e"}
 _STATISTICS = {"mean": "mean", "median": "median", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+_ENGINES = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "tensorrt": "tensorrt-llm",
+    "trt": "tensorrt-llm",
+    "lmdeploy": "lmdeploy",
+    "tgi": "tgi",
+}
+"""How names of clients begin -> the engine that they speak to; a client of the OpenAI protocol says none."""
 AGREEMENT = 0.02
 """How far a summary may be from what the lists of the same file give: failed requests, rounding."""
 
 
 def is_vllm(result: Mapping[str, Any]) -> bool:
     """Return whether a JSON object is a result of ``vllm bench serve``."""
-    return "completed" in result and "total_input_tokens" in result and "mean_e2e_latency_ms" not in result
+    has_tokens = "total_input_tokens" in result or "input_lens" in result
+    return "completed" in result and has_tokens and "mean_e2e_latency_ms" not in result
 
 
 def read_vllm(fields: Fields, label: str) -> BenchResult:
@@ -46,11 +56,12 @@ def read_vllm(fields: Fields, label: str) -> BenchResult:
     num_requests = fields.count("completed")
     measured = summary_figures(fields, _KEYS)
     arrivals = arrivals_of(fields)
-    notes = bound_notes(fields, arrivals)
-    totals = [fields.number(key, "tokens") for key in ("total_input_tokens", "total_output_tokens")]
-    prompts, outputs = (np.array([total / num_requests]) for total in totals)
+    notes = load_notes(fields, arrivals)
     times = None
-    if fields.values.get("input_lens"):
+    if not fields.values.get("input_lens"):
+        totals = [fields.number(key, "tokens") for key in ("total_input_tokens", "total_output_tokens")]
+        prompts, outputs = (np.array([total / num_requests]) for total in totals)
+    else:
         trace = requests_of(fields.values, Path(fields.file))
         prompts, outputs = trace.prompt_tokens.astype(np.float64), trace.output_tokens.astype(np.float64)
         times = trace.arrival_time if trace.has_arrival_times else None
@@ -69,7 +80,20 @@ def read_vllm(fields: Fields, label: str) -> BenchResult:
         measured=measured,
         definitions=DEFINITIONS,
         notes=notes,
+        **server_of(fields),
     )
+
+
+def server_of(fields: Fields) -> dict[str, Any]:
+    """Return what a flat result says of the run besides its figures, by the names of `BenchResult`."""
+    failed = fields.optional("failed", "a number of requests")
+    backend = fields.text("backend")
+    return {
+        "model": fields.text_at(("model_id",), ("server_info", "model_path")),
+        "engine": next((engine for start, engine in _ENGINES.items() if backend.startswith(start)), ""),
+        "duration": fields.optional("duration", "seconds"),
+        "num_failed": None if failed is None else int(failed),
+    }
 
 
 def summary_figures(fields: Fields, keys: Mapping[str, str]) -> dict[str, float]:
@@ -115,9 +139,11 @@ def arrivals_of(fields: Fields) -> dict[str, Any]:
     return {"process": "gamma", "rate": requests_per_second, "cv": burstiness**-0.5}
 
 
-def bound_notes(fields: Fields, arrivals: Mapping[str, Any]) -> list[str]:
-    """Return the note about a limit of requests in flight beside a rate, which is not simulated."""
+def load_notes(fields: Fields, arrivals: Mapping[str, Any]) -> list[str]:
+    """Return the note about a load that is not said, or a limit of requests in flight beside a rate."""
     bound = fields.values.get("max_concurrency")
+    if bound is None and "request_rate" not in fields:
+        return ["the result does not say how requests were sent: all at once is taken"]
     if bound is None or "rate" not in arrivals:
         return []
     return [f"at most {bound} requests were in flight; the simulation sends at the rate without that bound"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.fields import Fields
-from simserve.calibrate.benchmarks.result import BenchResult
+from simserve.workload.benchmarks.fields import Fields
+from simserve.workload.benchmarks.result import BenchResult
 
 _BY_TOOL = {
     "vllm-benchmark": {"time_per_output_token": "tpot", "inter_token_latency": "itl"},
@@ -24,6 +24,7 @@ _BY_TOOL = {
 }
 _COMMON = {"time_to_first_token": "ttft", "normalized_time_per_output_token": "ntpot", "request_latency": "e2e"}
 _STATISTICS = {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+_ENGINES = {"vllm": "vllm", "sglang": "sglang"}
 VERSIONS = ("0.2", "0.2.1")
 
 
@@ -66,7 +67,7 @@ def read_llm_d(fields: Fields, label: str) -> BenchResult:
         block_found = aggregate.find("throughput", key)
         if block_found is not None:
             measured[figure] = block_found.number("mean")
-    requests = aggregate.mapping("requests")
+    requests, server = aggregate.mapping("requests"), _server(fields)
     failures = sum(requests.optional(key) or 0.0 for key in ("failures", "incomplete"))
     return BenchResult(
         label=label,
@@ -78,7 +79,19 @@ def read_llm_d(fields: Fields, label: str) -> BenchResult:
         output_tokens=np.array([requests.mapping("output_length").number("mean", "tokens")]),
         measured=measured,
         definitions={ours: f"{theirs} as {tool} defines it" for theirs, ours in keys.items()},
+        model="" if server is None else server.text_at(("model", "name")),
+        engine="" if server is None else _ENGINES.get(server.text("tool").lower(), ""),
+        num_failed=int(failures),
     )
+
+
+def _server(fields: Fields) -> Fields | None:
+    """Return what the report says of the first inference engine of the stack; None where it lists none."""
+    stack = fields.mapping("scenario").values.get("stack")
+    parts = stack if isinstance(stack, list) else []
+    found = (each.get("standardized") for each in parts if isinstance(each, Mapping))
+    server = next((each for each in found if isinstance(each, Mapping) and "model" in each), None)
+    return None if server is None else Fields(server, fields.file, "scenario.stack")
 
 
 def _arrivals(load: Fields) -> dict[str, Any]:

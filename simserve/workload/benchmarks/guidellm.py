@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.fields import Fields
-from simserve.calibrate.benchmarks.result import Array, BenchResult
+from simserve.workload.benchmarks.fields import Fields
+from simserve.workload.benchmarks.result import Array, BenchResult
 
 DEFINITIONS = {
     "ttft": "time_to_first_token_ms",
@@ -88,6 +88,9 @@ def _benchmark(fields: Fields, label: str) -> BenchResult:
         measured=measured,
         definitions=DEFINITIONS,
         notes=("ITL is not pooled over gaps in GuideLLM: left out",),
+        model=fields.text_at(("config", "backend", "model"), ("worker", "backend_model")),
+        duration=fields.optional("duration", "seconds"),
+        num_failed=None if "errored" not in totals else int(totals.number("errored", "requests")),
     )
 
 

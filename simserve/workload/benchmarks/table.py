@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.result import RATES, STATISTICS, BenchResult
 from simserve.documents import read_text
 from simserve.errors import TraceError, nearest
+from simserve.workload.benchmarks.result import RATES, STATISTICS, BenchResult
 
 LATENCY_COLUMNS = {
     f"{statistic}_{theirs}_ms": f"{statistic}_{ours}"

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.fields import Fields
-from simserve.calibrate.benchmarks.result import BenchResult, statistics
 from simserve.errors import TraceError
+from simserve.workload.benchmarks.fields import Fields
+from simserve.workload.benchmarks.result import Array, BenchResult, statistics
 
 DEFINITIONS = {
     "ttft": "time_to_first_token",
@@ -31,6 +31,14 @@ _LOADS = (
 )
 """Where versions keep concurrency and request rate: AIPerf, GenAI-Perf, AIPerf with named phases, older ones. Where
 ``phases`` is a list, each phase says its ``kind``, ``type``, ``rate``, ``smoothness`` and ``concurrency``."""
+
+_MODELS = (
+    ("input_config", "models", "items"),
+    ("input_config", "endpoint", "model_names"),
+    ("input_config", "model_names"),
+    ("input_config", "model"),
+)
+"""Where AIPerf from 0.13, AIPerf before it and GenAI-Perf name what was served."""
 
 
 def is_aiperf(document: Mapping[str, Any]) -> bool:
@@ -68,9 +76,11 @@ def read_aiperf(fields: Fields, label: str) -> BenchResult:
         if key in fields:
             measured[figure] = fields.mapping(key).number("avg")
     prompts, outputs = (
-        np.array([fields.mapping(key).number("avg", "tokens")])
+        np.array([fields.mapping(key).number("avg", "tokens")] if key in fields else [])
         for key in ("input_sequence_length", "output_sequence_length")
     )
+    duration = fields.find("benchmark_duration")
+    failed = fields.find("error_request_count")
     return BenchResult(
         label=label,
         file=fields.file,
@@ -82,6 +92,9 @@ def read_aiperf(fields: Fields, label: str) -> BenchResult:
         measured=measured,
         definitions=DEFINITIONS,
         notes=_notes(fields),
+        model=fields.text_at(*_MODELS),
+        duration=None if duration is None else duration.number("avg", "seconds"),
+        num_failed=None if failed is None else int(failed.number("avg", "requests")),
     )
 
 
@@ -155,17 +168,18 @@ def read_aiperf_records(rows: Sequence[Fields], label: str) -> BenchResult:
     starts = np.array([row.mapping("metadata").number("request_start_ns", "nanoseconds") for row in served])
     order = np.argsort(starts, kind="stable")
     prompts, outputs = (
-        np.array([row.mapping("metrics").mapping(key).number("value", "tokens") for row in served])[order]
+        _lengths(served, key)[order] if any(key in row.mapping("metrics") for row in served) else np.array([])
         for key in ("input_sequence_length", "output_sequence_length")
     )
     ttft, latency = (
         np.array([_seconds(row, key) for row in served])[order] for key in ("time_to_first_token", "request_latency")
     )
-    tpot = np.where(outputs > 1, (latency - ttft) / np.maximum(outputs - 1.0, 1.0), np.nan)
     times = (starts[order] - starts[order[0]]) * 1e-9
     seconds = float(np.max(times + latency))
-    measured = statistics(ttft, "ttft") | statistics(tpot, "tpot") | statistics(latency, "e2e")
-    measured |= {"output_throughput": float(outputs.sum()) / seconds, "request_throughput": len(served) / seconds}
+    measured = statistics(ttft, "ttft") | statistics(latency, "e2e") | {"request_throughput": len(served) / seconds}
+    if len(outputs):
+        tpot = np.where(outputs > 1, (latency - ttft) / np.maximum(outputs - 1.0, 1.0), np.nan)
+        measured |= statistics(tpot, "tpot") | {"output_throughput": float(outputs.sum()) / seconds}
     return BenchResult(
         label=label,
         file=rows[0].file,
@@ -177,7 +191,13 @@ def read_aiperf_records(rows: Sequence[Fields], label: str) -> BenchResult:
         arrival_time=times,
         measured=measured,
         definitions=DEFINITIONS | {"tpot": "(request_latency - time_to_first_token) / (output_sequence_length - 1)"},
+        duration=seconds,
+        num_failed=sum(row.values.get("error") is not None and _is_profiled(row) for row in rows),
     )
+
+
+def _lengths(rows: Sequence[Fields], key: str) -> Array:
+    return np.array([row.mapping("metrics").mapping(key).number("value", "tokens") for row in rows])
 
 
 def _is_profiled(row: Fields) -> bool:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
+from simserve.workload.traces.table import MAX_TOKENS
 
 LATENCIES = ("ttft", "tpot", "ntpot", "itl", "e2e")
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
@@ -46,12 +47,16 @@ class BenchResult:
         arrivals: How requests were sent, by the keys of ``workload.arrivals``; without ``process`` where the file
             says a rate alone, empty where it says nothing.
         num_requests: Requests that were answered.
-        prompt_tokens: Of each request, or their mean alone.
+        prompt_tokens: Of each request, or their mean alone; empty: not recorded.
         output_tokens: Likewise.
         arrival_time: Of each request, seconds from the first; none: not recorded.
         measured: Figure (`FIGURES`) -> seconds, or tokens or requests a second.
         definitions: Figure's latency -> the tool's own key, and what it means there.
         notes: What was left out, and why.
+        model: What was served, as the file names it; empty: it does not.
+        engine: The engine's profile that the file tells; empty: it does not.
+        duration: Seconds from the first request to the last answer; none: not recorded.
+        num_failed: Requests that were not answered; none: not recorded.
     """
 
     label: str
@@ -65,11 +70,15 @@ class BenchResult:
     measured: Mapping[str, float]
     definitions: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    model: str = ""
+    engine: str = ""
+    duration: float | None = None
+    num_failed: int | None = None
 
     @property
     def has_lengths(self) -> bool:
         """Whether the lengths of every request are known, not only their mean."""
-        return len(self.prompt_tokens) == self.num_requests > 1
+        return len(self.prompt_tokens) == len(self.output_tokens) == self.num_requests > 1
 
     @property
     def load(self) -> str:
@@ -92,6 +101,9 @@ def checked(result: BenchResult) -> BenchResult:
         raise TraceError(
             "holds no latency and no throughput", file=result.file, key=result.label, remedy="nothing to compare"
         )
+    for key, lengths in (("prompt tokens", result.prompt_tokens), ("output tokens", result.output_tokens)):
+        if len(lengths) and not (np.all(np.isfinite(lengths)) and 0 < lengths.mean() <= MAX_TOKENS):
+            raise TraceError(f"must be a mean above 0 and at most {MAX_TOKENS:,}", file=result.file, key=key)
     for figure, value in result.measured.items():
         if not np.isfinite(value) or value <= 0:
             raise TraceError("must be a number above 0", file=result.file, key=figure, value=value)
@@ -107,7 +119,7 @@ def _check_tpot(result: BenchResult) -> None:
     figures = result.measured
     if not {"mean_tpot", "mean_ttft", "mean_e2e"} <= set(figures):
         return
-    tokens = float(result.output_tokens.mean())
+    tokens = float(result.output_tokens.mean()) if len(result.output_tokens) else 0.0
     if tokens <= 1:
         return
     tpot, whole = figures["mean_tpot"], figures["mean_e2e"]

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from simserve.calibrate.benchmarks.aiperf import is_aiperf, is_aiperf_record, read_aiperf, read_aiperf_records
-from simserve.calibrate.benchmarks.fields import Fields
-from simserve.calibrate.benchmarks.guidellm import is_guidellm, read_guidellm
-from simserve.calibrate.benchmarks.inference_perf import is_inference_perf, read_inference_perf
-from simserve.calibrate.benchmarks.llm_d import is_llm_d, read_llm_d
-from simserve.calibrate.benchmarks.result import BenchResult, checked
-from simserve.calibrate.benchmarks.sglang import is_sglang, read_sglang
-from simserve.calibrate.benchmarks.table import read_table
-from simserve.calibrate.benchmarks.vllm import is_vllm, read_vllm
 from simserve.documents import read_mapping
 from simserve.errors import TraceError
+from simserve.workload.benchmarks.aiperf import is_aiperf, is_aiperf_record, read_aiperf, read_aiperf_records
+from simserve.workload.benchmarks.fields import Fields
+from simserve.workload.benchmarks.guidellm import is_guidellm, read_guidellm
+from simserve.workload.benchmarks.inference_perf import is_inference_perf, read_inference_perf
+from simserve.workload.benchmarks.llm_d import is_llm_d, read_llm_d
+from simserve.workload.benchmarks.printed import TITLE, printed_results
+from simserve.workload.benchmarks.result import BenchResult, checked
+from simserve.workload.benchmarks.sglang import is_sglang, read_sglang
+from simserve.workload.benchmarks.table import read_table
+from simserve.workload.benchmarks.vllm import is_vllm, read_vllm
 from simserve.workload.traces.records import read_records
+from simserve.workload.traces.table import read_text
 
 KNOWN = "vllm bench serve, SGLang bench_serving, GuideLLM, AIPerf, inference-perf, an llm-d report, or a documented CSV"
 
@@ -44,14 +46,16 @@ def _read(path: Path) -> list[BenchResult]:
         return read_table(path)
     if path.suffix in (".yaml", ".yml"):
         return _one(Fields(read_mapping(path, TraceError), str(path)), path.name)
-    rows = [Fields(row, str(path)) for row in read_records(path).rows]
+    text = read_text(path)
+    printed = printed_results(text) if TITLE in text else None
+    rows = [Fields(row, str(path)) for row in (read_records(path).rows if printed is None else printed)]
     if all(is_aiperf_record(row.values) for row in rows):
         return [read_aiperf_records(rows, path.name)]
-    several = len(rows) > 1
+    several, part = len(rows) > 1, "line" if printed is None else "table"
     return [
         result
         for index, row in enumerate(rows, 1)
-        for result in _one(row, f"{path.name} line {index}" if several else path.name)
+        for result in _one(row, f"{path.name} {part} {index}" if several else path.name)
     ]
 
 

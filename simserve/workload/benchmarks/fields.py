@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.benchmarks.result import Array
 from simserve.errors import TraceError
+from simserve.workload.benchmarks.result import Array
 
 UNITS = {
     "s": 1.0,
@@ -68,7 +68,9 @@ class Fields:
         found: Any = self.values
         for name in names:
             found = found.get(name) if isinstance(found, Mapping) else None
-        return Fields(found, self.file, ".".join((*([self.path] if self.path else []), *names))) if found else None
+        if not isinstance(found, Mapping) or not found:
+            return None
+        return Fields(found, self.file, ".".join((*([self.path] if self.path else []), *names)))
 
     def items_of(self, name: str) -> Iterator[Fields]:
         """Yield the mappings of a list below a key.
@@ -88,6 +90,17 @@ class Fields:
         """Return a text; empty where there is none."""
         value = self.values.get(name)
         return value if isinstance(value, str) else ""
+
+    def text_at(self, *paths: tuple[str, ...]) -> str:
+        """Return the first text that stands at one of several paths, or in a list there; empty where none does."""
+        for *above, last in paths:
+            place = self.find(*above) if above else self
+            value = None if place is None else place.values.get(last)
+            value = value[0] if isinstance(value, list) and value else value
+            value = value.get("name") if isinstance(value, Mapping) else value
+            if isinstance(value, str) and value:
+                return value
+        return ""
 
     def number(self, name: str, expected: str = "a number") -> float:
         """Return a finite number.

@@ -1,0 +1,653 @@
+"""An engine's own start-up log: its KV room and its settings, of vLLM, SGLang and TensorRT-LLM.
+
+Each line is looked at once, on its own; what no pattern knows is counted, not kept. A log that holds several starts is
+read as its last one. Sources of the lines: vllm/v1/core/kv_cache_utils.py, vllm/v1/worker/gpu_worker.py and
+vllm/executor/executor_base.py; sglang/srt/mem_cache/memory_pool.py and sglang/srt/managers/scheduler.py;
+tensorrt_llm's kvCacheManager.cpp and commands/serve.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import re
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from io import BufferedIOBase, BufferedReader
+from pathlib import Path
+from typing import Any
+
+from simserve.errors import InfeasibleError, InputError, ScenarioError, TraceError
+from simserve.planner.export.flags import Flags, flags_of
+from simserve.planner.importers import sglang_command, vllm_command
+from simserve.planner.importers.draft import Draft, moved
+from simserve.planner.importers.model_names import find_model
+from simserve.planner.importers.server import ASSUMED_HARDWARE, Reading, Vocabulary, draft_of
+from simserve.planner.importers.speculation import read_speculation, unsimulated_note
+from simserve.profiles.engine_profile import load_engine
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import resolve
+from simserve.scenario.schema import Scenario
+
+MAX_BYTES = 64 * 2**20
+"""Bytes of a log that are read: servers write what they found at start-up first."""
+MAX_LINE = 200_000
+"""Characters of a line that are looked at."""
+_GIB = 2**30
+_MOST = 10**15
+_VERSION = r"v?(\d+(?:\.\d+)+)[^\s)]*"
+
+
+@dataclass(frozen=True, slots=True)
+class KVRoom:
+    """Room for KV caches, of one rank.
+
+    Attributes:
+        tokens: Tokens that fit; None: the log does not say.
+        blocks: Blocks; None: neither.
+        bytes: Bytes of a GPU; None: neither.
+        block_size: Tokens of a block; None: neither.
+    """
+
+    tokens: int | None = None
+    blocks: int | None = None
+    bytes: int | None = None
+    block_size: int | None = None
+
+
+@dataclass(slots=True)
+class EngineLog:
+    """What a log says.
+
+    Attributes:
+        reading: Engine, version, model and settings.
+        kv: Room for KV caches.
+        num_unread_lines: Lines that no pattern knows.
+        was_cut: Whether the log goes on behind `MAX_BYTES`.
+    """
+
+    reading: Reading
+    kv: KVRoom
+    num_unread_lines: int
+    was_cut: bool
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Keys of a scenario -> what the log says of them."""
+        reading = self.reading
+        found: dict[str, Any] = {"deployment.engine.name": reading.engine}
+        if reading.version is not None:
+            found["deployment.engine.version"] = reading.version
+        if reading.quantization is not None:
+            found["deployment.quantization"] = reading.quantization
+        found |= {f"deployment.{key}": value for key, value in reading.deployment.items()}
+        return found | {f"deployment.engine.{key}": value for key, value in reading.options.items()}
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What the lines of one start have said so far; figures by name, the arguments as they stand."""
+
+    engine: str
+    version: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    resolved: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def least(self, name: str, value: float) -> None:
+        """Keep the smallest of what ranks say: the fullest one is what binds."""
+        self.figures[name] = min(self.figures.get(name, value), value)
+
+
+def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
+    """Return what a start-up log says.
+
+    Args:
+        path: The log, plain or gzip, UTF-8 or UTF-16.
+        version: The engine's version; None: as the log says.
+
+    Raises:
+        TraceError: The file cannot be read, is no text, or holds no line of an engine that is known.
+        ScenarioError: A setting in it is none.
+    """
+    starts: list[_Lines] = []
+    unread = 0
+    source = _Source(path)
+    for line in source:
+        known = False
+        for engine, anchor, pattern, read in _PATTERNS:
+            match = pattern.search(line) if anchor in line else None
+            if match is not None:
+                known = True
+                _start_of(starts, engine, line)
+                read(starts[-1], match)
+        unread += not known and bool(line.strip())
+    said = next((each for each in reversed(starts) if each.figures or each.arguments), None)
+    if said is None:
+        known_engines = "vLLM, SGLang or TensorRT-LLM"
+        raise TraceError(
+            f"holds no start-up line of {known_engines} in its first {MAX_BYTES // 2**20} MiB",
+            file=path,
+            remedy="log the server from its start, with its lines of level INFO",
+        )
+    if version is not None:
+        said.version = version
+    reading = _FINISH[said.engine](said, str(path))
+    kv = _room(said, reading)
+    if kv.blocks is not None:
+        reading.options["num_gpu_blocks_override"] = kv.blocks
+    elif kv.bytes is not None:
+        reading.options["kv_cache_memory_bytes"] = kv.bytes
+    return EngineLog(reading, kv, unread, source.was_cut)
+
+
+def _start_of(starts: list[_Lines], engine: str, line: str) -> None:
+    """Begin another start where a line says so, or another engine speaks."""
+    if not starts or starts[-1].engine != engine:
+        starts.append(_Lines(engine))
+        return
+    said = starts[-1]
+    has_room = not _ROOM.isdisjoint(said.figures)
+    if (_BEGINS[engine] in line and (has_room or said.arguments)) or (
+        _LATER_BEGIN in line and has_room and not said.arguments
+    ):
+        starts.append(_Lines(engine))
+
+
+class _Source:
+    """The lines of a log, bounded; iterating sets `was_cut`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.was_cut = False
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            with self.path.open("rb") as file:
+                yield from self._lines(file)
+        except (OSError, EOFError, zlib.error) as failure:
+            reason = getattr(failure, "strerror", None) or failure
+            raise TraceError(f"cannot be read: {reason}", file=self.path) from None
+
+    def _lines(self, file: BufferedReader) -> Iterator[str]:
+        start = file.peek(4)[:4]
+        source: BufferedIOBase = gzip.GzipFile(fileobj=file) if start[:2] == b"\x1f\x8b" else file
+        wide = next((name for mark, name in _WIDE.items() if start.startswith(mark)), None)
+        if wide is not None:
+            text = source.read(MAX_BYTES).decode(wide, errors="replace")
+            self.was_cut = bool(source.read(1))
+            yield from (line[:MAX_LINE] for line in text.splitlines())
+            return
+        left, zeros = MAX_BYTES, 0
+        while left > 0 and (line := source.readline(min(left, MAX_LINE))):
+            left -= len(line)
+            zeros += line.count(b"\0")
+            if zeros > _MOST_ZEROS:
+                raise TraceError("is no text: it holds zero bytes", file=self.path)
+            yield _COLOURS.sub("", line.decode("utf-8", errors="replace"))
+        self.was_cut = left <= 0 and bool(source.read(1))
+
+
+_WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_MOST_ZEROS = 100
+"""Zero bytes of a text: a crash may leave some."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """Return the fields of a printed object, ``a=1, b='x, y', c=[1, 2]``, each as its text; the first of a name."""
+    found: dict[str, str] = {}
+    depth, quote, start = 0, "", 0
+    for position, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote and text[position - 1] != "\\" else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "([{<":
+            depth += 1
+        elif character in ")]}>":
+            depth -= 1
+            if depth < 0:
+                text = text[:position]
+                break
+        elif character == "," and depth == 0:
+            _field(found, text[start:position])
+            start = position + 1
+    _field(found, text[start:])
+    return found
+
+
+def _field(found: dict[str, str], text: str) -> None:
+    name, equals, value = text.partition("=")
+    if equals and name.strip().isidentifier():
+        found.setdefault(name.strip(), value.strip())
+
+
+def value_of(text: str) -> Any:
+    """Return the Python literal of a text; the text where it is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what only looks like Python
+            return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return text
+
+
+def _whole(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+Read = Callable[[_Lines, re.Match[str]], None]
+
+
+def _take_version(said: _Lines, match: re.Match[str]) -> None:
+    said.version = match[1]
+
+
+def _figure(name: str) -> Read:
+    def read(said: _Lines, match: re.Match[str]) -> None:
+        said.least(name, float(match[1].replace(",", "")))
+
+    return read
+
+
+def _last(name: str) -> Read:
+    def read(said: _Lines, match: re.Match[str]) -> None:
+        said.figures[name] = float(match[1].replace(",", ""))
+
+    return read
+
+
+def _vllm_arguments(said: _Lines, match: re.Match[str]) -> None:
+    found = value_of(match[1])
+    if isinstance(found, Mapping):
+        said.arguments |= {str(key): value for key, value in found.items()}
+
+
+def _vllm_namespace(said: _Lines, match: re.Match[str]) -> None:
+    known = set(vllm_command.KNOWN_FLAGS)
+    for key, text in fields_of(match[1]).items():
+        if f"--{key.replace('_', '-')}" in known and text not in ("None", "False", "'auto'"):
+            said.arguments[key] = value_of(text)
+
+
+def _vllm_config(said: _Lines, match: re.Match[str]) -> None:
+    said.version = match[1]
+    said.resolved |= {key: value_of(text) for key, text in fields_of(match[2]).items()}
+
+
+def _sglang_arguments(said: _Lines, match: re.Match[str]) -> None:
+    said.arguments |= {key: value_of(text) for key, text in fields_of(match[1]).items()}
+
+
+def _sglang_limits(said: _Lines, match: re.Match[str]) -> None:
+    for key, text in fields_of(match[0]).items():
+        value = value_of(text)
+        if isinstance(value, int) and 0 < value < _MOST:
+            said.least(key, value)
+
+
+def _sglang_pool(said: _Lines, match: re.Match[str]) -> None:
+    if "pool_tokens" not in said.figures:  # a later one is the draft's
+        said.figures["pool_tokens"] = _whole(match[1])
+        sizes = [float(each) for each in re.findall(rf"(?:K|V|KV) size: {_GIBS} GB", match["sizes"])]
+        if sizes:
+            said.figures["kv_gib"] = sum(sizes)
+
+
+def _trtllm_pool(said: _Lines, match: re.Match[str]) -> None:
+    said.figures["tokens"] = _whole(match[1])  # the last one said is not the trial run's
+    size = re.search(rf"Allocated {_GIBS} GiB $", match.string[: match.start()])
+    if size is not None:
+        said.figures["kv_gib"] = float(size[1])
+
+
+def _trtllm_limits(said: _Lines, match: re.Match[str]) -> None:
+    for name, value in zip(("max_seq_len", "max_batch_size", "max_num_tokens"), match.groups(), strict=True):
+        said.figures[name] = _whole(value)
+
+
+def _trtllm_reuse(said: _Lines, match: re.Match[str]) -> None:
+    said.resolved["enable_block_reuse"] = match[1] == "enabled"
+
+
+_BEGINS = {
+    "vllm": "vLLM API server version",
+    "sglang": "server_args=ServerArgs(",
+    "tensorrt-llm": "TensorRT-LLM version:",
+}
+"""What a start begins with."""
+_LATER_BEGIN = "LLM engine ("
+"""What a start of vLLM without a server begins with; beside a server, each rank of it."""
+_ROOM = {"tokens", "blocks", "kv_gib", "max_total_num_tokens", "pool_tokens"}
+_COUNT = r"(\d[\d,]{0,14})"
+_GIBS = r"(\d{1,9}(?:\.\d+)?)"
+_LIMITS = rf"{_COUNT}, max_num_requests={_COUNT}, max_num_tokens={_COUNT}"
+_PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
+    (engine, anchor, re.compile(anchor_pattern + pattern), read)
+    for engine, anchor, pattern, read in (
+        ("vllm", "vLLM API server version", rf" {_VERSION}", _take_version),
+        ("vllm", "non-default args:", r" (\{.*\})", _vllm_arguments),
+        ("vllm", "args: Namespace(", r"(.*)\)", _vllm_namespace),
+        ("vllm", "LLM engine (", rf"{_VERSION}\) with config: (.*)", _vllm_config),
+        ("vllm", "# GPU blocks:", rf" {_COUNT}", _figure("blocks")),
+        ("vllm", "# cuda blocks:", rf" {_COUNT}", _figure("blocks")),
+        ("vllm", "# rocm blocks:", rf" {_COUNT}", _figure("blocks")),
+        ("vllm", "num_gpu_blocks is:", rf" {_COUNT}", _figure("blocks")),
+        ("vllm", "GPU KV cache size:", rf" {_COUNT} tokens", _figure("tokens")),
+        ("vllm", "Available KV cache memory:", rf" {_GIBS} GiB", _figure("kv_gib")),
+        ("vllm", "memory reserved for KV Cache is", rf" {_GIBS} ?GiB", _figure("kv_gib")),
+        ("vllm", "Using max model len", rf" {_COUNT}", _last("max_model_len")),
+        ("vllm", "Chunked prefill is enabled with max_num_batched_tokens=", _COUNT, _last("max_num_batched_tokens")),
+        ("vllm", "Setting attention block size to", rf" {_COUNT} tokens", _last("block_size")),
+        ("sglang", "server_args=ServerArgs(", r"(.*)\)", _sglang_arguments),
+        (
+            "sglang",
+            "KV Cache is allocated.",
+            rf"(?: dtype: [\w.]+,)? #tokens: {_COUNT}(?P<sizes>.{{0,200}})",
+            _sglang_pool,
+        ),
+        ("sglang", "max_total_num_tokens=", r"(\d+, .*)", _sglang_limits),
+        ("tensorrt-llm", "TensorRT-LLM version:", rf" {_VERSION}", _take_version),
+        ("tensorrt-llm", "Number of tokens per block:", rf" {_COUNT}", _last("block_size")),
+        (
+            "tensorrt-llm",
+            "for max tokens in paged KV cache",
+            rf" \({_COUNT}\)",
+            _trtllm_pool,
+        ),
+        (
+            "tensorrt-llm",
+            "max_seq_len=",
+            rf"{_COUNT}, max_num_requests={_COUNT}, max_num_tokens={_COUNT}",
+            _trtllm_limits,
+        ),
+        ("tensorrt-llm", "TRTGptModel maxBatchSize:", rf" {_COUNT}", _last("max_batch_size")),
+        ("tensorrt-llm", "TRTGptModel maxNumTokens:", rf" {_COUNT}", _last("max_num_tokens")),
+        ("tensorrt-llm", "TRTGptModel maxSequenceLen:", rf" {_COUNT}", _last("max_seq_len")),
+        ("tensorrt-llm", "KV cache block reuse is", r" (enabled|disabled)", _trtllm_reuse),
+    )
+    for anchor_pattern in [re.escape(anchor)]
+)
+"""Engine, what a line must hold, what it says there, and who takes it."""
+
+
+def _words(vocabulary: Vocabulary, arguments: Mapping[str, Any], flags: Flags) -> list[str]:
+    """Return the arguments of a printed object that a scenario has keys for, as words of a command line."""
+    known = {*vocabulary.deployment_counts, *vocabulary.option_counts, *vocabulary.switches, *vocabulary.others}
+    known &= flags.takes.keys()
+    words: list[str] = []
+    for key, value in arguments.items():
+        flag = f"--{key.replace('_', '-')}"
+        if flag not in known or value is None or value is False or value == "auto":
+            continue
+        words.append(flag)
+        if value is not True:
+            words.append(vllm_command.argument_text(value))
+    return words
+
+
+_NO_FLAGS = ("subparser", "model_tag", "dispatch_function", "api_server_count", "config")
+"""Arguments that are no flags of a server, or whose own arguments stand beside them."""
+
+
+def _finish_vllm(said: _Lines, where: str) -> Reading:
+    version = said.version or load_engine("vllm").versions[-1].version
+    words = []
+    for key, value in said.arguments.items():
+        if key in _NO_FLAGS or value is None:
+            continue
+        flag = f"--{key.replace('_', '-')}"
+        if value is False:
+            words += [f"--no-{flag[2:]}"] if flags_of("vllm", version).takes.get(flag) == "toggle" else []
+        else:
+            words += [flag] if value is True else [flag, *_texts(value)]
+    reading = vllm_command.read_vllm_arguments(words, version, where)
+    reading.version = said.version
+    reading.model = reading.model or said.arguments.get("model_tag")
+    _resolved_vllm(said, reading)
+    return reading
+
+
+def _texts(value: Any) -> list[str]:
+    is_list = isinstance(value, list | tuple) and all(isinstance(each, str | int) for each in value)
+    return [*map(str, value)] if is_list else [vllm_command.argument_text(value)]
+
+
+def _resolved_vllm(said: _Lines, reading: Reading) -> None:
+    """Take what vLLM printed of its configuration after it had resolved it."""
+    resolved, options = said.resolved, reading.options
+    if isinstance(resolved.get("model"), str):
+        reading.model = reading.model or resolved["model"]
+    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if isinstance(resolved.get(key), int):
+            reading.deployment[key] = resolved[key]
+    switches = {"enable_prefix_caching": "enable_prefix_caching", "chunked_prefill_enabled": "enable_chunked_prefill"}
+    for key, name in switches.items():
+        if isinstance(resolved.get(key), bool):
+            options[name] = resolved[key]
+    if resolved.get("enforce_eager") is True:
+        options["enforce_eager"] = True
+    if isinstance(resolved.get("kv_cache_dtype"), str) and resolved["kv_cache_dtype"] != "auto":
+        reading.set_kv_cache_dtype("kv_cache_dtype", resolved["kv_cache_dtype"])
+    length = said.figures.get("max_model_len", resolved.get("max_seq_len"))
+    if isinstance(length, int | float) and length >= 1:
+        options["max_model_len"] = int(length)
+    if "max_num_batched_tokens" in said.figures:
+        options["max_num_batched_tokens"] = int(said.figures["max_num_batched_tokens"])
+    if "block_size" in said.figures:
+        options["block_size"] = int(said.figures["block_size"])
+
+
+def _finish_sglang(said: _Lines, where: str) -> Reading:
+    version = said.version or load_engine("sglang").versions[-1].version
+    words = _words(sglang_command.VOCABULARY, said.arguments, flags_of("sglang", version))
+    reading = sglang_command.read_sglang_arguments(words, version, where)
+    reading.version = said.version
+    for name, key in (
+        ("context_len", "max_model_len"),
+        ("max_running_requests", "max_num_seqs"),
+        ("chunked_prefill_size", "max_num_batched_tokens"),
+    ):
+        if said.figures.get(name, 0) >= 1:
+            reading.options[key] = int(said.figures[name])
+    return reading
+
+
+def _finish_trtllm(said: _Lines, where: str) -> Reading:
+    reading = Reading("tensorrt-llm", said.version, where)
+    for name, key in (
+        ("max_seq_len", "max_model_len"),
+        ("max_batch_size", "max_num_seqs"),
+        ("max_num_tokens", "max_num_batched_tokens"),
+        ("block_size", "block_size"),
+    ):
+        if said.figures.get(name, 0) >= 1:
+            reading.options[key] = int(said.figures[name])
+    if "enable_block_reuse" in said.resolved:
+        reading.options["enable_prefix_caching"] = said.resolved["enable_block_reuse"]
+    return reading
+
+
+_FINISH: Mapping[str, Callable[[_Lines, str], Reading]] = {
+    "vllm": _finish_vllm,
+    "sglang": _finish_sglang,
+    "tensorrt-llm": _finish_trtllm,
+}
+_DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "tensorrt-llm": 32}
+"""Tokens of a block where a log does not say them."""
+
+
+def _room(said: _Lines, reading: Reading) -> KVRoom:
+    """Return the room for KV caches; tokens, where they are said, decide over blocks."""
+    figures = said.figures
+    tokens = figures.get("tokens", figures.get("max_total_num_tokens", figures.get("pool_tokens")))
+    room = KVRoom(
+        tokens=None if tokens is None else int(tokens),
+        blocks=int(figures["blocks"]) if "blocks" in figures else None,
+        bytes=round(figures["kv_gib"] * _GIB) if "kv_gib" in figures else None,
+        block_size=reading.options.get("block_size"),
+    )
+    if room.tokens is None and room.blocks is None:
+        return room
+    block = room.block_size or _DEFAULT_BLOCK[reading.engine]
+    if room.tokens is None and room.blocks is not None:
+        return replace(room, tokens=room.blocks * block, block_size=block)
+    assert room.tokens is not None
+    if room.block_size is None and room.blocks and room.tokens % room.blocks == 0 and said.engine == "vllm":
+        block = room.tokens // room.blocks
+        if block != _DEFAULT_BLOCK["vllm"]:
+            reading.options["block_size"] = block
+    if room.tokens < block:
+        raise ScenarioError(
+            f"is less than one block of {block}", file=reading.where, key="KV tokens", value=room.tokens
+        )
+    return replace(room, blocks=room.tokens // block, block_size=block)
+
+
+@dataclass(frozen=True, slots=True)
+class LogImport:
+    """A log, and the scenario of the server that wrote it.
+
+    Attributes:
+        log: What was read.
+        draft: The scenario; None: neither the log nor the caller says its model.
+        estimated_tokens: KV tokens of a rank that simserve expects of that scenario without the log's own figure; None:
+            its GPU or its model is not known, or it cannot be deployed.
+        notes: What a reader has to know, in full sentences.
+    """
+
+    log: EngineLog
+    draft: Draft | None
+    estimated_tokens: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def difference(self) -> float | None:
+        """KV tokens of the log over those that are expected, less one; None where one of both is not known."""
+        if not self.estimated_tokens or self.log.kv.tokens is None:
+            return None
+        return self.log.kv.tokens / self.estimated_tokens - 1.0
+
+
+def import_log(
+    path: Path,
+    *,
+    scenario: Scenario | None = None,
+    hardware: str | None = None,
+    model: str | None = None,
+    version: str | None = None,
+    folder: Path | None = None,
+) -> LogImport:
+    """Return what a start-up log says, and the scenario of that server.
+
+    Args:
+        path: The log.
+        scenario: What the log's settings are put into; None: the log's model under placeholder traffic.
+        hardware: GPU that it ran on; None: the scenario's; without one, an assumed one.
+        model: Profile to use instead of what the log's model is near to, or the scenario's.
+        version: The engine's version; None: as the log says.
+        folder: Where the scenario is to lie; None: the working folder.
+
+    Raises:
+        TraceError: The file holds no start-up line.
+        ScenarioError: A setting is none, or the scenario refuses it.
+    """
+    log = read_engine_log(path, version)
+    notes = list(log.reading.notes)
+    if log.was_cut:
+        notes.append(f"Only the first {MAX_BYTES // 2**20} MiB of the log are read.")
+    if log.reading.version is None:
+        notes.append(f"The log does not say {log.reading.engine}'s version; --engine-version names it.")
+    if log.kv.tokens is None and log.kv.bytes is None:
+        notes.append("The log does not say the room for KV caches: it is estimated.")
+    draft = None
+    if scenario is not None:
+        draft = _of_scenario(log, scenario, hardware=hardware, model=model, folder=folder or Path(), notes=notes)
+    elif log.reading.model is not None or model is not None:
+        draft = _of_log(log, model, hardware=hardware, notes=notes)
+    else:
+        notes.append("The log does not say its model: --model or --scenario names it, and makes a scenario of it.")
+    is_complete = draft is not None and (scenario is not None or hardware is not None)
+    estimated = _estimated_tokens(draft) if is_complete and draft is not None else None
+    if draft is not None:
+        draft = replace(draft, notes=tuple(dict.fromkeys([*notes, *draft.notes]))).checked()
+        notes = list(draft.notes)
+    return LogImport(log, draft, estimated, tuple(notes))
+
+
+def _of_log(log: EngineLog, model: str | None, *, hardware: str | None, notes: list[str]) -> Draft:
+    reading = log.reading
+    reading.model = reading.model or model
+    reading.notes = []
+    if hardware is None:
+        notes.append(f"The log does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
+    return draft_of(reading, model, hardware=hardware, title="What does the server of this log, {}, do?")
+
+
+def _of_scenario(
+    log: EngineLog, scenario: Scenario, *, hardware: str | None, model: str | None, folder: Path, notes: list[str]
+) -> Draft:
+    """Return a scenario with the settings of a log in it."""
+    if scenario.deployment.pools:
+        raise ScenarioError(
+            "has pools, and a log is of one server",
+            key="deployment.pools",
+            remedy="name a scenario of one of them",
+        )
+    settings = log.settings
+    if log.reading.data_parallel_size > 1 and scenario.deployment.data_parallel_size == 1:
+        notes.append(f"The server had {log.reading.data_parallel_size} data-parallel ranks; the scenario's stay.")
+    if hardware is not None:
+        settings["deployment.hardware"] = hardware
+    if model is not None:
+        settings["model"] = model
+    elif log.reading.model is not None and not _is_model(log.reading.model, scenario.model, log.reading.where):
+        notes.append(f"The log names {log.reading.model}; the scenario's {scenario.model} is kept.")
+    if log.reading.speculation:
+        _speculate(log.reading, scenario, settings, notes)
+    whole = scenario.model_dump(mode="json", exclude_unset=True)
+    if scenario.deployment.engine.name != log.reading.engine:
+        whole["deployment"]["engine"] = {}  # options of another engine
+    mapping = from_mapping(whole, settings, file="scenario of the log", folder=scenario.folder).model_dump(
+        mode="json", exclude_unset=True
+    )
+    mapping = moved(mapping, scenario.folder or Path(), folder)
+    if log.reading.not_simulated:
+        notes.append("Not simulated: " + ", ".join(log.reading.not_simulated) + ".")
+    return Draft(mapping, (), f"What does {scenario.name} do with the settings of {Path(log.reading.where).name}?")
+
+
+def _is_model(served: str, model: str, where: str) -> bool:
+    """Return whether what a server names is a scenario's model."""
+    try:
+        return find_model(served, where).model == model
+    except ScenarioError:
+        return False
+
+
+def _speculate(reading: Reading, scenario: Scenario, settings: dict[str, Any], notes: list[str]) -> None:
+    """Put a log's speculation where the scenario has none; how many drafts are accepted, a scenario knows better."""
+    found = read_speculation(reading.speculation, reading.where)
+    if found is None:
+        notes.append(unsimulated_note(reading.speculation, reading.engine, reading.version))
+    elif scenario.deployment.speculative is None:
+        settings["deployment.speculative"], note = found
+        notes.append(note)
+    elif scenario.deployment.speculative.method != found[0]["method"]:
+        notes.append(f"The log says speculation by {found[0]['method']}; the scenario's is kept.")
+
+
+def _estimated_tokens(draft: Draft) -> int | None:
+    """Return the KV tokens that a scenario has room for by its own rules, without those that the log says."""
+    deployment = dict(draft.mapping["deployment"])
+    engine = dict(deployment["engine"])
+    for key in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
+        engine.pop(key, None)
+    try:
+        memory = resolve(from_mapping(dict(draft.mapping) | {"deployment": deployment | {"engine": engine}})).memory
+    except (InputError, InfeasibleError):
+        return None
+    return memory.num_kv_blocks * memory.block_size

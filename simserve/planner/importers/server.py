@@ -1,0 +1,355 @@
+"""A server as its own words describe it, a command line or a log, on the way to a scenario.
+
+Every engine's reader fills a `Reading`; what becomes of it is the same for all. Knows no flag of any engine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.flags import Flags, Word, read_words, similar
+from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
+from simserve.planner.importers.speculation import read_speculation, unsimulated_note
+from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
+from simserve.profiles.architecture import ModelProfile
+from simserve.profiles.model import load_model
+
+ASSUMED_HARDWARE = "h100-sxm-80gb"
+"""GPU of a server whose words do not say one."""
+DTYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
+"""What servers call the format they compute in -> the scenario's."""
+KV_CACHE_DTYPES = {
+    "auto": "auto",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "int8_per_token_head": "int8",
+    "fp8_per_token_head": "fp8",
+    "int4_per_token_head": "int4",
+}
+"""What servers call the format of their KV cache -> the scenario's."""
+_LENGTH_IS_FINAL = ("llama3", "longrope", "su", "default")
+"""Kinds of position embeddings whose factor is in the model's length already."""
+_HUMAN = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMgG]?)(i?B?)")
+_SCALES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+"""Suffixes that vLLM reads: small ones are decimal, capital ones binary."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What has been understood so far.
+
+    Attributes:
+        engine: The engine's profile.
+        version: Its version; None: not said.
+        where: What is read, for errors.
+        deployment: Keys of ``deployment``.
+        options: Keys of ``deployment.engine``.
+        model: What is served, as the server names it.
+        quantization: Format of the weights, as a flag says it in the scenario's words; None: no flag does.
+        dtype: Format that the server computes in.
+        data_parallel_size: Ranks, which share experts where the model has some.
+        shares_attention_ranks: Whether those ranks are cut out of the tensor-parallel ones.
+        speculation: vLLM's ``speculative_config``, or another engine's in its words.
+        as_stored: Flag that leaves the format of the weights to the checkpoint; empty: none does.
+        max_model_len: Longest sequence as overrides of the model's configuration make it; None: the model's.
+        context_scale: Factor of a scaled position embedding; None: the model's own.
+        context_original: Length that it multiplies; None: the model's.
+        ignored: Flags without effect.
+        not_simulated: Flags that have one, which the simulation does not have.
+        notes: Full sentences.
+    """
+
+    engine: str
+    version: str | None
+    where: str
+    deployment: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    quantization: str | None = None
+    dtype: str | None = None
+    data_parallel_size: int = 1
+    shares_attention_ranks: bool = False
+    speculation: dict[str, Any] = field(default_factory=dict)
+    as_stored: str = ""
+    max_model_len: int | None = None
+    context_scale: float | None = None
+    context_original: int | None = None
+    ignored: list[str] = field(default_factory=list)
+    not_simulated: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def count(self, flag: str, value: object) -> int:
+        """Return a whole number as servers take it: ``16384``, ``16_384``, ``16k`` (16,000) or ``16K`` (16,384).
+
+        Raises:
+            ScenarioError: It is none.
+        """
+        match = _HUMAN.fullmatch(str(value).strip())
+        number = float(match[1]) * _SCALES[match[2]] if match and not match[3] else 0.5
+        if not number.is_integer():
+            raise ScenarioError("is not a whole number", file=self.where, key=flag, value=value)
+        return int(number)
+
+    def number(self, flag: str, value: object, rule: str) -> float:
+        """Return a number that is not negative.
+
+        Raises:
+            ScenarioError: It is none; ``rule`` says what belongs there.
+        """
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < float("inf"):
+            raise ScenarioError(rule, file=self.where, key=flag, value=value)
+        return number
+
+    def size(self, flag: str, value: object) -> int:
+        """Return a number of bytes as vLLM takes it, ``25.6k`` or ``10G``, also with ``iB``.
+
+        Raises:
+            ScenarioError: It is none.
+        """
+        match = _HUMAN.fullmatch(str(value).strip())
+        if match is None or (match[3] and not match[2]):
+            raise ScenarioError("is not a number of bytes", file=self.where, key=flag, value=value)
+        number = float(match[1].replace("_", "")) * _SCALES[match[2].upper() if match[3].startswith("i") else match[2]]
+        return round(number)
+
+    def set_kv_cache_dtype(self, flag: str, value: object) -> None:
+        """Set the format of the KV cache; one that is not simulated is named."""
+        known = KV_CACHE_DTYPES.get(str(value))
+        if known is None:
+            self.not_simulated.append(f"{flag} {value}")
+        else:
+            self.deployment["kv_cache_dtype"] = known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """What the flags of an engine's server mean.
+
+    Attributes:
+        engine: The engine's profile.
+        deployment_counts: Flag of a whole number -> key of ``deployment``.
+        option_counts: Flag of a whole number -> key of ``deployment.engine``.
+        switches: Flag -> key of ``deployment.engine``, and its value where the flag stands.
+        others: Flag -> what reads its value.
+        without_effect: Flags that change nothing the simulation looks at.
+    """
+
+    engine: str
+    deployment_counts: Mapping[str, str]
+    option_counts: Mapping[str, str]
+    switches: Mapping[str, tuple[str, bool]]
+    others: Mapping[str, Callable[[Reading, object], None]]
+    without_effect: re.Pattern[str]
+
+
+def read_arguments(vocabulary: Vocabulary, words: Sequence[str], flags: Flags, reading: Reading) -> None:
+    """Read the arguments of a server; what is unknown, not simulated or without effect is kept by name.
+
+    Raises:
+        ScenarioError: A flag lacks its value, or has one that it does not take.
+    """
+    given, loose = read_words(flags, words)
+    for word in given:
+        _read(vocabulary, reading, word, flags)
+    if reading.model is None and loose:
+        reading.model = loose.pop(0)
+    if loose:
+        reading.notes.append("Not understood: " + " ".join(loose) + ".")
+
+
+def _read(vocabulary: Vocabulary, reading: Reading, word: Word, flags: Flags) -> None:
+    flag, value = word.flag, word.value
+    if not word.is_known:
+        shown = f"{flag} {value}" if value is not None else flag
+        meant = similar(flags, flag)
+        hint = f"; did you mean {meant}?" if meant else "."
+        reading.notes.append(f"{flags.engine} {flags.version} has no {flag}: {shown} is left out{hint}")
+    elif flag in vocabulary.deployment_counts:
+        reading.deployment[vocabulary.deployment_counts[flag]] = reading.count(flag, value)
+    elif flag in vocabulary.others:
+        vocabulary.others[flag](reading, value)
+    elif flag in vocabulary.option_counts:
+        reading.options[vocabulary.option_counts[flag]] = reading.count(flag, value)
+    elif flag in vocabulary.switches:
+        key, stands = vocabulary.switches[flag]
+        reading.options[key] = stands is (value is True)
+    elif vocabulary.without_effect.fullmatch(flag):
+        reading.ignored.append(flag)
+    else:
+        reading.not_simulated.append(flag if isinstance(value, bool) else f"{flag} {value}")
+
+
+def json_object(reading: Reading, flag: str, value: object) -> Mapping[str, Any]:
+    """Return the JSON object that a flag holds.
+
+    Raises:
+        ScenarioError: It is none.
+    """
+    try:
+        found = json.loads(str(value))
+    except (ValueError, RecursionError) as failure:
+        raise ScenarioError(f"is not JSON: {failure}", file=reading.where, key=flag, value=value) from None
+    if not isinstance(found, dict):
+        raise ScenarioError("must be a JSON object", file=reading.where, key=flag, value=value)
+    return found
+
+
+def read_overrides(reading: Reading, flag: str, settings: Mapping[str, Any]) -> None:
+    """Read overrides of the model's configuration: its length counts, the rest is not simulated.
+
+    Raises:
+        ScenarioError: A length or a factor is none.
+    """
+    for key, value in settings.items():
+        if key == "max_position_embeddings":
+            reading.max_model_len = reading.count(f"{flag} {key}", value)
+        elif key in ("rope_scaling", "rope_parameters") and isinstance(value, Mapping):
+            read_rope_scaling(reading, f"{flag} {key}", value)
+        else:
+            reading.not_simulated.append(f"{flag} {key} {value}")
+
+
+def read_rope_scaling(reading: Reading, flag: str, scaling: Mapping[str, Any]) -> None:
+    """Take the length that a scaled position embedding reaches: its factor times the original length.
+
+    Raises:
+        ScenarioError: One of both is no number.
+    """
+    factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
+    if factor is None:
+        reading.not_simulated.append(f"{flag} {dict(scaling)}")
+        return
+    if scaling.get("rope_type", scaling.get("type")) in _LENGTH_IS_FINAL:
+        return
+    reading.context_scale = reading.number(f"{flag} factor", factor, "is not a number")
+    if original is not None:
+        reading.context_original = reading.count(f"{flag} original_max_position_embeddings", original)
+
+
+def assumptions(engine: str, newest: str, *, hardware: str | None, says_version: bool) -> list[str]:
+    """Return notes on what a command line does not say, and what is taken instead."""
+    notes = []
+    if hardware is None:
+        notes.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
+    if not says_version:
+        notes.append(f"The line does not say its version: read as {engine} {newest}, the newest known.")
+    return notes
+
+
+def draft_of(
+    reading: Reading, model: str | None, *, hardware: str | None, title: str, workload: Mapping[str, Any] | None = None
+) -> Draft:
+    """Return the scenario of what was read.
+
+    Args:
+        reading: What was read; its notes come first.
+        model: Profile or configuration to use instead of what the server's model is near to.
+        hardware: GPU; None: `ASSUMED_HARDWARE`.
+        title: First line of the file; ``{}`` is what is served.
+        workload: Its traffic; None: a placeholder.
+
+    Raises:
+        ScenarioError: It names no model, or none that has a profile.
+    """
+    served = reading.model
+    if served is None:
+        raise ScenarioError("names no model", file=reading.where, remedy="say which with --model")
+    if model is not None:
+        named = NamedModel(model, stored_format(served), is_exact=True)
+    else:
+        named = find_model(served, reading.where)
+    profile = load_model(named.model)
+    notes = reading.notes
+    if not named.is_exact:
+        notes.append(f"{served} is taken to have the architecture of {named.model}, by its name; --model says another.")
+    deployment: dict[str, Any] = {"hardware": hardware or ASSUMED_HARDWARE, **reading.deployment}
+    if profile.moe is None and deployment.pop("enable_expert_parallel", False):
+        notes.append(f"Expert parallelism has no effect: {named.model} has no experts.")
+    deployment |= _ranks(reading, has_experts=profile.moe is not None)
+    quantization = _format(reading, named, profile, served)
+    if quantization != "auto":
+        deployment["quantization"] = quantization
+    length = _overridden_length(reading, profile)
+    if length is not None:
+        reading.options.setdefault("max_model_len", length)
+    version = {} if reading.version is None else {"version": reading.version}
+    deployment["engine"] = {"name": reading.engine, **version, **reading.options}
+    _speculate(reading, deployment)
+    if reading.not_simulated:
+        notes.append("Not simulated: " + ", ".join(reading.not_simulated) + ".")
+    if reading.ignored:
+        notes.append("Without effect on the simulation: " + ", ".join(dict.fromkeys(reading.ignored)) + ".")
+    if workload is None:
+        notes.append(PLACEHOLDER_NOTE)
+        workload = placeholder_workload(reading.options.get("max_model_len", profile.max_position_embeddings))
+    mapping = {
+        "name": scenario_name(served.rstrip("/").rsplit("/", 1)[-1]),
+        "model": named.model,
+        "deployment": deployment,
+        "workload": dict(workload),
+    }
+    return Draft(mapping, tuple(notes), title.format(served))
+
+
+def _overridden_length(reading: Reading, profile: ModelProfile) -> int | None:
+    """Return the longest sequence that overrides of the model's configuration make; None: there are none."""
+    if reading.context_scale is None:
+        return reading.max_model_len
+    original = reading.context_original or reading.max_model_len or profile.max_position_embeddings
+    return round(reading.context_scale * original)
+
+
+def _speculate(reading: Reading, deployment: dict[str, Any]) -> None:
+    if not reading.speculation:
+        return
+    found = read_speculation(reading.speculation, reading.where)
+    if found is None:
+        reading.notes.append(unsimulated_note(reading.speculation, reading.engine, reading.version))
+        return
+    deployment["speculative"], note = found
+    reading.notes.append(note)
+
+
+def _ranks(reading: Reading, *, has_experts: bool) -> dict[str, int]:
+    """Return data-parallel ranks: inside a replica where they share experts, else as replicas."""
+    size, tensor = reading.data_parallel_size, reading.deployment.get("tensor_parallel_size", 1)
+    if size == 1:
+        return {}
+    if reading.shares_attention_ranks:
+        if tensor % size:
+            rule = f"must divide the tensor-parallel size {tensor}, as attention is cut among its ranks"
+            raise ScenarioError(rule, file=reading.where, key="data-parallel size", value=size)
+        return {"tensor_parallel_size": tensor // size, "data_parallel_size": size}
+    if has_experts:
+        return {"data_parallel_size": size}
+    reading.notes.append(f"A data-parallel size of {size} is read as {size} replicas, each with its own scheduler.")
+    return {"replicas": size}
+
+
+def _format(reading: Reading, named: NamedModel, profile: ModelProfile, served: str) -> str:
+    """Return the weight format: of the flag, else of the model's name, else as the model is stored."""
+    if reading.quantization is not None:
+        return reading.quantization
+    if named.quantization is not None:
+        if not named.is_exact:
+            reading.notes.append(f"Weights are {named.quantization}, by the name of {served}.")
+        return "auto" if named.quantization == profile.stored.format else named.quantization
+    if not profile.stored.is_wide:
+        return "auto"
+    if reading.as_stored:
+        reading.not_simulated.append(reading.as_stored)
+    return reading.dtype if reading.dtype is not None and reading.dtype != profile.dtype else "auto"

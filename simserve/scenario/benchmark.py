@@ -1,0 +1,152 @@
+"""The requests of a benchmark: as its file recorded them, and where it is silent, as a scenario's workload has them.
+
+Knows benchmark results and workloads; simulates nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import TraceError
+from simserve.scenario.schema import Scenario
+from simserve.workload.benchmarks.result import Array, BenchResult
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+
+SAME_LENGTHS = 0.05
+SAME_LENGTHS_ERRORS = 3.0
+"""A scenario's lengths are drawn where their mean is this near to the file's, as a share or in standard errors."""
+
+RATED = ("poisson", "constant", "gamma")
+"""Processes of a scenario that take the rate of a file that names no process."""
+
+Source = Literal["recorded", "drawn", "mean"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Tokens of every request of a benchmark, and where they come from.
+
+    Attributes:
+        prompt_tokens: Of each request, int64.
+        output_tokens: Likewise.
+        prompt_source: ``recorded`` in the file, ``drawn`` as the scenario's workload says, or the file's ``mean``.
+        output_source: Likewise.
+    """
+
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    prompt_source: Source
+    output_source: Source
+
+
+def arrivals_of(result: BenchResult, scenario: Scenario | None, notes: list[str]) -> dict[str, Any]:
+    """Return how a benchmark's requests arrive, by the keys of ``workload.arrivals``.
+
+    Args:
+        result: The benchmark.
+        scenario: Its process stands in where the file says a rate alone, its arrivals where it says nothing; None:
+            Poisson, and nothing.
+        notes: Takes what was not said and what was taken instead.
+
+    Raises:
+        TraceError: Neither says how requests arrive.
+    """
+    stated = dict(result.arrivals)
+    if "process" in stated:
+        return stated
+    if not stated and result.arrival_time is not None:
+        return {"process": "all_at_once"}  # its times replace these
+    own = None if scenario is None else scenario.workload.arrivals
+    if stated:
+        process = own.process if own is not None and own.process in RATED else "poisson"
+        notes.append(f"the file says a rate and no process: {process} is taken")
+        cv = {"cv": getattr(own, "cv", 1.0)} if process == "gamma" else {}
+        return {"process": process, **stated, **cv}
+    if own is None:
+        lacking = "" if scenario is None else ", and the scenario's workload has no arrivals"
+        remedy = "name a scenario that says it: --scenario FILE" if scenario is None else "add workload.arrivals"
+        raise TraceError(f"says no load{lacking}", file=result.file, remedy=remedy)
+    notes.append("the file says no load: the scenario's is taken")
+    return own.model_dump(mode="json", exclude_none=True)
+
+
+def lengths_of(result: BenchResult, scenario: Scenario | None, notes: list[str]) -> Lengths:
+    """Return the lengths of a benchmark's requests.
+
+    They are the file's own. With means alone they are drawn as the scenario's workload says if its means are the
+    file's, and are one length for all if not. Where the file says nothing, they are the scenario's.
+
+    Args:
+        result: The benchmark.
+        scenario: What stands in; None: nothing does.
+        notes: Takes what was not said and what was taken instead.
+
+    Raises:
+        TraceError: Neither says how long prompts or outputs are.
+    """
+    known = {"prompt": result.prompt_tokens, "output": result.output_tokens}
+    missing = [key for key, lengths in known.items() if not len(lengths)]
+    means = [key for key, lengths in known.items() if 0 < len(lengths) < result.num_requests]
+    drawn = None if scenario is None or not (missing or means) else _drawn(result, scenario)
+    if missing and drawn is None:
+        which = " and ".join(missing)
+        remedy = (
+            "name a scenario that has them: --scenario FILE"
+            if scenario is None
+            else "workload.prompt_tokens and workload.output_tokens of the scenario must say them"
+        )
+        raise TraceError(f"holds no {which} lengths", file=result.file, key=result.label, remedy=remedy)
+    is_near = drawn is not None and all(_is_near(_tokens(drawn, key), known[key]) for key in means)
+    if missing:
+        notes.append(f"the file holds no {' and '.join(missing)} lengths: the scenario's are taken")
+    if means and is_near:
+        notes.append("lengths are drawn as the scenario's workload says; their means are the file's")
+    elif means and result.num_requests > 1:
+        other = "" if scenario is None else ": the scenario's have other means"
+        which = "" if len(means) == 2 else f" {means[0]}"
+        notes.append(f"every request has the file's mean{which} length{'s' if not which else ''}{other}")
+    sources: dict[str, Source] = {
+        key: "drawn" if key in missing or (key in means and is_near) else "mean" if key in means else "recorded"
+        for key in known
+    }
+    tokens = {key: _taken(sources[key], known[key], drawn, key, result.num_requests) for key in known}
+    return Lengths(
+        prompt_tokens=tokens["prompt"],
+        output_tokens=tokens["output"],
+        prompt_source=sources["prompt"],
+        output_source=sources["output"],
+    )
+
+
+def _drawn(result: BenchResult, scenario: Scenario) -> RequestSpecs | None:
+    workload = scenario.workload
+    if workload.trace is not None or workload.prompt_tokens is None or workload.output_tokens is None:
+        return None
+    return generate(
+        workload.model_copy(update={"num_requests": result.num_requests, "duration": None}),
+        seed=scenario.run.seed,
+        base_path=scenario.folder,
+    )
+
+
+def _tokens(specs: RequestSpecs, key: str) -> NDArray[np.int64]:
+    return specs.prompt_tokens if key == "prompt" else specs.output_tokens
+
+
+def _taken(source: Source, known: Array, drawn: RequestSpecs | None, key: str, count: int) -> NDArray[np.int64]:
+    if source == "drawn" and drawn is not None:
+        return _tokens(drawn, key)
+    if source == "mean":
+        return np.full(count, max(round(float(known.mean())), 1), dtype=np.int64)
+    return known.astype(np.int64)
+
+
+def _is_near(drawn: NDArray[np.int64], measured: Array) -> bool:
+    distance = abs(float(drawn.mean()) - float(measured.mean()))
+    error = float(drawn.std()) / len(drawn) ** 0.5
+    return bool(distance <= max(SAME_LENGTHS * float(measured.mean()), SAME_LENGTHS_ERRORS * error))

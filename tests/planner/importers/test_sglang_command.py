@@ -1,0 +1,158 @@
+"""Pasted lines of SGLang: what is understood, and the way back from an export."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.errors import ScenarioError, SimserveError
+from simserve.planner.export.export import export
+from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.sglang_command import import_sglang_command
+from tests.planner.importers.test_vllm_command import resolved_part
+from tests.scenario.builders import make_scenario
+
+LINE = "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B"
+
+
+def imported(text: str, version: str | None = "0.5.4", hardware: str = "h100-sxm-80gb") -> Draft:
+    """Return the draft of a line on one GPU."""
+    return import_sglang_command(text, hardware=hardware, version=version)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("deployment.tensor_parallel_size=2", "deployment.engine.max_num_seqs=64"),
+        ("deployment.engine.max_num_batched_tokens=4096", "deployment.engine.enable_prefix_caching=false"),
+        ("deployment.kv_cache_dtype=fp8", "deployment.engine.max_model_len=4096"),
+        (
+            "deployment.engine.enable_chunked_prefill=false",
+            "deployment.engine.max_num_batched_tokens=16384",
+            "deployment.engine.max_model_len=16384",
+        ),
+        ("deployment.engine.gpu_memory_utilization=0.7", "deployment.engine.enforce_eager=true"),
+        ("deployment.engine.async_scheduling=false", "deployment.engine.block_size=64"),
+        (
+            "model=deepseek-v3",
+            "deployment.hardware=h200-sxm-141gb",
+            "deployment.quantization=fp8",
+            "deployment.data_parallel_size=8",
+            "deployment.enable_expert_parallel=true",
+            "deployment.engine.max_model_len=4096",
+            "deployment.engine.max_num_seqs=32",
+        ),
+    ],
+)
+def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[str, ...]) -> None:
+    """Limits that SGLang counts over all ranks included."""
+    scenario = make_scenario(["deployment.engine={name: sglang, version: '0.5.4'}", *overrides])
+
+    line = export(scenario, "sglang").lines
+    back = imported(line, hardware=scenario.deployment.hardware)
+    assert resolved_part(back.scenario) == resolved_part(scenario)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{LINE} --tp 2 --max-running-requests 8",
+        f"{LINE} \\\\ --tp-size=2 \\\\ --max_running_requests 8 --port 30000",
+        "sglang serve --model meta-llama/Llama-3.1-8B --tensor-parallel-size 2 --max-running-requests 8 > log 2>&1",
+        "docker run lmsysorg/sglang:v0.5.4 python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --tp 2 "
+        "--max-running-requests 8",
+    ],
+)
+def test_the_forms_of_a_line_are_understood(text: str) -> None:
+    """The module, the program, a container; short names of sizes."""
+    deployment = imported(text, version=None).scenario.deployment
+
+    assert (deployment.tensor_parallel_size, deployment.engine.max_num_seqs) == (2, 8)
+    assert (deployment.engine.version == "0.5.4") == ("v0.5.4" in text)
+
+
+def test_flags_become_keys() -> None:
+    """Room for KV caches in tokens, mixed steps, a configuration's length."""
+    draft = imported(
+        f"{LINE} --max-total-tokens 100000 --page-size 64 --enable-mixed-chunk --quantization w8a8_int8 --dtype half "
+        """--json-model-override-args '{"max_position_embeddings": 9000}' --schedule-policy lpm --dp 2 --frobnicate"""
+    )
+
+    deployment = draft.scenario.deployment
+    assert deployment.engine.overrides() == {
+        "num_gpu_blocks_override": 1562,
+        "block_size": 64,
+        "scheduler": "mixed",
+        "max_model_len": 9000,
+    }
+    assert (deployment.quantization, deployment.replicas) == ("int8", 2)
+    assert any("Not simulated: --schedule-policy lpm." in note for note in draft.notes)
+    assert any("has no --frobnicate" in note for note in draft.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "count"),
+    [
+        ("--speculative-algorithm NGRAM --speculative-num-draft-tokens 5", "ngram", 4),
+        (
+            "--speculative-algorithm EAGLE3 --speculative-draft-model-path org/head --speculative-num-steps 3 "
+            "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4",
+            "eagle",
+            3,
+        ),
+        (
+            "--speculative-algorithm STANDALONE --speculative-draft-model-path meta-llama/Llama-3.2-1B "
+            "--speculative-num-steps 4",
+            "draft_model",
+            4,
+        ),
+    ],
+)
+def test_speculation_is_read_in_sglangs_words(words: str, method: str, count: int) -> None:
+    """Steps are drafts where one is drawn a step."""
+    found = imported(f"{LINE} --context-length 8192 {words}").scenario.deployment.speculative
+
+    assert found is not None
+    assert (found.method, found.num_speculative_tokens) == (method, count)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("vllm serve x", "holds no sglang.launch_server"),
+        ("python -m sglang.launch_server --tp 2", "names no model"),
+        (f"{LINE} --tp", "--tp-size: lacks its value"),
+        (f"{LINE} --mem-fraction-static x", "--mem-fraction-static: 'x' is not a share"),
+        (f"{LINE} --tp 3 --dp 2 --enable-dp-attention", "must divide the tensor-parallel size 3"),
+    ],
+)
+def test_what_is_no_line_is_refused(text: str, message: str) -> None:
+    """On one line."""
+    with pytest.raises(ScenarioError, match=re.escape(message)):
+        imported(text)
+
+
+_PIECES = (
+    *("--tp", "2", "--dp", "--enable-dp-attention", "--chunked-prefill-size", "-1", "--max-total-tokens", "'", "{"),
+    *("--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "--page-size", "0", "--torchao-config", "x"),
+    *("=", "$A", "\\"),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(_PIECES)), st.text(max_size=20))
+def test_no_line_ends_in_a_traceback(pieces: list[str], noise: str) -> None:
+    """A mutated line is a scenario or one error."""
+    try:
+        draft = imported(f"{LINE} {' '.join(pieces)} {noise}")
+    except SimserveError as failure:
+        text = str(failure)
+    else:
+        text = draft.title
+    assert text
+    assert "\n" not in text

@@ -1,0 +1,95 @@
+"""Pasted lines of TensorRT-LLM and their options files: what is understood, and the way back from an export."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.export import export
+from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.trtllm_command import import_trtllm_command
+from tests.planner.importers.test_vllm_command import resolved_part
+from tests.scenario.builders import make_scenario
+
+LINE = "trtllm-serve meta-llama/Llama-3.1-8B"
+
+
+def imported(text: str, version: str | None = "1.0", hardware: str = "h100-sxm-80gb") -> Draft:
+    """Return the draft of a line on one GPU."""
+    return import_trtllm_command(text, hardware=hardware, version=version)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("deployment.tensor_parallel_size=2", "deployment.engine.max_num_seqs=64"),
+        ("deployment.engine.max_num_batched_tokens=4096", "deployment.engine.enable_prefix_caching=false"),
+        ("deployment.kv_cache_dtype=fp8", "deployment.engine.max_model_len=4096"),
+        ("deployment.engine.enable_chunked_prefill=true", "deployment.engine.block_size=64"),
+        ("deployment.engine.gpu_memory_utilization=0.7", "deployment.engine.enforce_eager=true"),
+        ("deployment.engine.async_scheduling=false",),
+        (
+            "model=deepseek-v3",
+            "deployment.hardware=h200-sxm-141gb",
+            "deployment.quantization=fp8",
+            "deployment.data_parallel_size=8",
+            "deployment.enable_expert_parallel=true",
+            "deployment.engine.attention_dp_timeout_iters=10",
+        ),
+    ],
+)
+def test_an_exported_command_comes_back_as_the_same_deployment(
+    overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its options file beside it."""
+    scenario = make_scenario(["deployment.engine={name: tensorrt-llm, version: '1.0'}", *overrides])
+    monkeypatch.chdir(tmp_path)
+
+    exported = export(scenario, "trtllm")
+    for name, text in exported.files.items():
+        Path(name).write_text(text, encoding="utf-8")
+    back = imported(exported.lines, hardware=scenario.deployment.hardware)
+    assert resolved_part(back.scenario) == resolved_part(scenario)
+
+
+def test_an_options_file_is_read_if_it_is_here(tmp_path: Path) -> None:
+    """Keys that are not simulated are named; a file elsewhere is said."""
+    options = tmp_path / "extra.yaml"
+    options.write_text(
+        "kv_cache_config: {max_tokens: 64000, tokens_per_block: 32, host_cache_size: 5}\n"
+        "cuda_graph_config: {max_batch_size: 64}\nspeculative_config: {decoding_type: NGram, max_draft_len: 4}\n"
+        "max_seq_len: 8192\nprint_iter_log: true\n",
+        encoding="utf-8",
+    )
+
+    draft = imported(f"{LINE} --backend pytorch --extra_llm_api_options {options}")
+    deployment = draft.scenario.deployment
+    assert deployment.engine.overrides() == {
+        "num_gpu_blocks_override": 2000,
+        "block_size": 32,
+        "max_cudagraph_capture_size": 64,
+        "max_model_len": 8192,
+    }
+    assert deployment.speculative is not None
+    assert any("Not simulated: kv_cache_config.host_cache_size 5." in note for note in draft.notes)
+    missing = imported(f"{LINE} --extra_llm_api_options elsewhere.yaml")
+    assert any("elsewhere.yaml is not here" in note for note in missing.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("vllm serve x", "holds no trtllm-serve"),
+        ("trtllm-serve", "names no model"),
+        (f"{LINE} --max_batch_size many", "--max_batch_size: 'many' is not a whole number"),
+        (f"{LINE} --kv_cache_free_gpu_memory_fraction x", "'x' is not a share"),
+    ],
+)
+def test_what_is_no_line_is_refused(text: str, message: str) -> None:
+    """On one line."""
+    with pytest.raises(ScenarioError, match=re.escape(message)):
+        imported(text)
