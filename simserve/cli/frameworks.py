@@ -54,10 +54,11 @@ def _render(result: Mapping[str, Any]) -> None:
             f"{each['step_ms']:.1f}",
             "-" if each["usd_per_million_output_tokens"] is None else f"${each['usd_per_million_output_tokens']:.2f}",
             each["binding"],
+            f"{each['formats']['weights']}, KV {each['formats']['kv_cache']}",
         )
         for each in result["frameworks"]
     ]
-    print_table(("framework", "tok/s", "tokens a step", "step ms", "a M tokens", "binds"), rows)
+    print_table(("framework", "tok/s", "tokens a step", "step ms", "a M tokens", "binds", "formats"), rows)
     for ratio in result["ratios"]:
         print_lines(ratio_lines(ratio))
     print_lines([_throughput_line(each) for each in result["throughputs"]])

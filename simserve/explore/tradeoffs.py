@@ -32,7 +32,7 @@ def attention(query: MemoryQuery, _check: Check) -> dict[str, Any]:
     """
     found = resolved_query(query)
     model, room = found.shape.model, max(found.memory.kv_bytes, 0.0)
-    size, ranks = kv_element_bytes(query.kv_cache_dtype), query.tensor_parallel_size
+    size, ranks = kv_element_bytes(found.shape.kv_cache_dtype), query.tensor_parallel_size
     heads = model.num_attention_heads
     variants: list[tuple[str, dict[str, Any]]] = [
         ("MHA", {"num_key_value_heads": heads, "mla": None}),

@@ -118,18 +118,24 @@ def pool_block_bytes(shape: ReplicaShape, draft_bytes_per_token: float) -> float
     rules = shape.windowed_kv
     if rules is None or rules.own_pool_ratio is not None:
         return None
-    full, windowed, layer = _layers(shape)
+    full, windowed, layer, _ = _layers(shape)
     size, full_groups, _ = _groups(full - int(-draft_bytes_per_token // layer), windowed, rules.padding_limit)
     return size * max(full_groups, 1) * layer * shape.engine.block_size
 
 
-def _layers(shape: ReplicaShape) -> tuple[int, int, float]:
-    """Return the layers of the fullest stage that see everything, those with a window, and the bytes a token of one."""
+def _layers(shape: ReplicaShape) -> tuple[int, int, float, float]:
+    """Return the layers of the fullest stage that see everything, those with a window, and the bytes a token of each.
+
+    Layers of one kind have the same heads; those of the two may differ (Gemma 4, MiMo-V2).
+    """
     model = shape.model
     share = shape.num_layers_per_stage / model.num_hidden_layers
     full = round((model.num_hidden_layers - model.num_sliding_layers) * share)
-    layer = model.kv_bytes_per_token_per_layer(kv_element_bytes(shape.kv_cache_dtype), shape.tensor_parallel_size)
-    return full, shape.num_layers_per_stage - full, layer
+    element, ranks = kv_element_bytes(shape.kv_cache_dtype), shape.tensor_parallel_size
+    windowed = next(layers for layers in model.attention_layers if layers.num_sliding_layers)
+    seeing = next((layers for layers in model.attention_layers if not layers.num_sliding_layers), windowed)
+    of_each = [layers.kv_bytes_per_token(element, ranks) for layers in (seeing, windowed)]
+    return full, shape.num_layers_per_stage - full, of_each[0], of_each[1]
 
 
 def _window_blocks(shape: ReplicaShape) -> tuple[int, int]:
@@ -149,14 +155,15 @@ def _longest_blocks(shape: ReplicaShape) -> int:
 
 def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
     """Return SGLang's layout: tokens of one pool for each of the other, whatever the requests turn out to be."""
-    full, windowed, layer = _layers(shape)
+    full, windowed, layer, of_window = _layers(shape)
     window_blocks, peak = _window_blocks(shape)
     block, longest = shape.engine.block_size, _longest_blocks(shape)
-    num_blocks = max(int(kv_bytes // ((full * layer + draft_bytes_per_token + ratio * windowed * layer) * block)), 0)
+    a_token = full * layer + draft_bytes_per_token + ratio * windowed * of_window
+    num_blocks = max(int(kv_bytes // (a_token * block)), 0)
     num_window_blocks = int(ratio * num_blocks)
     line = (
         f"{format_bytes(kv_bytes)} / ({full} layers x {layer:,.0f} B + {ratio:g} x {windowed} layers with a window of "
-        f"{shape.model.sliding_window:,} x {layer:,.0f} B a token) = {num_blocks * block:,} tokens, and "
+        f"{shape.model.sliding_window:,} x {of_window:,.0f} B a token) = {num_blocks * block:,} tokens, and "
         f"{num_window_blocks * block:,} in the pool of the latter, where a request holds at most "
         f"{window_blocks * block:,}"
     )
@@ -174,8 +181,13 @@ def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_p
 
 
 def _one_pool(shape: ReplicaShape, rules: WindowedKV, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
-    """Return vLLM's layout: groups of equally many layers, a block of the pool for each."""
-    full, windowed, layer = _layers(shape)
+    """Return vLLM's layout: groups of equally many layers, a block of the pool for each.
+
+    Where a layer with a window takes more bytes a token than one that sees everything, vLLM makes the blocks of the
+    latter longer until they are alike (``unify_kv_cache_spec_page_size``); here they keep their length and the former
+    take several, which is the same up to a block a request.
+    """
+    full, windowed, layer, of_window = _layers(shape)
     window_blocks, peak = _window_blocks(shape)
     engine, window = shape.engine, shape.model.sliding_window or 0
     block, longest = engine.block_size, _longest_blocks(shape)
@@ -183,7 +195,7 @@ def _one_pool(shape: ReplicaShape, rules: WindowedKV, kv_bytes: float, draft_byt
     size, full_groups, window_groups = _groups(seeing, windowed, rules.padding_limit)
     # Where the layers that see everything make up several groups, a block of the pool stands for one of each.
     unit = max(full_groups, 1)
-    full_groups, window_groups = min(full_groups, 1), -(-window_groups // unit)
+    full_groups, window_groups = min(full_groups, 1), -(-window_groups // unit) * -int(-of_window // layer)
     num_blocks = max(int(kv_bytes // (size * unit * layer * block)), 0)
     if engine.num_gpu_blocks_override is not None and kv_bytes > 0:
         num_blocks = engine.num_gpu_blocks_override

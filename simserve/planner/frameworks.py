@@ -90,6 +90,7 @@ class Served:
         step_seconds: Mean seconds of a step.
         binding: What binds.
         usd_per_hour: Price of the deployment; None where unknown.
+        formats: Number formats of weights and KV cache, and where they come from.
     """
 
     framework: Framework
@@ -98,6 +99,7 @@ class Served:
     step_seconds: float
     binding: str
     usd_per_hour: float | None
+    formats: Mapping[str, Any]
 
 
 @cache
@@ -161,6 +163,7 @@ def _serve(scenario: str, overrides: Sequence[str], framework: Framework) -> Ser
         step_seconds=seconds,
         binding=inner["bottleneck"]["binding"],
         usd_per_hour=inner["cost"]["usd_per_hour"],
+        formats=inner["formats"],
     )
 
 
@@ -170,6 +173,7 @@ def _as_mapping(served: Served) -> dict[str, Any]:
         "engine": served.framework.engine,
         "version": served.framework.version,
         "about": served.framework.about,
+        "formats": served.formats,
         "output_throughput": served.output_throughput,
         "tokens_per_step": served.tokens_per_step,
         "step_ms": 1e3 * served.step_seconds,

@@ -35,17 +35,21 @@ class AvailableFormat:
         format: Its name.
         how: Where weights of it come from: the checkpoint that the model's name stands for, another public one, the
             engine while it loads, or a tool of the engine.
-        repository: Where the checkpoint is; None where none is on record.
+        repository: Where the checkpoint is that is loaded; None where none is on record.
+        engine: Who quantises; None: nobody does.
     """
 
     format: WeightFormatName
     how: How
     repository: str | None = None
+    engine: str | None = None
 
     @property
     def label(self) -> str:
-        """In words: ``stored``, ``checkpoint ORG/NAME``, ``quantised on load``."""
-        return f"checkpoint {self.repository}" if self.how == "checkpoint" and self.repository else self.how
+        """In words: ``as stored``, ``checkpoint ORG/NAME``, ``quantised on load by vllm``."""
+        if self.how == "checkpoint":
+            return f"checkpoint {self.repository}" if self.repository else self.how
+        return "as stored" if self.how == "stored" else f"{self.how} by {self.engine}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +58,12 @@ class Formats:
 
     Attributes:
         weights: Weight format, 16 bit by the dtype's name.
-        weights_source: ``as stored``, ``checkpoint ORG/NAME``, ``quantised on load``, ``dequantised`` or ``as asked``.
+        weights_source: ``as stored``, ``checkpoint ORG/NAME``, ``quantised on load by ENGINE``, ``dequantised`` or
+            ``as asked``.
         checkpoint: Repository of the weights; None where none is on record.
         kv_cache: KV format.
-        kv_cache_source: ``16 bit by default``, ``as the checkpoint asks``, ``the engine's default`` or ``as asked``.
+        kv_cache_source: ``16 bit by default``, ``as the checkpoint asks``, ``the engine's default``, ``as asked``, or
+            ``chosen by the plan``.
     """
 
     weights: str
@@ -73,8 +79,8 @@ def formats_line(formats: Mapping[str, Any]) -> str:
     if len(set(pools.values())) > 1:
         return "; ".join(f"{name}: {line}" for name, line in pools.items())
     source, repository = formats["weights_source"], formats["checkpoint"]
-    if repository and source == "as stored":
-        source = f"{source} in {repository}"
+    if repository and not source.startswith("checkpoint "):
+        source = f"{source} {'in' if source == 'as stored' else 'from'} {repository}"
     kv_source = formats["kv_cache_source"]
     kv = formats["kv_cache"] + ("" if kv_source == "16 bit by default" else f", {kv_source}")
     return f"weights {formats['weights']}, {source}; KV {kv}"
@@ -152,19 +158,20 @@ def formats_available(
 ) -> tuple[AvailableFormat, ...]:
     """Return the weight formats that a model can be served in on a GPU, the stored one first.
 
-    Those of its public checkpoints and, where there is one of 16 bit, those that the engine makes of it; of them what
-    the engine runs and the GPU has arithmetic for.
+    Those of its public checkpoints and, where it is stored in 16 bit, those that the engine makes of that; of them what
+    the engine runs and the GPU has arithmetic for. What is stored in fewer bits is not rounded a second time.
     """
     stored = model.stored
     found = {stored.format: AvailableFormat(format=stored.format, how="stored", repository=stored.repository)}
     for checkpoint in model.checkpoints[1:]:
         public = AvailableFormat(format=checkpoint.format, how="checkpoint", repository=checkpoint.repository)
         found.setdefault(checkpoint.format, public)
-    if any(name in WIDE_FORMATS for name in found):
-        for name in engine.quantises_on_load:
-            found.setdefault(name, AvailableFormat(format=name, how="quantised on load"))
-        for name in engine.quantises_before_loading:
-            found.setdefault(name, AvailableFormat(format=name, how="quantised before loading"))
+    if stored.is_wide:
+        made: list[tuple[WeightFormatName, How]] = [(name, "quantised on load") for name in engine.quantises_on_load]
+        made += [(name, "quantised before loading") for name in engine.quantises_before_loading]
+        for name, how in made:
+            by_engine = AvailableFormat(format=name, how=how, repository=stored.repository, engine=engine.name)
+            found.setdefault(name, by_engine)
     shape = ReplicaShape(hardware=hardware, model=model, engine=engine)
     return tuple(each for each in found.values() if _runs(replace(shape, quantization=each.format)))
 
@@ -184,9 +191,7 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
         shape: The replica, its formats resolved.
         asked_kv_cache: What the scenario says of the KV cache.
     """
-    how = next(
-        (each for each in formats_available(shape.model, shape.engine, shape.hardware) if _is_of(each, shape)), None
-    )
+    how = available_as(shape)
     kv_source = "16 bit by default"
     if asked_kv_cache != "auto":
         kv_source = "as asked"
@@ -194,7 +199,7 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
         kv_source = "as the checkpoint asks"
     elif _keeps_sparse_keys_narrow(shape):
         kv_source = f"{shape.engine.name}'s default for sparse attention"
-    source = "as asked" if how is None else "as stored" if how.how == "stored" else how.label
+    source = "as asked" if how is None else how.label
     if how is None and shape.quantization in WIDE_FORMATS and not shape.model.stored.is_wide:
         source = "dequantised"
     return Formats(
@@ -206,18 +211,37 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
     )
 
 
+def available_as(shape: ReplicaShape) -> AvailableFormat | None:
+    """Return how the weights of a replica can be had in its format; None where they cannot."""
+    there = formats_available(shape.model, shape.engine, shape.hardware)
+    return next((each for each in there if _is_of(each, shape)), None)
+
+
 def _is_of(available: AvailableFormat, shape: ReplicaShape) -> bool:
     asked = shape.quantization
     return available.format == ("none" if asked == shape.model.dtype else asked)
 
 
 def with_stored_format(scenario: Scenario) -> Scenario:
-    """Return a scenario that names the weight format which ``auto`` stands for: where a search starts from."""
+    """Return a scenario that names the weight format which ``auto`` stands for: where a search starts from.
+
+    Pools with a model of their own name that model's.
+    """
     from simserve.profiles.model import load_model
 
-    if scenario.deployment.quantization != "auto":
+    deployment = scenario.deployment
+    if deployment.quantization != "auto":
         return scenario
-    with scenario.blaming("model"):
-        stored = load_model(scenario.model, scenario.folder).stored.format
-    deployment = scenario.deployment.model_copy(update={"quantization": stored})
-    return scenario.model_copy(update={"deployment": deployment})
+
+    def stored(model: str, key: str) -> WeightFormatName:
+        with scenario.blaming(key):
+            return load_model(model, scenario.folder).stored.format
+
+    pools = tuple(
+        pool.model_copy(update={"quantization": stored(pool.model, f"deployment.pools.{number}.model")})
+        if pool.model is not None and pool.quantization is None
+        else pool
+        for number, pool in enumerate(deployment.pools)
+    )
+    named = deployment.model_copy(update={"quantization": stored(scenario.model, "model"), "pools": pools})
+    return scenario.model_copy(update={"deployment": named})

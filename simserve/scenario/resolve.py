@@ -387,6 +387,19 @@ def _plugin(profile: EngineProfile, hardware: HardwareProfile) -> str:
     )
 
 
+def engine_of(scenario: Scenario) -> ResolvedEngine:
+    """Return the engine of a scenario on its GPU, before a number format is resolved.
+
+    Raises:
+        InputError: A profile is missing or invalid, or the engine's version lacks what is asked of it.
+    """
+    with scenario.blaming("deployment.hardware"):
+        hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
+    with scenario.blaming("model"):
+        model = load_model(scenario.model, scenario.folder)
+    return _resolved_engine(scenario, hardware, model)
+
+
 def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> ResolvedEngine:
     deployment = scenario.deployment
     with scenario.blaming("deployment.engine.name"):

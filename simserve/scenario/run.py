@@ -210,6 +210,8 @@ def _replicate(
             finishable = None if first.was_interrupted else find_finishable(resolved, deployment, accelerate=accelerate)
         runs.facts = _with_load(facts, specs, finishable)
         runs.add(first)
+        if shown is not None:
+            shown(len(specs), len(specs))
         while _asks_longer(runs):
             longer = _lengthened(runs)
             specs, first = replicate(deployment, longer, 0, progress=shown, **options)

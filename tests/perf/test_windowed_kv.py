@@ -48,6 +48,34 @@ def test_gpt_oss_makes_two_groups_of_eighteen_layers() -> None:
     assert layout.window_blocks == 9
 
 
+@pytest.mark.parametrize(
+    ("model", "full_bytes", "window_bytes", "layers", "groups"),
+    [
+        # 5 layers of 2 heads of 512 and 25 of 8 of 256: 5 groups of 5 with a window, each two blocks
+        ("gemma-4-26b-a4b", 2 * 2 * 512 * 2, 2 * 8 * 256 * 2, 5, 10),
+        # 9 layers of 4 heads and 39 of 8, keys of 192 and values of 128: 5 groups of 9, each two blocks
+        ("mimo-v2-flash", 4 * 320 * 2, 8 * 320 * 2, 9, 10),
+    ],
+)
+def test_wider_heads_of_a_window_take_several_blocks(
+    model: str, full_bytes: int, window_bytes: int, layers: int, groups: int
+) -> None:
+    """A block of the pool is one of the layers that see everything; those of a window are twice as long."""
+    layout = laid_out(windowed(model, quantization="none"))
+
+    assert window_bytes == 2 * full_bytes
+    assert (layout.full_groups, layout.window_groups) == (1, groups)
+    assert layout.num_blocks == int(10 * GIB // (layers * full_bytes * 16))
+
+
+def test_two_pools_have_the_bytes_of_their_own_heads() -> None:
+    """SGLang: 9 layers of 2,560 B a token and 0.8 x 39 of 5,120 for MiMo-V2-Flash."""
+    layout = laid_out(windowed("mimo-v2-flash", "sglang", "0.5.9", quantization="none"))
+    block = make_shape(model="mimo-v2-flash", engine="sglang", version="0.5.9", quantization="none").engine.block_size
+
+    assert layout.num_blocks == int(10 * GIB // ((9 * 2560 + 0.8 * 39 * 5120) * block))
+
+
 def test_full_length_is_reckoned_as_vllm_does() -> None:
     """8,192 blocks of the layers that see all, and 127 + 8,192 tokens in blocks and one more of the others."""
     layout = laid_out(windowed(max_num_batched_tokens=8192))

@@ -63,7 +63,7 @@ def test_what_is_asked_for_wins() -> None:
     ("asked", "source"),
     [
         ("fp8", "checkpoint RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8"),
-        ("nf4", "quantised on load"),
+        ("nf4", "quantised on load by vllm"),
         ("int3", "as asked"),
         ("bf16", "as stored"),
     ],
@@ -186,9 +186,9 @@ def test_formats_that_can_be_had_are_listed_with_where_they_come_from() -> None:
         "awq-int4": "checkpoint TheBloke/Llama-2-7B-AWQ",
         "gptq-int4": "checkpoint TheBloke/Llama-2-7B-GPTQ",
         "gguf-q4_k_m": "checkpoint TheBloke/Llama-2-7B-GGUF",
-        "fp8": "quantised on load",
-        "nf4": "quantised on load",
-        "int8-wo": "quantised on load",
+        "fp8": "quantised on load by vllm",
+        "nf4": "quantised on load by vllm",
+        "int8-wo": "quantised on load by vllm",
     }
 
 

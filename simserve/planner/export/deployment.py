@@ -18,6 +18,7 @@ from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.fit import check_fit
+from simserve.scenario.formats import with_formats
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import SpeculativeSpec
@@ -203,7 +204,18 @@ class Deployment:
     @property
     def loaded(self) -> Checkpoint:
         """The model's public checkpoint that is loaded: of the simulated format, else the one its name stands for."""
-        return self.model.checkpoint(self.quantization) or self.model.stored
+        return public_checkpoint(self.model, self.quantization)
+
+    @property
+    def is_made_on_load(self) -> bool:
+        """Whether the engine makes the simulated format of the checkpoint that is loaded."""
+        return self.loaded.is_wide and self.quantization in self.engine.quantises_on_load
+
+    @property
+    def kv_of_auto(self) -> str:
+        """KV format that the engine makes of this checkpoint where nothing is said."""
+        shape = self.resolved.shape
+        return with_formats(shape, self.scenario.deployment.quantization, "auto").kv_cache_dtype
 
     @property
     def loaded_bytes(self) -> float:
@@ -235,7 +247,7 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
     engine, model = resolved.shape.engine, resolved.shape.model
     version = engine.requested_version or engine.version
     notes = []
-    loaded = model.checkpoint(resolved.shape.quantization) or model.stored
+    loaded = public_checkpoint(model, resolved.shape.quantization)
     if checkpoint is None and loaded.repository is None:
         notes.append(f"{model.name} has no Hugging Face repository on record: put the path of its weights instead")
     if "scenario" not in engine.sources["version"] and engine.requested_version is None:
@@ -263,6 +275,11 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         notes=notes,
         unsaid=_rare_keys(scenario),
     )
+
+
+def public_checkpoint(model: ModelProfile, quantization: str) -> Checkpoint:
+    """Return the public checkpoint that serves a model in a format: one that holds it, else the stored one."""
+    return model.checkpoint("none" if quantization == model.dtype else quantization) or model.stored
 
 
 def draft_checkpoint(deployment: Deployment, asked: SpeculativeSpec) -> str | None:

@@ -32,7 +32,7 @@ def kv_cache_words(deployment: Deployment, flags: Flags, low_bit: Mapping[str, S
         ScenarioError: The engine's version stores no such KV cache.
     """
     key, asked = "deployment.kv_cache_dtype", deployment.scenario.deployment.kv_cache_dtype
-    if asked in DTYPES and asked != arithmetic_dtype(deployment):
+    if asked in DTYPES and (asked != arithmetic_dtype(deployment) or deployment.kv_of_auto not in DTYPES):
         return flags.render(_KV_FLAG, DTYPES[asked], key=key)
     if asked in DTYPES or asked == "auto":
         return [_KV_FLAG, "auto"] if deployment.is_explicit and flags.has(_KV_FLAG) else []

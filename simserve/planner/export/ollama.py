@@ -70,8 +70,13 @@ def _source(deployment: Deployment) -> str:
     quantization = deployment.quantization
     if not deployment.is_full_precision and quantization not in _QUANTIZE:
         deployment.needs_checkpoint(f"ollama create does not quantise to {quantization}")
-    folder = "./" + deployment.checkpoint.rsplit("/", 1)[-1]
-    deployment.note(f"FROM is a folder: huggingface-cli download {deployment.checkpoint} --local-dir {folder}")
+    stored = deployment.model.stored
+    if not stored.is_wide:
+        deployment.needs_checkpoint(f"it is stored in {stored.format}, and ollama create quantises 16-bit weights only")
+    # Of a public GGUF repository one file would have to be chosen; ollama create makes it of the 16-bit weights.
+    repository = stored.repository or deployment.checkpoint
+    folder = "./" + repository.rsplit("/", 1)[-1]
+    deployment.note(f"FROM is a folder: huggingface-cli download {repository} --local-dir {folder}")
     return folder
 
 

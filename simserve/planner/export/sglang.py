@@ -77,8 +77,14 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
         return []
-    if quantization == deployment.stored_quantization and not deployment.is_own_checkpoint:
+    is_file = quantization.startswith("gguf")
+    if quantization == deployment.stored_quantization and not deployment.is_own_checkpoint and not is_file:
         return []
+    if not is_file and not deployment.is_made_on_load:
+        why = f"SGLang does not quantise to {quantization} while it loads"
+        if not deployment.loaded.is_wide:
+            why = f"it is stored in {deployment.stored_quantization}, and SGLang quantises 16-bit weights only"
+        deployment.needs_checkpoint(why)
     if quantization == "fp8" and "fp8" not in deployment.checkpoint.lower():
         deployment.note(
             "--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8"
@@ -86,7 +92,7 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
         return flags.render("--quantization", "fp8", key=key)
     if quantization in _TORCHAO and not deployment.is_own_checkpoint:
         return flags.render("--torchao-config", _TORCHAO[quantization], key=key)
-    if quantization.startswith("gguf"):
+    if is_file:
         words = flags.render("--quantization", "gguf", key=key)
         if not deployment.checkpoint.endswith(".gguf"):
             raise ScenarioError(
@@ -96,7 +102,6 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
                 remedy="name one: --checkpoint PATH.gguf",
             )
         return ["--load-format", "gguf", *words]
-    deployment.needs_checkpoint(f"SGLang does not quantise to {quantization} while it loads")
     deployment.note(f"{deployment.checkpoint} must hold {quantization} weights; SGLang reads the format from it")
     return []
 

@@ -100,6 +100,14 @@ def _options(deployment: Deployment) -> dict[str, Any]:
             value=asked,
             remedy="it stores auto, fp8",
         )
+    if asked in ("fp16", "bf16") and deployment.kv_of_auto != asked:
+        raise ScenarioError(
+            f"cannot be exported: {deployment.checkpoint} asks for a {deployment.kv_of_auto} KV cache, and "
+            f"{deployment.label} keeps it so",
+            key="deployment.kv_cache_dtype",
+            value=asked,
+            remedy="leave it at auto",
+        )
     if _KV_CACHE[asked] != "auto" or deployment.is_explicit:
         kv_cache["dtype"] = _KV_CACHE[asked]
     if "enable_prefix_caching" in says:
@@ -161,7 +169,7 @@ def _check_weights(deployment: Deployment) -> None:
                 key="deployment.quantization",
                 value=quantization,
             )
-    elif quantization != deployment.model.stored.format or deployment.is_own_checkpoint:
+    elif quantization != deployment.stored_quantization or deployment.is_own_checkpoint:
         deployment.needs_checkpoint("trtllm-serve takes weights as they are stored (ModelOpt makes such checkpoints)")
         deployment.note(
             f"{deployment.checkpoint} must hold {quantization} weights; trtllm-serve reads the format from it"

@@ -96,25 +96,34 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
         return []
+    if quantization.startswith("gguf"):
+        if not flags.has("--quantization", "gguf"):
+            raise ScenarioError(f"cannot be exported: {deployment.label} reads no GGUF", key=key, value=quantization)
+        deployment.needs_checkpoint("vLLM takes one GGUF file, and a repository has many")
     if quantization == deployment.stored_quantization and not deployment.is_own_checkpoint:
         deployment.note(f"{deployment.checkpoint} is stored in {quantization}: no --quantization is needed")
         return []
+    if not deployment.is_made_on_load:
+        deployment.needs_checkpoint(_why_not_made(deployment))
     if quantization == "fp8" and not _names(deployment.checkpoint, "fp8"):
         deployment.note(
             "--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8"
         )
         return flags.render("--quantization", "fp8", key=key)
     if quantization in _FORCED:
-        deployment.needs_checkpoint(f"vLLM does not quantise to {quantization} while it loads")
         return flags.render("--quantization", _FORCED[quantization], key=key)
     online = _ONLINE.get(quantization)
     if online is not None and not deployment.is_own_checkpoint and flags.has("--quantization", online):
         return flags.render("--quantization", online, key=key)
-    if quantization.startswith("gguf") and not flags.has("--quantization", "gguf"):
-        raise ScenarioError(f"cannot be exported: {deployment.label} reads no GGUF", key=key, value=quantization)
-    deployment.needs_checkpoint(f"vLLM does not quantise to {quantization} while it loads")
+    deployment.needs_checkpoint(_why_not_made(deployment))
     deployment.note(f"{deployment.checkpoint} must hold {quantization} weights; vLLM reads the format from it")
     return []
+
+
+def _why_not_made(deployment: Deployment) -> str:
+    if not deployment.loaded.is_wide:
+        return f"it is stored in {deployment.stored_quantization}, and vLLM quantises 16-bit weights only"
+    return f"vLLM does not quantise to {deployment.quantization} while it loads"
 
 
 def _names(checkpoint: str, text: str) -> bool:

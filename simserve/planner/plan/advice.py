@@ -8,8 +8,11 @@ from typing import Any
 
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
+from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, kv_of_auto, searched_formats
 from simserve.planner.space.space import Space
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.scenario.deployment_spec import DeploymentSpec
+from simserve.scenario.features import lack_of
 from simserve.scenario.schema import Scenario
 
 MOST_TENSOR_PARALLEL = 16
@@ -32,11 +35,6 @@ class Lever:
 
 
 LEVERS = (
-    Lever("quantise", "16-bit weights", (("deployment.quantization", "none"),)),
-    Lever("quantise", "FP8 weights", (("deployment.quantization", "fp8"),)),
-    Lever("quantise", "4-bit weights", (("deployment.quantization", "awq-int4"),)),
-    Lever("quantise_kv", "16-bit KV cache", (("deployment.kv_cache_dtype", "auto"),)),
-    Lever("quantise_kv", "FP8 KV cache", (("deployment.kv_cache_dtype", "fp8"),)),
     Lever("batch", "one request at a time", (("deployment.engine.max_num_seqs", 1),)),
     Lever("batch", "8 requests at a time", (("deployment.engine.max_num_seqs", 8),)),
     Lever("chunk", "whole prompts", (("deployment.engine.enable_chunked_prefill", False),)),
@@ -44,7 +42,7 @@ LEVERS = (
     Lever("shard", "half the tensor parallel size", (("deployment.tensor_parallel_size", 0.5),)),
     Lever("shard", "twice the tensor parallel size", (("deployment.tensor_parallel_size", 2),)),
 )
-"""What is moved, one at a time; sizes are factors on what the plan has."""
+"""What is moved beside number formats, one at a time; sizes are factors on what the plan has."""
 
 _FACTORS = ("deployment.tensor_parallel_size",)
 
@@ -57,6 +55,21 @@ def levers_of(fleet: Fleet, levers: Sequence[Lever]) -> Iterator[tuple[Lever, Ov
         if any(changes[key] is None for key in _FACTORS if key in changes) or _is_there(there.deployment, changes):
             continue
         yield lever, {**fleet.overrides, **changes}
+
+
+def format_levers(scenario: Scenario) -> Iterator[Lever]:
+    """Yield the weight formats that a deployment's model can be had in, each with where from, and its KV formats."""
+    found = searched_formats(scenario)
+    for each in found.weights:
+        name = "16-bit" if each.format in WIDE_FORMATS else each.format
+        yield Lever("quantise", f"{name} weights, {each.label}", ((WEIGHTS_KEY, each.format),))
+    own = kv_of_auto(scenario)
+    for kept in found.kv_cache:
+        if kept != "auto" and lack_of(scenario, f"kv_cache_{kept}") is not None:
+            continue
+        cache = own if kept == "auto" else kept
+        label = "16-bit KV cache" if cache in WIDE_FORMATS else f"{cache} KV cache"
+        yield Lever("quantise_kv", label, ((KV_KEY, kept),))
 
 
 def option_levers(fleet: Fleet, space: Space) -> Iterator[tuple[Lever, Overrides]]:

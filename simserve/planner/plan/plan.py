@@ -13,7 +13,7 @@ from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
 from simserve.planner.overrides import with_overrides
-from simserve.planner.plan.advice import LEVERS, Lever, levers_of, option_levers
+from simserve.planner.plan.advice import LEVERS, Lever, format_levers, levers_of, option_levers
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import (
     Fleet,
@@ -299,7 +299,8 @@ class _Planning:
         for _, _, changed in changes:
             tasks.append((resized_or_refused, (with_room(plain, changed),)))
         space = next(each for each, group in zip(spaces, found.groups, strict=True) if group is found.group)
-        levers = [*levers_of(fleet, LEVERS), *option_levers(fleet, space)]
+        formats = format_levers(with_overrides(fleet.scenario, fleet.overrides))
+        levers = [*levers_of(fleet, [*formats, *LEVERS]), *option_levers(fleet, space)]
         for _, overrides in levers:
             tasks.append((resized_or_refused, (replace(fleet, overrides=overrides),)))
         for space, overrides in front_candidates(found.groups, spaces, self.goal):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.overrides import Overrides
-from simserve.planner.plan.advice import Lever, levers_of, option_levers
+from simserve.planner.plan.advice import Lever, format_levers, levers_of, option_levers
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.search.trial import try_fleet
 from simserve.planner.space.space import Space
@@ -19,12 +19,8 @@ SATURATING_REQUESTS = 400
 SINGLE_LEVERS = (
     Lever("batch", "256 requests at a time", (("deployment.engine.max_num_seqs", 256),)),
     Lever("batch", "1,024 requests at a time", (("deployment.engine.max_num_seqs", 1024),)),
-    Lever("quantise", "FP8 weights", (("deployment.quantization", "fp8"),)),
-    Lever("quantise", "INT8 weights", (("deployment.quantization", "int8"),)),
-    Lever("quantise", "4-bit weights", (("deployment.quantization", "awq-int4"),)),
-    Lever("quantise_kv", "FP8 KV cache", (("deployment.kv_cache_dtype", "fp8"),)),
 )
-"""What is changed, one at a time, on the GPUs that are there."""
+"""What is changed beside number formats, one at a time, on the GPUs that are there."""
 
 _OF_REPLICA = (
     "hardware",
@@ -85,7 +81,8 @@ def single_changes(scenario: Scenario, space: Space) -> tuple[float | None, list
 
 
 def _changes(full: Scenario, space: Space) -> Iterator[tuple[Lever, Overrides]]:
-    yield from levers_of(Fleet(scenario=full, overrides={}, replicas=1), SINGLE_LEVERS)
+    levers = [*SINGLE_LEVERS, *format_levers(full)]
+    yield from levers_of(Fleet(scenario=full, overrides={}, replicas=1), levers)
     for lever, overrides in option_levers(Fleet(scenario=full, overrides=space.plain, replicas=1), space):
         if lever.name == "speculate" and full.deployment.speculative is None:
             yield lever, {"deployment.speculative": overrides["deployment.speculative"]}

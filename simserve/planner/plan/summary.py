@@ -82,7 +82,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
     changes = plain(deployed_overrides(found.scenario, member.overrides, bought))
     return {
         "label": describe(there),
-        "formats": resolve(there).formats,
+        "formats": _formats(found, there),
         "hardware": there.deployment.hardware,
         "deployment": there.as_mapping()["deployment"],
         "overrides": changes,
@@ -116,6 +116,16 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "spot": _spot(found, there, trial.mean_gpus * share),
         "arithmetic": list(_arithmetic(found, member, trial)),
     }
+
+
+def _formats(found: Findings, there: Scenario) -> dict[str, Any]:
+    """Return the formats of the plan; of a KV format that the scenario does not name, that the plan chose it."""
+    formats = resolve(there).formats
+    if there.deployment.kv_cache_dtype != found.scenario.deployment.kv_cache_dtype:
+        for each in (formats, *formats["pools"].values()):
+            if each["kv_cache_source"] == "as asked":
+                each["kv_cache_source"] = "chosen by the plan"
+    return formats
 
 
 def _assumed(found: Findings, there: Scenario) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from simserve.errors import InputError, UsageError
 from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.space.choices import Choice, Setting
+from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, SearchedFormats, searched_formats
 from simserve.planner.space.makeup import REPLICAS_KEY
 from simserve.planner.space.options import options_of
 from simserve.planner.space.traffic import Traffic
@@ -24,7 +25,6 @@ from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.features import lack_of
-from simserve.scenario.formats import formats_available
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -49,10 +49,6 @@ PIPELINE_SIZES = (1, 2, 4)
 DATA_SIZES = (1, 2, 4, 8)
 SEATS = (64, 256, 1024)
 TOKEN_BUDGETS = (2048, 8192, 16384)
-NATIVE_FORMATS = (("fp8", "fp8"), ("int8", "int8"))
-"""Weight formats that multiply in 8 bit, each with the arithmetic that a GPU must have for it."""
-FOUR_BIT_FORMATS = ("awq-int4", "gptq-int4", "int4", "mxfp4", "nvfp4")
-"""4-bit formats of the search: those of published checkpoints."""
 FEWEST_BITS = 4.0
 
 
@@ -107,17 +103,19 @@ def _data_parallel_sizes(context: Context) -> Sequence[int]:
 
 
 def _formats(context: Context) -> Sequence[str]:
-    """Return the formats that the model can be had in: the stored one, one that multiplies in 8 bit, one of 4 bit."""
-    there = formats_available(context.model, context.engine, context.hardware)
-    peaks = context.hardware.supported_dtypes
-    # One 8-bit format is enough: FP8 where the GPU has it, as its checkpoints lose least.
-    native = [each.format for name, dtype in NATIVE_FORMATS for each in there if each.format == name and dtype in peaks]
-    four_bit = [each.format for each in there if each.how == "checkpoint" and each.format in FOUR_BIT_FORMATS]
-    return [*(each.format for each in there if each.how == "stored"), *native[:1], *four_bit[:1]]
+    return [each.format for each in _searched(context).weights]
 
 
 def _kv_formats(context: Context) -> Sequence[str]:
-    return ("auto", "fp8") if "fp8" in context.hardware.supported_dtypes else ("auto",)
+    return _searched(context).kv_cache
+
+
+def _searched(context: Context) -> SearchedFormats:
+    """Return the formats worth a look; none but the scenario's own where the engine is none for the GPU."""
+    try:
+        return searched_formats(context.scenario)
+    except InputError:
+        return SearchedFormats(weights=(), kv_cache=("auto",), why_no_weights="")
 
 
 DIMENSIONS = (
@@ -125,8 +123,8 @@ DIMENSIONS = (
     Dimension(PIPELINE_KEY, "shape", lambda _: PIPELINE_SIZES),
     Dimension(DATA_KEY, "shape", _data_parallel_sizes, "data_parallel_attention", "data_parallel"),
     Dimension("deployment.enable_expert_parallel", "shape", _expert_parallel, "expert_parallel", "expert_parallel"),
-    Dimension("deployment.quantization", "shape", _formats),
-    Dimension("deployment.kv_cache_dtype", "shape", _kv_formats, "kv_cache_fp8", "quantise_kv"),
+    Dimension(WEIGHTS_KEY, "shape", _formats),
+    Dimension(KV_KEY, "shape", _kv_formats, "kv_cache_fp8", "quantise_kv"),
     Dimension("deployment.engine.max_num_seqs", "knob", lambda _: SEATS),
     Dimension("deployment.engine.max_num_batched_tokens", "knob", lambda _: TOKEN_BUDGETS),
     Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False), "chunked_prefill", "chunk"),
@@ -316,6 +314,9 @@ def space_on(
         values[option.name], own[option.name] = option.choices, option.choices[option.own]
         kinds[option.name] = "option"
         own |= {key: value_of(there, key) for choice in option.choices for key in choice.changes}
+    why_no_format = "" if WEIGHTS_KEY in own_choices else _searched(context).why_no_weights
+    if why_no_format:
+        lacking["quantise"] = why_no_format
     return Space(
         scenario=there,
         dimensions=values,

@@ -280,6 +280,7 @@ def test_what_is_promised_lies_just_below_m_d_1() -> None:
     assert found.num_requests >= 30_000
 
 
+@pytest.mark.slow
 def test_seeds_that_the_search_has_not_seen_hold_at_what_is_promised() -> None:
     """Twenty other draws, of the trial's own length; at the mean capacity about half of them do not."""
     probe = queue_probe(fixed_steps(256), max_num_seqs=1, ttft=1.5 + STEP)
@@ -294,6 +295,7 @@ def test_seeds_that_the_search_has_not_seen_hold_at_what_is_promised() -> None:
     assert sum(at_mean) <= 17
 
 
+@pytest.mark.slow
 def test_no_load_near_what_can_be_finished_is_tried_but_for_the_curve() -> None:
     """A TTFT that is hardly ever missed: the load ratio is the limit, and the interval reaches up to it."""
     tried: list[tuple[float, int]] = []

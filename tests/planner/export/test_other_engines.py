@@ -181,7 +181,7 @@ def test_trtllm_says_the_rest_in_its_options_file() -> None:
 def test_trtllm_refusals() -> None:
     """Versions that serve built engines, weights in another format, KV that it does not store."""
     assert "trtllm-build has made" in refusal("trtllm", version="0.14")
-    assert "takes weights as they are stored" in refusal("trtllm", "deployment.quantization=fp8")
+    assert "takes weights as they are stored" in refusal("trtllm", "deployment.quantization=int8-wo")
     assert "no flag for the dtype" in refusal("trtllm", "deployment.quantization=fp16")
     assert "versions with it: 0.5 to before 1.0" in refusal("trtllm", "deployment.kv_cache_dtype=int8")
     assert "--checkpoint" not in exported("trtllm", "deployment.quantization=fp8", checkpoint="nvidia/x-FP8").line

@@ -1,0 +1,127 @@
+"""Number formats that a search may set: what the model can be had in, and what the engine keeps a KV cache in.
+
+Offers nothing that no public checkpoint holds and the engine does not make itself. Simulates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from simserve.errors import InputError
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles.hardware import load_hardware
+from simserve.profiles.model import load_model
+from simserve.scenario.formats import AvailableFormat, formats_available, with_formats
+from simserve.scenario.resolve import engine_of, replica_shape
+from simserve.scenario.schema import Scenario
+
+WEIGHTS_KEY = "deployment.quantization"
+KV_KEY = "deployment.kv_cache_dtype"
+NATIVE_FORMATS = (("fp8", "fp8"), ("int8", "int8"))
+"""Weight formats that multiply in 8 bit, each with the arithmetic that a GPU must have for it."""
+FOUR_BIT_FORMATS = ("awq-int4", "gptq-int4", "int4", "mxfp4", "nvfp4")
+"""4-bit formats of the search: those of published checkpoints."""
+FILE_FORMATS = ("gguf-q8_0", "gguf-q4_k_m")
+"""Formats of the search for engines whose own tool makes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedFormats:
+    """Formats of a deployment that are worth a look.
+
+    Attributes:
+        weights: Weight formats, the stored one first where it runs.
+        kv_cache: KV formats, ``auto`` first.
+        why_no_weights: Why there is no weight format but the stored one; "": there is.
+    """
+
+    weights: tuple[AvailableFormat, ...]
+    kv_cache: tuple[str, ...]
+    why_no_weights: str
+
+
+def searched_formats(scenario: Scenario) -> SearchedFormats:
+    """Return the formats worth a look: as stored, one that multiplies in 8 bit, one of 4 bit; and those of KV.
+
+    Of pools, what all of them can have that take their weight format from the deployment; none where each has its own.
+
+    Raises:
+        InputError: A profile is missing, or the engine is none for the GPU.
+    """
+    parts = list(_parts(scenario))
+    if not parts:
+        return SearchedFormats(weights=(), kv_cache=("auto",), why_no_weights="every pool has a format of its own")
+    there = formats_available(parts[0].model, parts[0].engine, parts[0].hardware)
+    for part in parts[1:]:
+        also = {each.format for each in formats_available(part.model, part.engine, part.hardware)}
+        there = tuple(each for each in there if each.format in also)
+    found = _worth_a_look(there, parts)
+    is_alone = all(each.how == "stored" for each in found)
+    return SearchedFormats(
+        weights=found,
+        kv_cache=_kv_formats(found, parts),
+        why_no_weights=_why_alone(parts[0]) if is_alone else "",
+    )
+
+
+def _parts(scenario: Scenario) -> Iterator[ReplicaShape]:
+    """Yield a replica of each part of a deployment that takes its weight format from it, no format chosen yet."""
+    deployment = scenario.deployment
+    pools = [pool for pool in deployment.pools if pool.quantization is None]
+    named = [(deployment.of_pool(pool), pool.model or scenario.model) for pool in pools]
+    for part, model in named or ([] if deployment.pools else [(deployment, scenario.model)]):
+        plain = part.model_copy(update={"quantization": "auto", "kv_cache_dtype": "auto", "pools": ()})
+        there = scenario.model_copy(update={"deployment": plain, "model": model})
+        yield ReplicaShape(
+            hardware=load_hardware(plain.hardware, scenario.folder),
+            model=load_model(model, scenario.folder),
+            engine=engine_of(there),
+        )
+
+
+def _worth_a_look(there: Sequence[AvailableFormat], parts: Sequence[ReplicaShape]) -> tuple[AvailableFormat, ...]:
+    stored = [each for each in there if each.how == "stored"]
+    others = [each for each in there if each.how != "stored"]
+    # One 8-bit format is enough: FP8 where the GPUs have it, as its checkpoints lose least.
+    native = [
+        each
+        for name, dtype in NATIVE_FORMATS
+        for each in there
+        if each.format == name and all(dtype in part.hardware.supported_dtypes for part in parts)
+    ]
+    four_bit = [each for each in others if each.how == "checkpoint" and each.format in FOUR_BIT_FORMATS]
+    made = parts[0].engine.quantises_before_loading
+    files = [each for each in others if each.format in FILE_FORMATS and each.format in made]
+    return tuple(dict.fromkeys([*stored, *native[:1], *four_bit[:1], *files]))
+
+
+def _kv_formats(weights: Sequence[AvailableFormat], parts: Sequence[ReplicaShape]) -> tuple[str, ...]:
+    """Return ``auto``, and ``fp8`` where the GPUs have it and ``auto`` is not that already in every format."""
+    if any("fp8" not in part.hardware.supported_dtypes for part in parts):
+        return ("auto",)
+    kept = {with_formats(part, each.format, "auto").kv_cache_dtype for part in parts for each in weights}
+    return ("auto",) if kept == {"fp8"} else ("auto", "fp8")
+
+
+def _why_alone(part: ReplicaShape) -> str:
+    """Return why nothing but the stored format is there."""
+    model, engine = part.model, part.engine.name
+    stored = "16 bit" if model.stored.is_wide else model.stored.format
+    public = [each.format for each in model.checkpoints[1:] if not each.is_wide]
+    if public:
+        which = f"{engine} on {part.hardware.name} runs none of its other checkpoints ({', '.join(public)})"
+    else:
+        which = "no checkpoint of another low-bit format is on record"
+    if model.stored.is_wide:
+        return f"{model.name} is stored in {stored}, {which}, and {engine} makes no other that this GPU multiplies in"
+    return f"{model.name} is stored in {stored}, and {which}"
+
+
+def kv_of_auto(scenario: Scenario) -> str | None:
+    """Return the KV format that ``auto`` stands for in a deployment; None where it does not run."""
+    deployment = scenario.deployment.model_copy(update={"kv_cache_dtype": "auto"})
+    try:
+        return replica_shape(scenario.model_copy(update={"deployment": deployment})).kv_cache_dtype
+    except InputError:
+        return None

@@ -1,0 +1,154 @@
+"""Formats of a search: what public checkpoints hold or the engine makes, and nothing that the export refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simserve.errors import InfeasibleError, InputError
+from simserve.planner.export.export import ENGINES, Export, export
+from simserve.planner.plan.advice import format_levers
+from simserve.planner.space.formats import kv_of_auto, searched_formats
+from simserve.planner.space.space import space_on
+from simserve.planner.space.traffic import traffic_of
+from simserve.profiles import catalog
+from simserve.profiles.model import load_model
+from simserve.scenario.formats import with_stored_format
+from simserve.scenario.resolve import engine_of
+from simserve.scenario.schema import Scenario
+from tests.scenario.builders import make_scenario
+
+H100, H200, B200 = "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb"
+_SIZES = ((1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4))
+"""Tensor and pipeline sizes, until the weights fit."""
+
+
+def deployed(model: str, hardware: str = H100, engine: str = "vllm", **deployment: Any) -> Scenario:
+    """Return a scenario of a model in the newest version of an engine."""
+    length = min(2048, load_model(model).max_position_embeddings)
+    settings = {"name": engine, "max_model_len": length}
+    return make_scenario(model=model, deployment={"hardware": hardware, "engine": settings, **deployment})
+
+
+def weights(scenario: Scenario) -> dict[str, str]:
+    """Return format -> where it comes from."""
+    return {each.format: each.label for each in searched_formats(scenario).weights}
+
+
+def exported(model: str, hardware: str, target: str, **formats: str) -> Export:
+    """Return the export on the fewest GPUs that hold the model."""
+    for tensor, stages in _SIZES:
+        sizes = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
+        try:
+            return export(deployed(model, hardware, ENGINES[target], **sizes, **formats), target)
+        except InfeasibleError as error:
+            refusal: InputError = error
+        except InputError as error:
+            if "divi" not in str(error) and "head" not in str(error):
+                raise
+            refusal = error
+    raise refusal
+
+
+def candidates(models: list[str], hardware: str, target: str) -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield model, weight format, KV format and repository of everything that a search may set."""
+    for model in models:
+        found = searched_formats(deployed(model, hardware, ENGINES[target]))
+        for each in found.weights:
+            for kv_cache in found.kv_cache:
+                yield model, each.format, kv_cache, each.repository
+
+
+def check_exports(models: list[str], hardware: str, target: str) -> int:
+    """Insist that everything a search may set is exported with its checkpoint; returns how many there were."""
+    count = 0
+    for model, quantization, kv_cache, repository in candidates(models, hardware, target):
+        command = exported(model, hardware, target, quantization=quantization, kv_cache_dtype=kv_cache).command
+        assert repository is None or repository in command, (model, quantization, command)
+        count += 1
+    return count
+
+
+def test_a_search_names_where_each_format_comes_from() -> None:
+    """As stored, another public checkpoint, or made by the engine while it loads."""
+    assert weights(deployed("llama-3.1-70b")) == {
+        "none": "as stored",
+        "fp8": f"checkpoint {repository_of('llama-3.1-70b', 'fp8')}",
+        "awq-int4": f"checkpoint {repository_of('llama-3.1-70b', 'awq-int4')}",
+    }
+    assert weights(deployed("llama-2-7b"))["fp8"] == "quantised on load by vllm"
+    assert weights(deployed("llama-2-7b", engine="llama.cpp"))["gguf-q8_0"] == "quantised before loading by llama.cpp"
+
+
+def repository_of(model: str, quantization: str) -> str | None:
+    """Return the public checkpoint of a format."""
+    found = load_model(model).checkpoint(quantization)
+    return None if found is None else found.repository
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_gpt_oss_is_searched_as_it_is_stored_alone(engine: str) -> None:
+    """MXFP4 and nothing else, with the reason; its BF16 copies are no original to round again."""
+    found = searched_formats(deployed("gpt-oss-120b", engine=engine))
+
+    assert [each.format for each in found.weights] == ["mxfp4"]
+    assert (
+        found.why_no_weights
+        == "gpt-oss-120b is stored in mxfp4, and no checkpoint of another low-bit format is on record"
+    )
+
+
+def test_a_search_says_why_there_is_no_other_format() -> None:
+    """Among what was not searched, unless the user chose the formats."""
+    scenario = with_stored_format(deployed("gpt-oss-120b"))
+
+    def left_out(**choices: list[str]) -> list[str]:
+        asked = {f"deployment.{key}": values for key, values in choices.items()}
+        return list(space_on(scenario, H100, {}, asked, engine_of(scenario), traffic_of(scenario)).left_out)
+
+    assert "quantise" in left_out()
+    assert "quantise" not in left_out(quantization=["mxfp4"])
+
+
+def test_kv_formats_start_from_what_auto_stands_for() -> None:
+    """NVIDIA's FP8 checkpoints hold FP8 KV under TensorRT-LLM; then there is no other to offer."""
+    kept = {"tensor_parallel_size": 8}
+    assert kv_of_auto(deployed("gpt-oss-120b")) == "bf16"
+    assert searched_formats(deployed("gpt-oss-120b")).kv_cache == ("auto", "fp8")
+    narrow = deployed("nvidia/Llama-3.1-405B-Instruct-FP8", H200, "tensorrt-llm", **kept)
+    assert kv_of_auto(narrow) == "fp8"
+
+
+def test_pools_share_formats_that_all_of_them_run() -> None:
+    """A100s multiply in no FP8; a pool with a model of its own names that model's stored format."""
+    pools = [{"name": "a", "replicas": 1}, {"name": "b", "replicas": 1, "hardware": "a100-sxm-80gb"}]
+    other = {"name": "c", "replicas": 1, "model": "gpt-oss-20b"}
+    alike = deployed("llama-3.1-8b", pools=pools[:1])
+    mixed = with_stored_format(deployed("llama-3.1-8b", pools=[*pools, other]))
+
+    assert "fp8" in weights(alike)
+    assert "fp8" not in weights(mixed)
+    assert [pool.quantization for pool in mixed.deployment.pools] == [None, None, "mxfp4"]
+
+
+def test_levers_are_formats_that_can_be_had() -> None:
+    """Advice measures nothing that no checkpoint holds."""
+    labels = [each.label for each in format_levers(with_stored_format(deployed("gpt-oss-20b")))]
+
+    assert labels == ["mxfp4 weights, as stored", "16-bit KV cache", "fp8 KV cache"]
+
+
+@pytest.mark.parametrize("target", ["vllm", "sglang", "trtllm"])
+def test_what_a_search_may_set_is_exported_with_its_checkpoint(target: str) -> None:
+    """A model of each kind: 16-bit, MXFP4, FP8."""
+    assert check_exports(["llama-3.1-8b", "gpt-oss-20b", "qwen3-30b-a3b"], H100, target) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("hardware", [H200, B200])
+def test_no_search_may_set_what_export_refuses(target: str, hardware: str) -> None:
+    """Every model of the catalogue in every format of a search, in the newest version of each engine."""
+    assert check_exports(list(catalog.names("model")), hardware, target) > 100
