@@ -142,9 +142,7 @@ def _request_tokens(specs: RequestSpecs) -> NDArray[np.int64]:
 
 
 def remedies(resolved: ResolvedScenario) -> list[str]:
-    """Return changes of one key that make the deployment fit, as ``KEY=VALUE``: of each kind the mildest.
-
-    Those that cost least come first.
+    """Return changes of one key that make the deployment fit, as ``KEY=VALUE``: the mildest of each, cheapest first.
 
     Length, seats and token budget, share of the memory, layers on the CPU, a smaller format that there is a checkpoint
     of or that the engine makes, more GPUs.

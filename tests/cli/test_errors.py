@@ -138,7 +138,8 @@ def test_a_model_that_does_not_fit_is_3_with_json(simserve: Simserve, small: str
     assert answer["fits"] is False
     assert answer["what_fits"]
     assert "141.1 GB" in outcome.error_line
-    assert "what fits: --set deployment.tensor_parallel_size=" in outcome.error_line
+    assert "what fits: --set deployment." in outcome.error_line
+    assert "--set deployment.tensor_parallel_size=2" in outcome.error_line
     assert_nothing_is_written("small.yaml")
 
 

@@ -245,10 +245,10 @@ def test_gpt_oss_runs_on_one_gpu_as_it_is_stored(simserve: Simserve) -> None:
     traffic = {"--rate": "1", "--prompt-tokens": "1000", "--output-tokens": "200", "--num-requests": "100"}
     words = [word for pair in traffic.items() for word in pair]
 
-    result = simserve("run", "--model", "gpt-oss-120b", "--hardware", "h100-sxm-80gb", *words, "--json")
+    outcome = simserve("run", "--model", "gpt-oss-120b", "--hardware", "h100-sxm-80gb", *words, "--json")
 
-    assert result.exit_code == 0
-    answer = json.loads(result.stdout)
+    assert outcome.code == 0
+    answer = json.loads(outcome.stdout)
     assert answer["simserve"]["formats"]["weights"] == "mxfp4"
     assert 5.0 < answer["median_tpot_ms"] < 6.5
     assert answer["simserve"]["warnings"][0].startswith("max_model_len 118,112 of 131,072: the longest that fits")

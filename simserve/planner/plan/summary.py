@@ -15,6 +15,7 @@ from simserve.planner.plan.words import command, counted, describe
 from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
 from simserve.planner.search.words import plain
+from simserve.scenario.fit import leading_warnings
 from simserve.scenario.objective import objective_mapping
 from simserve.scenario.resolve import assumed_architectures, resolve
 from simserve.scenario.schema import Scenario
@@ -35,7 +36,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
     """
     best = _best(found)
     return {
-        "warnings": assumed_architectures(found.scenario),
+        "warnings": _warnings(found),
         "feasible": best is not None,
         "scenario": found.scenario.name,
         "seed": found.scenario.run.seed,
@@ -56,6 +57,13 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "single_changes": _singles(found),
         "search": _search(found),
     }
+
+
+def _warnings(found: Findings) -> list[str]:
+    """Return what leads the answer: assumed architectures, and what of the best deployment fits only with less."""
+    if found.member is None:
+        return assumed_architectures(found.scenario)
+    return leading_warnings(deployed(found.scenario, found.member.overrides, 1))
 
 
 def _best(found: Findings) -> dict[str, Any] | None:

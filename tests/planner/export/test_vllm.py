@@ -314,3 +314,13 @@ def test_a_length_beyond_the_model_is_allowed_by_its_variable() -> None:
 
     assert command(*shape, "deployment.engine.max_model_len=8192").startswith("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm")
     assert "ALLOW_LONG" not in command(*shape, "deployment.engine.max_model_len=4096")
+
+
+def test_a_context_that_was_cut_is_in_the_command() -> None:
+    """vLLM would not start at the model's own length; the note says why."""
+    scenario = make_scenario(["deployment.engine.version='0.20.2'"], model="gpt-oss-120b")
+
+    written = export(scenario, "vllm")
+
+    length = written.command[written.command.index("--max-model-len") + 1]
+    assert any(note.startswith(f"max_model_len {int(length):,} of 131,072: the longest") for note in written.notes)

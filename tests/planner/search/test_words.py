@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from simserve.planner.search.words import context_shortage
+from simserve.planner.search.words import context_shortage, shortage
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.workload.generate import generate
+from tests.scenario.builders import make_scenario
 
 
 def shortage_of(prompt_tokens: int, **engine: object) -> str | None:
@@ -36,3 +37,12 @@ def test_requests_longer_than_a_context_cut_to_the_kv_cache_do_not_fit() -> None
     assert found.startswith("does not fit: KV memory for ")
     assert found.endswith(" of the 30,100 tokens of one request")
     assert shortage_of(30_000, max_model_len=16_384) is None
+
+
+def test_a_small_shortage_is_no_candidate() -> None:
+    """A run simulates gpt-oss-120b on one H100 at vLLM 0.11's defaults with a warning; a plan does not recommend it."""
+    scenario = make_scenario(["deployment.engine.version='0.11'"], model="gpt-oss-120b")
+
+    reason = shortage(resolve(scenario))
+
+    assert reason == "does not quite fit: 866 MB lack on each GPU"
