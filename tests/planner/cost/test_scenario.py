@@ -12,6 +12,7 @@ from simserve.metrics.result import RunResult
 from simserve.planner import load_curve
 from simserve.planner.cost.cost import cost_summary
 from simserve.planner.cost.daily import PEAK_TO_MEAN
+from simserve.scenario.finishable import Finishable
 from simserve.scenario.pricing_spec import PricingSpec
 from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
@@ -34,10 +35,10 @@ def _runs_are_shared() -> Iterator[None]:
     """Simulate each load of each deployment once: what is tested here is what its dollars come to."""
     real = load_curve.run
 
-    def once(scenario: Scenario) -> RunResult:
+    def once(scenario: Scenario, **search: Finishable) -> RunResult:
         key = scenario.model_copy(update={"pricing": PricingSpec(gpu_hour_usd=1.0)}).hash
         if key not in _RUNS:
-            _RUNS[key] = real(scenario)
+            _RUNS[key] = real(scenario, **search)
         return _RUNS[key]
 
     with pytest.MonkeyPatch.context() as patch:
