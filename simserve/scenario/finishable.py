@@ -53,6 +53,8 @@ know it better than batches show: in 24 draws of three scenarios 1.5 % stood for
 MORE_THROUGHPUT = 1.01
 """Times the throughput with fewer clients up to which more clients bring nothing."""
 NUM_BATCHES = 20
+AT_ONCE = 1e-6
+"""Seconds of an answer, and of a token, of an API that keeps no client waiting."""
 PEAK_SECONDS = 300.0
 """Of varying rates the highest five minutes count beside the mean."""
 
@@ -233,12 +235,16 @@ def _relaxed(scenario: Scenario, deployment: Deployment) -> tuple[Deployment, fl
 
 
 def _only_always(control: Control) -> OverflowSpec | None:
-    """Return the API where some requests go to it whatever the replicas do, with nothing that depends on these."""
+    """Return the API where some requests go to it whatever the replicas do, answering at once so that no client waits.
+
+    How many it takes does not depend on the replicas, and what it takes is not what they can finish.
+    """
     api = control.overflow
     if api is None or not (api.always or control.routing.rules):
         return None
     limits = ("max_queue", "above_rate", "requests_per_minute", "tokens_per_minute", "when_limited")
-    return api.model_copy(update=dict.fromkeys(limits))
+    at_once = {"ttft": AT_ONCE, "ttft_cv": 0.0, "tokens_per_second": 1 / AT_ONCE, "tokens_per_second_cv": 0.0}
+    return api.model_copy(update=dict.fromkeys(limits) | at_once)
 
 
 def _shares_prefixes(scenario: Scenario, deployment: Deployment) -> bool:

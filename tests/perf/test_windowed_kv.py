@@ -234,7 +234,10 @@ def test_the_full_context_of_gpt_oss_fits_where_windows_are_kept() -> None:
 
 def test_sglang_cuts_the_context_to_what_its_pools_hold() -> None:
     """The longest request is what the pool of the layers that see everything holds."""
-    shape = with_room_for_context(windowed(engine="sglang", version="0.5.9"))
+    shape = with_room_for_context(
+        windowed(engine="sglang", version="0.5.9"),
+        lambda length: windowed(engine="sglang", version="0.5.9", max_model_len=length),
+    )
     plan = plan_memory(shape)
 
     assert plan.windows is not None
