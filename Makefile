@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow lint format check bench clean
+.PHONY: help run kernel test test-slow lint format check bench clean
 
 help:
 	@echo "make run     simulate scenarios/chatbot.yaml and leave the report under results/"
@@ -30,10 +30,14 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml
 run: $(VENV)/.installed
 	$(BIN)/simserve run scenarios/chatbot.yaml
 
-test: $(VENV)/.installed-dev
+# Compiled once, and kept: searches of the tests run on it.
+kernel: $(VENV)/.installed-dev
+	@$(BIN)/python -c 'from simserve.engine.compiled.loader import load_kernel; load_kernel()'
+
+test: kernel
 	$(BIN)/pytest -n auto
 
-test-slow: $(VENV)/.installed-dev
+test-slow: kernel
 	$(BIN)/pytest -n auto -m slow
 
 lint: $(VENV)/.installed-dev
