@@ -27,7 +27,9 @@ def told(base: float, variant: float, width: float = 1.0) -> str:
     own = Difference(mean=change, low=change - width, high=change + width, base=base, variant=variant)
     differences = {**dict.fromkeys(FIGURES, same), "p99_itl_ms": own}
     comparison: Any = SimpleNamespace(
-        base=SimpleNamespace(summaries=[{}, {}]), variants=[SimpleNamespace(name="new", differences=differences)]
+        summary={"warnings": []},
+        base=SimpleNamespace(summaries=[{}, {}]),
+        variants=[SimpleNamespace(name="new", differences=differences)],
     )
     return comparison_lines(comparison)[0]
 
