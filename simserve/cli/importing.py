@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json
-from simserve.documents import read_text
 from simserve.errors import ScenarioError, UsageError
 
 if TYPE_CHECKING:
@@ -213,6 +212,8 @@ def _text_of(command: str) -> str:
         is_file = False
     if not is_file:
         return command
+    from simserve.documents import read_text
+
     return read_text(path, ScenarioError)
 
 

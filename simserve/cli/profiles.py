@@ -90,9 +90,10 @@ def gpus(
             )
             for row in rows
         ],
-        "16-bit, fp8, fp4: dense peaks, TFLOP/s. USD/h: on demand at specialised clouds, fitted, and\n"
-        "the date of the newest price; --offers lists all. Short names (h100, b300, m4-max)\n"
-        "and a Mac's other memory sizes (m4-max-64gb) mean these too; --json lists them.",
+        "16-bit, fp8, fp4: dense peaks, TFLOP/s. USD/h: on demand at specialised clouds,\n"
+        "fitted, and the date of the newest price; --offers lists all. Short names (h100,\n"
+        "b300, m4-max) and a Mac's other memory sizes (m4-max-64gb) mean these too;\n"
+        "--json lists them.",
     )
 
 

@@ -60,7 +60,7 @@ def test_the_table_shows_before_and_after_and_writes_the_profile(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("none.json", "--scenario", "scenario.yaml"), 104, "none.json: cannot be read"),
+        (("none.json", "--scenario", "scenario.yaml"), 104, "none.json: no such file"),
         (("scenario.yaml", "--scenario", "scenario.yaml"), 104, "is not a result of a known tool"),
         (("run0.json", "--scenario", "scenario.yaml", "--fit", "luck"), 2, "--fit: 'luck' is no parameter"),
         (("run0.json", "--scenario", "scenario.yaml", "--statistic", "p99"), 2, "must be median or mean"),

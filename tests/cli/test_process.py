@@ -17,6 +17,7 @@ import simserve as ss
 from simserve.cli.app import app_of
 from tests.calibrate.synthetic_run import write_run
 from tests.scenario.builders import scenario_mapping
+from tests.workload.benchmarks import documents
 
 _ROOT = Path(ss.__file__).resolve().parents[1]
 _FEW_REQUESTS = "workload.num_requests=50"
@@ -53,6 +54,12 @@ def environment(**more: str) -> dict[str, str]:
     """Return this process's environment with the package on the path."""
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
+
+
+_LOG = """\
+INFO 11-02 10:00:00 [core.py:93] Initializing a V1 LLM engine (v0.12.0) with config: model='meta-llama/Llama-3.1-8B'
+INFO 11-02 10:01:00 [kv_cache_utils.py:1229] GPU KV cache size: 200,000 tokens
+"""
 
 
 def examples() -> list[str]:
@@ -281,6 +288,8 @@ def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
         ss.run(ss.load(folder / "mine.yaml"), out=folder / "results" / name)
     rows = "".join(f"{index},{90 + index},{10 + index % 5}\n" for index in range(20))
     (folder / "traffic.csv").write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
+    (folder / "profile_export_aiperf.json").write_text(json.dumps(documents.aiperf()), encoding="utf-8")
+    (folder / "server.log").write_text(_LOG, encoding="utf-8")
     python = shlex.quote(sys.executable)
     function = (
         "simserve() { "
