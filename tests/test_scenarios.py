@@ -177,7 +177,9 @@ def test_shedding_keeps_goodput_where_a_queue_and_retries_lose_it() -> None:
     )
 
     assert shed["request_goodput"] > 0.9 * peak["request_goodput"]
-    assert shed["simserve"]["stability"] == "stable"
+    # What is shed was offered: more than can be finished is overload, whatever becomes of it.
+    assert shed["simserve"]["stability"] == "overloaded"
+    assert shed["simserve"]["load_ratio"] > 1.4
     assert queued["simserve"]["stability"] == "overloaded"
     assert longer["p99_ttft_ms"] > 1.8 * queued["p99_ttft_ms"]
     assert retried["request_goodput"] < 0.05 * peak["request_goodput"]

@@ -75,6 +75,8 @@ def classes_missing(result: RunResult) -> list[str]:
 def steady_state_caveat(result: RunResult) -> str | None:
     """Return why latencies are not those of a steady state; None for a stable run."""
     simserve = result.summary["simserve"]
+    if simserve["stability"] == "overloaded" and simserve["requests"]["rejected"]:
+        return "more is offered than can be finished: latencies are those of the requests that were not turned away"
     if simserve["stability"] == "overloaded":
         return "not steady state: the queue grows as long as requests arrive, so a longer run shows worse latencies"
     if simserve["requests"]["timed_out"] > _MOST_GAVE_UP * simserve["requests"]["submitted"]:
