@@ -62,10 +62,11 @@ def test_half_of_a_bill_takes_more_than_one_lever() -> None:
     """Question 3: caching and shorter prompts take a third; routing the easy half to a small model takes the rest."""
     requests = _BILL / ((_PROMPT * 2.5 + _OUTPUT * 10) / 1e6)
 
-    cached = _bill(cached_share=0.6)
-    shorter = _bill(cached_share=0.6, prompt_tokens=1000)
-    routed = _bill(cached_share=0.6, prompt_tokens=1000, requests=requests / 2) + _bill(
-        cached_share=0.6, prompt_tokens=1000, requests=requests / 2, mini=True
+    # A common beginning of 1,050 tokens: gpt-4o caches from 1,024 on.
+    cached = _bill(cached_share=0.7)
+    shorter = _bill(cached_share=0.875, prompt_tokens=1200)
+    routed = _bill(cached_share=0.875, prompt_tokens=1200, requests=requests / 2) + _bill(
+        cached_share=0.875, prompt_tokens=1200, requests=requests / 2, mini=True
     )
 
     assert _bill() == pytest.approx(_BILL)
