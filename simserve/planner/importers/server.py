@@ -6,6 +6,7 @@ Every engine's reader fills a `Reading`; what becomes of it is the same for all.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,9 +122,12 @@ class Reading:
             ScenarioError: It is none.
         """
         match = _HUMAN.fullmatch(str(value).strip())
-        if match is None or (match[3] and not match[2]):
+        number = math.inf
+        if match is not None and not (match[3] and not match[2]):
+            scale = _SCALES[match[2].upper() if match[3].startswith("i") else match[2]]
+            number = float(match[1].replace("_", "")) * scale
+        if number == math.inf:
             raise ScenarioError("is not a number of bytes", file=self.where, key=flag, value=value)
-        number = float(match[1].replace("_", "")) * _SCALES[match[2].upper() if match[3].startswith("i") else match[2]]
         return round(number)
 
     def set_kv_cache_dtype(self, flag: str, value: object) -> None:

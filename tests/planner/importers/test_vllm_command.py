@@ -506,6 +506,7 @@ def test_experts_that_a_model_lacks_have_no_effect() -> None:
         ("--compilation-config '[]'", "--compilation-config: '[]' must be a JSON object"),
         ("--cpu-offload-gb nan", "--cpu-offload-gb: 'nan' is not a number of GiB"),
         ("--swap-space -1", "--swap-space: '-1' is not a number of GiB"),
+        (f"--kv-cache-memory-bytes {'9' * 400}", "9' is not a number of bytes"),
         ("""--hf-overrides '{"rope_scaling": {"factor": "x"}}'""", "--hf-overrides rope_scaling factor: 'x'"),
     ],
 )
