@@ -115,9 +115,9 @@ def _check_loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> None:
         ScenarioError: It does not.
     """
     if not loads(engine, checkpoint):
-        raise ScenarioError(
-            f"{engine.name} {engine.version} does not load ({checkpoint.method} checkpoints of that kind)"
-        )
+        scales = f", one scale a {checkpoint.fp8_scales}" if checkpoint.format == "fp8" else ""
+        made = f"{checkpoint.format} by {checkpoint.method}{scales}"
+        raise ScenarioError(f"{engine.name} {engine.version} does not load ({made})")
 
 
 def loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> bool:

@@ -365,9 +365,9 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
         if value is not None:
             rest = asked.model_copy(update={key: None})
             _refuse_other(key, value, getattr(_engine_with(resolved, rest), key), label)
-    if engine.name != "vllm":
-        _refuse_other("scheduling_policy", engine.scheduling_policy, "fcfs", label)
-        _refuse_other("preemption_mode", engine.preemption_mode, "recompute", label)
+    if engine.scheduling_policy == "shortest_first":
+        rule = f"cannot be exported: {label} has no such queue order"
+        raise ScenarioError(rule, key="deployment.engine.scheduling_policy", value="shortest_first", remedy="use fcfs")
     if scenario.deployment.attention != "flash":
         rule = f"cannot be exported: {label} computes attention with fused kernels"
         raise ScenarioError(

@@ -172,7 +172,7 @@ def test_a_checkpoint_that_the_engine_does_not_load_is_refused() -> None:
     asked = deployed("llama-3.1-8b", H200, "tensorrt-llm", quantization="awq-int4")
     stored = deployed("RedHatAI/Mixtral-8x7B-Instruct-v0.1-FP8", H200, "tensorrt-llm")
 
-    with pytest.raises(ScenarioError, match="tensorrt-llm .* does not load .*fp8 checkpoints"):
+    with pytest.raises(ScenarioError, match="tensorrt-llm .* does not load .fp8 by fp8, one scale a tensor"):
         replica_shape(stored)
     with pytest.raises(ScenarioError, match="needs a checkpoint that holds it"):
         export(asked, "trtllm")
