@@ -316,7 +316,7 @@ def _group(group: Mapping[str, Any], file: object, key: str) -> tuple[Sequence[s
 
 
 def _fp8_scales(block: Mapping[str, Any]) -> Fp8Scales:
-    """Return what the scales of FP8 weights are for, as a quantisation block says it: a tensor where it says nothing."""
+    """Return what an FP8 scale is for, as a quantisation block says it: a tensor where it says nothing."""
     groups = (each.get("weights") for each in (block.get("config_groups") or {}).values())
     strategies = {each.get("strategy") for each in groups if isinstance(each, Mapping)}
     if block.get("weight_block_size") or _algorithm(block) in _BLOCK_SCALED or "block" in strategies:

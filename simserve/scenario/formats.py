@@ -121,7 +121,7 @@ def _check_loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> None:
 
 
 def loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> bool:
-    """Return whether an engine loads checkpoints that were made in the way of this one; of its format nothing is said."""
+    """Return whether an engine loads checkpoints made in the way of this one; its format is another question."""
     if checkpoint.method is None or not engine.loaded_methods:
         return True
     return any(each.covers(checkpoint) for each in engine.loaded_methods)

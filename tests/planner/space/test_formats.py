@@ -155,7 +155,7 @@ def test_tensorrt_llm_is_searched_in_checkpoints_that_it_loads() -> None:
 
 
 def test_no_model_is_searched_in_a_checkpoint_that_tensorrt_llm_refuses() -> None:
-    """Of all models of the catalogue: 16 bit, ModelOpt's, MXFP4, FP8 in blocks, and by channel where llm-compressor did it."""
+    """Of the whole catalogue: 16 bit, ModelOpt's, MXFP4, FP8 in blocks, and llm-compressor's by channel."""
     kinds = set()
     for name in catalog.names("model"):
         by_repository = {each.repository: each for each in load_model(name).checkpoints}
@@ -172,7 +172,7 @@ def test_a_checkpoint_that_the_engine_does_not_load_is_refused() -> None:
     asked = deployed("llama-3.1-8b", H200, "tensorrt-llm", quantization="awq-int4")
     stored = deployed("RedHatAI/Mixtral-8x7B-Instruct-v0.1-FP8", H200, "tensorrt-llm")
 
-    with pytest.raises(ScenarioError, match="tensorrt-llm .* does not load .fp8 by fp8, one scale a tensor"):
+    with pytest.raises(ScenarioError, match=r"tensorrt-llm .* does not load .fp8 by fp8, one scale a tensor"):
         replica_shape(stored)
     with pytest.raises(ScenarioError, match="needs a checkpoint that holds it"):
         export(asked, "trtllm")
