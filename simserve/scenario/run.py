@@ -103,6 +103,7 @@ def run(
         first = replace(first, was_interrupted=True)
     summary["simserve"]["interrupted"] = first.was_interrupted
     summary["simserve"]["replications"] = _replications(scenario, runs)
+    summary["simserve"]["advice"] = None  # What would hold is the planner's to find.
     return RunResult(
         summary=summary,
         scenario=scenario.as_mapping(),

@@ -13,7 +13,7 @@ from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
 from simserve.planner.overrides import with_overrides
-from simserve.planner.plan.advice import LEVERS, Lever, format_levers, levers_of, option_levers
+from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import (
     Fleet,
