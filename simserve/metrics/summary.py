@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.bottleneck import bottleneck
+from simserve.metrics.bottleneck import LimitGain, bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
@@ -97,7 +97,7 @@ class RunFacts:
         thresholds: Metric -> expressions.
         quality: Published figures of the number formats, see `simserve.profiles.quality`.
         overflow: What the API charges that requests overflow to, None without one.
-        limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
+        limit_gains: What a larger limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
         speculation: What is known of speculative decoding, None without it.
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
@@ -131,7 +131,7 @@ class RunFacts:
     fidelity_by_operator: Mapping[str, str] = field(default_factory=dict)
     quality: Sequence[Mapping[str, Any]] = ()
     overflow: ApiPrices | None = None
-    limit_gains: Mapping[str, float] = field(default_factory=dict)
+    limit_gains: Mapping[str, LimitGain] = field(default_factory=dict)
     speculation: SpeculationFacts | None = None
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
     gpus_per_replica: int = 1
@@ -403,6 +403,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         max_batch=int(facts.engine_resolved["max_num_seqs"]),
         is_static=facts.engine_resolved.get("batching") == "static",
         limit_gains=facts.limit_gains,
+        load_ratio=None if facts.offered is None else facts.offered.mean,
         swaps=facts.engine_resolved.get("preemption_mode") == "swap",
     )
     sentences = (

@@ -19,8 +19,10 @@ from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
 from simserve.planner.plan.price import price_of
 from simserve.planner.plan.words import command
 from simserve.planner.search.trial import DOUBT, request_limit, run_holds
+from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, settings
 from simserve.planner.space.space import default_hardware
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.scenario.features import lack_of
 from simserve.scenario.finishable import find_finishable, has_load_ratio
@@ -185,7 +187,10 @@ class _Advising:
     def _look(self, changes: Overrides) -> _Tried | None:
         """Return what the beginning of a run with a change gives, or the whole where no part speaks for it."""
         there = self._with(changes)
-        return None if there is None else self._run(changes, _beginning(there))
+        if there is None:
+            return None
+        beginning = _beginning(there)
+        return self._run(changes, beginning, is_part=beginning is not there)
 
     def _whole(self, changes: Overrides, look: _Tried | None = None) -> _Tried | None:
         """Return what `simserve run` says of the scenario with a change, the load ratio included."""
@@ -202,7 +207,9 @@ class _Advising:
         except InputError:
             return None
 
-    def _run(self, changes: Overrides, there: Scenario, *, knows_load: bool = False) -> _Tried | None:
+    def _run(
+        self, changes: Overrides, there: Scenario, *, is_part: bool = False, knows_load: bool = False
+    ) -> _Tried | None:
         if self.spent >= self._budget:
             return None
         try:
@@ -223,7 +230,7 @@ class _Advising:
         return _Tried(
             changes=changes,
             holds=holds,
-            may_hold=holds or (not knows_load and may_hold and inner["stability"] != "overloaded"),
+            may_hold=holds or (is_part and may_hold and inner["stability"] != "overloaded"),
             attainment=attainment,
             usd_per_hour=inner["cost"]["usd_per_hour"],
         )
@@ -261,11 +268,13 @@ class _Advising:
     def _formats(self) -> Iterator[Overrides]:
         """Yield the number formats that the model can be had in, and that the engine's version has on this GPU."""
         formats = self.result.summary["simserve"]["formats"]
+        there = {WEIGHTS_KEY: formats["weights"], KV_KEY: formats["kv_cache"]}
         for lever in format_levers(self.scenario):
-            changes = dict(lever.changes)
-            named = {formats["weights"], formats["kv_cache"], "auto"}
-            if not named.intersection(str(value) for value in changes.values()):
-                yield changes
+            ((key, value),) = lever.changes
+            is_there = value == there[key] or (value in WIDE_FORMATS and there[key] in WIDE_FORMATS)
+            # ``auto`` is what the checkpoint says, and no change to it makes the cache smaller.
+            if value != "auto" and not is_there:
+                yield {key: value}
 
     def _more_replicas(self) -> None:
         """Find the fewest further replicas that hold."""
@@ -346,7 +355,7 @@ class _Advising:
             tried = self._look(at(middle))
             if tried is None:
                 break
-            low, high = (middle, high) if tried.may_hold else (low, middle)
+            low, high = (middle, high) if tried.holds else (low, middle)
         for steps in range(low, max(low - 3, 0), -1):
             whole = self._whole(at(steps))
             if whole is None or whole.holds:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simserve.planner.overrides import Overrides
-from simserve.planner.plan.levers import Lever
 from simserve.planner.plan.fleet import Fleet
+from simserve.planner.plan.levers import Lever
 from simserve.planner.plan.miss import Miss
 from simserve.planner.plan.single import Single
 from simserve.planner.search.member import Goal, GroupResult, Member

@@ -13,7 +13,6 @@ from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
 from simserve.planner.overrides import with_overrides
-from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import (
     Fleet,
@@ -25,6 +24,7 @@ from simserve.planner.plan.fleet import (
     with_room,
 )
 from simserve.planner.plan.front import front_candidates, sized
+from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
 from simserve.planner.plan.miss import Miss, nearest_miss, shown
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of

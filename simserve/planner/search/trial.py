@@ -250,7 +250,7 @@ def mean_gpus(scenario: Scenario, summary: Mapping[str, Any]) -> float:
 
 
 def run_holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
-    """Return whether a run meets the SLO of all and of each class, and the thresholds, and keeps up with the traffic."""
+    """Return whether a run meets the SLO, of each class too, and the thresholds, and keeps up with its traffic."""
     inner = summary["simserve"]
     if not summary["completed"] or any(not each["ok"] for each in inner["thresholds"]):
         return False
