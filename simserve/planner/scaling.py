@@ -9,15 +9,26 @@ from simserve.workload.arrival_spec import (
     AllAtOnceArrivals,
     Arrivals,
     ClosedLoopArrivals,
+    ConstantArrivals,
     DailyArrivals,
+    GammaArrivals,
+    PoissonArrivals,
     RampArrivals,
     SpikeArrivals,
     StepArrivals,
+    WeibullArrivals,
 )
 from simserve.workload.class_spec import ClassSpec
 
 PATTERNS = RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals
 """Arrivals whose rate changes at given times: a part of a run is not like the whole of it."""
+
+
+def steady_rate(scenario: Scenario) -> float | None:
+    """Return the requests/s that come from beginning to end; None where some come otherwise."""
+    arrivals, classes = scenario.workload.arrivals, scenario.workload.classes or ()
+    is_rated = isinstance(arrivals, PoissonArrivals | GammaArrivals | WeibullArrivals | ConstantArrivals)
+    return float(arrivals.rate) if is_rated and not any(each.arrivals for each in classes) else None
 
 
 def has_own_clock(scenario: Scenario) -> bool:

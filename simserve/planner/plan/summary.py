@@ -54,6 +54,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "nearest_miss": None if found.miss is None else _miss(found, found.miss),
         "sensitivity": list(_sensitivity(found)),
         "changes": list(_changes(found)),
+        "month": found.month,
         "single_changes": _singles(found),
         "search": _search(found),
     }
