@@ -50,6 +50,8 @@ class LimitGain:
 
 _LEAST_GAIN = 1.1
 """What twice a limit must bring in throughput for it to be what binds."""
+_NOTICEABLE_GAIN = 1.005
+"""What is written as a gain of one percent at least."""
 _THROTTLING_GAIN = 2.0
 """What binds whatever the load is: a limit that halves what the GPUs could do."""
 _WAITING_SHARE = 0.2
@@ -138,7 +140,8 @@ def _does_not_relieve(gain: LimitGain | None, load_ratio: float | None) -> str:
     if gain is None:
         return ""
     if gain.twice < _LEAST_GAIN:
-        return f"twice that limit would gain only {gain.twice - 1:.0%}"
+        gained = f"only {gain.twice - 1:.0%}" if gain.twice >= _NOTICEABLE_GAIN else "nothing"
+        return f"twice that limit would gain {gained}"
     if load_ratio is not None and load_ratio >= 1 and gain.most < min(load_ratio, _THROTTLING_GAIN):
         return (
             f"more of it would gain {gain.most - 1:.0%} at most, and the load is {load_ratio:.2f} of what can be "

@@ -42,7 +42,7 @@ RUNS_WORTH = 3
 LOOK_REQUESTS = 2000
 """Requests of a first look, where the beginning of a run says what the whole does; what holds is run whole."""
 MOST_REPLICAS = 8
-"""Times the replicas up to which more are tried."""
+"""Times the replicas up to which more are tried, unless the load alone takes more than half as many."""
 MOST_HARDWARE = 3
 """Kinds of GPU that are tried."""
 MOST_SIZES = 6
@@ -50,9 +50,9 @@ MOST_SIZES = 6
 LEAST_GAIN = 0.005
 """Attainment that twice the replicas must bring for still more to be tried."""
 LOAD_STEP = 0.05
-"""Share of the scenario's load to which the load that can be taken is found."""
+"""Share of the scenario's load, or of what can be finished of it, to which the load that can be taken is found."""
 LEAST_LOAD = 0.1
-"""Share of the scenario's load below which it is not looked for."""
+"""Share of the same below which it is not looked for."""
 FEWEST_SEATS = 8
 FEWEST_BATCHED_TOKENS = 512
 RATE_KEY = "workload.arrivals.rate"
@@ -171,6 +171,12 @@ class _Advising:
             self._try(changes)
 
     @property
+    def _load_ratio(self) -> float:
+        """Offered over finishable load, of the highest five minutes where rates vary; 0 where it is not known."""
+        inner = self.result.summary["simserve"]
+        return float(inner["peak_load_ratio"] or inner["load_ratio"] or 0.0)
+
+    @property
     def _budget(self) -> int:
         return max(BUDGET, RUNS_WORTH * len(self.result.simulation.records))
 
@@ -236,7 +242,13 @@ class _Advising:
         )
 
     def _knobs(self) -> Iterator[Overrides]:
-        """Yield changes of the engine's knobs that what was missed, and what requests waited for, suggest."""
+        """Yield changes of the engine's knobs that what was missed, and what requests waited for, suggest.
+
+        A liveness probe that restarts busy replicas comes first: nothing else helps as long as it does.
+        """
+        timeline = self.result.simulation.timeline
+        if timeline is not None and timeline.num_killed:
+            yield {"deployment.liveness": None}
         if self.scenario.deployment.pools:
             return
         inner = self.result.summary["simserve"]
@@ -286,10 +298,10 @@ class _Advising:
                 return
         there = sum(pool.replicas for pool in deployment.pools) or deployment.replicas
         there = there if deployment.autoscaling is None else deployment.autoscaling.max_replicas
-        ratio = self.result.summary["simserve"]["peak_load_ratio"] or self.result.summary["simserve"]["load_ratio"] or 0
-        low, count = there, max(there + 1, math.ceil(there * ratio))
+        low, count = there, max(there + 1, math.ceil(there * self._load_ratio))
+        most = max(MOST_REPLICAS * there, 2 * count)
         high, before = None, self.result.summary["simserve"]["slo"]["attainment"] or 0.0
-        for _ in range(MOST_SIZES):
+        for tries in range(MOST_SIZES):
             tried = self._look(settings(deployment, count))
             if tried is None:
                 break
@@ -297,10 +309,11 @@ class _Advising:
                 high = count
             else:
                 reached = tried.attainment or 0.0
-                if count >= 2 * low and reached < before + LEAST_GAIN:
+                # The first number is only what the load takes: latencies may take more.
+                if tries and count >= 2 * low and reached < before + LEAST_GAIN:
                     break
                 low, before = count, max(before, reached)
-            count = min(2 * low, MOST_REPLICAS * there) if high is None else (low + high) // 2
+            count = min(2 * low, most) if high is None else (low + high) // 2
             if count <= low or (high is not None and count >= high):
                 break
         for more in range(2 if high is not None else 0):
@@ -334,17 +347,16 @@ class _Advising:
                 yield changes
 
     def _load(self) -> _Tried | None:
-        """Return the largest load that the deployment can take as it is, to a twentieth of the scenario's."""
+        """Return the load that the deployment can take as it is, to a twentieth of what it can finish of it."""
         arrivals = self.scenario.workload.arrivals
         key = CLIENTS_KEY if isinstance(arrivals, ClosedLoopArrivals) else RATE_KEY
         own = value_of(self.scenario, key)
         if not isinstance(own, int | float) or any(each.arrivals for each in self.scenario.workload.classes or ()):
             return None
-        ratio = self.result.summary["simserve"]["peak_load_ratio"] or self.result.summary["simserve"]["load_ratio"] or 1
-        low, high = 0, round(min(1.0, 1.0 / ratio) / LOAD_STEP)
+        most, (low, high) = own / max(self._load_ratio, 1.0), (0, round(1 / LOAD_STEP))
 
         def at(steps: int) -> Overrides:
-            load = own * steps * LOAD_STEP
+            load = most * steps * LOAD_STEP
             return {key: max(1, math.floor(load)) if key == CLIENTS_KEY else float(f"{load:.3g}")}
 
         for tries in range(MOST_SIZES):

@@ -55,6 +55,14 @@ def _load(simserve: Any) -> str:
     return f" (load {mean:.2f} of what it can finish{highest})"
 
 
+NO_WAY_OUT = "No single change that was tried holds: simserve plan searches for what does."
+
+
+def has_no_way_out(result: RunResult) -> bool:
+    """Return whether changes to a run that misses its SLO were tried, and none of them is enough."""
+    return verdict(result) == "missed" and result.summary["simserve"].get("advice") == ()
+
+
 def advice_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what would hold, one pair of a sentence and its command each; empty where nothing is known that would."""
     return [(_way_out(each), each["command"]) for each in summary["simserve"].get("advice") or ()]

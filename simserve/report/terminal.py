@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts
-from simserve.report.answer import advice_lines, answer, steady_state_caveat, verdict, warning_lines, warnings
+from simserve.report.answer import (
+    NO_WAY_OUT,
+    advice_lines,
+    answer,
+    has_no_way_out,
+    steady_state_caveat,
+    verdict,
+    warning_lines,
+    warnings,
+)
 from simserve.report.arriving import traffic
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
@@ -67,8 +76,10 @@ def _print_advice(result: RunResult, console: Console, width: int) -> None:
     ways = advice_lines(result.summary)
     if ways:
         console.print(Text("\nWhat would hold, each simulated:", style="bold"), width=width)
+    if has_no_way_out(result):
+        console.print(Text(f"\n{NO_WAY_OUT}"), width=width)
     for told, command in ways:
-        console.print(Text(f"{told}"), width=width)
+        console.print(Text(told), width=width)
         console.print(Text(f"  {command}", style="dim"), soft_wrap=True)
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import simserve
 from simserve.cli.main import main
 from simserve.planner.advice import BUDGET, advise
+from simserve.report.answer import NO_WAY_OUT
+from simserve.report.html import render_report
+from simserve.report.terminal import render_run
 from simserve.scenario.run import run
 
 OVERLOADED = ["workload.arrivals.rate=14", "workload.num_requests=1000"]
@@ -57,6 +62,22 @@ def test_each_change_does_what_is_said_of_it(tmp_path: Path, capsys: pytest.Capt
         assert inner["slo"]["attainment"] == way["attainment"] >= 0.95
         assert inner["cost"]["usd_per_hour"] == way["usd_per_hour"]
         assert inner["stability"] != "overloaded"
+
+
+def test_terminal_and_page_say_what_would_hold() -> None:
+    """Each change with its command, or that none of those tried is enough; nothing of either where the SLO holds."""
+    out = Console(width=100, record=True, file=StringIO())
+
+    found = simserve.run(simserve.load("chatbot", CLIENTS), advise=True, reference=["chatbot"])
+    hopeless = simserve.run(simserve.load("chatbot", [*CLIENTS, "slo.tpot=1 ms"]), advise=True)
+    holds = simserve.run(simserve.load("chatbot", ["workload.num_requests=100"]), advise=True)
+
+    way = (found.summary["simserve"]["advice"] or ())[0]
+    for result, is_found, is_hopeless in ((found, True, False), (hopeless, False, True), (holds, False, False)):
+        render_run(result, out, None)
+        for text in (out.export_text(), render_report(result)):
+            assert (way["command"] in text) is is_found
+            assert (NO_WAY_OUT in text) is is_hopeless
 
 
 def test_deployments_come_by_their_price_and_the_load_last() -> None:
