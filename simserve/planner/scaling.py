@@ -26,9 +26,12 @@ PATTERNS = RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals
 
 def steady_rate(scenario: Scenario) -> float | None:
     """Return the requests/s that come from beginning to end; None where some come otherwise."""
-    arrivals, classes = scenario.workload.arrivals, scenario.workload.classes or ()
-    is_rated = isinstance(arrivals, PoissonArrivals | GammaArrivals | WeibullArrivals | ConstantArrivals)
-    return float(arrivals.rate) if is_rated and not any(each.arrivals for each in classes) else None
+    arrivals = scenario.workload.arrivals
+    if any(each.arrivals for each in scenario.workload.classes or ()):
+        return None
+    if isinstance(arrivals, PoissonArrivals | GammaArrivals | WeibullArrivals | ConstantArrivals):
+        return float(arrivals.rate)
+    return None
 
 
 def has_own_clock(scenario: Scenario) -> bool:
