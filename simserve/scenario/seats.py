@@ -25,7 +25,7 @@ STEPS = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0)
 LEAST_PREEMPTIONS = 0.01
 """Preemptions a completed request from which the question arises."""
 _LARGER = (2, 4, 8)
-"""Times a limit of the scheduler that are looked at."""
+"""Times the seats that are looked at."""
 
 
 def seats_curve(resolved: ResolvedScenario, simulation: Simulation, specs: RequestSpecs) -> dict[str, Any] | None:
@@ -73,7 +73,7 @@ def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, Li
     tokens = most * seats * shape.tokens_per_decode
     wider = {"max_num_seqs": most * seats, "max_num_batched_tokens": max(budget, tokens)}
     engine = shape.engine.model_copy(update=wider)
-    times = price(replace(shape, engine=engine), max_tokens_in_table=most * budget).step_times
+    times = price(replace(shape, engine=engine), max_tokens_in_table=2 * budget).step_times
     prompt, output = float(specs.prompt_tokens.mean()), float(specs.output_tokens.mean())
     context = prompt + output / 2
     room = max(int(resolved.memory.num_kv_blocks * resolved.memory.block_size / context), 1)
@@ -85,10 +85,10 @@ def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, Li
 
     own = seconds(seats, budget)
     by_seats = [own / seconds(factor * seats, budget) for factor in _LARGER]
-    by_budget = [own / seconds(seats, factor * budget) for factor in _LARGER]
+    by_budget = own / seconds(seats, 2 * budget)  # A step of whole prompts is as long as they are: more gains no more.
     return {
         "seats": LimitGain(twice=by_seats[0], most=max(by_seats)),
-        "budget": LimitGain(twice=by_budget[0], most=max(by_budget)),
+        "budget": LimitGain(twice=by_budget, most=by_budget),
     }
 
 
