@@ -299,9 +299,10 @@ def cost(
     """Return what a month costs on GPUs of one's own and at an API: ``.summary``, with the keys of `simserve cost`.
 
     Args:
-        scenario: Whose deployment is simulated over a day; None: arithmetic on ``terms`` alone.
+        scenario: Whose deployment is simulated at its traffic, over a day where ``pricing.daily`` gives one; None:
+            arithmetic on ``terms`` alone.
         api: Name of an API profile, or prices; None: the scenario's ``pricing.api``.
-        requests_per_month: Volume; None: the scenario's traffic over its day.
+        requests_per_month: Volume; None: the scenario's traffic, round the clock or over its day.
         today: Day (YYYY-MM-DD) that prices are judged old at; None: the newest date of the catalogue.
         progress: Called now and then with the runs done and all runs.
         variants: Name -> overrides of other deployments for the scenario's traffic; ``ways`` of the summary then says
