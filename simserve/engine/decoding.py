@@ -82,9 +82,7 @@ def leave_decoding(replica: Replica, requests: RequestTable, index: int, context
                 replica.estimate_shrinking -= 1
 
 
-def finish(
-    replica: Replica, requests: RequestTable, index: int, free_blocks: int, free_window_blocks: int
-) -> None:
+def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: int, free_window_blocks: int) -> None:
     """Declare a request completed at the end of the step; its client hears of it from the API server.
 
     Its growing blocks have been freed; before that there were ``free_blocks``, and ``free_window_blocks`` of the pool

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,26 @@ from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 
 NEAR = 1e-7
+DRIVER = Path(__file__).parent / "vllm_schedule.py"
+RULES: dict[str, dict[str, Any]] = {
+    "0.20.2": {"reserve_full_prompt": True, "releases_late": True},
+    "0.33.0": {"reserve_full_prompt": True, "releases_late": True},
+}
+"""What `EngineConfig` holds of a release beyond what the case says."""
+
+
+def schedules_of(python: Path, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what a real scheduler does with the cases.
+
+    Raises:
+        RuntimeError: It failed; what it printed.
+    """
+    ran = subprocess.run([python, DRIVER], input=json.dumps(cases), capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(ran.stderr[-4000:])
+    # Some libraries print to stdout as they are imported.
+    schedules: list[dict[str, Any]] = json.loads(ran.stdout[ran.stdout.index('{"version"') :])["schedules"]
+    return schedules
 
 
 @dataclass(frozen=True)
@@ -26,8 +49,14 @@ class Difference:
     real: float
     simulated: float
 
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        return asdict(self)
 
-def first_difference(case: Mapping[str, Any], schedule: Mapping[str, Any], rules: Mapping[str, Any]) -> Difference | None:
+
+def first_difference(
+    case: Mapping[str, Any], schedule: Mapping[str, Any], rules: Mapping[str, Any]
+) -> Difference | None:
     """Return the earliest difference between a real schedule and the kernel's; None: they are identical.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-CLASSES = ("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "threshold")
+CLASSES = ("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "forks", "threshold")
 UNIT = math.sqrt(2.0) / 997.0
 
 
@@ -36,13 +36,16 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         budget = max(max_num_seqs, int(rng.integers(8, 64)))
     blocks_of_one = math.ceil(max_model_len / block_size) + 1
     num_blocks = blocks_of_one * max_num_seqs * 2
-    if kind in ("kv_short", "prefix_short", "priority") or (kind == "conversations" and rng.integers(2)):
+    if kind in ("kv_short", "prefix_short", "priority") or (kind in ("conversations", "forks") and rng.integers(2)):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
     tokens = _tokens(kind, rng, prompts, outputs)
     step_seconds = 0.01
     mean_step = step_seconds + 1e-4 * float(prompts.mean())
     per_request = float(outputs.mean()) * mean_step / max_num_seqs
     gaps = rng.exponential(per_request / rng.uniform(0.4, 1.6), num_requests)
+    if kind == "conversations":
+        # A turn follows when the one before it has been answered.
+        gaps += 2.0 * float(outputs.max()) * mean_step
     arrivals = np.cumsum(gaps) + UNIT
     requests = [
         {"arrival": float(arrival), "prompt": own, "output": int(output)}
@@ -64,7 +67,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "long_prefill_token_threshold": int(rng.integers(8, 64)) if kind == "threshold" else 0,
         "block_size": block_size,
         "num_gpu_blocks": max(num_blocks, math.ceil(longest / block_size) + 2),
-        "enable_prefix_caching": kind in ("prefix", "prefix_short", "conversations"),
+        "enable_prefix_caching": kind in ("prefix", "prefix_short", "conversations", "forks"),
         "step_seconds": step_seconds + UNIT * float(rng.random()),
         "token_seconds": 1e-4,
         "requests": requests,
@@ -79,7 +82,7 @@ def _tokens(kind: str, rng: np.random.Generator, prompts: Any, outputs: Any) -> 
             [-1 - 1_000 * group - position for position in range(int(rng.integers(4, 120)))] for group in range(4)
         ]
         return [[*beginnings[int(rng.integers(4))], *tokens] for tokens in own]
-    if kind == "conversations":
+    if kind in ("conversations", "forks"):
         num_sessions = max(2, len(own) // 5)
         histories: list[list[int]] = [[] for _ in range(num_sessions)]
         for index, tokens in enumerate(own):
