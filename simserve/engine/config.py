@@ -70,7 +70,7 @@ class EngineConfig:
             do not.
         async_scheduling: Whether a step is scheduled while the one before it runs, so that an arrival joins the step
             after next.
-        releases_late: ``async_scheduling``: whether a finished request keeps its seat and blocks until the step after its
+        releases_late: ``async_scheduling``: whether a finished request keeps seat and blocks until the step after its
             last one is scheduled (vLLM; `simserve.engine.departing`). Continuous batching with a KV cache alone.
         async_output: Whether tokens are handed over while the next step runs (`simserve.engine.late_tokens`); of ranks
             that step together, none are.
