@@ -10,7 +10,7 @@ import pytest
 from simserve.errors import InputError, ScenarioError
 from simserve.perf.memory import plan_memory
 from simserve.planner.export.export import ENGINES, Export, export
-from simserve.planner.plan.advice import format_levers
+from simserve.planner.plan.levers import format_levers
 from simserve.planner.space.formats import searched_formats
 from simserve.planner.space.space import space_on
 from simserve.planner.space.traffic import traffic_of
