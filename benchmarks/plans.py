@@ -26,11 +26,11 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
-LONG_REQUESTS = 20_000
+LONG_REQUESTS = 15_000
 """Requests of a long run of steady traffic; of a day, a burst or a trace it is the scenario's own length."""
 LONG_RUNS = 10
 FIRST_SEED = 7001
-LOOK_REQUESTS = 1500
+LOOK_REQUESTS = 800
 LOOK_SEED = 6001
 HOPELESS = 0.1
 """So far below the attainment asked for in a short run, no long run is tried."""
@@ -307,67 +307,189 @@ def _scenario(
 
 
 _CHAT = {"ttft": "1 s", "tpot": "50 ms"}
-_SHAPES = {TENSOR: [1, 2], STAGES: [1], WEIGHTS: ["none", "fp8"], CACHE: ["auto"]}
-_PLAIN = {BUDGET: [8192], CHUNKED: [True], DRAFTS: [None]}
-_SEATED = {**_SHAPES, SEATS: [64, 256], **_PLAIN}
-_KNOBS = {**_SHAPES, SEATS: [16, 64, 256, 1024], BUDGET: [1024, 2048, 8192], CHUNKED: [True, False], DRAFTS: [None]}
-"""4 x 48 combinations of a GPU."""
-_WIDE = {**_KNOBS, TENSOR: [1, 2, 4], CACHE: ["auto", "fp8"]}
-"""12 x 24 combinations: more than are looked at one by one."""
+_SHAPES: Mapping[str, Sequence[Any]] = {TENSOR: [1, 2], STAGES: [1], WEIGHTS: ["none", "fp8"], CACHE: ["auto"]}
+_PLAIN = {SEATS: [256], BUDGET: [8192], CHUNKED: [True], DRAFTS: [None]}
+_FEW = {**_SHAPES, **_PLAIN}
+"""4 deployments of a GPU."""
+_SEATED = {**_FEW, SEATS: [64, 256], BUDGET: [2048, 8192]}
+"""16, engine knobs among them."""
+_WIDE = {
+    **_SHAPES,
+    STAGES: [1, 2],
+    CACHE: ["auto", "fp8"],
+    SEATS: [16, 64, 256],
+    BUDGET: [1024, 2048, 8192],
+    CHUNKED: [True, False],
+    DRAFTS: [None],
+}
+"""288: more than are looked at one by one."""
 _SMALL_GPUS = ("l4-24gb", "a10-24gb", "l40s-48gb")
 _LARGE_GPUS = ("h100-sxm-80gb", "a100-sxm-80gb", "h200-sxm-141gb")
-_FEW_SEATS = {"max_num_seqs": 8}
-_SMALL_STEPS = {"max_num_batched_tokens": 1024, "max_num_seqs": 64}
+_SCALINGS = (("queue_depth", 2.0, 4), ("queue_depth", 2.0, 2), ("kv_usage", 0.5, 4), ("kv_usage", 0.5, 2))
+_DAY = {"process": "daily", "peak_to_mean": 1.8, "day": "40 min"}
+_CLASSES = [
+    {"name": "chat", "share": 0.7, "slo": {"ttft": "500 ms", "tpot": "50 ms", "attainment": 0.95}},
+    {"name": "batch", "share": 0.3, "slo": {"e2e": "60 s", "attainment": 0.9}},
+]
+
+
+def _problem(
+    name: str, scenario: Mapping[str, Any], over: Mapping[str, Sequence[Any]], *hardware: str, **more: Any
+) -> Problem:
+    return Problem(name=name, scenario=scenario, over=over, hardware=hardware, **more)
+
 
 PROBLEMS: tuple[Problem, ...] = (
-    Problem(
-        name="chat of an 8B model",
-        scenario=_scenario("llama-3.1-8b", 4.0, (500, 150), _CHAT),
-        over=_SEATED,
-        hardware=_SMALL_GPUS,
+    _problem("chat, 8B", _scenario("llama-3.1-8b", 4.0, (500, 150), _CHAT), _SEATED, *_SMALL_GPUS),
+    _problem("chat, 8B, 15 requests/s", _scenario("llama-3.1-8b", 15.0, (500, 150), _CHAT), _FEW, *_SMALL_GPUS),
+    _problem("chat, 8B, half a request/s", _scenario("llama-3.1-8b", 0.5, (500, 150), _CHAT), _SEATED, *_SMALL_GPUS),
+    _problem(
+        "8 seats in the file",
+        _scenario("llama-3.1-8b", 4.0, (500, 150), _CHAT, engine={"max_num_seqs": 8}),
+        _WIDE,
+        "l4-24gb",
+        "l40s-48gb",
+        max_gpus=4,
     ),
-    Problem(
-        name="chat, 8 seats in the scenario",
-        scenario=_scenario("llama-3.1-8b", 4.0, (500, 150), _CHAT, engine=_FEW_SEATS),
-        over=_WIDE,
-        hardware=_SMALL_GPUS,
+    _problem(
+        "steps of 512 tokens in the file",
+        _scenario("qwen3-8b", 3.0, (1500, 120), _CHAT, engine={"max_num_batched_tokens": 512}),
+        _WIDE,
+        "l4-24gb",
+        "l40s-48gb",
+        max_gpus=4,
     ),
-    Problem(
-        name="chat, steps of 1,024 tokens in the scenario",
-        scenario=_scenario("qwen3-8b", 6.0, (1500, 120), _CHAT, engine=_SMALL_STEPS),
-        over=_WIDE,
-        hardware=_SMALL_GPUS,
+    _problem(
+        "whole prompts in the file",
+        _scenario("mistral-7b", 4.0, (1200, 200), {"tpot": "30 ms"}, engine={"enable_chunked_prefill": False}),
+        _WIDE,
+        "l40s-48gb",
+        max_gpus=4,
     ),
-    Problem(
-        name="chat of a 32B model",
-        scenario=_scenario("qwen3-32b", 6.0, (800, 200), _CHAT),
-        over=_SEATED,
-        hardware=_LARGE_GPUS,
+    _problem(
+        "first tokens alone", _scenario("llama-3.1-8b", 20.0, (1000, 100), {"ttft": "300 ms"}), _SEATED, *_LARGE_GPUS
     ),
-    Problem(
-        name="chat of a 70B model, bursty",
-        scenario=_scenario("llama-3.1-70b", 3.0, (800, 200), _CHAT, arrivals={"process": "gamma", "cv": 2.0}),
-        over={**_SEATED, TENSOR: [1, 2, 4]},
-        hardware=_LARGE_GPUS,
+    _problem("tight TPOT", _scenario("llama-3.1-8b", 8.0, (600, 250), {"tpot": "12 ms"}), _SEATED, *_LARGE_GPUS),
+    _problem(
+        "tight TPOT, 4 GPUs",
+        _scenario("llama-3.1-8b", 3.0, (600, 250), {"tpot": "9 ms"}),
+        {**_FEW, TENSOR: [1, 2, 4]},
+        *_LARGE_GPUS,
+    ),
+    _problem(
+        "E2E, 99 %",
+        _scenario("mistral-7b", 5.0, (400, 200), {"e2e": "12 s", "attainment": 0.99}),
+        _SEATED,
+        *_SMALL_GPUS,
+    ),
+    _problem(
+        "E2E, half of them",
+        _scenario("mistral-7b", 5.0, (400, 200), {"e2e": "6 s", "attainment": 0.5}),
+        _FEW,
+        *_SMALL_GPUS,
+    ),
+    _problem("chat, 32B", _scenario("qwen3-32b", 6.0, (800, 200), _CHAT), _SEATED, *_LARGE_GPUS),
+    _problem(
+        "chat, 32B, in two stages",
+        _scenario("qwen3-32b", 3.0, (800, 200), _CHAT),
+        {**_FEW, STAGES: [1, 2]},
+        "l40s-48gb",
+        "a100-sxm-80gb",
+    ),
+    _problem(
+        "chat, 70B, bursty",
+        _scenario("llama-3.1-70b", 3.0, (800, 200), _CHAT, arrivals={"process": "gamma", "cv": 2.0}),
+        {**_FEW, TENSOR: [1, 2, 4]},
+        *_LARGE_GPUS,
         max_gpus=16,
     ),
-    Problem(
-        name="first tokens alone",
-        scenario=_scenario("llama-3.1-8b", 20.0, (1000, 100), {"ttft": "300 ms"}),
-        over=_WIDE,
-        hardware=("l40s-48gb", "a100-sxm-80gb"),
+    _problem(
+        "chat, 70B, INT8 and INT4",
+        _scenario("llama-3.1-70b", 2.0, (800, 200), _CHAT),
+        {**_FEW, TENSOR: [2, 4], WEIGHTS: ["none", "int8", "awq-int4"]},
+        "a100-sxm-80gb",
+        "l40s-48gb",
+        max_gpus=16,
     ),
-    Problem(
-        name="a tight TPOT",
-        scenario=_scenario("llama-3.1-8b", 8.0, (600, 250), {"tpot": "12 ms"}),
-        over=_WIDE,
-        hardware=("l40s-48gb", "h100-sxm-80gb"),
+    _problem(
+        "8B on Ampere and Ada, INT8",
+        _scenario("llama-3.1-8b", 8.0, (1200, 100), _CHAT),
+        {**_FEW, WEIGHTS: ["none", "fp8", "int8", "awq-int4"]},
+        *_SMALL_GPUS,
     ),
-    Problem(
-        name="E2E alone, 99 %",
-        scenario=_scenario("mistral-7b", 5.0, (400, 200), {"e2e": "12 s", "attainment": 0.99}),
-        over=_SEATED,
-        hardware=_SMALL_GPUS,
+    _problem(
+        "experts, whole or split",
+        _scenario("qwen3-30b-a3b", 10.0, (800, 200), _CHAT),
+        {**_FEW, EXPERTS: [False, True]},
+        *_LARGE_GPUS,
+    ),
+    _problem(
+        "experts, small, tight TTFT",
+        _scenario("gpt-oss-20b", 12.0, (1000, 200), {"ttft": "400 ms"}),
+        {**_FEW, WEIGHTS: ["mxfp4"]},
+        "l40s-48gb",
+        *_LARGE_GPUS,
+    ),
+    _problem(
+        "long prompts",
+        _scenario("llama-3.1-8b", 3.0, (4000, 150), {"ttft": "2 s", "tpot": "40 ms"}),
+        _SEATED,
+        "l40s-48gb",
+        *_LARGE_GPUS,
+    ),
+    _problem("long answers", _scenario("qwen3-8b", 3.0, (200, 500), {"tpot": "40 ms"}), _SEATED, *_SMALL_GPUS),
+    _problem(
+        "steady arrivals",
+        _scenario("qwen3-14b", 5.0, (500, 150), _CHAT, arrivals={"process": "constant"}),
+        _FEW,
+        "l40s-48gb",
+        *_LARGE_GPUS,
+    ),
+    _problem(
+        "bursts, 8B",
+        _scenario("llama-3.1-8b", 4.0, (500, 150), {"ttft": "2 s"}, arrivals={"process": "gamma", "cv": 3.0}),
+        _SEATED,
+        *_SMALL_GPUS,
+    ),
+    _problem("two classes", _scenario("llama-3.1-8b", 6.0, (500, 150), {}, classes=_CLASSES), _FEW, *_SMALL_GPUS),
+    _problem(
+        "two classes, few seats",
+        _scenario("llama-3.1-8b", 10.0, (500, 150), {}, classes=_CLASSES),
+        {**_FEW, SEATS: [16, 64, 256]},
+        "l40s-48gb",
+        "a100-sxm-80gb",
+    ),
+    _problem(
+        "prefill and decode apart",
+        _scenario("llama-3.1-8b", 6.0, (4000, 200), {"ttft": "3 s", "tpot": "14 ms"}),
+        _FEW,
+        "h100-sxm-80gb",
+        max_gpus=6,
+        pools=4,
+    ),
+    _problem(
+        "prefill and decode apart, 32B",
+        _scenario("qwen3-32b", 2.0, (4000, 200), {"ttft": "4 s", "tpot": "25 ms"}),
+        _FEW,
+        "h100-sxm-80gb",
+        max_gpus=8,
+        pools=4,
+    ),
+    _problem(
+        "a day, scaled",
+        _scenario("llama-3.1-8b", 6.0, (500, 150), {"ttft": "2 s"}, arrivals=_DAY, num_requests=14400),
+        {**_FEW, TENSOR: [1]},
+        "l40s-48gb",
+        max_gpus=6,
+        scaling=_SCALINGS,
+    ),
+    _problem(
+        "a day, scaled, small GPUs",
+        _scenario("llama-3.1-8b", 3.0, (500, 150), {"ttft": "2 s"}, arrivals=_DAY, num_requests=7200),
+        {**_FEW, TENSOR: [1]},
+        "l4-24gb",
+        max_gpus=8,
+        scaling=_SCALINGS,
     ),
 )
 

@@ -113,6 +113,7 @@ class _Planning:
         self.reference = tuple(reference)
         self.borne = _with_headroom(scenario, options.headroom)
         self.findings = Findings(scenario=scenario, borne=self.borne, goal=self.goal, reference=self.reference)
+        self.findings.kept = options.keep
         self._progress = progress
         self._equals: list[tuple[int, Member]] = []
         self._done = self._known = 0
