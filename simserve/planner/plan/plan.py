@@ -200,11 +200,15 @@ class _Planning:
         order = [index for index, group in enumerate(groups) if group.method == "shapes"]
         if not self.options.trials or not order:
             return
-        values = [_best_value(space, group, self.goal) for space, group in zip(spaces, groups, strict=True)]
-        goal = replace(self.goal, ceiling=min(values), is_tight=True)
-        tasks = [(spaces[index], goal, groups[index], self.options.trials) for index in order]
-        for index, refined in zip(order, self._each(refine_group, tasks), strict=True):
-            groups[index] = _joined(groups[index], refined)
+        while True:
+            values = [_best_value(space, group, self.goal) for space, group in zip(spaces, groups, strict=True)]
+            goal = replace(self.goal, ceiling=min(values), is_tight=True)
+            tasks = [(spaces[index], goal, groups[index], self.options.trials) for index in order]
+            for index, refined in zip(order, self._each(refine_group, tasks), strict=True):
+                groups[index] = _joined(spaces[index], self.goal, groups[index], refined)
+            # Where nothing held, a few shapes were tried; what holds now is a limit for all of them.
+            if math.isfinite(goal.ceiling) or self.goal.objective == "latency" or not any(each.best for each in groups):
+                return
 
     def _settle_equals(self, spaces: Sequence[Space]) -> None:
         """Put the best of all fleets that cost as much first: headroom, then latency, decide."""
@@ -386,14 +390,15 @@ def _held(group: GroupResult) -> list[Member]:
     return sorted(held, key=lambda member: member is not group.best)
 
 
-def _joined(group: GroupResult, refined: GroupResult) -> GroupResult:
-    """Return both searches of one kind of GPU as one; the refined best, where there is one, is better."""
-    seen = {id(member) for member in group.members}
-    members = [*group.members, *(member for member in refined.members if id(member) not in seen)]
+def _joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) -> GroupResult:
+    """Return both searches of one kind of GPU as one."""
+    search = Search(space, goal)
+    bests = [best for best in (refined.best, group.best) if best is not None]
+    best = min(bests, key=lambda each: search.value(_trial(each)), default=None)
     return replace(
         group,
-        members=members,
-        best=refined.best or group.best,
+        members=[*group.members, *refined.members],
+        best=best,
         trials=[*group.trials, *refined.trials],
         method="settings",
     )

@@ -14,7 +14,7 @@ from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import deployed
-from simserve.planner.space.space import BUDGET_KEY, HARDWARE_KEY, SEATS_KEY, Space
+from simserve.planner.space.space import BUDGET_KEY, HARDWARE_KEY, SEATS_KEY, Space, gpus_of
 from simserve.scenario.finishable import has_load_ratio
 from simserve.scenario.objective import objective
 from simserve.scenario.run import run
@@ -23,7 +23,7 @@ EXHAUSTIVE_COMBINATIONS = 256
 """Combinations on one kind of GPU up to which each is looked at."""
 MOST_SHAPES = 24
 """Shapes of one kind of GPU that other engine knobs are tried on, the cheapest first."""
-MOST_NEAREST = 2
+MOST_NEAREST = 4
 """Likewise where nothing holds yet, those that came nearest first."""
 HOPELESS = 1.1
 """Load ratio with ample seats and steps from which on no knob lets a fleet keep up. The finished rate is known to
@@ -38,6 +38,8 @@ NEUTRAL_OPTIONS = frozenset({"pool", "scale", "admit"})
 
 JUDGED_OUT = ("invalid", "does_not_fit", "out_of_reach", "too_many_gpus")
 """What became of deployments that no run was needed for."""
+FURTHEST = ("holds", "misses", "not_better", "too_many_gpus", "invalid", "out_of_reach", "does_not_fit")
+"""Where nothing holds: what came how far, as other knobs may help it."""
 
 
 def search_group(space: Space, goal: Goal) -> GroupResult:
@@ -118,12 +120,12 @@ def _shapes(search: Search, found: GroupResult) -> list[tuple[Value, Member]]:
     """Return the shapes that other knobs are tried on, in order."""
     goal, kept = search.goal, []
     for member in found.members:
-        if not math.isfinite(goal.ceiling):
-            if member.trial is not None:
-                kept.append(((-(member.trial.attainment or 0.0), 0.0), member))
-            continue
         least = search.least_unit(member.overrides)
-        if is_less(least, search.best_value):
+        if not math.isfinite(goal.ceiling):
+            reached = 0.0 if member.trial is None else member.trial.attainment or 0.0
+            gpus = gpus_of(search.space.scenario, search.space.chosen(member.overrides))
+            kept.append(((float(FURTHEST.index(member.status)) - reached, float(gpus)), member))
+        elif is_less(least, search.best_value):
             kept.append((least, member))
     most = MOST_SHAPES if math.isfinite(goal.ceiling) else MOST_NEAREST
     return sorted(kept, key=lambda each: each[0])[:most]
@@ -140,7 +142,10 @@ def _may_win(search: Search, shape: Member) -> bool:
     if shape.status == "out_of_reach" and (chosen[BUDGET_KEY] or 0) >= search.longest_prompt:
         return False
     others = _sparing(space) if shape.status == "does_not_fit" else _ample(space)
-    for member in (shape, search.member(space.overrides({**chosen, **others}))):
+    settings = [others]
+    if shape.status == "invalid":
+        settings += [each | others for each in _settings(space, chosen, most_changes=1) if each]
+    for member in (shape, *(search.member(space.overrides({**chosen, **each})) for each in settings)):
         if (
             member.makeup is None
             or member.status in JUDGED_OUT
