@@ -451,10 +451,12 @@ PROBLEMS: tuple[Problem, ...] = (
         _SEATED,
         *_SMALL_GPUS,
     ),
-    _problem("two classes", _scenario("llama-3.1-8b", 6.0, (500, 150), {}, classes=_CLASSES), _FEW, *_SMALL_GPUS),
+    _problem(
+        "two classes", _scenario("llama-3.1-8b", 6.0, (500, 150), {"ttft": "2 s"}, classes=_CLASSES), _FEW, *_SMALL_GPUS
+    ),
     _problem(
         "two classes, few seats",
-        _scenario("llama-3.1-8b", 10.0, (500, 150), {}, classes=_CLASSES),
+        _scenario("llama-3.1-8b", 10.0, (500, 150), {"ttft": "2 s"}, classes=_CLASSES),
         {**_FEW, SEATS: [16, 64, 256]},
         "l40s-48gb",
         "a100-sxm-80gb",

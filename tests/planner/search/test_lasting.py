@@ -56,6 +56,7 @@ def test_a_plan_does_not_buy_what_holds_for_a_short_time() -> None:
     options = PlanOptions(
         hardware=("l4-24gb",),
         max_gpus=4,
+        keep=("engine",),
         trials=0,
         choices={
             "deployment.tensor_parallel_size": [1],
