@@ -339,8 +339,9 @@ def plan(
     headroom: float = 0.0,
     spare_replicas: int = 0,
     over: Sequence[str] = (),
+    keep: Sequence[str] = (),
     spot: bool = False,
-    trials: int = 24,
+    trials: int = 32,
     jobs: int = 1,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
@@ -355,8 +356,9 @@ def plan(
         headroom: Share of traffic that must be borne on top.
         spare_replicas: Replicas that may be lost; they are paid for.
         over: ``KEY=V1,V2``: values to search for a dotted key, in place of the default ones.
+        keep: What stays as the scenario has it: ``gpus``, ``weights``, ``tensor-parallel``, ``replicas`` and so on.
         spot: Whether GPUs are bought at spot prices.
-        trials: Deployments that are sampled on a GPU whose engine knobs are too many to try each.
+        trials: Settings of engine knobs and options that are tried on a deployment where they are too many to try each.
         jobs: Worker processes; the plan is the same with any number.
         reference: What stands after ``simserve run`` to run the scenario; for the commands that the plan prints.
         progress: Called now and then with the pieces of work done and all that are known.
@@ -378,6 +380,7 @@ def plan(
         spare_replicas=spare_replicas,
         choices=parse_choices(over),
         market="spot" if spot else "on_demand",
+        keep=tuple(keep),
         trials=trials,
         jobs=jobs,
     )

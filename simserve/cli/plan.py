@@ -58,10 +58,19 @@ def plan(
             "--over", metavar="KEY=V1,V2", help="Values to search for a key, in place of the default; repeats."
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="What must not change: gpus, weights, kv-cache, tensor-parallel, replicas, engine, drafts, pools, ...",
+            show_default=False,
+        ),
+    ] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Buy at spot prices; a spot GPU may be taken away.")] = False,
     trials: Annotated[
-        int, typer.Option(min=0, help="Deployments sampled on a GPU whose engine knobs are too many to try each.")
-    ] = 24,
+        int,
+        typer.Option(min=0, help="Settings of engine knobs and options tried on a deployment that could win; 0: none."),
+    ] = 32,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. Default: one a core. The plan is the same.")
     ] = None,
@@ -90,12 +99,13 @@ def plan(
     with progress_bar(is_shown=not quiet and sys.stderr.isatty(), label="planning") as progress:
         result = api.plan(
             loaded,
-            hardware=_names(hardware),
+            hardware=_names(hardware, "--hardware"),
             max_gpus=max_gpus,
             objective=objective,
             headroom=_share(headroom),
             spare_replicas=spare_replicas,
             over=over or (),
+            keep=_names(keep, "--keep"),
             spot=spot,
             trials=trials,
             jobs=jobs or os.cpu_count() or 1,
@@ -120,10 +130,10 @@ def _raise_outcome(result: Plan) -> None:
         raise InfeasibleError("no plan holds", remedy=str(miss.get("relax") or "allow more GPUs"))
 
 
-def _names(text: str | None) -> Sequence[str]:
+def _names(text: str | None, option: str) -> Sequence[str]:
     names = [name.strip() for name in (text or "").split(",")]
     if text is not None and not all(names):
-        raise UsageError("must be names, separated by commas", key="--hardware", value=text)
+        raise UsageError("must be names, separated by commas", key=option, value=text)
     return [name for name in dict.fromkeys(names) if name]
 
 

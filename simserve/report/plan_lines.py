@@ -49,7 +49,8 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the answer and the arithmetic behind it."""
     best = summary["best"]
     price = f" for {dollars(best['usd_per_month'])} a month" if best["usd_per_month"] is not None else ""
-    lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}."]
+    bound = "; its step times are a roofline bound, not measured" if best["fidelity"] == "roofline" else ""
+    lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}{bound}."]
     lines += [f"{_capital(formats_line(best['formats']))}.", _holding(summary, best)]
     lines += [f"  {line}" for line in best["arithmetic"]]
     lines += [f"  it assumes that {each}" for each in best["assumes"]]
@@ -63,7 +64,19 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
             f"  {_TERMS.get(summary['binding'], summary['binding'])} is what keeps it from being smaller; "
             f"the steps are bound by {best['bottleneck']}"
         )
+    if summary.get("faster"):
+        lines.append(_faster(summary["faster"]))
+    if summary.get("kept"):
+        lines.append(f"Kept as in the scenario: {listed(summary['kept'])}.")
     return lines
+
+
+def _faster(each: Mapping[str, Any]) -> str:
+    name = {"p95_ttft_ms": "TTFT", "p95_tpot_ms": "TPOT"}[each["latency"]]
+    return (
+        f"{dollars(each['usd_per_month_more'])} a month more buys {number(each['times'])}x lower {name} "
+        f"(p95 {latency(each['from_ms'])} to {latency(each['to_ms'])}): {each['label']}."
+    )
 
 
 def _capital(text: str) -> str:

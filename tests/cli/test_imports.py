@@ -10,7 +10,7 @@ import pytest
 
 import simserve as ss
 
-HEAVY = ("duckdb", "jinja2", "joblib", "matplotlib", "optuna", "pandas", "PIL", "scipy", "starlette", "torch")
+HEAVY = ("duckdb", "jinja2", "joblib", "matplotlib", "pandas", "PIL", "scipy", "starlette", "torch")
 """Packages that take a tenth of a second and more to import."""
 
 WITHOUT_FILES = f"""

@@ -27,6 +27,7 @@ class Findings:
         goal: What is to be small.
         reference: What stands after ``simserve run`` to run the scenario.
         groups: The search on each kind of GPU.
+        kept: Names of what stays as it is.
         skipped: GPUs that were not searched, and why.
         options: Option -> its choices, of those that were searched.
         left_out: Option -> why it was not searched.
@@ -51,6 +52,7 @@ class Findings:
     goal: Goal
     reference: tuple[str, ...]
     groups: list[GroupResult] = field(default_factory=list)
+    kept: tuple[str, ...] = ()
     skipped: dict[str, str] = field(default_factory=dict)
     options: dict[str, tuple[Choice, ...]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)

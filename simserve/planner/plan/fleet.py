@@ -11,6 +11,7 @@ from simserve.planner.cost.month import month
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run
+from simserve.planner.search.lasting import lasts
 from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import Trial, deployed, try_fleet
 from simserve.planner.space.makeup import smallest_fleet
@@ -19,6 +20,7 @@ from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
 CONFIRMING_REPLICATIONS = 3
+CONFIRMING_LONG_RUNS = 4
 TRAFFIC_STEP = 0.05
 """Traffic that a fleet bears is found to this share of the scenario's."""
 MOST_TRAFFIC = 4.0
@@ -67,10 +69,13 @@ def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | N
 
 
 def confirm(fleet: Fleet) -> Trial:
-    """Run a fleet on all requests of the scenario, several times over."""
+    """Run a fleet on all requests of the scenario, several times over, and longer with fresh seeds (`lasts`)."""
     replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
     replications = max(replications, fleet.scenario.run.replications)
-    return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True)
+    trial = try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True)
+    if trial.holds and not lasts(fleet.scenario, fleet.overrides, fleet.replicas, CONFIRMING_LONG_RUNS):
+        return replace(trial, holds=False)
+    return trial
 
 
 def resized(fleet: Fleet) -> Trial | None:

@@ -10,7 +10,7 @@ from simserve.errors import UsageError
 from simserve.planner.plan.price import Market
 from simserve.planner.search.member import OBJECTIVES, Objective
 
-DEFAULT_TRIALS = 24
+DEFAULT_TRIALS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,9 @@ class PlanOptions:
         spare_replicas: Replicas that may be lost.
         choices: Dotted key -> values to be searched instead of the default ones.
         market: ``on_demand`` or ``spot``.
-        trials: Deployments that are sampled on a kind of GPU where the space is too large to look at each.
+        trials: Settings of engine knobs and options that are tried on a shape where the space is too large to look at
+            each; 0: the scenario's own alone.
+        keep: Names of what stays as it is (`simserve.planner.space.keep.KEEPABLE`).
         jobs: Worker processes; the result is the same with any number.
     """
 
@@ -37,6 +39,7 @@ class PlanOptions:
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     market: Market = "on_demand"
     trials: int = DEFAULT_TRIALS
+    keep: tuple[str, ...] = ()
     jobs: int = 1
 
 

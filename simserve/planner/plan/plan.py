@@ -32,11 +32,14 @@ from simserve.planner.plan.price import price_of
 from simserve.planner.plan.single import single_changes
 from simserve.planner.plan.summary import summary_of
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.group import refine_group, search_group
+from simserve.planner.search.equals import ranked
+from simserve.planner.search.group import held_neighbours, refine_group, search_group
 from simserve.planner.search.member import Goal, GroupResult, Member
-from simserve.planner.search.order import is_less
+from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import Trial, is_short
+from simserve.planner.search.trial import Trial, is_one_job, is_short
+from simserve.planner.space.keep import GPUS, REPLICAS, kept_of
+from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.space import Space, default_hardware, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.planner.workers import each_result
@@ -49,8 +52,6 @@ Progress = Callable[[int, int], None]
 """Called now and then with the pieces of work done and all of them, as far as they are known."""
 
 MAX_GPUS = 256
-REFINED_GROUPS = 2
-"""Kinds of GPU whose engine knobs are searched too, where shapes and knobs together are too many to look at each."""
 CONFIRMED_AT_MOST = 12
 """Fleets that are confirmed until one holds in every respect."""
 CEILING = 3.0
@@ -113,7 +114,9 @@ class _Planning:
         self.reference = tuple(reference)
         self.borne = _with_headroom(scenario, options.headroom)
         self.findings = Findings(scenario=scenario, borne=self.borne, goal=self.goal, reference=self.reference)
+        self.findings.kept = options.keep
         self._progress = progress
+        self._equals: list[tuple[int, Member]] = []
         self._done = self._known = 0
 
     def plan(self) -> Plan:
@@ -135,6 +138,7 @@ class _Planning:
         goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
         found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
         self._refine(spaces)
+        self._settle_equals(spaces)
         if not any(group.best for group in found.groups):
             found.miss = self._missed(spaces)
             return
@@ -158,7 +162,8 @@ class _Planning:
         engine = replica_shape(self.scenario).engine
         traffic = traffic_of(self.borne)
         own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
-        own_hardware = [self.scenario.deployment.hardware] if own_pools else []
+        kept = kept_of(options.keep, options.hardware, options.choices)
+        own_hardware = [self.scenario.deployment.hardware] if own_pools or GPUS in options.keep else []
         for name in map(hardware_name, options.hardware or own_hardware or default_hardware(self.scenario)):
             price = price_of(self.scenario, name, options.market)
             if price.usd is None:
@@ -177,6 +182,7 @@ class _Planning:
                 traffic,
                 wants_latency=options.objective == "latency",
                 has_spares=options.spare_replicas > 0,
+                kept=kept,
             )
             spaces.append(space)
         if own_pools and not options.hardware:
@@ -190,19 +196,46 @@ class _Planning:
         return spaces
 
     def _refine(self, spaces: Sequence[Space]) -> None:
-        """Search the engine knobs, too, on the kinds of GPU that are best so far."""
+        """Search engine knobs and options, too, where a shape could still be better than the best of all shapes."""
         groups = self.findings.groups
-        search = [Search(space, self.goal) for space in spaces]
-        order = sorted(
-            (index for index, group in enumerate(groups) if group.method == "shapes" and group.best is not None),
-            key=lambda index: search[index].value(_trial(groups[index].best)),
-        )[:REFINED_GROUPS]
-        if not self.options.trials:
+        order = [index for index, group in enumerate(groups) if group.method == "shapes"]
+        if not self.options.trials or not order:
             return
-        seed = self.scenario.run.seed
-        tasks = [(spaces[index], self.goal, groups[index].best, self.options.trials, seed) for index in order]
-        for index, refined in zip(order, self._each(refine_group, tasks), strict=True):
-            groups[index] = _joined(groups[index], refined)
+        while True:
+            values = [_best_value(space, group, self.goal) for space, group in zip(spaces, groups, strict=True)]
+            goal = replace(self.goal, ceiling=min(values), is_tight=True)
+            tasks = [(spaces[index], goal, groups[index], self.options.trials) for index in order]
+            for index, refined in zip(order, self._each(refine_group, tasks), strict=True):
+                groups[index] = _joined(spaces[index], self.goal, groups[index], refined)
+            # Where nothing held, a few shapes were tried; what holds now is a limit for all of them.
+            if math.isfinite(goal.ceiling) or self.goal.objective == "latency" or not any(each.best for each in groups):
+                return
+
+    def _settle_equals(self, spaces: Sequence[Space]) -> None:
+        """Put the best of all fleets that cost as much first: headroom, then latency, decide."""
+        groups, goal = self.findings.groups, self.goal
+        least = min(_best_value(space, group, goal) for space, group in zip(spaces, groups, strict=True))
+        if goal.objective not in ("cost", "gpus") or not math.isfinite(least) or is_one_job(self.borne):
+            return
+        self._equals = [
+            (index, member)
+            for index, (space, group) in enumerate(zip(spaces, groups, strict=True))
+            for member in _held(group)
+            if math.isclose(Search(space, goal).value(_trial(member))[0], least, rel_tol=EQUAL)
+        ]
+        self._rank()
+        if self.options.trials:
+            index, best = self._equals[0]
+            held = next(self._each(held_neighbours, [(spaces[index], goal, best)]))
+            groups[index].members.extend(held)
+            self._equals = [self._equals[0], *((index, member) for member in held), *self._equals[1:]]
+            self._rank()
+        index, best = self._equals[0]
+        groups[index] = replace(groups[index], best=best)
+
+    def _rank(self) -> None:
+        order = ranked(self.borne, [member for _, member in self._equals])
+        self._equals = [self._equals[place] for place in order]
 
     def _missed(self, spaces: Sequence[Space]) -> Miss:
         """Return what came nearest, and the plan without what nothing can reach."""
@@ -244,22 +277,21 @@ class _Planning:
         """
         groups = self.findings.groups
         bests = [(index, group.best) for index, group in enumerate(groups) if group.best is not None]
-        others = [
-            (index, member)
-            for index, group in enumerate(groups)
-            for member in group.members
-            if member is not group.best and member.trial is not None and member.trial.holds
-        ]
-        if not self._has_confirmed(spaces, [*bests, *others]):
+        known = {id(member) for _, member in self._equals}
+        held = [(index, member) for index, group in enumerate(groups) for member in _held(group)]
+        others = [(index, member) for index, member in held if id(member) not in known]
+        if not self._has_confirmed(spaces, [*self._equals, *others]):
             self._has_confirmed(spaces, bests)
 
     def _has_confirmed(self, spaces: Sequence[Space], members: Sequence[tuple[int, Member]]) -> bool:
-        """Return whether one of the members, by the index of its space, was confirmed; the best such is taken."""
+        """Return whether one of the members, by the index of its space, was confirmed; the best such is taken.
+
+        Of equals the one that comes first.
+        """
         found = self.findings
-        open_fleets: list[tuple[Any, int, int, Member]] = [
-            (Search(spaces[index], self.goal).value(member.trial), index, member.trial.replicas, member)
+        open_fleets: list[tuple[Value, int, int, Member]] = [
+            (self._objective_of(spaces[index], _trial(member)), index, _trial(member).replicas, member)
             for index, member in members
-            if member.trial is not None
         ]
         for _ in range(CONFIRMED_AT_MOST):
             if not open_fleets:
@@ -279,8 +311,13 @@ class _Planning:
             search = Search(spaces[index], self.goal)
             if replicas < search.most_replicas(member):
                 bumped = replace_replicas(trial, replicas + 1)
-                open_fleets.append((search.value(bumped), index, replicas + 1, member))
+                open_fleets.append((self._objective_of(spaces[index], bumped), index, replicas + 1, member))
         return False
+
+    def _objective_of(self, space: Space, trial: Trial) -> Value:
+        """Return what decides between fleets; of equals that are ranked the objective alone."""
+        value = Search(space, self.goal).value(trial)
+        return (value[0], 0.0) if self._equals else value
 
     def _settle(self) -> None:
         """Take the best so far, unconfirmed, where the search was stopped before one was confirmed."""
@@ -353,16 +390,23 @@ def _trial(member: Member | None) -> Trial:
     return member.trial
 
 
-def _joined(group: GroupResult, refined: GroupResult) -> GroupResult:
-    """Return both searches of one kind of GPU as one; the refined best is never worse."""
-    seen = {id(member) for member in group.members}
-    members = [*group.members, *(member for member in refined.members if id(member) not in seen)]
+def _held(group: GroupResult) -> list[Member]:
+    """Return the deployments that hold on a kind of GPU, the best first."""
+    held = [member for member in group.members if member.trial is not None and member.trial.holds]
+    return sorted(held, key=lambda member: member is not group.best)
+
+
+def _joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) -> GroupResult:
+    """Return both searches of one kind of GPU as one."""
+    search = Search(space, goal)
+    bests = [best for best in (refined.best, group.best) if best is not None]
+    best = min(bests, key=lambda each: search.value(_trial(each)), default=None)
     return replace(
         group,
-        members=members,
-        best=refined.best or group.best,
+        members=[*group.members, *refined.members],
+        best=best,
         trials=[*group.trials, *refined.trials],
-        method="sampled",
+        method="settings",
     )
 
 
@@ -376,7 +420,8 @@ def _goal(scenario: Scenario, options: PlanOptions) -> Goal:
     most = options.max_gpus
     if most is None:
         most = scenario.deployment.num_gpus if options.objective == "latency" else MAX_GPUS
-    return Goal(objective=options.objective, max_gpus=most, spare_replicas=options.spare_replicas)
+    kept = replicas_of(scenario.deployment) if REPLICAS in options.keep else None
+    return Goal(objective=options.objective, max_gpus=most, spare_replicas=options.spare_replicas, replicas=kept)
 
 
 def _with_headroom(scenario: Scenario, headroom: float) -> Scenario:

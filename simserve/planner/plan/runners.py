@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from simserve.planner.plan.findings import Findings
@@ -19,6 +19,13 @@ from simserve.planner.search.trial import (
     usd_per_month,
 )
 from simserve.planner.search.words import plain
+
+LITTLE_MORE = 0.25
+"""Share of the plan's price up to which a faster fleet is worth a line."""
+MUCH_FASTER = 2.0
+"""Times a latency is lower from which on it is."""
+AS_FAST = 1.05
+"""Times the other latency may be higher."""
 
 
 def runners_up(found: Findings) -> Iterator[dict[str, Any]]:
@@ -68,7 +75,7 @@ def _why_lost(found: Findings, trial: Trial, share: float) -> str:
         return "no price"
     own, other = own * own_share, other * share
     if abs(other / own - 1) < 5e-4:
-        return "as dear, with more GPUs or more changes"
+        return "as dear, with less headroom or higher latencies"
     if other < own:
         return "cheaper in one run, but did not hold when it was confirmed"
     return f"costs {other / own - 1:.0%} more"
@@ -116,3 +123,27 @@ def pareto(found: Findings) -> list[dict[str, Any]]:
         }
         for trial in front(points)
     ]
+
+
+def faster(best: Mapping[str, Any], unbeaten: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the fleet that has a latency several times lower for little more money; None where there is none.
+
+    Args:
+        best: The plan.
+        unbeaten: The fleets that no other beats, as `pareto` gives them.
+    """
+    if not best["usd_per_month"]:
+        return None
+    found = []
+    for one, other in (("p95_ttft_ms", "p95_tpot_ms"), ("p95_tpot_ms", "p95_ttft_ms")):
+        for each in unbeaten:
+            more = each["usd_per_month"] - best["usd_per_month"]
+            if not 0 < more <= LITTLE_MORE * best["usd_per_month"] or not each[one] or not best[one]:
+                continue
+            times = best[one] / each[one]
+            if times >= MUCH_FASTER and (each[other] or 0.0) <= AS_FAST * (best[other] or 0.0):
+                line = {"label": each["label"], "overrides": each["overrides"], "usd_per_month_more": more}
+                found.append(
+                    (times, {**line, "latency": one, "times": times, "from_ms": best[one], "to_ms": each[one]})
+                )
+    return max(found, key=lambda each: each[0])[1] if found else None

@@ -10,7 +10,7 @@ from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
 from simserve.planner.plan.miss import Miss
 from simserve.planner.plan.price import Market, price_of
-from simserve.planner.plan.runners import pareto, runners_up
+from simserve.planner.plan.runners import faster, pareto, runners_up
 from simserve.planner.plan.words import command, counted, describe
 from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
@@ -34,7 +34,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         headroom: Share of traffic asked for beyond the scenario's.
         market: Where GPUs are bought.
     """
-    best = _best(found)
+    best, unbeaten = _best(found), pareto(found)
     return {
         "warnings": _warnings(found),
         "feasible": best is not None,
@@ -46,11 +46,13 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "headroom": headroom,
         "spare_replicas": found.goal.spare_replicas,
         "market": market,
+        "kept": list(found.kept),
         "best": best,
         "binding": _binding(found),
         "candidates": [_candidate(found, group, member) for group in found.groups for member in group.members],
         "runners_up": list(runners_up(found)),
-        "pareto": pareto(found),
+        "pareto": unbeaten,
+        "faster": None if best is None else faster(best, unbeaten),
         "nearest_miss": None if found.miss is None else _miss(found, found.miss),
         "sensitivity": list(_sensitivity(found)),
         "changes": list(_changes(found)),

@@ -1,94 +1,210 @@
-"""The search on one kind of GPU, whole: every combination where they are few, shapes and sampled knobs where many.
+"""The search on one kind of GPU, whole: every shape with its drafts, and engine knobs where a shape could still win.
 
 One kind of GPU is one task: its result depends on nothing but its arguments, so any number of workers gives the same.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simserve.planner.search.member import Goal, GroupResult, Member
+from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.search import Search
-from simserve.planner.space.space import HARDWARE_KEY, Space
+from simserve.planner.search.trial import deployed
+from simserve.planner.space.space import BUDGET_KEY, HARDWARE_KEY, SEATS_KEY, Space, gpus_of
+from simserve.scenario.finishable import has_load_ratio
+from simserve.scenario.objective import objective
+from simserve.scenario.run import run
 
 EXHAUSTIVE_COMBINATIONS = 256
 """Combinations on one kind of GPU up to which each is looked at."""
-PENALTY = 10.0
-"""A sampled deployment that cannot hold counts as so many times the best known value."""
+MOST_SHAPES = 24
+"""Shapes of one kind of GPU that other engine knobs are tried on, the cheapest first."""
+MOST_NEAREST = 4
+"""Likewise where nothing holds yet, those that came nearest first."""
+HOPELESS = 1.1
+"""Load ratio with ample seats and steps from which on no knob lets a fleet keep up. The finished rate is known to
+3 %; other knobs raise it by less than 7 % over ample ones."""
+LOOK_REQUESTS = 100
+"""Requests of the run that carries a load ratio: the ratio has runs of its own."""
+NEAR = 0.5
+"""Share of the attainment asked for that one change must reach before several are tried together."""
+NEUTRAL_OPTIONS = frozenset({"pool", "scale", "admit"})
+"""Options that do not raise what a replica finishes."""
+
+
+JUDGED_OUT = ("invalid", "does_not_fit", "out_of_reach", "too_many_gpus")
+"""What became of deployments that no run was needed for."""
+FURTHEST = ("holds", "misses", "not_better", "too_many_gpus", "invalid", "out_of_reach", "does_not_fit")
+"""Where nothing holds: what came how far, as other knobs may help it."""
 
 
 def search_group(space: Space, goal: Goal) -> GroupResult:
     """Return the best fleet of a space: exact over all dimensions, or over the shapes where those are too many.
 
-    Shapes are searched with every option plain, and with the scenario's own choices where nothing plain holds.
+    Shapes are searched with every option plain, and again with the scenario's own choices.
     """
     search = Search(space, goal)
     is_small = space.size <= EXHAUSTIVE_COMBINATIONS
-    search.run(("shape", "knob", "option") if is_small else ("shape",))
-    if not is_small and search.best is None and space.has_own_options:
-        search.run(("shape",), {name: space.own[name] for name in space.options})
+    search.run(None if is_small else space.shape_keys)
+    if not is_small and space.has_own_options:
+        search.run(space.shape_keys, {name: space.own[name] for name in space.options if name not in space.shape_keys})
     return _result(search, "exhaustive" if is_small else "shapes")
 
 
-def refine_group(space: Space, goal: Goal, start: Member, num_trials: int, seed: int) -> GroupResult:
-    """Return the best fleet of a large space found by sampling all its dimensions, from a known one on.
+def refine_group(space: Space, goal: Goal, found: GroupResult, num_settings: int) -> GroupResult:
+    """Return the best fleet that other engine knobs and options make of the shapes; without a best where none is.
 
-    Optuna's tree-structured Parzen estimator proposes a deployment; bounds and simulation judge it as in the
-    exact search, against the best so far. First of all it is shown the best of the shapes with each choice of each
-    option, so that none goes unseen.
+    A shape is looked at where a bound leaves it a fleet that would be better than the goal's ceiling, at its own knobs
+    or at ample ones, and where it can finish the traffic with so many replicas. Settings are tried in the order of how
+    many choices they change, first from the scenario's, then from each that proved better; no chance is in it.
 
     Args:
         space: What may be deployed.
-        goal: What is to be small.
-        start: The best of the shapes.
-        num_trials: Deployments proposed beside those.
-        seed: Of the sampler.
+        goal: What is to be small; its ceiling is the best value known.
+        found: The search over the shapes.
+        num_settings: Settings that are tried on a shape.
     """
-    import optuna  # a second, needed by large spaces only
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     search = Search(space, goal)
-    first = search.member(start.overrides)
-    search.try_member(first)
-    reference = search.best_value[0]
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(5, num_trials // 4)))
-    keys = [key for key, values in space.dimensions.items() if len(values) > 1]
-    shown = list(_first_proposals(space, keys, start))
-    for proposal in shown:
-        study.enqueue_trial(proposal)
-    for _ in range(num_trials + len(shown)):
-        asked = study.ask()
-        chosen = {key: asked.suggest_categorical(key, list(range(len(space.dimensions[key])))) for key in keys}
-        values = {key: space.dimensions[key][int(index)] for key, index in chosen.items()}
-        study.tell(asked, _judge(search, values, reference))
-    return _result(search, "sampled")
+    search.best_value = (goal.ceiling, -math.inf)
+    search.remember(found.members)
+    for _, shape in _shapes(search, found):
+        if not _may_win(search, shape):
+            continue
+        chosen, before = space.chosen(shape.overrides), None
+        while before != search.best_value:
+            before = search.best_value
+            _try_settings(search, chosen, num_settings)
+            if search.best is None:
+                break
+            chosen = space.chosen(search.best.overrides)
+    return _result(search, "settings")
 
 
-def _judge(search: Search, values: dict[str, Any], reference: float) -> float:
-    """Return what the sampler is told: the value of a fleet that holds, else how far it is from holding."""
-    if not search.space.is_plausible(values):
-        return PENALTY * reference
-    member = search.member(search.space.overrides(values))
-    if member.status not in ("not_better", "holds", "misses"):
-        return PENALTY * reference
-    value = search.try_member(member)[0] if member.trial is None else math.inf
-    if math.isfinite(value):
-        return value
-    missed = 1.0 - ((member.trial.attainment or 0.0) if member.trial is not None else 0.0)
-    return reference * (1.0 + missed)
+def held_neighbours(space: Space, goal: Goal, best: Member) -> list[Member]:
+    """Return what holds with as many replicas, at the same price, with one engine knob or option changed."""
+    search, found = Search(space, goal), []
+    assert best.trial is not None  # it holds
+    replicas, value = best.trial.replicas, search.value(best.trial)[0]
+    chosen = space.chosen(best.overrides)
+    for setting in _settings(space, chosen, most_changes=1):
+        member = search.member(space.overrides({**chosen, **setting}))
+        if not setting or member.status != "not_better" or search.least_replicas(member) > replicas:
+            continue
+        trial = search.trial(member, replicas)
+        if trial.holds and math.isclose(search.value(trial)[0], value, rel_tol=EQUAL):
+            member.status, member.trial = "holds", trial
+            found.append(member)
+    return found
 
 
-def _first_proposals(space: Space, keys: Sequence[str], start: Member) -> Iterator[dict[str, int]]:
-    """Yield the start, and the start with every other choice of one option."""
-    chosen = space.chosen(start.overrides)
-    own = {key: space.dimensions[key].index(chosen[key]) for key in keys}
-    yield own
-    for name, choices in space.options.items():
-        for place in range(len(choices)):
-            if name in own and place != own[name]:
-                yield {**own, name: place}
+def _try_settings(search: Search, chosen: Mapping[str, Any], most: int) -> None:
+    """Try settings around what is chosen, ample ones first; several changes only where one brings it near."""
+    near = 0.0
+    ample = {key: value for key, value in _ample(search.space).items() if value != chosen[key]}
+    asked = objective(search.space.scenario)
+    for setting in itertools.islice(itertools.chain([ample], _settings(search.space, chosen)), most + 1):
+        if len(setting) > 1 and setting is not ample and asked is not None and near < NEAR * asked.attainment:
+            return
+        member = search.member(search.space.overrides({**chosen, **setting}))
+        if setting and member.status == "not_better" and member.trial is None:
+            search.try_member(member)
+        if member.trial is not None:
+            near = max(near, member.trial.attainment or 0.0)
+
+
+def _shapes(search: Search, found: GroupResult) -> list[tuple[Value, Member]]:
+    """Return the shapes that other knobs are tried on, in order."""
+    goal, kept = search.goal, []
+    for member in found.members:
+        least = search.least_unit(member.overrides)
+        if not math.isfinite(goal.ceiling):
+            reached = 0.0 if member.trial is None else member.trial.attainment or 0.0
+            gpus = gpus_of(search.space.scenario, search.space.chosen(member.overrides))
+            kept.append(((float(FURTHEST.index(member.status)) - reached, float(gpus)), member))
+        elif is_less(least, search.best_value):
+            kept.append((least, member))
+    most = MOST_SHAPES if math.isfinite(goal.ceiling) else MOST_NEAREST
+    return sorted(kept, key=lambda each: each[0])[:most]
+
+
+def _may_win(search: Search, shape: Member) -> bool:
+    """Return whether a shape, at its own knobs or others, may hold with few enough replicas to be better.
+
+    No step is shorter for a longest one that may be longer than every prompt, so a bound that rules out a shape with
+    such steps holds of all its knobs.
+    """
+    space, most = search.space, 0
+    kinds, chosen = [], space.chosen(shape.overrides)
+    if shape.status == "out_of_reach" and (chosen[BUDGET_KEY] or 0) >= search.longest_prompt:
+        return False
+    others = _sparing(space) if shape.status == "does_not_fit" else _ample(space)
+    settings = [others]
+    if shape.status == "invalid":
+        settings += [each | others for each in _settings(space, chosen, most_changes=1) if each]
+    for member in (shape, *(search.member(space.overrides({**chosen, **each})) for each in settings)):
+        if (
+            member.makeup is None
+            or member.status in JUDGED_OUT
+            or not is_less(search.least_value(member), search.best_value)
+        ):
+            continue
+        most = max(most, search.most_that_is_better(member))
+        kinds.append(member)
+    if most < 1:
+        return False
+    if not math.isfinite(search.goal.ceiling) or not _is_bound_by_work(space):
+        return True
+    return any(_load_ratio(search, member, most) < HOPELESS for member in kinds)
+
+
+def _ample(space: Space) -> dict[str, Any]:
+    """Return the most seats and tokens of a step that are to be searched."""
+    return {key: max(numbers) for key, numbers in _sizes(space)}
+
+
+def _sparing(space: Space) -> dict[str, Any]:
+    """Return the fewest, which leave the most memory."""
+    return {key: min(numbers) for key, numbers in _sizes(space)}
+
+
+def _sizes(space: Space) -> Iterator[tuple[str, list[int]]]:
+    for key in (SEATS_KEY, BUDGET_KEY):
+        numbers = [value for value in space.dimensions[key] if value is not None]
+        if numbers:
+            yield key, numbers
+
+
+def _is_bound_by_work(space: Space) -> bool:
+    """Return whether a fleet's load ratio says of every option whether it can keep up."""
+    others = {name for name in space.options if name not in space.shape_keys}
+    return has_load_ratio(space.scenario) and others <= NEUTRAL_OPTIONS
+
+
+def _load_ratio(search: Search, member: Member, replicas: int) -> float:
+    scenario = deployed(search.space.scenario, member.overrides, replicas)
+    few = scenario.workload.model_copy(update={"num_requests": LOOK_REQUESTS, "duration": None})
+    found = run(scenario.model_copy(update={"workload": few}), explain=False).summary["simserve"]["load_ratio"]
+    return 0.0 if found is None else float(found)
+
+
+def _setting_keys(space: Space) -> list[str]:
+    shapes = space.shape_keys
+    return [key for key, values in space.dimensions.items() if len(values) > 1 and key not in shapes]
+
+
+def _settings(space: Space, chosen: Mapping[str, Any], most_changes: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield choices of engine knobs and options, those first that change the fewest of what is chosen."""
+    keys = _setting_keys(space)
+    most = len(keys) if most_changes is None else most_changes
+    others = {key: [value for value in space.dimensions[key] if value != chosen[key]] for key in keys}
+    for number in range(most + 1):
+        for changed in itertools.combinations(keys, number):
+            for values in itertools.product(*(others[key] for key in changed)):
+                yield dict(zip(changed, values, strict=True))
 
 
 def _result(search: Search, method: str) -> GroupResult:

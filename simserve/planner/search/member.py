@@ -26,6 +26,7 @@ class Goal:
         spare_replicas: Replicas that are paid for and may be lost.
         ceiling: Value from which on a fleet is of no interest.
         is_tight: Whether that is the value of the plan on the scenario's own GPU, not a multiple of it.
+        replicas: How many there must be; None: as few as hold.
     """
 
     objective: Objective = "cost"
@@ -33,6 +34,7 @@ class Goal:
     spare_replicas: int = 0
     ceiling: float = math.inf
     is_tight: bool = False
+    replicas: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class Member:
         trial: Its deciding run: the best fleet that holds, else the nearest.
         makeup: What a number of replicas stands for; None where it is not known to go together.
         tokens: Of all requests, prompts included.
+        headroom: Steps of more traffic at which it holds, where that decided between equals; else 0.
     """
 
     overrides: Overrides
@@ -61,6 +64,7 @@ class Member:
     trial: Trial | None = None
     makeup: Makeup | None = None
     tokens: float = 0.0
+    headroom: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +78,7 @@ class GroupResult:
         best: The one that holds and is best; None if none holds.
         trials: All runs, in order.
         size: Combinations of the space.
-        method: ``exhaustive`` or ``sampled``.
+        method: ``exhaustive``: every combination; ``shapes``: every shape; ``settings``: and engine knobs on some.
     """
 
     hardware: str

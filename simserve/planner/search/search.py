@@ -22,6 +22,7 @@ from simserve.perf.pricing import price
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, fleet_bound
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
+from simserve.planner.search.lasting import lasts
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.order import WORST, Value, is_less, smallest_integer
 from simserve.planner.search.trial import (
@@ -36,7 +37,7 @@ from simserve.planner.search.trial import (
 )
 from simserve.planner.search.words import bound_reason, clause, context_shortage, shortage
 from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
-from simserve.planner.space.space import Kind, Space, gpus_of
+from simserve.planner.space.space import Space, gpus_of
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
@@ -64,23 +65,22 @@ class Search:
         self.trials: list[Trial] = []
         self.members: list[Member] = []
         self.best: Member | None = None
+        self.known: Member | None = None
         self.best_value = (goal.ceiling, math.inf)
         self._seen: dict[tuple[tuple[str, str], ...], Member] = {}
         self._specs: RequestSpecs | None = None
         self._has_missed = False
 
-    def run(self, kinds: tuple[Kind, ...], fixed: Mapping[str, Any] | None = None) -> None:
+    def run(self, keys: Sequence[str] | None = None, fixed: Mapping[str, Any] | None = None) -> None:
         """Find the best fleet among all combinations of some dimensions, the most promising first.
 
-        The scenario's own deployment comes first, so that another must be better than it, not as good.
-
         Args:
-            kinds: Dimensions that vary.
+            keys: Dimensions that vary; None: all.
             fixed: Values of some that do not.
         """
         queue: list[tuple[Value, int, dict[str, Any], Member | None]] = []
         first = (self.space.base, self.space.plain)
-        for number, overrides in enumerate(self.space.members(kinds, fixed)):
+        for number, overrides in enumerate(self.space.members(keys, fixed)):
             if overrides in first:
                 own = self.member(overrides)
                 if own.status == "not_better":
@@ -98,9 +98,18 @@ class Search:
             if member.status == "not_better":
                 heapq.heappush(queue, (self.least_value(member), number, overrides, member))
 
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt of the deciding runs."""
+        return int(self._requests(self.space.scenario).prompt_tokens.max())
+
+    def remember(self, members: Sequence[Member]) -> None:
+        """Take the price of a GPU from deployments that another search has judged."""
+        self.known = next(filter(_has_one_kind, members), None)
+
     def least_unit(self, overrides: Overrides) -> Value:
         """Return a bound below the value of every fleet of a deployment from its GPUs alone: one replica of it."""
-        known = next((each for each in self.members if each.makeup is not None and len(each.makeup.gpus) == 1), None)
+        known = next((each for each in self.members if _has_one_kind(each)), self.known)
         scaling = overrides.get(SCALING_KEY) or {}
         if known is None or known.makeup is None or self.space.scenario.deployment.pools or not _is_there(scaling):
             return 0.0, 0.0
@@ -145,6 +154,8 @@ class Search:
         if bound.least_replicas > self.most_replicas(member):
             needed = (bound.least_replicas + self.goal.spare_replicas) * member.num_gpus
             reason = f"needs at least {needed} GPUs (bound), and {self.goal.max_gpus} are allowed"
+            if self.goal.replicas is not None:
+                reason = f"needs at least {bound.least_replicas} replicas (bound), and {self.goal.replicas} are kept"
             return replace(member, status="too_many_gpus", reason=reason)
         return member
 
@@ -161,11 +172,14 @@ class Search:
     def most_replicas(self, member: Member) -> int:
         """Return the replicas that the limit on GPUs leaves, spares not counted."""
         assert member.makeup is not None  # as every member has that may be tried
-        return member.makeup.most(self.goal.max_gpus) - self.goal.spare_replicas
+        most = member.makeup.most(self.goal.max_gpus) - self.goal.spare_replicas
+        return most if self.goal.replicas is None else min(most, self.goal.replicas)
 
     def least_replicas(self, member: Member) -> int:
         """Return the replicas below which nothing of a member holds, or can be simulated."""
-        return max(member.bound.least_replicas, 1 if member.makeup is None else member.makeup.smallest)
+        return max(
+            member.bound.least_replicas, 1 if member.makeup is None else member.makeup.smallest, self.goal.replicas or 1
+        )
 
     def least_value(self, member: Member) -> Value:
         """Return a bound below the value of every fleet of a member that holds."""
@@ -211,8 +225,8 @@ class Search:
         least, most = self.least_replicas(member), self.most_replicas(member)
         if self.goal.objective == "latency":
             least = most
-        elif math.isfinite(self.best_value[0]) and not is_one_job(self.space.scenario):
-            most = self._most_that_is_better(member, least, most)
+        else:
+            most = self.most_that_is_better(member)
             if most < least:
                 member.reason = "cannot be better with that many GPUs (bound)"
                 return WORST
@@ -251,7 +265,7 @@ class Search:
     def _trimmed(self, member: Member, held: Trial) -> Member:
         """Return the fleet left when no pool can give one more replica away, the dearest pool being asked first."""
         makeup = member.makeup
-        if makeup is None or len(makeup.gpus) == 1 or self.goal.objective == "latency":
+        if makeup is None or len(makeup.gpus) == 1 or self.goal.objective == "latency" or self.goal.replicas:
             return member
         counts = list(makeup.counts(held.replicas))
         usd = [gpus * (price or 0.0) for gpus, price in zip(makeup.gpus, makeup.usd_per_gpu_hour, strict=True)]
@@ -270,8 +284,11 @@ class Search:
             else:
                 return member
 
-    def _most_that_is_better(self, member: Member, least: int, most: int) -> int:
+    def most_that_is_better(self, member: Member) -> int:
         """Return the most replicas at which the member could beat the best: what is paid for grows with them."""
+        least, most = self.least_replicas(member), self.most_replicas(member)
+        if not math.isfinite(self.best_value[0]) or is_one_job(self.space.scenario):
+            return most
         low, high = least - 1, most
         while high > low:
             middle = (low + high + 1) // 2
@@ -289,6 +306,8 @@ class Search:
 
         def holds(replicas: int) -> bool:
             trial = self.trial(member, replicas)
+            if trial.holds and not lasts(self.space.scenario, member.overrides, replicas, num_runs=1):
+                trial = replace(trial, holds=False)
             if trial.holds:
                 held[replicas] = trial
             elif member.trial is None or _is_nearer(trial, member.trial):
@@ -365,6 +384,10 @@ def _enough(scenario: Scenario, first: int) -> int:
     """Return the requests of a first look: more where arrivals are so dense that the fleet would not fill up."""
     rate = float(getattr(scenario.workload.arrivals, "rate", 0.0))
     return max(first, min(MOST_REQUESTS, math.ceil(FIRST_SECONDS * rate)))
+
+
+def _has_one_kind(member: Member) -> bool:
+    return member.makeup is not None and len(member.makeup.gpus) == 1
 
 
 def _is_there(scaling: Mapping[str, Any]) -> bool:

@@ -17,10 +17,15 @@ from simserve.scenario.schema import Scenario
 
 WEIGHTS_KEY = "deployment.quantization"
 KV_KEY = "deployment.kv_cache_dtype"
-NATIVE_FORMATS = (("fp8", "fp8"), ("int8", "int8"))
-"""Weight formats that multiply in 8 bit, each with the arithmetic that a GPU must have for it."""
+EIGHT_BIT_FORMATS = ("fp8", "int8")
+"""8-bit formats of the search, each named as the arithmetic that a GPU should have for it."""
+FAST_INT8_CAPABILITY = (8.0, 9.0)
+"""CUDA compute capabilities, from and below, of GPUs that gain by INT8 although they have FP8 or a kernel that unpacks
+it: Ampere and Ada (NVIDIA data sheets of the A100 and L40S: INT8 as fast as FP8 or twice 16 bit)."""
 FOUR_BIT_FORMATS = ("awq-int4", "gptq-int4", "int4", "mxfp4", "nvfp4")
-"""4-bit formats of the search: those of published checkpoints."""
+"""4-bit formats of the search, whose weights are unpacked: those of published checkpoints."""
+FOUR_BIT_ARITHMETIC = ("nvfp4", "mxfp4")
+"""4-bit formats that are tried beside those where the GPUs multiply in 4 bit."""
 FILE_FORMATS = ("gguf-q8_0", "gguf-q4_k_m")
 """Formats of the search for engines whose own tool makes them."""
 
@@ -80,19 +85,36 @@ def _parts(scenario: Scenario) -> Iterator[ReplicaShape]:
 
 
 def _worth_a_look(there: Sequence[AvailableFormat], parts: Sequence[ReplicaShape]) -> tuple[AvailableFormat, ...]:
+    """Return the stored format, those of 8 bit, one of each kind of 4 bit, and files: no two that cost the same."""
     stored = [each for each in there if each.how == "stored"]
     others = [each for each in there if each.how != "stored"]
-    # One 8-bit format is enough: FP8 where the GPUs have it, as its checkpoints lose least.
-    native = [
-        each
-        for name, dtype in NATIVE_FORMATS
-        for each in there
-        if each.format == name and all(dtype in part.hardware.supported_dtypes for part in parts)
-    ]
-    four_bit = [each for each in others if each.how == "checkpoint" and each.format in FOUR_BIT_FORMATS]
+    eight_bit = {each.format: each for each in others if each.format in EIGHT_BIT_FORMATS}
+    if "int8" in eight_bit and not _gains_by_int8(parts, has_fp8="fp8" in eight_bit):
+        del eight_bit["int8"]
+    if "int8" in eight_bit and not _multiplies("fp8", parts):
+        # As many bytes, and arithmetic that FP8 weights do not have here.
+        eight_bit.pop("fp8", None)
+    checkpoints = [each for each in others if each.how == "checkpoint"]
+    four_bit = [each for each in checkpoints if each.format in FOUR_BIT_FORMATS][:1]
+    if _multiplies("fp4", parts):
+        four_bit += [each for each in checkpoints if each.format in FOUR_BIT_ARITHMETIC]
     made = parts[0].engine.quantises_before_loading
     files = [each for each in others if each.format in FILE_FORMATS and each.format in made]
-    return tuple(dict.fromkeys([*stored, *native[:1], *four_bit[:1], *files]))
+    ordered = [eight_bit[name] for name in EIGHT_BIT_FORMATS if name in eight_bit]
+    return tuple(dict.fromkeys([*stored, *ordered, *four_bit, *files]))
+
+
+def _multiplies(dtype: str, parts: Sequence[ReplicaShape]) -> bool:
+    return all(dtype in part.hardware.supported_dtypes for part in parts)
+
+
+def _gains_by_int8(parts: Sequence[ReplicaShape], *, has_fp8: bool) -> bool:
+    """Return whether INT8 may be faster than what else there is: on Ampere and Ada, or where FP8 is not multiplied."""
+    if not _multiplies("int8", parts):
+        return False
+    low, high = FAST_INT8_CAPABILITY
+    capabilities = [float(part.hardware.compute_capability or 0.0) for part in parts]
+    return not (has_fp8 and _multiplies("fp8", parts)) or all(low <= each < high for each in capabilities)
 
 
 def _kv_formats(weights: Sequence[AvailableFormat], parts: Sequence[ReplicaShape]) -> tuple[str, ...]:

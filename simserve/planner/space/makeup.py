@@ -94,6 +94,13 @@ def smallest_fleet(deployment: DeploymentSpec) -> int:
     return max(len(deployment.pools), *named, 1)
 
 
+def replicas_of(deployment: DeploymentSpec) -> int:
+    """Return the number that a deployment is sized by as it is: its replicas, at most where it is scaled."""
+    if deployment.autoscaling is not None:
+        return deployment.autoscaling.max_replicas
+    return sum(pool.replicas for pool in deployment.pools) or deployment.replicas
+
+
 def dealt(weights: Sequence[int], replicas: int) -> tuple[int, ...]:
     """Return a number dealt out in proportion to weights, one each first, then by highest averages.
 

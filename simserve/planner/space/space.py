@@ -34,6 +34,10 @@ deployed beside that."""
 
 HARDWARE_KEY = "deployment.hardware"
 PRICE_KEY = "pricing.gpu_hour_usd"
+SEATS_KEY = "deployment.engine.max_num_seqs"
+BUDGET_KEY = "deployment.engine.max_num_batched_tokens"
+DRAFTS_NAME = "speculate"
+"""The option of drafts: like a shape it decides what a replica can do, and is never left to samples."""
 TENSOR_KEY = "deployment.tensor_parallel_size"
 PIPELINE_KEY = "deployment.pipeline_parallel_size"
 DATA_KEY = "deployment.data_parallel_size"
@@ -125,8 +129,8 @@ DIMENSIONS = (
     Dimension("deployment.enable_expert_parallel", "shape", _expert_parallel, "expert_parallel", "expert_parallel"),
     Dimension(WEIGHTS_KEY, "shape", _formats),
     Dimension(KV_KEY, "shape", _kv_formats, "kv_cache_fp8", "quantise_kv"),
-    Dimension("deployment.engine.max_num_seqs", "knob", lambda _: SEATS),
-    Dimension("deployment.engine.max_num_batched_tokens", "knob", lambda _: TOKEN_BUDGETS),
+    Dimension(SEATS_KEY, "knob", lambda _: SEATS),
+    Dimension(BUDGET_KEY, "knob", lambda _: TOKEN_BUDGETS),
     Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False), "chunked_prefill", "chunk"),
 )
 """What is searched, besides the GPU, its price, the number of replicas and the options."""
@@ -170,21 +174,24 @@ class Space:
         """Whether the scenario says something other than the plain choice of some option."""
         return any(self.own[name] is not choices[0] for name, choices in self.options.items())
 
-    def members(
-        self, kinds: Sequence[Kind] = ("shape", "knob", "option"), fixed: Mapping[str, Any] | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the combinations of the dimensions of some kinds, as the overrides that differ from the scenario.
+    @property
+    def shape_keys(self) -> tuple[str, ...]:
+        """What is bought, how the model lies on it, and drafts: the dimensions that are never sampled."""
+        return tuple(key for key in self.dimensions if self.kinds[key] == "shape" or key == DRAFTS_NAME)
 
-        The scenario's own values come first, so that of two equal deployments the one with fewer changes wins.
+    def members(
+        self, keys: Sequence[str] | None = None, fixed: Mapping[str, Any] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the combinations of some dimensions, as the overrides that differ from the scenario, its own first.
 
         Args:
-            kinds: Which dimensions vary; knobs are else the scenario's own, options plain.
+            keys: Which dimensions vary, all unless said; the others stay at their `start`.
             fixed: Key -> value of dimensions that do not vary.
         """
-        held = fixed or {}
-        keys = [key for key in self.dimensions if self.kinds[key] in kinds and key not in held]
+        held = {**self.start, **(fixed or {})}
+        keys = [key for key in (self.dimensions if keys is None else keys) if key not in (fixed or {})]
         for values in itertools.product(*(self.dimensions[key] for key in keys)):
-            chosen = {**dict(zip(keys, values, strict=True)), **held}
+            chosen = {**held, **dict(zip(keys, values, strict=True))}
             if self.is_plausible(chosen):
                 yield self.overrides(chosen)
 
@@ -201,16 +208,25 @@ class Space:
         return found
 
     @property
+    def start(self) -> dict[str, Any]:
+        """Every dimension at the scenario's own value, or at the first one where that is not to be searched."""
+        return {
+            key: self.own[key] if self.kinds[key] != "option" and self.own[key] in values else values[0]
+            for key, values in self.dimensions.items()
+        }
+
+    @property
     def plain(self) -> dict[str, Any]:
         """The overrides of the scenario's own shape and knobs, all options plain."""
-        return self.overrides({})
+        return self.overrides(self.start)
 
     def chosen(self, overrides: Overrides) -> dict[str, Any]:
         """Return the value of every dimension under some overrides."""
         found: dict[str, Any] = {}
         for key, values in self.dimensions.items():
             if self.kinds[key] != "option":
-                found[key] = overrides.get(key, self.own[key])
+                value = overrides.get(key, self.own[key])
+                found[key] = value if value in values else values[0]
                 continue
             found[key] = next((each for each in values if self._is_chosen(each, overrides, values)), values[0])
         return found
@@ -269,6 +285,7 @@ def space_on(
     *,
     wants_latency: bool = False,
     has_spares: bool = False,
+    kept: frozenset[str] = frozenset(),
 ) -> Space:
     """Return the deployments of a scenario on one kind of GPU.
 
@@ -281,6 +298,7 @@ def space_on(
         traffic: What the requests are like.
         wants_latency: Whether latency itself is to be small.
         has_spares: Whether replicas must be to spare.
+        kept: Dotted keys and options that stay as the scenario has them (`simserve.planner.space.keep`).
 
     Raises:
         InputError: The GPU or the model is unknown.
@@ -307,14 +325,18 @@ def space_on(
             values[each.key] = (own, *others)
     for key, asked in own_choices.items():
         values[key] = tuple(asked)
+    for key in kept & values.keys():
+        values[key] = (value_of(there, key),)
+        lacking.pop(next((each.lever for each in DIMENSIONS if each.key == key), ""), None)
     own = {key: value_of(there, key) for key in values}
     setting = Setting(scenario=there, traffic=traffic, wants_latency=wants_latency, has_spares=has_spares)
     options, left_out = options_of(setting, frozenset(own_choices))
     for option in options:
-        values[option.name], own[option.name] = option.choices, option.choices[option.own]
+        own[option.name] = option.choices[option.own]
+        values[option.name] = (own[option.name],) if option.name in kept else option.choices
         kinds[option.name] = "option"
         own |= {key: value_of(there, key) for choice in option.choices for key in choice.changes}
-    why_no_format = "" if WEIGHTS_KEY in own_choices else _searched(context).why_no_weights
+    why_no_format = "" if WEIGHTS_KEY in own_choices or WEIGHTS_KEY in kept else _searched(context).why_no_weights
     if why_no_format:
         lacking["quantise"] = why_no_format
     return Space(

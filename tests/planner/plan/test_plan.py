@@ -17,7 +17,8 @@ import simserve as ss
 from simserve.errors import InputError, UsageError
 from simserve.planner.export.export import ENGINES, export
 from simserve.planner.export.flags import flags_of, read_words
-from simserve.planner.plan.fleet import Fleet, with_room
+from simserve.planner.overrides import value_of
+from simserve.planner.plan.fleet import Fleet, traffic_borne, with_room
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import try_fleet
@@ -41,6 +42,7 @@ SMALL = {
     "deployment.speculative": [None],
 }
 """A space of eight shapes a GPU, small enough to enumerate with every number of replicas."""
+KEPT_KEYS = ("deployment.quantization", "deployment.tensor_parallel_size", *(key for key in SMALL if ".engine." in key))
 HARDWARE = ("l4-24gb", "a10-24gb", "l40s-48gb")
 MOST_REPLICAS = 6
 MAX_GPUS = 6
@@ -144,8 +146,8 @@ def test_workers_do_not_change_the_plan() -> None:
     assert json.dumps(one) == json.dumps(two)
 
 
-def test_sampling_is_never_worse_and_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where shapes and knobs are too many, Optuna starts from the best of the shapes; the seed fixes it."""
+def test_knobs_are_searched_where_there_are_too_many_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every shape first, then other knobs of those that could still win: no chance is in it."""
     monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)
     choices = {**SMALL, "deployment.engine.max_num_seqs": [4, 16, 64]}
     scenario = load_small(["deployment.engine.max_num_seqs=4"])
@@ -154,9 +156,81 @@ def test_sampling_is_never_worse_and_repeats(monkeypatch: pytest.MonkeyPatch) ->
 
     first, second = (plan(scenario, options(**asked, trials=10)).summary for _ in range(2))
 
-    assert (shapes["search"]["methods"], first["search"]["methods"]) == ({"l4-24gb": "shapes"}, {"l4-24gb": "sampled"})
+    assert (shapes["search"]["methods"], first["search"]["methods"]) == ({"l4-24gb": "shapes"}, {"l4-24gb": "settings"})
     assert first["best"]["usd_per_hour"] < shapes["best"]["usd_per_hour"]
     assert json.dumps(first) == json.dumps(second)
+
+
+def test_knobs_of_the_scenario_outside_the_values_asked_for_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--over`` replaces them, also where shapes are searched first."""
+    monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)
+    scenario = load_small(["deployment.engine.max_num_seqs=4"])
+    choices = {**SMALL, "deployment.engine.max_num_seqs": [16, 64]}
+
+    summary = plan(scenario, options(choices=choices, hardware=("l4-24gb",), trials=4)).summary
+
+    seats = {each["overrides"]["deployment.engine.max_num_seqs"] for each in summary["candidates"]}
+    assert seats == {16, 64}
+
+
+def test_of_equals_the_one_with_more_headroom_then_the_faster_wins() -> None:
+    """At the price of the plan no fleet bears more traffic, and none that bears as much is faster."""
+    best = planned(hardware=("l40s-48gb",))["best"]
+    limits = {"p95_ttft_ms": 600, "p95_tpot_ms": 60}
+    equals = [each for each in everything() if each["trial"].usd_per_hour == pytest.approx(best["usd_per_hour"])]
+    equals = [each for each in equals if each["overrides"]["deployment.hardware"] == best["hardware"]]
+    borne = [
+        traffic_borne(Fleet(scenario=busy_scenario(), overrides=each["overrides"], replicas=each["trial"].replicas))
+        for each in equals
+    ]
+    latency = [
+        sum(each["trial"].latencies[key] / limit for key, limit in limits.items())
+        for each, most in zip(equals, borne, strict=True)
+        if most == max(borne)
+    ]
+
+    assert len(set(borne)) > 1
+    assert best["traffic_borne"] == max(borne)
+    assert sum(best[key] / limit for key, limit in limits.items()) == pytest.approx(min(latency), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("weights", "deployment.quantization"),
+        ("tensor-parallel", "deployment.tensor_parallel_size"),
+        ("gpus", "deployment.hardware"),
+        ("replicas", "deployment.replicas"),
+        ("engine", "deployment.engine.max_num_seqs"),
+    ],
+)
+def test_what_is_kept_does_not_change(name: str, key: str) -> None:
+    """Every fleet has it as the scenario does."""
+    changes = ["deployment.replicas=5", "deployment.engine.max_num_seqs=32", "deployment.quantization=fp8"]
+    scenario = load_small(changes)
+    choices = {each: values for each, values in SMALL.items() if each not in KEPT_KEYS}
+    asked = {"hardware": () if name == "gpus" else HARDWARE[:1], "choices": choices, "trials": 0}
+
+    kept = plan(scenario, options(keep=(name,), **asked)).summary
+
+    best = from_mapping(scenario.as_mapping(), kept["best"]["overrides"])
+    assert value_of(best, key) == value_of(scenario, key)
+    assert all(key not in each["overrides"] for each in kept["candidates"])
+    assert kept["kept"] == [name]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"keep": ("colour",)},
+        {"keep": ("gpus",), "hardware": HARDWARE},
+        {"keep": ("tensor-parallel",), "hardware": HARDWARE},
+    ],
+)
+def test_what_cannot_be_kept_is_refused(changes: dict[str, Any]) -> None:
+    """No such thing, or it is to be searched, too."""
+    with pytest.raises(UsageError, match="--keep"):
+        plan(busy_scenario(), PlanOptions(choices=SMALL, **changes))
 
 
 def test_the_command_reproduces_the_plan() -> None:

@@ -88,6 +88,25 @@ def test_a_search_names_where_each_format_comes_from() -> None:
     assert weights(deployed("llama-2-7b", engine="llama.cpp"))["gguf-q8_0"] == "quantised before loading by llama.cpp"
 
 
+@pytest.mark.parametrize(
+    ("hardware", "expected"),
+    [
+        ("l40s-48gb", ["none", "fp8", "int8", "awq-int4"]),
+        ("a100-sxm-80gb", ["none", "int8", "awq-int4"]),
+        (H100, ["none", "fp8", "awq-int4"]),
+    ],
+)
+def test_int8_is_tried_where_it_is_fast(hardware: str, expected: list[str]) -> None:
+    """On Ada beside FP8, on Ampere instead of it, on Hopper not: FP8 is as fast there."""
+    assert list(weights(deployed("llama-3.1-8b", hardware))) == expected
+
+
+def test_fp8_is_tried_where_it_is_unpacked_and_no_int8_is_public() -> None:
+    """Half the bytes of 16 bit, though the GPU multiplies in 16 bit."""
+    assert "fp8" in weights(deployed("llama-2-7b", "a100-sxm-80gb"))
+    assert "int8" not in weights(deployed("llama-2-7b", "a100-sxm-80gb"))
+
+
 def repository_of(model: str, quantization: str) -> str | None:
     """Return the public checkpoint of a format."""
     found = load_model(model).checkpoint(quantization)

@@ -1,0 +1,77 @@
+"""Choosing among fleets of one price: the one that bears most more traffic, then the one with the lower latencies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from simserve.planner.scaling import scaled_traffic
+from simserve.planner.search.deciding_run import deciding_run
+from simserve.planner.search.member import Member
+from simserve.planner.search.order import smallest_integer
+from simserve.planner.search.trial import LATENCIES, Trial
+from simserve.scenario.objective import objective
+from simserve.scenario.schema import Scenario
+
+HEADROOM_STEP = 0.05
+"""Share of the traffic by which headroom is told apart."""
+MOST_STEPS = 60
+"""Steps of headroom up to which it is looked for: four times the traffic."""
+
+
+def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
+    """Return the places of members that hold at one price, the best first, and note the headroom of each.
+
+    Headroom first, to `HEADROOM_STEP`; of those that bear as much, the lower p95 latencies as shares of their limits;
+    then the order in which they are given. A member that does not bear what the best so far does is not
+    looked at any further, so its headroom is known to be less and no more.
+
+    Args:
+        scenario: The traffic.
+        members: With trials that hold, of one price.
+    """
+    best, found = 0, []
+    can_scale = scaled_traffic(scenario, 1.0) is not None
+    for place, member in enumerate(members):
+        steps = _headroom(scenario, member, best) if can_scale and len(members) > 1 else 0
+        best = max(best, steps)
+        member.headroom = max(steps, 0)
+        found.append((-steps, _latency(scenario, _trial(member)), place))
+    return [place for *_, place in sorted(found)]
+
+
+def _headroom(scenario: Scenario, member: Member, least: int) -> int:
+    """Return the steps of more traffic that a member bears; -1 where it does not bear ``least`` of them."""
+    fails = _failing(scenario, member)
+    if least and fails(least):
+        return -1
+    first = smallest_integer(fails, least + 1, MOST_STEPS)
+    return MOST_STEPS if first is None else first - 1
+
+
+def _failing(scenario: Scenario, member: Member) -> Callable[[int], bool]:
+    def fails(step: int) -> bool:
+        busier = scaled_traffic(scenario, 1 + step * HEADROOM_STEP)
+        return busier is None or not deciding_run(busier, member.overrides, _trial(member).replicas).holds
+
+    return fails
+
+
+def _latency(scenario: Scenario, trial: Trial) -> float:
+    """Return the mean of the p95 latencies as shares of their limits; of E2E in seconds where nothing has one."""
+    asked = objective(scenario)
+    shares = []
+    for term, name in LATENCIES.items():
+        limit = None if asked is None else getattr(asked, term)
+        reached = trial.latencies[f"p95_{name}_ms"]
+        if limit and reached is not None:
+            shares.append(reached / 1e3 / limit)
+    if shares:
+        return math.fsum(shares) / len(shares)
+    reached = trial.latencies[f"p95_{LATENCIES['e2e']}_ms"]
+    return math.inf if reached is None else reached / 1e3
+
+
+def _trial(member: Member) -> Trial:
+    assert member.trial is not None  # it holds
+    return member.trial

@@ -1,0 +1,1 @@
+"""Plans against brute force."""

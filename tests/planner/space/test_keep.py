@@ -1,0 +1,55 @@
+"""What may be kept: each name fixes dimensions that would else vary."""
+
+from __future__ import annotations
+
+import pytest
+
+from simserve.planner.space.keep import GPUS, KEEPABLE, REPLICAS, kept_of
+from simserve.planner.space.space import DIMENSIONS, Space, space_on
+from simserve.planner.space.traffic import traffic_of
+from simserve.scenario.load import load
+from simserve.scenario.resolve import engine_of
+
+OF_OPTIONS = {
+    "drafts": "speculative-decoding",
+    "routing": "prefix-routing",
+    "pools": "disaggregation",
+    "autoscaling": "busy-scales-late",
+    "offload": "kv-offload",
+    "response-cache": "response-cache",
+    "overflow": "overflow-to-api",
+    "admission": "overload-and-shedding",
+}
+"""Name -> a scenario that has it."""
+OF_SHAPES = {"expert-parallel": "qwen3-30b-a3b", "data-parallel": "deepseek-v3"}
+"""Name -> a model that has it."""
+
+
+def space_of(name: str, *kept: str, model: str | None = None) -> Space:
+    """Return the deployments of a bundled scenario on its own GPU."""
+    scenario = load(name, [] if model is None else [f"model={model}", "deployment.engine.version=0.15"])
+    names = kept_of(kept, (), {})
+    return space_on(
+        scenario, scenario.deployment.hardware, {}, {}, engine_of(scenario), traffic_of(scenario), kept=names
+    )
+
+
+@pytest.mark.parametrize("name", [each for each in KEEPABLE if each not in (GPUS, REPLICAS)])
+def test_what_is_kept_is_as_the_scenario_has_it(name: str) -> None:
+    """One value, the scenario's own, where there were several."""
+    of = OF_OPTIONS.get(name, "chatbot")
+    free, kept = space_of(of, model=OF_SHAPES.get(name)), space_of(of, name, model=OF_SHAPES.get(name))
+
+    fixed = [key for key in KEEPABLE[name] if len(free.dimensions.get(key, ())) > 1]
+
+    assert fixed
+    assert all(kept.dimensions[key] == (free.own[key],) for key in fixed)
+    assert kept.size < free.size
+    assert kept.overrides(kept.start) == {}
+
+
+def test_every_dimension_can_be_kept() -> None:
+    """A dimension that is added gets a name."""
+    names = {key for keys in KEEPABLE.values() for key in keys}
+
+    assert {each.key for each in DIMENSIONS} <= names
