@@ -69,6 +69,9 @@ LONGER = 4.0
 LONGEST = 8.0
 """Times the requests of one run to the next, and to the last, longer one."""
 
+CLEAR_MISS = 0.02
+"""How far below what is asked the mean of short runs lies where longer ones would not hold either."""
+
 OVERLOAD = "overload"
 """What binds where the objective holds and the queue grows all the same."""
 
@@ -189,6 +192,48 @@ def find_capacity(
         return search.run(start)
     except KeyboardInterrupt:
         return search.so_far()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Borne:
+    """Whether steady open traffic at one load is borne, and how that is known.
+
+    Attributes:
+        holds: Whether 95 % of fresh runs of that length hold the objective.
+        num_requests: Of one run.
+        level: The fresh runs; None where the load is too near to what can be finished to be tried.
+    """
+
+    holds: bool
+    num_requests: int
+    level: Level | None
+
+
+def is_load_borne(probe: Prober, load: float, *, asked: float, finishable: Finishable) -> Borne:
+    """Return whether runs of steady open traffic at one load hold the objective, as `find_capacity` promises it.
+
+    Runs that the search has not seen, first as short as settles; where these leave it open, longer ones.
+
+    Args:
+        probe: Runs the deployment.
+        load: Requests/s.
+        asked: Share of requests that must meet every bound.
+        finishable: What the deployment finishes with its queue never empty.
+    """
+    return _SteadySearch(probe, asked, Effort(), load, False, finishable=finishable).at(load)
+
+
+def highest_promised(finishable: Finishable) -> float:
+    """Return the load above which nothing is promised: a run there would last ever longer to be like the next."""
+    rate = finishable.rate
+    return _rounded(min(NEAR_FULL * rate, max(rate - finishable.half_width, rate / 2)))
+
+
+def settled_requests(load_ratio: float, in_flight: float) -> int:
+    """Return the requests of a run that settles, with those in which it fills up and empties."""
+    ratio = min(load_ratio, NEAR_FULL)
+    unmeasured = in_flight * (2 / (1 - ratio) + EDGE_STAYS)
+    return math.ceil(max(settling_requests(ratio, in_flight) + unmeasured, STAYS_PER_RUN * in_flight))
 
 
 @dataclass(slots=True)
@@ -421,11 +466,9 @@ class _SteadySearch(_Search):
     _ceiling: float = 0.0
 
     def run(self, start: float) -> Found:
-        rate = self.finishable.rate
-        full = _rounded(min(NEAR_FULL * rate, max(rate - self.finishable.half_width, rate / 2)))
-        self._ceiling = min(full, self.highest)
+        self._ceiling = min(highest_promised(self.finishable), self.highest)
         coarse_requests = self._at_least(COARSE_REQUESTS)
-        start = min(FIRST_SHARE * rate, self._ceiling)
+        start = min(FIRST_SHARE * self.finishable.rate, self._ceiling)
         found = self._look(start, 1, coarse_requests, COARSE_TOLERANCE, GROWTH)
         if found.value == 0:
             return self._found(found, 1, coarse_requests, coarse_requests)
@@ -445,10 +488,25 @@ class _SteadySearch(_Search):
         """Return the requests of a run near a load that settles, as far as a short one tells."""
         if self.effort.num_requests is not None:
             return self.effort.num_requests
-        ratio = min(load / self.finishable.rate, NEAR_FULL)
-        unmeasured = in_flight * (2 / (1 - ratio) + EDGE_STAYS)  # while it fills up and empties
-        settling = settling_requests(ratio, in_flight) + unmeasured
-        return self._at_least(math.ceil(max(LONG_RUN_REQUESTS, settling, STAYS_PER_RUN * in_flight)))
+        return self._at_least(max(LONG_RUN_REQUESTS, settled_requests(load / self.finishable.rate, in_flight)))
+
+    def at(self, load: float) -> Borne:
+        """Return whether one load is borne: by runs as short as settles, and longer ones where these leave it open."""
+        if load > highest_promised(self.finishable):
+            return Borne(holds=False, num_requests=0, level=None)
+        fewest = self._at_least(FEWEST_REQUESTS)
+        in_flight = self._level(load, 1, fewest).mean("in_flight")
+        num_requests = max(fewest, settled_requests(load / self.finishable.rate, in_flight))
+        most = max(num_requests, math.ceil(LONGEST * LONG_RUN_REQUESTS))
+        while True:
+            level = self._fresh(load, num_requests)
+            has_missed = not level.holds(self.asked) and (
+                num_requests >= LONG_RUN_REQUESTS or level.attainment < self.asked - CLEAR_MISS
+            )
+            holds = self._is_borne(level) and self._has_settled(level)
+            if holds or has_missed or num_requests >= most:
+                return Borne(holds=holds, num_requests=num_requests, level=level)
+            num_requests = min(most, math.ceil(LONGER * num_requests))
 
     def _promised(self, capacity: float, fall: float | None, num_requests: int, curve_requests: int) -> Found:
         first = num_requests

@@ -1,6 +1,8 @@
 """The run that decides on a fleet in a search: shorter than the scenario's, or narrower, where that says the same.
 
-Open-loop traffic that is alike all through is run for fewer requests. Clients of a closed loop, and conversations,
+Steady open traffic is run until it settles, whatever number of requests the scenario says: what the fleet finishes with
+its queue never empty refuses early, what is far from the limit passes early. Other open-loop traffic that is alike all
+through is run for fewer requests. Clients of a closed loop, and conversations,
 must go on for as long as the scenario says: contexts grow, and all clients start at once. There are as many of them a
 replica on fewer replicas with their share of the clients, and these behave alike: 1 to 8 replicas of the 38 that
 `scenarios/ten-thousand-users.yaml` needs hold with the same share of the clients to within one replica of 38.
@@ -11,14 +13,30 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from simserve.planner.capacity.probe import own_traffic
+from simserve.planner.capacity.search import LONG_RUN_REQUESTS, highest_promised, settled_requests
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.trial import MOST_REQUESTS, Trial, request_limit, try_fleet
+from simserve.planner.search.trial import (
+    MOST_REQUESTS,
+    Trial,
+    deployed,
+    is_steady,
+    least_requests,
+    request_limit,
+    try_fleet,
+)
+from simserve.scenario.finishable import find_finishable
+from simserve.scenario.objective import objective
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 NARROW_REQUESTS = 2500
 """Requests about which a narrower run has."""
+FAR = 2.0
+"""Times the share that may miss, or part of it, from which on a run of `MOST_REQUESTS` decides alone."""
 ROUTING_KEY = "deployment.routing"
 _ANY_ROUTING = "round_robin"
 """One replica gets everything, whoever routes; this router decides nothing that would keep the kernel from leaping."""
@@ -40,7 +58,45 @@ def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tri
     fewer = narrowed(there, replicas, NARROW_REQUESTS)
     if fewer is not None:
         return narrow_run(scenario, overrides, replicas, fewer)
+    if is_steady(there):
+        return settled_run(scenario, overrides, replicas)
     return try_fleet(scenario, overrides, replicas, request_limit(there, MOST_REQUESTS))
+
+
+def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
+    """Run steady open traffic as long as it takes to know whether a fleet holds.
+
+    A first run drops what misses by far, and passes what meets the objective by far and has settled. What can be
+    finished refuses a load that is too near to it, or above; between, a long run decides.
+    """
+    there = deployed(scenario, overrides, replicas)
+    first = try_fleet(scenario, overrides, replicas, max(MOST_REQUESTS, least_requests(there)))
+    missed = _missed(scenario, first)
+    if not first.holds and (missed is None or missed > FAR):
+        return first
+    resolved, offered = resolve(there), own_traffic(there)
+    if not offered.is_stationary:
+        return first
+    finishable = find_finishable(resolved, deploy(resolved))
+    if finishable is None or math.isnan(first.mean_stay):
+        return first
+    rate = offered.offered_rate
+    ratio = rate / finishable.rate
+    if rate > highest_promised(finishable):
+        verdict = "overloaded" if ratio >= 1 else first.stability
+        return replace(first, holds=False, load_ratio=ratio, stability=verdict)
+    needed = settled_requests(ratio, rate * first.mean_stay)
+    if first.holds and needed <= first.requests and (missed is None or missed * FAR <= 1):
+        return replace(first, load_ratio=ratio)
+    return try_fleet(scenario, overrides, replicas, max(needed, LONG_RUN_REQUESTS), finishable=finishable)
+
+
+def _missed(scenario: Scenario, trial: Trial) -> float | None:
+    """Return the share that missed, over the share that may; None without an objective, or where none may."""
+    asked = objective(scenario)
+    if asked is None or trial.attainment is None or asked.attainment >= 1:
+        return None
+    return (1 - trial.attainment) / (1 - asked.attainment)
 
 
 def narrowed(there: Scenario, replicas: int, most_requests: int) -> int | None:
