@@ -11,6 +11,8 @@ itself what the deployment finishes.
 from __future__ import annotations
 
 import argparse
+import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,8 @@ SHORT_RUNS = 20
 LONG_RUNS = 3
 """Runs ten times as long."""
 LONGEST = 500_000
+CAPACITY_REQUESTS = 30_000
+"""Of a run at the traffic that a plan is said to bear: those of the shortest trial that promised it."""
 BRUTE_REQUESTS = 300_000
 BRUTE_SEEDS = (9001, 9002)
 BISECTIONS = 4
@@ -38,6 +42,9 @@ SMALL_GPU = 'slo={ttft: "3 s", tpot: "120 ms", attainment: 0.95}'
 PLAIN = ("deployment.quantization=none", "deployment.kv_cache_dtype=auto")
 AS_STORED = ("deployment.quantization=auto", "deployment.kv_cache_dtype=auto")
 Case = tuple[str, tuple[str, ...]]
+PlanCase = tuple[Case, tuple[str, ...]]
+PLAN_TRIALS = 0
+"""Engine knobs that a plan of the table samples: none, which leaves the shapes and the replicas."""
 
 
 def on(model: str, hardware: str, gpus: int, num_requests: int, *more: str) -> Case:
@@ -103,6 +110,47 @@ CAPACITIES: tuple[Case, ...] = (
 )
 
 
+def traffic(model: str, rate: float, num_requests: int, hardware: str, slo: str, *more: str) -> PlanCase:
+    """Return the lengths of `chatbot` at a rate, to be planned on some GPUs."""
+    arrivals = f"workload.arrivals={{process: poisson, rate: {rate}}}"
+    changes = (f"model={model}", arrivals, f"workload.num_requests={num_requests}", *AS_STORED, slo, *more)
+    return ("chatbot", changes), tuple(hardware.split(","))
+
+
+PLANS: tuple[PlanCase, ...] = (
+    traffic("llama-3.1-8b", 0.5, 500, "l4-24gb,a10-24gb", SMALL_GPU),
+    traffic("llama-3.1-8b", 2, 1000, "l4-24gb,l40s-48gb", SMALL_GPU),
+    traffic("llama-3.1-8b", 5, 20000, "l40s-48gb", STRICT),
+    traffic("llama-3.1-8b", 10, 500, "a100-sxm-80gb", STRICT),
+    traffic("llama-3.1-8b", 20, 2000, "h100-sxm-80gb", STRICT),
+    traffic("llama-3.1-8b", 40, 5000, "h100-sxm-80gb,l40s-48gb", STRICT),
+    traffic("llama-3.1-8b", 80, 1000, "h100-sxm-80gb", LAX),
+    traffic("qwen2.5-7b", 1, 700, "a10g-24gb", SMALL_GPU),
+    traffic("qwen2.5-7b", 8, 3000, "l40s-48gb", LAX),
+    traffic("qwen2.5-7b", 30, 500, "h100-sxm-80gb", STRICT),
+    traffic("qwen3-32b", 1, 1000, "l40s-48gb", LAX),
+    traffic("qwen3-32b", 4, 20000, "a100-sxm-80gb", LAX),
+    traffic("qwen3-32b", 12, 500, "h100-sxm-80gb", LAX),
+    traffic("qwen3-32b", 29, 2000, "h200-sxm-141gb", STRICT),
+    traffic("llama-3.3-70b", 0.5, 500, "h100-sxm-80gb", LAX),
+    traffic("llama-3.3-70b", 3, 1500, "h100-sxm-80gb", LAX),
+    traffic("llama-3.3-70b", 6, 10000, "h200-sxm-141gb", STRICT),
+    traffic("llama-3.3-70b", 15, 500, "b200-sxm-180gb", STRICT),
+    traffic("llama-3.3-70b", 40, 1000, "h200-sxm-141gb", LAX),
+    traffic("qwen3-30b-a3b", 5, 4000, "a100-sxm-80gb", STRICT),
+    traffic("qwen3-30b-a3b", 25, 800, "h100-sxm-80gb", LAX),
+    traffic("gpt-oss-20b", 4, 600, "l40s-48gb", LAX),
+    traffic("gpt-oss-120b", 10, 2000, "h100-sxm-80gb", LAX),
+    traffic("gpt-oss-120b", 50, 500, "b200-sxm-180gb", STRICT),
+    traffic("mistral-small-24b", 2, 12000, "l40s-48gb", LAX),
+    traffic("mistral-small-24b", 18, 900, "h100-sxm-80gb", STRICT),
+    traffic("gemma-3-27b", 7, 500, "h100-sxm-80gb", 'slo={e2e: "30 s", attainment: 0.95}'),
+    traffic("phi-4", 3, 2500, "a100-sxm-40gb", 'slo={ttft: "1 s", tpot: "50 ms", attainment: 0.99}'),
+    traffic("mixtral-8x7b", 6, 1000, "a100-sxm-80gb", 'slo={ttft: "1 s", tpot: "60 ms", attainment: 0.9}'),
+    traffic("qwen3-235b-a22b", 5, 500, "h200-sxm-141gb", LAX),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One case: what was promised, and what brute force says.
@@ -117,6 +165,7 @@ class Row:
         short: Fresh runs of that length that hold.
         long: Fresh runs ten times as long that hold.
         answer: What was planned; empty of a capacity.
+        planned: Of a plan, fresh runs of the scenario's own rate that hold, and long ones.
     """
 
     name: str
@@ -128,6 +177,7 @@ class Row:
     short: int
     long: int
     answer: str = ""
+    planned: tuple[int, int] = (0, 0)
 
     @property
     def below(self) -> float:
@@ -154,6 +204,35 @@ def capacity_row(name: str, overrides: tuple[str, ...]) -> Row:
         requests=requests,
         short=runs.num_holding(promised, requests, SHORT_RUNS),
         long=runs.num_holding(promised, min(10 * requests, LONGEST), LONG_RUNS),
+    )
+
+
+def plan_row(case: Case, hardware: tuple[str, ...]) -> Row | None:
+    """Return what `plan` promises of a case, and what fresh runs make of it; None where nothing holds."""
+    name, overrides = case
+    scenario = ss.load(name, list(overrides))
+    summary = ss.plan(scenario, hardware=hardware, trials=PLAN_TRIALS).summary
+    best = summary["best"]
+    if best is None:
+        return None
+    rate = scenario.workload.arrivals.rate  # type: ignore[union-attr]
+    confirmed, multiple = best["confirmed"], best["traffic_borne"]
+    requests = confirmed["requests"] // confirmed["replications"]
+    promised, is_open_ended = multiple * rate, multiple >= MOST_TRAFFIC
+    deployed = (*overrides, *(f"{key}={json.dumps(value)}" for key, value in best["overrides"].items()))
+    runs = Runs(name, deployed, scenario.slo.attainment)  # type: ignore[union-attr]
+    long = min(10 * requests, LONGEST)
+    return Row(
+        name=" ".join(overrides),
+        promised=promised,
+        low=math.nan,
+        high=math.nan,
+        brute=math.nan if is_open_ended else runs.brute_force(promised),
+        requests=requests,
+        short=runs.num_holding(promised, CAPACITY_REQUESTS, SHORT_RUNS),
+        long=runs.num_holding(promised, min(10 * CAPACITY_REQUESTS, LONGEST), LONG_RUNS),
+        answer=best["label"],
+        planned=(runs.num_holding(rate, requests, SHORT_RUNS), runs.num_holding(rate, long, LONG_RUNS)),
     )
 
 
@@ -207,8 +286,38 @@ def _capacities(cases: int) -> None:
     print(f"Intervals that cover brute force: {sum(row.is_covered for row in rows)} of {len(rows)}.")
 
 
+def _plans(cases: int) -> None:
+    """Print the table of plans."""
+    print(
+        "| traffic | GPUs | plan | hold | long runs hold | bears /s | brute force /s | below it | hold there "
+        "| long runs hold there |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    rows = []
+    for case, hardware in PLANS[:cases]:
+        row = plan_row(case, hardware)
+        if row is None:
+            print(f"| `{' '.join(case[1])}` | {', '.join(hardware)} | nothing holds | | | | | | | |", flush=True)
+            continue
+        rows.append(row)
+        knee = "" if math.isnan(row.brute) else f"{row.brute:.3g}"
+        below = "" if math.isnan(row.brute) else f"{row.below:.1%}"
+        print(
+            f"| `{row.name}` | {', '.join(hardware)} | {row.answer} | {row.planned[0]} of {SHORT_RUNS} "
+            f"| {row.planned[1]} of {LONG_RUNS} | {row.promised:.3g} | {knee} | {below} "
+            f"| {row.short} of {SHORT_RUNS} | {row.long} of {LONG_RUNS} |",
+            flush=True,
+        )
+    short, long = (sum(row.planned[each] for row in rows) for each in (0, 1))
+    print(
+        f"\nAt the planned rate fresh runs that hold: {short} of {SHORT_RUNS * len(rows)}; long ones: {long} of "
+        f"{LONG_RUNS * len(rows)}. At the rate that is borne:"
+    )
+    _sum_up(rows)
+
+
 def _sum_up(rows: list[Row]) -> None:
-    known = [row.below for row in rows if row.brute == row.brute]
+    known = [row.below for row in rows if not math.isnan(row.brute)]
     print(
         f"\nFresh runs that hold: {sum(row.short for row in rows)} of {SHORT_RUNS * len(rows)}; long ones: "
         f"{sum(row.long for row in rows)} of {LONG_RUNS * len(rows)}; below brute force: "
@@ -216,7 +325,7 @@ def _sum_up(rows: list[Row]) -> None:
     )
 
 
-TABLES: Mapping[str, Callable[[int], None]] = {"capacities": _capacities}
+TABLES: Mapping[str, Callable[[int], None]] = {"capacities": _capacities, "plans": _plans}
 
 
 def main() -> None:

@@ -43,6 +43,8 @@ FIRST_SHARE = 0.8
 """Of what can be finished, the first load that is tried."""
 LONG_RUN_REQUESTS = 30_000
 """Of a run near the capacity, at least; more where that has not settled."""
+LONG_RUN_SECONDS = 1200.0
+LEAST_LONG_RUN_REQUESTS = 5000
 FIRST_FRESH = 1
 """Replications from here on are fresh: the search looks at replication 0 alone."""
 FRESH_RUNS = 8
@@ -53,7 +55,7 @@ quite."""
 ABOVE = 1.01
 """Times the expected capacity at which fresh runs should fail."""
 STEP_DOWN = 0.995
-MOST_CLIMBS = 3
+MOST_CLIMBS = 5
 WORTH_A_LOOK = 1.015
 """Ratio of a load that may hold too to one that does, from which on it is tried."""
 MOST_BELOW = 0.04
@@ -88,6 +90,7 @@ class Effort:
         most_requests: Of all runs at one load together.
         fresh_runs: Of steady open traffic, runs at the load that is promised, none of which the search has seen.
         most_fresh_requests: Of all those together.
+        long_run_requests: Of a run near the capacity, at least.
     """
 
     replications: int = 6
@@ -97,6 +100,7 @@ class Effort:
     most_requests: int = 18_000
     fresh_runs: int = FRESH_RUNS
     most_fresh_requests: int = 800_000
+    long_run_requests: int = LONG_RUN_REQUESTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +231,11 @@ def highest_promised(finishable: Finishable) -> float:
     """Return the load above which nothing is promised: a run there would last ever longer to be like the next."""
     rate = finishable.rate
     return _rounded(min(NEAR_FULL * rate, max(rate - finishable.half_width, rate / 2)))
+
+
+def long_run_requests(load: float) -> int:
+    """Return the requests of a run near the capacity where not every run may be of `LONG_RUN_REQUESTS`: 20 minutes."""
+    return math.ceil(min(LONG_RUN_REQUESTS, max(LEAST_LONG_RUN_REQUESTS, LONG_RUN_SECONDS * load)))
 
 
 def settled_requests(load_ratio: float, in_flight: float) -> int:
@@ -488,7 +497,8 @@ class _SteadySearch(_Search):
         """Return the requests of a run near a load that settles, as far as a short one tells."""
         if self.effort.num_requests is not None:
             return self.effort.num_requests
-        return self._at_least(max(LONG_RUN_REQUESTS, settled_requests(load / self.finishable.rate, in_flight)))
+        settling = settled_requests(load / self.finishable.rate, in_flight)
+        return self._at_least(max(self.effort.long_run_requests, settling))
 
     def at(self, load: float) -> Borne:
         """Return whether one load is borne: by runs as short as settles, and longer ones where these leave it open."""
@@ -554,6 +564,7 @@ class _SteadySearch(_Search):
             load = _rounded(expected * ABOVE, up=True)
             if upper.load > NARROW * expected and lower.load < load < upper.load:
                 self._fresh(load, num_requests)
+        has_climbed = False
         for _ in range(MOST_CLIMBS):
             above = next(
                 (each for each in self._all_fresh(num_requests) if each.load > lower.load and not self._is_borne(each)),
@@ -561,10 +572,13 @@ class _SteadySearch(_Search):
             )
             fall = self._spare_fall(lower, above)
             load = lower.load if fall is None else _rounded(self._bound(lower, fall) * STEP_DOWN)
+            if has_climbed:  # the line was too low already: traffic without chance falls as a step does
+                load = max(load, _rounded(math.sqrt(lower.load * above.load)))
             if not WORTH_A_LOOK * lower.load < load < above.load:
                 break
             higher = self._fresh(load, num_requests)
-            lower = higher if self._is_borne(higher) else lower
+            if self._is_borne(higher):
+                lower, has_climbed = higher, True
         failing = [each for each in self._all_fresh(num_requests) if not each.holds(self.asked)]
         upper = failing[0] if failing else upper
         below = [each for each in self._all_fresh(num_requests) if each.load < upper.load]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
-from simserve.planner.capacity.search import find_capacity, is_load_borne
+from simserve.planner.capacity.search import Effort, find_capacity, is_load_borne, long_run_requests
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run
@@ -23,6 +23,7 @@ CONFIRMING_REPLICATIONS = 3
 TRAFFIC_STEP = 0.05
 """Traffic that a fleet bears is found to this share of the scenario's."""
 BORNE_STEP = 0.001
+BORNE_DIGITS = 3
 """The same of steady open traffic, rounded down."""
 ROUNDING = 1e-9
 MOST_TRAFFIC = 4.0
@@ -210,12 +211,13 @@ def _promised(fleet: Fleet, probe: LoadProbe) -> float:
         probe,
         asked=probe.slo.attainment,
         start=rate,
+        effort=Effort(long_run_requests=long_run_requests(rate)),
         highest=MOST_TRAFFIC * rate,
         finishable=probe.finishable,
     )
     if found.was_interrupted:
         raise KeyboardInterrupt
-    return max(1.0, math.floor(found.largest.value / rate / BORNE_STEP + ROUNDING) * BORNE_STEP)
+    return max(1.0, round(math.floor(found.largest.value / rate / BORNE_STEP + ROUNDING) * BORNE_STEP, BORNE_DIGITS))
 
 
 def one_fewer(fleet: Fleet) -> Trial | None:

@@ -14,7 +14,7 @@ import math
 from dataclasses import replace
 
 from simserve.planner.capacity.probe import own_traffic
-from simserve.planner.capacity.search import LONG_RUN_REQUESTS, highest_promised, settled_requests
+from simserve.planner.capacity.search import highest_promised, long_run_requests, settled_requests
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import (
@@ -35,8 +35,10 @@ from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 NARROW_REQUESTS = 2500
 """Requests about which a narrower run has."""
+SHORT_REQUESTS = 2000
+"""Requests of the first run of steady traffic."""
 FAR = 2.0
-"""Times the share that may miss, or part of it, from which on a run of `MOST_REQUESTS` decides alone."""
+"""Times the share that may miss, or part of it, from which on a short run decides alone."""
 ROUTING_KEY = "deployment.routing"
 _ANY_ROUTING = "round_robin"
 """One replica gets everything, whoever routes; this router decides nothing that would keep the kernel from leaping."""
@@ -66,29 +68,39 @@ def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tri
 def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
     """Run steady open traffic as long as it takes to know whether a fleet holds.
 
-    A first run drops what misses by far, and passes what meets the objective by far and has settled. What can be
-    finished refuses a load that is too near to it, or above; between, a long run decides.
+    A short run drops what misses by far, and passes what meets the objective by far and has settled. What can be
+    finished refuses a load that is too near to it, or above; between, longer runs decide.
     """
     there = deployed(scenario, overrides, replicas)
-    first = try_fleet(scenario, overrides, replicas, max(MOST_REQUESTS, least_requests(there)))
-    missed = _missed(scenario, first)
-    if not first.holds and (missed is None or missed > FAR):
-        return first
+    least = least_requests(there)
+    trial = try_fleet(scenario, overrides, replicas, max(SHORT_REQUESTS, least))
+    if not trial.holds and _misses_by_far(scenario, trial):
+        return trial
     resolved, offered = resolve(there), own_traffic(there)
-    if not offered.is_stationary:
-        return first
-    finishable = find_finishable(resolved, deploy(resolved))
-    if finishable is None or math.isnan(first.mean_stay):
-        return first
-    rate = offered.offered_rate
-    ratio = rate / finishable.rate
+    finishable = find_finishable(resolved, deploy(resolved)) if offered.is_stationary else None
+    if finishable is None or math.isnan(trial.mean_stay):
+        return trial
+    rate, ratio = offered.offered_rate, offered.offered_rate / finishable.rate
     if rate > highest_promised(finishable):
-        verdict = "overloaded" if ratio >= 1 else first.stability
-        return replace(first, holds=False, load_ratio=ratio, stability=verdict)
-    needed = settled_requests(ratio, rate * first.mean_stay)
-    if first.holds and needed <= first.requests and (missed is None or missed * FAR <= 1):
-        return replace(first, load_ratio=ratio)
-    return try_fleet(scenario, overrides, replicas, max(needed, LONG_RUN_REQUESTS), finishable=finishable)
+        verdict = "overloaded" if ratio >= 1 else trial.stability
+        return replace(trial, holds=False, load_ratio=ratio, stability=verdict)
+    for fewest in (SHORT_REQUESTS, MOST_REQUESTS, long_run_requests(rate)):
+        needed = max(fewest, least, settled_requests(ratio, rate * trial.mean_stay))
+        if needed > trial.requests:
+            trial = try_fleet(scenario, overrides, replicas, needed, finishable=finishable)
+        if _misses_by_far(scenario, trial) or (trial.holds and _holds_by_far(scenario, trial)):
+            break
+    return replace(trial, load_ratio=ratio)
+
+
+def _misses_by_far(scenario: Scenario, trial: Trial) -> bool:
+    missed = _missed(scenario, trial)
+    return missed > FAR if missed is not None else not trial.holds
+
+
+def _holds_by_far(scenario: Scenario, trial: Trial) -> bool:
+    missed = _missed(scenario, trial)
+    return missed is None or missed * FAR <= 1
 
 
 def _missed(scenario: Scenario, trial: Trial) -> float | None:
