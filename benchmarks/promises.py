@@ -220,7 +220,7 @@ def plan_row(case: Case, hardware: tuple[str, ...]) -> Row | None:
     requests = confirmed["requests"] // confirmed["replications"]
     promised, is_open_ended = multiple * rate, multiple >= MOST_TRAFFIC
     deployed = (*overrides, *(f"{key}={json.dumps(value)}" for key, value in best["overrides"].items()))
-    runs = Runs(name, deployed, scenario.slo.attainment)  # type: ignore[union-attr]
+    runs = Runs(name, deployed, scenario.slo.attainment, BRUTE_SEEDS[:1])  # type: ignore[union-attr]
     long = min(10 * requests, LONGEST)
     return Row(
         name=" ".join(overrides),
@@ -243,6 +243,7 @@ class Runs:
     name: str
     overrides: tuple[str, ...]
     asked: float
+    brute_seeds: tuple[int, ...] = BRUTE_SEEDS
 
     def num_holding(self, rate: float, num_requests: int, count: int) -> int:
         """Return how many of the first fresh seeds hold the objective."""
@@ -253,7 +254,7 @@ class Runs:
         low, high = promised, BRUTE_REACH * promised
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            runs = [self._run(middle, BRUTE_REQUESTS, seed) for seed in BRUTE_SEEDS]
+            runs = [self._run(middle, BRUTE_REQUESTS, seed) for seed in self.brute_seeds]
             attained = sum(attainment for attainment, _ in runs) / len(runs)
             is_overloaded = all(stability == "overloaded" for _, stability in runs)
             low, high = (low, middle) if attained < self.asked or is_overloaded else (middle, high)

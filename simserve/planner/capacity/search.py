@@ -67,6 +67,8 @@ USUAL_FALL = 20.0
 LOOKS = 3
 SHARE_SPENT = 5
 """Loads that longer runs are expected to take, and times the most requests at one load that all of a search may."""
+WORTH_LENGTHENING = 1.3
+"""Times the requests of a run from which on longer ones are worth it, where all of them together are limited."""
 LONGER = 4.0
 LONGEST = 8.0
 """Times the requests of one run to the next, and to the last, longer one."""
@@ -636,7 +638,9 @@ class _SteadySearch(_Search):
             left_out = [self._crossing(inner.without(each), upper.without(each)) for each in range(count)]
             pseudo = count * whole - (count - 1) * np.array(left_out)
             half_width = mean_interval(pseudo).half_width
-        return math.exp(whole), min(math.exp(whole - half_width), lower.load), math.exp(whole + half_width)
+        # Runs that do not differ at all say no more than where their mean falls: between the two loads.
+        high = math.exp(whole + half_width) if half_width > 0 else upper.load
+        return math.exp(whole), min(math.exp(whole - half_width), lower.load), high
 
     def _crossing(self, lower: Level, upper: Level) -> float:
         """Return the logarithm of the load between two at which the margin is zero, by a line."""
@@ -657,9 +661,9 @@ class _SteadySearch(_Search):
         factor = max(below, width) ** 2 * MARGIN_OF_REQUESTS if max(below, width) > 1 else 1.0
         if not self._has_settled(lower):
             factor = max(factor, 2.0)
-        longer = min(most, math.ceil(num_requests * min(factor, LONGER)))
-        is_too_much = spent + LOOKS * self.effort.fresh_runs * longer > SHARE_SPENT * self.effort.most_fresh_requests
-        return None if factor == 1 or is_too_much else longer
+        left = (SHARE_SPENT * self.effort.most_fresh_requests - spent) // (LOOKS * self.effort.fresh_runs)
+        longer = min(most, math.ceil(num_requests * min(factor, LONGER)), left)
+        return None if factor == 1 or longer < WORTH_LENGTHENING * num_requests else longer
 
     def _has_settled(self, level: Level) -> bool:
         """Return whether the runs at a load are long enough, and their halves agree."""
@@ -687,7 +691,8 @@ class _SteadySearch(_Search):
         if lower is None:
             interval, method, fails_at = None, "", upper.load
         elif known is not None:
-            interval, method, fails_at = (known[1], known[2]), "replications", upper.load
+            method = "bracket" if known[2] == upper.load else "replications"
+            interval, fails_at = (known[1], known[2]), upper.load
         elif self._ceiling < self.highest:
             interval, method, fails_at = (lower.load, rate + self.finishable.half_width), "load ratio", rate
         else:
