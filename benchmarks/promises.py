@@ -1,6 +1,6 @@
 """Do the promises of `simserve capacity` and `simserve plan` hold? Fresh seeds, longer runs, and brute force.
 
-    python benchmarks/promises.py                    both tables of docs/promises.md, half an hour on one core
+    python benchmarks/promises.py                    the tables of docs/promises.md, half an hour on one core
     python benchmarks/promises.py capacities         the first of them
     python benchmarks/promises.py plans --cases 3    three rows of the second
 
@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 import simserve as ss
 from simserve.scenario.run import run
@@ -148,6 +150,29 @@ PLANS: tuple[PlanCase, ...] = (
     traffic("phi-4", 3, 2500, "a100-sxm-40gb", 'slo={ttft: "1 s", tpot: "50 ms", attainment: 0.99}'),
     traffic("mixtral-8x7b", 6, 1000, "a100-sxm-80gb", 'slo={ttft: "1 s", tpot: "60 ms", attainment: 0.9}'),
     traffic("qwen3-235b-a22b", 5, 500, "h200-sxm-141gb", LAX),
+)
+
+
+SHARES = (0.95, 1.03, 1.1, 1.3)
+"""Of what a long run finishes, the loads that short runs are to judge."""
+SHORT_LENGTHS = (500, 2000)
+SHORT_SEEDS = 4
+JUDGE_REQUESTS = 400_000
+JUDGE_SEED = 8001
+JUDGED_AT = 1.3
+JUDGED_FROM = 0.2
+"""Share of the arrivals from which on the long run is looked at: its queue is never empty then."""
+OVERLOADS: tuple[Case, ...] = (
+    ("chatbot", ()),
+    ("chatbot", ("deployment.replicas=8",)),
+    ("chatbot", ("workload.arrivals={process: gamma, rate: 5, cv: 2}",)),
+    ("code-completion", ()),
+    ("disaggregation", ()),
+    ("first-token-in-100-ms", ()),
+    on("llama-3.1-8b", "l4-24gb", 1, 500),
+    on("qwen3-32b", "h100-sxm-80gb", 4, 500, "deployment.engine.name=sglang", "deployment.engine.version=null"),
+    on("deepseek-v3", "h200-sxm-141gb", 8, 600, *AS_STORED),
+    on("phi-4", "l40s-48gb", 2, 12000),
 )
 
 
@@ -326,7 +351,45 @@ def _sum_up(rows: list[Row]) -> None:
     )
 
 
-TABLES: Mapping[str, Callable[[int], None]] = {"capacities": _capacities, "plans": _plans}
+def finished(name: str, overrides: tuple[str, ...], rate: float) -> float:
+    """Return the requests/s that a deployment finishes at a rate above that, until the last of them has arrived."""
+    changes = [f"workload.arrivals.rate={rate!r}", f"workload.num_requests={JUDGE_REQUESTS}", f"run.seed={JUDGE_SEED}"]
+    records = run(ss.load(name, [*overrides, *changes]), explain=False, finishable=None).simulation.records
+    begin, end = (float(np.quantile(records.arrival_time, share)) for share in (JUDGED_FROM, 1.0))
+    done = np.count_nonzero((records.finish_time > begin) & (records.finish_time <= end))
+    return float(done / (end - begin))
+
+
+def _overloads(cases: int) -> None:
+    """Print the table of load ratios."""
+    print("| scenario | finishable /s | a long run finishes /s | off by | short runs judged right |")
+    print("|---|---|---|---|---|")
+    errors, right, count = [], 0, 0
+    for name, overrides in OVERLOADS[:cases]:
+        first = run(ss.load(name, [*overrides, "workload.num_requests=500"]), explain=False).summary["simserve"]
+        found = first["finishable_throughput"]
+        truth = finished(name, overrides, JUDGED_AT * found)
+        judged = [
+            (_verdict(name, overrides, share * truth, num_requests, seed) == "overloaded") == (share > 1)
+            for share in SHARES
+            for num_requests in SHORT_LENGTHS
+            for seed in range(FIRST_SEED, FIRST_SEED + SHORT_SEEDS)
+        ]
+        errors.append(abs(found / truth - 1))
+        right, count = right + sum(judged), count + len(judged)
+        title = " ".join([name, *overrides])
+        row = f"| `{title}` | {found:.4g} | {truth:.4g} | {found / truth - 1:+.1%} | {sum(judged)} of {len(judged)} |"
+        print(row, flush=True)
+    print(f"\nJudged right: {right} of {count}; farthest off: {max(errors):.1%}.")
+
+
+def _verdict(name: str, overrides: tuple[str, ...], rate: float, num_requests: int, seed: int) -> str:
+    changes = [f"workload.arrivals.rate={rate!r}", f"workload.num_requests={num_requests}", f"run.seed={seed}"]
+    summary = run(ss.load(name, [*overrides, *changes]), explain=False).summary
+    return str(summary["simserve"]["stability"])
+
+
+TABLES: Mapping[str, Callable[[int], None]] = {"capacities": _capacities, "plans": _plans, "overloads": _overloads}
 
 
 def main() -> None:
