@@ -17,8 +17,8 @@ from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.capacity.search import highest_promised, settled_requests
 from simserve.planner.search.trial import FIRST_REQUESTS, is_steady
 from simserve.planner.statistics import Difference, independent_difference, paired_difference
-from simserve.scenario.fit import leading_warnings
 from simserve.scenario.finishable import find_finishable
+from simserve.scenario.fit import leading_warnings
 from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Replicator, deploy, run

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from simserve.metrics.batch_means import mean_interval, t_quantile
 
-
 LEAST_PAIRS = 5
 """Replications below which a difference has no interval: Student's t over fewer is mostly the luck of their spread."""
 
@@ -130,7 +129,9 @@ def independent_difference(base: Sequence[float | None], variant: Sequence[float
         low, high = mean - half_width, mean + half_width
         if np.all(before > 0) and np.all(after > 0):
             means = (float(before.mean()), float(after.mean()))
-            width = _welch([error / each**2 for error, each in zip(errors, means, strict=True)], (len(before), len(after)))
+            width = _welch(
+                [error / each**2 for error, each in zip(errors, means, strict=True)], (len(before), len(after))
+            )
             ratio = means[1] / means[0]
             ratio_low, ratio_high = ratio * math.exp(-width), ratio * math.exp(width)
     return Difference(

@@ -47,6 +47,8 @@ _LEAST_GAP_FACTOR = 2.0
 """The p99 of ITL is a headline where it is so many times longer or shorter; else TPOT says the same."""
 _FACTOR_FROM = 10.0
 """Times the base from which a figure is said as a factor: ``166x`` reads better than ``+16463%``."""
+_COARSE = 2.0
+"""Percent of half an interval from which on decimals say nothing."""
 _NOTHING = 1e-9
 """Percent below which a width is rounding."""
 _WRITE = {"share": share, "number": number, "dollars": dollars}
@@ -191,10 +193,7 @@ def _change(difference: Difference, kind: str) -> str:
     if kind == "share" and abs(difference.mean) + half_width < _SMALLEST_SHARE:
         return "(equal)"
     relative = None if kind == "share" else difference.relative_interval
-    if relative is None:
-        text = _absolute(difference, kind)
-    else:
-        text = _of_ratio(difference.relative, *relative)
+    text = _absolute(difference, kind) if relative is None else _of_ratio(difference.relative, *relative)
     return text if difference.is_shown or math.isnan(difference.low) else f"({text})"
 
 
@@ -213,7 +212,8 @@ def _of_ratio(relative: float, low: float, high: float) -> str:
         change, ends = f"{number(1 + relative)}x", [number(1 + end) for end in (low, high)]
     else:
         moved, lowest, highest = 100 * relative, 100 * low, 100 * high
-        decimals = max(_decimals(moved), _decimals((highest - lowest) / 2))
+        half_width = (highest - lowest) / 2
+        decimals = 0 if half_width >= _COARSE else _decimals(half_width if half_width >= _NOTHING else moved)
         change, ends = f"{moved:+.{decimals}f}%", [f"{end:+.{decimals}f}" for end in (lowest, highest)]
     return change if 100 * (high - low) < _NOTHING else f"{change} [{ends[0]}, {ends[1]}]"
 
