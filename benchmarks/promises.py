@@ -304,8 +304,8 @@ def _capacities(cases: int) -> None:
         row = capacity_row(name, overrides)
         rows.append(row)
         print(
-            f"| `{row.name}` | {row.promised:.3g} | {row.low:.3g} to {row.high:.3g} | {row.brute:.3g} | {row.below:.1%} "
-            f"| {row.requests:,} | {row.short} of {SHORT_RUNS} | {row.long} of {LONG_RUNS} |",
+            f"| `{row.name}` | {row.promised:.3g} | {row.low:.3g} to {row.high:.3g} | {row.brute:.3g} "
+            f"| {row.below:.1%} | {row.requests:,} | {row.short} of {SHORT_RUNS} | {row.long} of {LONG_RUNS} |",
             flush=True,
         )
     _sum_up(rows)

@@ -140,8 +140,8 @@ def compare(
     """Return what each variant changes, with 95 % intervals.
 
     Steady open traffic is run until all deployments that keep up with it have settled, at least as long as the base
-    says: shorter runs differ in how they fill up and drain. All deployments are run in turn, replication by replication. An interrupt ends it after the replications that all
-    of them have finished.
+    says: shorter runs differ in how they fill up and drain. All deployments are run in turn, replication by
+    replication. An interrupt ends it after the replications that all of them have finished.
 
     Args:
         base: What the variants are compared with.
