@@ -129,7 +129,9 @@ def run(
             print_resolved(resolved.shape.engine)
         show_memory(resolved, as_json=as_json, quiet=quiet)
         return
-    files = {"force": force, "timeline": timeline, "prometheus": prometheus}
+    words = [scenario] if scenario is not None else _given({**flags, "--num-requests": num_requests})
+    reference = (*words, *(word for change in changes for word in ("--set", change)))
+    files = {"force": force, "timeline": timeline, "prometheus": prometheus, "reference": reference}
     raise typer.Exit(_run(asked, out, {**files, "accelerate": accelerate}, as_json=as_json, quiet=quiet))
 
 
@@ -176,6 +178,11 @@ def _outcome(result: RunResult) -> int:
 
 def _flag(key: str, value: object) -> list[str]:
     return [] if value is None else [f"{key}={value}"]
+
+
+def _given(flags: dict[str, Any]) -> list[str]:
+    """Return flags that were given as the words of a command line."""
+    return [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
 
 
 def _load(scenario: str, changes: Sequence[str]) -> Scenario:

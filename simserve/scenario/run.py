@@ -103,6 +103,7 @@ def run(
         first = replace(first, was_interrupted=True)
     summary["simserve"]["interrupted"] = first.was_interrupted
     summary["simserve"]["replications"] = _replications(scenario, runs)
+    summary["simserve"]["advice"] = None  # What would hold is the planner's to find.
     return RunResult(
         summary=summary,
         scenario=scenario.as_mapping(),
@@ -173,11 +174,11 @@ class _Runs:
     summaries: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
 
-    def add(self, simulation: Simulation) -> None:
+    def add(self, simulation: Simulation, specs: RequestSpecs) -> None:
         """Keep the figures of one more run."""
         facts = self.facts
         measured = measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
-        self.summaries.append(summarize(simulation, facts, measured))
+        self.summaries.append(summarize(simulation, facts, measured, specs))
         if _plans_several(self.scenario):
             self.samples.append(Sample(latency_values(measured), simulation.totals.itl))
 
@@ -209,7 +210,7 @@ def _replicate(
         if finishable == "find":
             finishable = None if first.was_interrupted else find_finishable(resolved, deployment, accelerate=accelerate)
         runs.facts = _with_load(facts, specs, finishable)
-        runs.add(first)
+        runs.add(first, specs)
         if shown is not None:
             shown(len(specs), len(specs))
         while _asks_longer(runs):
@@ -220,11 +221,11 @@ def _replicate(
             runs = _Runs(
                 longer, first, specs, _with_load(replace(facts, **_of_run(resolved, first)), specs, finishable)
             )
-            runs.add(first)
+            runs.add(first, specs)
         _add_more(runs, deployment, count, progress, accelerate)
     except KeyboardInterrupt:
         if not runs.summaries:
-            runs.add(runs.first)
+            runs.add(runs.first, runs.specs)
         runs.first = replace(runs.first, was_interrupted=True)
     return runs
 
@@ -236,11 +237,11 @@ def _add_more(
     while not runs.first.was_interrupted and _asks_another(runs, count):
         done = len(runs.summaries)
         shown = _part(progress, done, max(count, done + 1))
-        _, simulation = replicate(deployment, runs.scenario, done, progress=shown, accelerate=accelerate)
+        specs, simulation = replicate(deployment, runs.scenario, done, progress=shown, accelerate=accelerate)
         if simulation.was_interrupted:
             runs.first = replace(runs.first, was_interrupted=True)
         else:
-            runs.add(simulation)
+            runs.add(simulation, specs)
         if shown is not None:
             shown(len(runs.specs), len(runs.specs))
 
@@ -474,4 +475,4 @@ class Replicator:
         if self._known_facts is None:
             facts = _facts(self._resolved, self._deployment.priced, simulation, specs, explain=True)
             self._known_facts = _with_load(facts, specs, find_finishable(self._resolved, self._deployment))
-        return summarize(simulation, self._known_facts)
+        return summarize(simulation, self._known_facts, specs=specs)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import Effort, find_capacity, is_load_borne, long_run_requests
+from simserve.planner.cost.month import month
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run
@@ -17,6 +18,8 @@ from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, is_steady, try_fleet
 from simserve.planner.space.makeup import smallest_fleet
 from simserve.scenario.objective import objective
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
 CONFIRMING_REPLICATIONS = 3
@@ -218,6 +221,19 @@ def _promised(fleet: Fleet, probe: LoadProbe) -> float:
     if found.was_interrupted:
         raise KeyboardInterrupt
     return max(1.0, round(math.floor(found.largest.value / rate / BORNE_STEP + ROUNDING) * BORNE_STEP, BORNE_DIGITS))
+
+
+def month_of(fleet: Fleet) -> dict[str, Any] | None:
+    """Return a month of a fleet's traffic in dollars, with the API beside it, as `simserve run` counts it for its page.
+
+    None where it has no price.
+    """
+    there = deployed(fleet.scenario, {**fleet.overrides, "run.replications": 1, "run.precision": None}, fleet.replicas)
+    resolved = resolve(there)
+    result = run(resolved, explain=False, finishable=None)
+    if result.simulation.was_interrupted:
+        raise KeyboardInterrupt
+    return month(resolved, result)
 
 
 def one_fewer(fleet: Fleet) -> Trial | None:
