@@ -1,7 +1,8 @@
-"""Does what `simserve capacity` promises hold? Fresh seeds, runs ten times as long, and the capacity by brute force.
+"""Do the promises of `simserve capacity` and `simserve plan` hold? Fresh seeds, longer runs, and brute force.
 
-    python benchmarks/promises.py            the table of docs/promises.md, some minutes of CPU
-    python benchmarks/promises.py --cases 3  the first three rows
+    python benchmarks/promises.py                    the tables of docs/promises.md, half an hour on one core
+    python benchmarks/promises.py capacities         the first of them
+    python benchmarks/promises.py plans --cases 3    three rows of the second
 
 Every check is a `run` of its own with a seed that the search has not seen: it draws its own traffic and finds for
 itself what the deployment finishes.
@@ -10,23 +11,51 @@ itself what the deployment finishes.
 from __future__ import annotations
 
 import argparse
-import sys
+import json
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 import simserve as ss
+from simserve.scenario.run import run
 
 SHORT_RUNS = 20
 """Runs of the trial's own length at the rate that is promised."""
-LONG_RUNS = 5
+LONG_RUNS = 3
 """Runs ten times as long."""
-LONGEST = 1_000_000
+LONGEST = 500_000
+CAPACITY_REQUESTS = 30_000
+"""Of a run at the traffic that a plan is said to bear: those of the shortest trial that promised it."""
 BRUTE_REQUESTS = 300_000
 BRUTE_SEEDS = (9001, 9002)
-BISECTIONS = 6
-"""From 8 % below to 12 % above what is promised: the brute-force capacity is known to 0.3 %."""
+BISECTIONS = 4
+BRUTE_REACH = 1.08
+"""From what is promised up to 8 % above it: the brute-force capacity is known to 0.25 %."""
 FIRST_SEED = 5001
+MOST_TRAFFIC = 4.0
+"""Times the scenario's traffic up to which a plan is asked; beyond it there is no capacity to compare with."""
 
-CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
+STRICT = 'slo={ttft: "1 s", tpot: "40 ms", attainment: 0.95}'
+LAX = 'slo={ttft: "3 s", tpot: "80 ms", attainment: 0.95}'
+SMALL_GPU = 'slo={ttft: "3 s", tpot: "120 ms", attainment: 0.95}'
+PLAIN = ("deployment.quantization=none", "deployment.kv_cache_dtype=auto")
+AS_STORED = ("deployment.quantization=auto", "deployment.kv_cache_dtype=auto")
+Case = tuple[str, tuple[str, ...]]
+PlanCase = tuple[Case, tuple[str, ...]]
+PLAN_TRIALS = 0
+"""Engine knobs that a plan of the table samples: none, which leaves the shapes and the replicas."""
+
+
+def on(model: str, hardware: str, gpus: int, num_requests: int, *more: str) -> Case:
+    """Return the traffic of `chatbot` on another deployment."""
+    deployed = (f"deployment.hardware={hardware}", f"deployment.tensor_parallel_size={gpus}")
+    return "chatbot", (f"model={model}", *deployed, f"workload.num_requests={num_requests}", *more)
+
+
+CAPACITIES: tuple[Case, ...] = (
     ("chatbot", ()),
     ("chatbot", ("workload.num_requests=500", "deployment.replicas=8")),
     ("chatbot", ("workload.num_requests=20000", 'slo={ttft: "600 ms", attainment: 0.95}')),
@@ -34,11 +63,116 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("chatbot", ("deployment.hardware=a100-sxm-80gb", "deployment.tensor_parallel_size=8")),
     ("chatbot", ('slo={ttft: "2 s", tpot: "80 ms", attainment: 0.99}', "deployment.hardware=h200-sxm-141gb")),
     ("chatbot", ("workload.arrivals={process: gamma, rate: 5, cv: 2}",)),
-    ("chatbot", ("model=llama-3.1-8b", "deployment.tensor_parallel_size=1", "workload.num_requests=1000")),
-    ("chatbot", ("model=qwen3-32b", "deployment.tensor_parallel_size=2", 'slo={tpot: "40 ms", attainment: 0.95}')),
     ("first-token-in-100-ms", ()),
     ("code-completion", ()),
     ("disaggregation", ()),
+    on("llama-3.1-8b", "h100-sxm-80gb", 1, 1000, 'slo={ttft: "1 s", tpot: "50 ms", attainment: 0.95}'),
+    on("qwen3-32b", "h100-sxm-80gb", 2, 5000, 'slo={tpot: "40 ms", attainment: 0.95}'),
+    on("llama-3.1-8b", "l4-24gb", 1, 500, SMALL_GPU),
+    on("llama-3.1-8b", "l40s-48gb", 1, 2000, 'slo={ttft: "2 s", tpot: "60 ms", attainment: 0.9}'),
+    on(
+        "llama-3.1-8b",
+        "a100-sxm-40gb",
+        1,
+        20000,
+        *PLAIN,
+        'slo={ttft: "500 ms", tpot: "50 ms", attainment: 0.95}',
+    ),
+    on("llama-3.3-70b", "h200-sxm-141gb", 2, 1000, STRICT),
+    on("llama-3.3-70b", "b200-sxm-180gb", 2, 500, STRICT),
+    on("qwen3-30b-a3b", "h100-sxm-80gb", 1, 3000, STRICT),
+    on("qwen3-235b-a22b", "h200-sxm-141gb", 4, 1000, 'slo={ttft: "2 s", tpot: "60 ms", attainment: 0.95}'),
+    on("gpt-oss-120b", "h100-sxm-80gb", 2, 5000, AS_STORED[0], STRICT),
+    on("gpt-oss-20b", "rtx-4090-24gb", 1, 700, AS_STORED[0], 'slo={ttft: "1 s", tpot: "30 ms", attainment: 0.95}'),
+    on("mistral-small-24b", "a100-sxm-80gb", 1, 1500, LAX),
+    on("gemma-3-27b", "h100-sxm-80gb", 1, 800, 'slo={e2e: "30 s", attainment: 0.95}'),
+    on("mixtral-8x7b", "a100-sxm-80gb", 2, 4000, *PLAIN, 'slo={ttft: "1 s", tpot: "60 ms", attainment: 0.9}'),
+    on("deepseek-v3", "h200-sxm-141gb", 8, 600, *AS_STORED, LAX),
+    on("qwen2.5-7b", "a10g-24gb", 1, 900, *PLAIN, 'slo={ttft: "2 s", tpot: "80 ms", attainment: 0.95}'),
+    on("phi-4", "l40s-48gb", 2, 12000, 'slo={ttft: "1 s", tpot: "50 ms", attainment: 0.99}'),
+    on(
+        "llama-3.1-8b",
+        "h100-sxm-80gb",
+        1,
+        20000,
+        "deployment.replicas=2",
+        "workload.arrivals={process: gamma, rate: 20, cv: 1.5}",
+        'slo={tpot: "30 ms", attainment: 0.9}',
+    ),
+    on("llama-3.3-70b", "mi300x-192gb", 2, 1000, 'slo={ttft: "3 s", tpot: "60 ms", attainment: 0.95}'),
+    on(
+        "qwen3-32b",
+        "h100-sxm-80gb",
+        4,
+        500,
+        "deployment.engine.name=sglang",
+        "deployment.engine.version=null",
+        STRICT,
+    ),
+)
+
+
+def traffic(model: str, rate: float, num_requests: int, hardware: str, slo: str, *more: str) -> PlanCase:
+    """Return the lengths of `chatbot` at a rate, to be planned on some GPUs."""
+    arrivals = f"workload.arrivals={{process: poisson, rate: {rate}}}"
+    changes = (f"model={model}", arrivals, f"workload.num_requests={num_requests}", *AS_STORED, slo, *more)
+    return ("chatbot", changes), tuple(hardware.split(","))
+
+
+PLANS: tuple[PlanCase, ...] = (
+    traffic("llama-3.1-8b", 0.5, 500, "l4-24gb,a10-24gb", SMALL_GPU),
+    traffic("llama-3.1-8b", 2, 1000, "l4-24gb,l40s-48gb", SMALL_GPU),
+    traffic("llama-3.1-8b", 5, 20000, "l40s-48gb", STRICT),
+    traffic("llama-3.1-8b", 10, 500, "a100-sxm-80gb", STRICT),
+    traffic("llama-3.1-8b", 20, 2000, "h100-sxm-80gb", STRICT),
+    traffic("llama-3.1-8b", 40, 5000, "h100-sxm-80gb,l40s-48gb", STRICT),
+    traffic("llama-3.1-8b", 80, 1000, "h100-sxm-80gb", LAX),
+    traffic("qwen2.5-7b", 1, 700, "a10g-24gb", SMALL_GPU),
+    traffic("qwen2.5-7b", 8, 3000, "l40s-48gb", LAX),
+    traffic("qwen2.5-7b", 30, 500, "h100-sxm-80gb", STRICT),
+    traffic("qwen3-32b", 1, 1000, "l40s-48gb", LAX),
+    traffic("qwen3-32b", 4, 20000, "a100-sxm-80gb", LAX),
+    traffic("qwen3-32b", 12, 500, "h100-sxm-80gb", LAX),
+    traffic("qwen3-32b", 29, 2000, "h200-sxm-141gb", STRICT),
+    traffic("llama-3.3-70b", 0.5, 500, "h100-sxm-80gb", LAX),
+    traffic("llama-3.3-70b", 3, 1500, "h100-sxm-80gb", LAX),
+    traffic("llama-3.3-70b", 6, 10000, "h200-sxm-141gb", STRICT),
+    traffic("llama-3.3-70b", 15, 500, "b200-sxm-180gb", STRICT),
+    traffic("llama-3.3-70b", 40, 1000, "h200-sxm-141gb", LAX),
+    traffic("qwen3-30b-a3b", 5, 4000, "a100-sxm-80gb", STRICT),
+    traffic("qwen3-30b-a3b", 25, 800, "h100-sxm-80gb", LAX),
+    traffic("gpt-oss-20b", 4, 600, "l40s-48gb", LAX),
+    traffic("gpt-oss-120b", 10, 2000, "h100-sxm-80gb", LAX),
+    traffic("gpt-oss-120b", 50, 500, "b200-sxm-180gb", STRICT),
+    traffic("mistral-small-24b", 2, 12000, "l40s-48gb", LAX),
+    traffic("mistral-small-24b", 18, 900, "h100-sxm-80gb", STRICT),
+    traffic("gemma-3-27b", 7, 500, "h100-sxm-80gb", 'slo={e2e: "30 s", attainment: 0.95}'),
+    traffic("phi-4", 3, 2500, "a100-sxm-40gb", 'slo={ttft: "1 s", tpot: "50 ms", attainment: 0.99}'),
+    traffic("mixtral-8x7b", 6, 1000, "a100-sxm-80gb", 'slo={ttft: "1 s", tpot: "60 ms", attainment: 0.9}'),
+    traffic("qwen3-235b-a22b", 5, 500, "h200-sxm-141gb", LAX),
+)
+
+
+SHARES = (0.95, 1.03, 1.1, 1.3)
+"""Of what a long run finishes, the loads that short runs are to judge."""
+SHORT_LENGTHS = (500, 2000)
+SHORT_SEEDS = 4
+JUDGE_REQUESTS = 400_000
+JUDGE_SEED = 8001
+JUDGED_AT = 1.3
+JUDGED_FROM = 0.2
+"""Share of the arrivals from which on the long run is looked at: its queue is never empty then."""
+OVERLOADS: tuple[Case, ...] = (
+    ("chatbot", ()),
+    ("chatbot", ("deployment.replicas=8",)),
+    ("chatbot", ("workload.arrivals={process: gamma, rate: 5, cv: 2}",)),
+    ("code-completion", ()),
+    ("disaggregation", ()),
+    ("first-token-in-100-ms", ()),
+    on("llama-3.1-8b", "l4-24gb", 1, 500),
+    on("qwen3-32b", "h100-sxm-80gb", 4, 500, "deployment.engine.name=sglang", "deployment.engine.version=null"),
+    on("deepseek-v3", "h200-sxm-141gb", 8, 600, *AS_STORED),
+    on("phi-4", "l40s-48gb", 2, 12000),
 )
 
 
@@ -49,12 +183,14 @@ class Row:
     Attributes:
         name: Of the scenario, with its changes.
         promised: Requests/s.
-        low: Of the interval.
+        low: Of the interval; NaN where a promise has none.
         high: Likewise.
-        brute: The capacity by brute force, requests/s.
+        brute: The capacity by brute force, requests/s; NaN where the search was stopped below it.
         requests: Of one trial.
         short: Fresh runs of that length that hold.
-        long: Fresh runs ten times as long that hold, and how many there were.
+        long: Fresh runs ten times as long that hold.
+        answer: What was planned; empty of a capacity.
+        planned: Of a plan, fresh runs of the scenario's own rate that hold, and long ones.
     """
 
     name: str
@@ -64,7 +200,9 @@ class Row:
     brute: float
     requests: int
     short: int
-    long: tuple[int, int]
+    long: int
+    answer: str = ""
+    planned: tuple[int, int] = (0, 0)
 
     @property
     def below(self) -> float:
@@ -77,74 +215,191 @@ class Row:
         return self.low <= self.brute <= self.high
 
 
-def examine(name: str, overrides: tuple[str, ...]) -> Row:
-    """Return what is promised of a case, and what fresh runs make of it."""
+def capacity_row(name: str, overrides: tuple[str, ...]) -> Row:
+    """Return what `capacity` promises of a case, and what fresh runs make of it."""
     answer = ss.capacity(ss.load(name, list(overrides))).summary
     promised, requests, interval = answer["max_rate"], answer["requests"]["per_run"], answer["confidence_interval"]
-    asked = answer["asked"]
-    seeds = range(FIRST_SEED, FIRST_SEED + SHORT_RUNS)
-    short = sum(_holds(name, overrides, promised, requests, seed, asked) for seed in seeds)
-    long_requests = min(10 * requests, LONGEST)
-    long = sum(_holds(name, overrides, promised, long_requests, seed, asked) for seed in list(seeds)[:LONG_RUNS])
+    runs = Runs(name, overrides, answer["asked"])
     return Row(
         name=" ".join([name, *overrides]),
         promised=promised,
         low=interval["low"],
         high=interval["high"],
-        brute=_brute_force(name, overrides, promised, asked),
+        brute=runs.brute_force(promised),
         requests=requests,
-        short=short,
-        long=(long, LONG_RUNS),
+        short=runs.num_holding(promised, requests, SHORT_RUNS),
+        long=runs.num_holding(promised, min(10 * requests, LONGEST), LONG_RUNS),
     )
 
 
-def _brute_force(name: str, overrides: tuple[str, ...], promised: float, asked: float) -> float:
-    low, high = 0.92 * promised, 1.12 * promised
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        runs = [_run(name, overrides, middle, BRUTE_REQUESTS, seed) for seed in BRUTE_SEEDS]
-        attained = sum(attainment for attainment, _ in runs) / len(runs)
-        is_overloaded = all(stability == "overloaded" for _, stability in runs)
-        low, high = (low, middle) if attained < asked or is_overloaded else (middle, high)
-    return (low + high) / 2
+def plan_row(case: Case, hardware: tuple[str, ...]) -> Row | None:
+    """Return what `plan` promises of a case, and what fresh runs make of it; None where nothing holds."""
+    name, overrides = case
+    scenario = ss.load(name, list(overrides))
+    summary = ss.plan(scenario, hardware=hardware, trials=PLAN_TRIALS).summary
+    best = summary["best"]
+    if best is None:
+        return None
+    rate = scenario.workload.arrivals.rate  # type: ignore[union-attr]
+    confirmed, multiple = best["confirmed"], best["traffic_borne"]
+    requests = confirmed["requests"] // confirmed["replications"]
+    promised, is_open_ended = multiple * rate, multiple >= MOST_TRAFFIC
+    deployed = (*overrides, *(f"{key}={json.dumps(value)}" for key, value in best["overrides"].items()))
+    runs = Runs(name, deployed, scenario.slo.attainment, BRUTE_SEEDS[:1])  # type: ignore[union-attr]
+    long = min(10 * requests, LONGEST)
+    return Row(
+        name=" ".join(overrides),
+        promised=promised,
+        low=math.nan,
+        high=math.nan,
+        brute=math.nan if is_open_ended else runs.brute_force(promised),
+        requests=requests,
+        short=runs.num_holding(promised, CAPACITY_REQUESTS, SHORT_RUNS),
+        long=runs.num_holding(promised, min(10 * CAPACITY_REQUESTS, LONGEST), LONG_RUNS),
+        answer=best["label"],
+        planned=(runs.num_holding(rate, requests, SHORT_RUNS), runs.num_holding(rate, long, LONG_RUNS)),
+    )
 
 
-def _holds(name: str, overrides: tuple[str, ...], rate: float, requests: int, seed: int, asked: float) -> bool:
-    attainment, stability = _run(name, overrides, rate, requests, seed)
-    return stability != "overloaded" and attainment >= asked
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of one deployment that no search has seen."""
+
+    name: str
+    overrides: tuple[str, ...]
+    asked: float
+    brute_seeds: tuple[int, ...] = BRUTE_SEEDS
+
+    def num_holding(self, rate: float, num_requests: int, count: int) -> int:
+        """Return how many of the first fresh seeds hold the objective."""
+        return sum(self._holds(rate, num_requests, seed) for seed in range(FIRST_SEED, FIRST_SEED + count))
+
+    def brute_force(self, promised: float) -> float:
+        """Return the rate at which long runs meet the objective exactly as often as asked."""
+        low, high = promised, BRUTE_REACH * promised
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            runs = [self._run(middle, BRUTE_REQUESTS, seed) for seed in self.brute_seeds]
+            attained = sum(attainment for attainment, _ in runs) / len(runs)
+            is_overloaded = all(stability == "overloaded" for _, stability in runs)
+            low, high = (low, middle) if attained < self.asked or is_overloaded else (middle, high)
+        return (low + high) / 2
+
+    def _holds(self, rate: float, num_requests: int, seed: int) -> bool:
+        attainment, stability = self._run(rate, num_requests, seed)
+        return stability != "overloaded" and attainment >= self.asked
+
+    def _run(self, rate: float, num_requests: int, seed: int) -> tuple[float, str]:
+        changes = [f"workload.arrivals.rate={rate!r}", f"workload.num_requests={num_requests}", f"run.seed={seed}"]
+        inner = run(ss.load(self.name, [*self.overrides, *changes]), explain=False).summary["simserve"]
+        return inner["slo"]["attainment"] or 0.0, inner["stability"]
 
 
-def _run(name: str, overrides: tuple[str, ...], rate: float, requests: int, seed: int) -> tuple[float, str]:
-    changes = [f"workload.arrivals.rate={rate!r}", f"workload.num_requests={requests}", f"run.seed={seed}"]
-    inner = ss.run(ss.load(name, [*overrides, *changes])).summary["simserve"]
-    return inner["slo"]["attainment"] or 0.0, inner["stability"]
+def _capacities(cases: int) -> None:
+    """Print the table of capacities."""
+    print("| scenario | promised /s | interval | brute force /s | below it | requests a run | hold | long runs hold |")
+    print("|---|---|---|---|---|---|---|---|")
+    rows = []
+    for name, overrides in CAPACITIES[:cases]:
+        row = capacity_row(name, overrides)
+        rows.append(row)
+        print(
+            f"| `{row.name}` | {row.promised:.3g} | {row.low:.3g} to {row.high:.3g} | {row.brute:.3g} "
+            f"| {row.below:.1%} | {row.requests:,} | {row.short} of {SHORT_RUNS} | {row.long} of {LONG_RUNS} |",
+            flush=True,
+        )
+    _sum_up(rows)
+    print(f"Intervals that cover brute force: {sum(row.is_covered for row in rows)} of {len(rows)}.")
+
+
+def _plans(cases: int) -> None:
+    """Print the table of plans."""
+    print(
+        "| traffic | GPUs | plan | hold | long runs hold | bears /s | brute force /s | below it | hold there "
+        "| long runs hold there |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    rows = []
+    for case, hardware in PLANS[:cases]:
+        row = plan_row(case, hardware)
+        if row is None:
+            print(f"| `{' '.join(case[1])}` | {', '.join(hardware)} | nothing holds | | | | | | | |", flush=True)
+            continue
+        rows.append(row)
+        knee = "" if math.isnan(row.brute) else f"{row.brute:.3g}"
+        below = "" if math.isnan(row.brute) else f"{row.below:.1%}"
+        print(
+            f"| `{row.name}` | {', '.join(hardware)} | {row.answer} | {row.planned[0]} of {SHORT_RUNS} "
+            f"| {row.planned[1]} of {LONG_RUNS} | {row.promised:.3g} | {knee} | {below} "
+            f"| {row.short} of {SHORT_RUNS} | {row.long} of {LONG_RUNS} |",
+            flush=True,
+        )
+    short, long = (sum(row.planned[each] for row in rows) for each in (0, 1))
+    print(
+        f"\nAt the planned rate fresh runs that hold: {short} of {SHORT_RUNS * len(rows)}; long ones: {long} of "
+        f"{LONG_RUNS * len(rows)}. At the rate that is borne:"
+    )
+    _sum_up(rows)
+
+
+def _sum_up(rows: list[Row]) -> None:
+    known = [row.below for row in rows if not math.isnan(row.brute)]
+    print(
+        f"\nFresh runs that hold: {sum(row.short for row in rows)} of {SHORT_RUNS * len(rows)}; long ones: "
+        f"{sum(row.long for row in rows)} of {LONG_RUNS * len(rows)}; below brute force: "
+        f"{min(known):.1%} to {max(known):.1%}, {sum(below > 0.05 for below in known)} of {len(known)} more than 5%."
+    )
+
+
+def finished(name: str, overrides: tuple[str, ...], rate: float) -> float:
+    """Return the requests/s that a deployment finishes at a rate above that, until the last of them has arrived."""
+    changes = [f"workload.arrivals.rate={rate!r}", f"workload.num_requests={JUDGE_REQUESTS}", f"run.seed={JUDGE_SEED}"]
+    records = run(ss.load(name, [*overrides, *changes]), explain=False, finishable=None).simulation.records
+    begin, end = (float(np.quantile(records.arrival_time, share)) for share in (JUDGED_FROM, 1.0))
+    done = np.count_nonzero((records.finish_time > begin) & (records.finish_time <= end))
+    return float(done / (end - begin))
+
+
+def _overloads(cases: int) -> None:
+    """Print the table of load ratios."""
+    print("| scenario | finishable /s | a long run finishes /s | off by | short runs judged right |")
+    print("|---|---|---|---|---|")
+    errors, right, count = [], 0, 0
+    for name, overrides in OVERLOADS[:cases]:
+        first = run(ss.load(name, [*overrides, "workload.num_requests=500"]), explain=False).summary["simserve"]
+        found = first["finishable_throughput"]
+        truth = finished(name, overrides, JUDGED_AT * found)
+        judged = [
+            (_verdict(name, overrides, share * truth, num_requests, seed) == "overloaded") == (share > 1)
+            for share in SHARES
+            for num_requests in SHORT_LENGTHS
+            for seed in range(FIRST_SEED, FIRST_SEED + SHORT_SEEDS)
+        ]
+        errors.append(abs(found / truth - 1))
+        right, count = right + sum(judged), count + len(judged)
+        title = " ".join([name, *overrides])
+        row = f"| `{title}` | {found:.4g} | {truth:.4g} | {found / truth - 1:+.1%} | {sum(judged)} of {len(judged)} |"
+        print(row, flush=True)
+    print(f"\nJudged right: {right} of {count}; farthest off: {max(errors):.1%}.")
+
+
+def _verdict(name: str, overrides: tuple[str, ...], rate: float, num_requests: int, seed: int) -> str:
+    changes = [f"workload.arrivals.rate={rate!r}", f"workload.num_requests={num_requests}", f"run.seed={seed}"]
+    summary = run(ss.load(name, [*overrides, *changes]), explain=False).summary
+    return str(summary["simserve"]["stability"])
+
+
+TABLES: Mapping[str, Callable[[int], None]] = {"capacities": _capacities, "plans": _plans, "overloads": _overloads}
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=len(CASES))
-    rows = []
-    print(
-        "| scenario | promised /s | interval | brute force /s | below it | requests a run | hold | ten times as long |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    for name, overrides in CASES[: parser.parse_args().cases]:
-        row = examine(name, overrides)
-        rows.append(row)
-        print(
-            f"| {row.name} | {row.promised:.3g} | {row.low:.3g} to {row.high:.3g} | {row.brute:.3g} | {row.below:.1%} "
-            f"| {row.requests:,} | {row.short} of {SHORT_RUNS} | {row.long[0]} of {row.long[1]} |",
-            flush=True,
-        )
-    short, long = sum(row.short for row in rows), sum(row.long[0] for row in rows)
-    covered = sum(row.is_covered for row in rows)
-    print(
-        f"\nFresh runs that hold: {short} of {SHORT_RUNS * len(rows)}; ten times as long: {long} of "
-        f"{LONG_RUNS * len(rows)}; intervals that cover: {covered} of {len(rows)}; "
-        f"farthest below: {max(row.below for row in rows):.1%}.",
-        file=sys.stdout,
-    )
+    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=[])
+    parser.add_argument("--cases", type=int, default=30)
+    asked: Any = parser.parse_args()
+    for name in asked.tables or TABLES:
+        TABLES[name](asked.cases)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def way_mapping(query: PagingQuery, way: str) -> dict[str, Any]:
 
 
 def _way(query: PagingQuery, way: str, check: Check) -> dict[str, Any]:
-    result = run(from_mapping(way_mapping(query, way)), progress=check, explain=False, finishable=None)
+    result = run(from_mapping(way_mapping(query, way)), progress=check, explain=False)
     kv, totals = result.summary["simserve"]["kv"], result.simulation.totals
     records = result.simulation.records
     running = float(np.nansum(records.finish_time - records.scheduled_time))

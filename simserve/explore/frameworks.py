@@ -99,7 +99,7 @@ def _served(query: CostQuery, framework: str, hardware: str) -> Served:
     why = ""
     for gpus in _SIZES:
         try:
-            result = run(from_mapping(replica(query, framework, hardware, gpus)), explain=False, finishable=None)
+            result = run(from_mapping(replica(query, framework, hardware, gpus)), explain=False)
         except InfeasibleError as error:
             why = str(error)
             continue

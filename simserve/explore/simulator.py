@@ -34,7 +34,7 @@ def simulator(query: SimulatorQuery, check: Check) -> dict[str, Any]:
         InputError: The deployment is none.
         TooLongError: The run took too long.
     """
-    result = run(query.scenario(), progress=check, explain=False, finishable=None)
+    result = run(query.scenario(), progress=check, explain=False)
     inner = result.summary["simserve"]
     return {
         "answer": answer(result),

@@ -130,8 +130,10 @@ def _of_jackknife(whole: float, without: Sequence[float], each: Sequence[float])
     """Return the interval from the figure of all, those without each, and those of each alone, seconds, in ms.
 
     Student's t on the pseudo-values, moved for their skewness (Johnson, "Modified t tests and confidence intervals for
-    asymmetrical populations", JASA 73, 1978): a few congested runs make the tail. The spread of the runs' own figures
-    is a floor: far out in the tail pseudo-values understate it.
+    asymmetrical populations", JASA 73, 1978): a few congested runs make the tail. Where they do, their spread is itself
+    known from those few: the degrees of freedom are those of a variance with that kurtosis (Satterthwaite, "An
+    approximate distribution of estimates of variance components", Biometrics Bulletin 2, 1946). The spread of the runs'
+    own figures is a floor: far out in the tail pseudo-values understate it.
     """
     kept = np.array([value for value in without if not math.isnan(value)])
     count = len(kept)
@@ -144,11 +146,25 @@ def _of_jackknife(whole: float, without: Sequence[float], each: Sequence[float])
     if not spread > 0:
         return _interval([whole * MS] * count)
     quantile = t_quantile(count - 1, _CONFIDENCE)
-    half_width = quantile * spread / math.sqrt(count)
+    half_width = t_quantile(_degrees_of_freedom(pseudo), _CONFIDENCE) * spread / math.sqrt(count)
     skewness = float(np.mean(pseudo**3)) / spread**3
     moved = spread * skewness * (1 + 2 * quantile**2) / (6 * count)
     ends = {"half_width": half_width, "low": whole + moved - half_width, "high": whole + moved + half_width}
     return {"mean": whole * MS, **{name: value * MS for name, value in ends.items()}, "replications": count}
+
+
+def _degrees_of_freedom(values: NDArray[np.float64]) -> float:
+    """Return the degrees of freedom of the sample variance of some values by their kurtosis: ``n - 1`` where it is 3.
+
+    The variance of a sample variance is ``sigma^4 (kurtosis / n - (n - 3) / (n (n - 1)))``; of Student's it is
+    ``2 sigma^4 / degrees``.
+    """
+    count, deviations = len(values), values - values.mean()
+    variance = float(np.mean(deviations**2))
+    if not variance > 0:
+        return count - 1
+    excess = float(np.mean(deviations**4)) / variance**2 - (count - 3) / (count - 1)
+    return min(count - 1.0, 2 * count / excess) if excess > 0 else count - 1.0
 
 
 def _left_out(columns: Sequence[NDArray[np.float64]]) -> tuple[list[float], list[list[float]]]:

@@ -13,14 +13,22 @@ from simserve.metrics.cost import COST_KEYS
 from simserve.metrics.figures import figure_at, or_null
 from simserve.metrics.latency import LATENCIES
 from simserve.metrics.replications import pool
+from simserve.planner.capacity.probe import own_traffic
+from simserve.planner.capacity.search import highest_promised, settled_requests
+from simserve.planner.search.trial import FIRST_REQUESTS, is_steady
 from simserve.planner.statistics import Difference, independent_difference, paired_difference
+from simserve.scenario.finishable import find_finishable
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.load import Overrides, from_mapping
-from simserve.scenario.run import Replicator
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import Replicator, deploy, run
 from simserve.scenario.schema import Scenario
 
 REPLICATIONS = 10
 """Runs of each deployment where nothing else is asked: Student's t is then within 15 % of the normal quantile."""
+MOST_SETTLING = 60_000
+"""Requests of one run at most, unless the scenario says more."""
+MS = 1e3
 BASE = "base"
 _STATISTICS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
 _RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
@@ -79,12 +87,14 @@ class Comparison:
         base: What the variants are compared with.
         variants: In the order they were given.
         is_paired: Whether all of them saw the same requests.
+        requests_each: Of one run; None where it is as long as each scenario says.
         was_interrupted: The user stopped it: fewer replications were done than asked for.
     """
 
     base: Variant
     variants: tuple[Variant, ...]
     is_paired: bool
+    requests_each: int | None = None
     was_interrupted: bool = False
 
     @property
@@ -102,6 +112,7 @@ class Comparison:
                             "ci95": None if math.isnan(each.low) else [each.low, each.high],
                             "shown": each.is_shown,
                             "relative": or_null(each.relative),
+                            "relative_ci95": None if each.relative_interval is None else list(each.relative_interval),
                         }
                         for name, each in variant.differences.items()
                     },
@@ -109,6 +120,7 @@ class Comparison:
                 for variant in self.variants
             ],
             "replications": len(self.base.summaries),
+            "requests_each": self.requests_each,
             "paired": self.is_paired,
             "confidence": 0.95,
             "interrupted": self.was_interrupted,
@@ -127,13 +139,14 @@ def compare(
 ) -> Comparison:
     """Return what each variant changes, with 95 % intervals.
 
-    All deployments are run in turn, replication by replication. An interrupt ends it after the replications that all
-    of them have finished.
+    Steady open traffic is run until all deployments that keep up with it have settled, at least as long as the base
+    says: shorter runs differ in how they fill up and drain. All deployments are run in turn, replication by
+    replication. An interrupt ends it after the replications that all of them have finished.
 
     Args:
         base: What the variants are compared with.
         variants: Name -> overrides of the base, as `simserve.scenario.load.load` takes them.
-        replications: Runs of each, at least 2; None: 10. A trace has one, and no intervals.
+        replications: Runs of each, at least 2; None: 10. Below 5 there are no intervals. A trace has one, and none.
         is_independent: Whether each deployment sees requests of its own, instead of the same ones.
         progress: Called after each run.
 
@@ -149,6 +162,9 @@ def compare(
         )
     count = _replications(base, replications, is_independent)
     scenarios = {BASE: base, **{name: _varied(base, name, changes) for name, changes in variants.items()}}
+    requests_each = _settled_requests(list(scenarios.values()))
+    if requests_each is not None:
+        scenarios = {name: _of_length(scenario, requests_each) for name, scenario in scenarios.items()}
     replicators = [Replicator(scenario) for scenario in scenarios.values()]
     done: list[list[dict[str, Any]]] = []
     was_interrupted = False
@@ -171,7 +187,11 @@ def compare(
         for place, (name, scenario) in enumerate(scenarios.items())
     ]
     return Comparison(
-        base=parts[0], variants=tuple(parts[1:]), is_paired=not is_independent, was_interrupted=was_interrupted
+        base=parts[0],
+        variants=tuple(parts[1:]),
+        is_paired=not is_independent,
+        requests_each=requests_each,
+        was_interrupted=was_interrupted,
     )
 
 
@@ -209,6 +229,39 @@ def _replications(base: Scenario, asked: int | None, is_independent: bool) -> in
     return 1
 
 
+def _settled_requests(scenarios: Sequence[Scenario]) -> int | None:
+    """Return the requests in which all that keep up with steady open traffic settle; None where runs are as they are.
+
+    That is where any of them is not steady, or asks for another length, and where none keeps up.
+    """
+    base = scenarios[0].workload
+    if base.num_requests is None or not all(is_steady(each) for each in scenarios):
+        return None
+    if any(each.workload.num_requests != base.num_requests for each in scenarios):
+        return None
+    needed = [each for each in map(_settling, scenarios) if each is not None]
+    return max(base.num_requests, min(max(needed), MOST_SETTLING)) if needed else None
+
+
+def _settling(scenario: Scenario) -> int | None:
+    """Return the requests in which a deployment settles; None where it does not keep up."""
+    resolved, specs = resolve(scenario), own_traffic(scenario)
+    finishable = find_finishable(resolved, deploy(resolved)) if specs.is_stationary else None
+    if finishable is None or specs.offered_rate > highest_promised(finishable):
+        return None
+    first = run(_of_length(scenario, FIRST_REQUESTS), explain=False, finishable=finishable)
+    if first.simulation.was_interrupted:
+        raise KeyboardInterrupt
+    stay = (first.summary["mean_e2el_ms"] or 0.0) / MS
+    return max(FIRST_REQUESTS, settled_requests(specs.offered_rate / finishable.rate, specs.offered_rate * stay))
+
+
+def _of_length(scenario: Scenario, num_requests: int) -> Scenario:
+    once = scenario.run.model_copy(update={"replications": 1, "precision": None})
+    workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})
+    return scenario.model_copy(update={"workload": workload, "run": once})
+
+
 def _varied(base: Scenario, name: str, changes: Overrides) -> Scenario:
     try:
         varied = from_mapping(base.as_mapping(), changes, folder=base.folder)
@@ -240,10 +293,12 @@ def _differences(
     base: Sequence[Mapping[str, Any]], variant: Sequence[Mapping[str, Any]], is_independent: bool
 ) -> dict[str, Difference]:
     difference = independent_difference if is_independent else paired_difference
-    return {
+    found = {
         name: difference([figure_at(each, key) for each in base], [figure_at(each, key) for each in variant])
         for name, key in FIGURES.items()
     }
+    # A share is compared in percentage points.
+    return {name: each.without_ratio() if FIGURES[name] in _SHARES else each for name, each in found.items()}
 
 
 def _as_changes(overrides: Overrides) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simserve.metrics.result import RunResult
+from simserve.planner.capacity.search import highest_promised, settled_requests
 from simserve.planner.scaling import steady_rate
 from simserve.planner.search.trial import mean_gpus
 from simserve.scenario.finishable import Finishable, find_finishable
@@ -152,7 +153,8 @@ class LoadCurve:
         if load == self.own_load and scaling is None and (workload.num_requests or MOST_REQUESTS) < MOST_REQUESTS:
             return self.scenario
         least = load * (LEAST_PER_CLIENT if self.is_closed else seconds)
-        asked = min(workload.num_requests or NUM_REQUESTS, NUM_REQUESTS)
+        # An open load is tried for as long as it takes to settle, whatever number of requests the scenario says.
+        asked = min(workload.num_requests or NUM_REQUESTS, NUM_REQUESTS) if self.is_closed else self._settling(load)
         changes = {
             "arrivals": arrivals,
             "num_requests": min(max(asked, math.ceil(least)), MOST_REQUESTS),
@@ -165,6 +167,13 @@ class LoadCurve:
         return self.scenario.model_copy(
             update={"workload": workload.model_copy(update=changes), "deployment": deployment}
         )
+
+    def _settling(self, load: float) -> int:
+        """Return the requests in which the queue of an open load settles, as far as the load ratio tells."""
+        known = self.finishable()
+        if known is None or load > highest_promised(known):
+            return NUM_REQUESTS
+        return max(NUM_REQUESTS, settled_requests(load / known.rate, 0.0))
 
     def capacity(self) -> float | None:
         """Return the highest rate, requests/s, at which the deployment holds; None where the load cannot be scaled.

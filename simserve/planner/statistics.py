@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.metrics.batch_means import mean_interval, t_quantile
+
+LEAST_PAIRS = 5
+"""Replications below which a difference has no interval: Student's t over fewer is mostly the luck of their spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,10 +21,13 @@ class Difference:
 
     Attributes:
         mean: Over the replications in which both are defined; NaN if in none.
-        low: Lower end of the 95 % interval; NaN where fewer than two replications define it.
+        low: Lower end of the 95 % interval; NaN where fewer than `LEAST_PAIRS` replications define it.
         high: Upper end.
         base: Mean of the base.
         variant: Mean of the variant.
+        ratio_low: Lower end of the 95 % interval of the variant's mean over the base's; NaN likewise, and where a
+            figure is not positive.
+        ratio_high: Upper end.
     """
 
     mean: float
@@ -28,16 +35,29 @@ class Difference:
     high: float
     base: float
     variant: float
+    ratio_low: float = math.nan
+    ratio_high: float = math.nan
 
     @property
     def is_shown(self) -> bool:
-        """Whether the interval leaves out zero: else no difference is shown."""
+        """Whether the interval of the ratio leaves out one, or, without a ratio, that of the difference zero."""
+        if not math.isnan(self.ratio_low):
+            return self.ratio_low > 1 or self.ratio_high < 1
         return self.low > 0 or self.high < 0
 
     @property
     def relative(self) -> float:
         """The difference over the base; NaN where that is 0."""
         return self.mean / self.base if self.base else math.nan
+
+    @property
+    def relative_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of that, from the logarithm of the ratio; None where there is none."""
+        return None if math.isnan(self.ratio_low) else (self.ratio_low - 1, self.ratio_high - 1)
+
+    def without_ratio(self) -> Difference:
+        """Return it as a difference alone."""
+        return replace(self, ratio_low=math.nan, ratio_high=math.nan)
 
     @property
     def half_width(self) -> float:
@@ -48,7 +68,10 @@ class Difference:
 def paired_difference(base: Sequence[float | None], variant: Sequence[float | None]) -> Difference:
     """Return the difference of two deployments that saw the same requests, replication by replication.
 
-    Student's t on the differences: what common random numbers have in common cancels.
+    Student's t on the differences: what common random numbers have in common cancels. The ratio of the means has an
+    interval of its own, on its logarithm, by the jackknife that leaves out one pair after the other (Efron and
+    Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 11): over the base, that of the difference would be
+    wider than the base where a few replications are congested.
 
     Args:
         base: A figure of each replication, None where it is undefined.
@@ -58,10 +81,30 @@ def paired_difference(base: Sequence[float | None], variant: Sequence[float | No
     if not pairs:
         return _undefined(_mean(base), _mean(variant))
     before, after = np.array(pairs, dtype=np.float64).T
-    interval = mean_interval(after - before)
+    interval, ends = mean_interval(after - before), _ratio_ends(before, after)
+    has_interval = len(pairs) >= LEAST_PAIRS
     return Difference(
-        mean=interval.mean, low=interval.low, high=interval.high, base=float(before.mean()), variant=float(after.mean())
+        mean=interval.mean,
+        low=interval.low if has_interval else math.nan,
+        high=interval.high if has_interval else math.nan,
+        base=float(before.mean()),
+        variant=float(after.mean()),
+        ratio_low=ends[0],
+        ratio_high=ends[1],
     )
+
+
+def _ratio_ends(before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the interval of the mean after over the mean before, of pairs; NaN where there is none."""
+    count = len(before)
+    if count < LEAST_PAIRS or not (np.all(before > 0) and np.all(after > 0)):
+        return math.nan, math.nan
+    whole = math.log(after.mean() / before.mean())
+    left_out = np.log((after.sum() - after) / (before.sum() - before))
+    half_width = mean_interval(count * whole - (count - 1) * left_out).half_width
+    if np.array_equal(before, after):
+        return 1.0, 1.0
+    return math.exp(whole - half_width), math.exp(whole + half_width)
 
 
 def independent_difference(base: Sequence[float | None], variant: Sequence[float | None]) -> Difference:
@@ -69,7 +112,7 @@ def independent_difference(base: Sequence[float | None], variant: Sequence[float
 
     Welch's interval: the variances of the two means add up, and so do not need to be equal (Welch, "The
     generalization of Student's problem when several different population variances are involved", Biometrika 34,
-    1947).
+    1947). That of the ratio of the means is the same on their logarithms, whose variances are the relative ones.
 
     Args:
         base: A figure of each replication, None where it is undefined.
@@ -78,24 +121,37 @@ def independent_difference(base: Sequence[float | None], variant: Sequence[float
     before, after = (np.array([x for x in values if x is not None], dtype=np.float64) for values in (base, variant))
     if not len(before) or not len(after):
         return _undefined(_mean(base), _mean(variant))
-    mean = float(after.mean() - before.mean())
-    half_width = math.nan
-    if len(before) > 1 and len(after) > 1:
+    mean, low, high = float(after.mean() - before.mean()), math.nan, math.nan
+    ratio_low, ratio_high = math.nan, math.nan
+    if min(len(before), len(after)) >= LEAST_PAIRS:
         errors = [float(values.var(ddof=1)) / len(values) for values in (before, after)]
-        total = sum(errors)
-        degrees = math.inf
-        if total > 0:
-            degrees = total**2 / sum(
-                error**2 / (len(values) - 1) for error, values in zip(errors, (before, after), strict=True)
+        half_width = _welch(errors, (len(before), len(after)))
+        low, high = mean - half_width, mean + half_width
+        if np.all(before > 0) and np.all(after > 0):
+            means = (float(before.mean()), float(after.mean()))
+            width = _welch(
+                [error / each**2 for error, each in zip(errors, means, strict=True)], (len(before), len(after))
             )
-        half_width = t_quantile(degrees) * math.sqrt(total) if total > 0 else 0.0
+            ratio = means[1] / means[0]
+            ratio_low, ratio_high = ratio * math.exp(-width), ratio * math.exp(width)
     return Difference(
         mean=mean,
-        low=mean - half_width,
-        high=mean + half_width,
+        low=low,
+        high=high,
         base=float(before.mean()),
         variant=float(after.mean()),
+        ratio_low=ratio_low,
+        ratio_high=ratio_high,
     )
+
+
+def _welch(errors: Sequence[float], counts: Sequence[int]) -> float:
+    """Return half the interval of a difference of two means from the variances of the two."""
+    total = sum(errors)
+    if not total > 0:
+        return 0.0
+    degrees = total**2 / sum(error**2 / (count - 1) for error, count in zip(errors, counts, strict=True))
+    return t_quantile(degrees) * math.sqrt(total)
 
 
 def _undefined(base: float, variant: float) -> Difference:

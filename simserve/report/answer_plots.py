@@ -249,10 +249,12 @@ def _percent_words(value: float) -> str:
 
 
 def _relative(difference: Difference) -> tuple[float, float] | None:
-    """Return the mean and half width in percent of the base; None where undefined."""
+    """Return the mean and half the width of its interval in percent of the base; None where undefined."""
     if difference.base is None or not difference.base or math.isnan(difference.mean) or math.isnan(difference.base):
         return None
-    scale = 100 / abs(difference.base)
+    scale, interval = 100 / abs(difference.base), difference.relative_interval
+    if interval is not None:
+        return scale * difference.mean, 100 * (interval[1] - interval[0]) / 2
     width = 0.0 if math.isnan(difference.half_width) else difference.half_width
     return scale * difference.mean, scale * width
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.figures import at
 from simserve.planner.compare import FIGURES, Comparison, Variant
-from simserve.planner.statistics import Difference
+from simserve.planner.statistics import LEAST_PAIRS, Difference
 from simserve.report.answer import warning_lines
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
@@ -47,6 +47,8 @@ _LEAST_GAP_FACTOR = 2.0
 """The p99 of ITL is a headline where it is so many times longer or shorter; else TPOT says the same."""
 _FACTOR_FROM = 10.0
 """Times the base from which a figure is said as a factor: ``166x`` reads better than ``+16463%``."""
+_COARSE = 2.0
+"""Percent of half an interval from which on decimals say nothing."""
 _NOTHING = 1e-9
 """Percent below which a width is rounding."""
 _WRITE = {"share": share, "number": number, "dollars": dollars}
@@ -94,6 +96,8 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         shown = [_headline(variant, name, label) for name, label in _HEADLINES if _is_headline(variant, name)]
         if len(comparison.base.summaries) == 1:
             text = "one run of a trace each: differences without intervals"
+        elif len(comparison.base.summaries) < LEAST_PAIRS:
+            text = f"fewer than {LEAST_PAIRS} runs of each: differences without intervals"
         else:
             text = listed(shown) if shown else "no difference shown in latency, throughput, attainment or dollars"
         lines.append(f"{variant.name}: {text}.")
@@ -106,10 +110,14 @@ def reading_lines(comparison: Comparison) -> list[str]:
     if count == 1:
         return ["The same trace through each, once; nothing is drawn, so there are no intervals."]
     seen = "the same requests (common random numbers)" if comparison.is_paired else "requests of its own"
+    each = comparison.requests_each
+    length = "" if each is None else f" of {each:,} requests"
+    runs = f"{count} runs{length} of each, {'all of them on' if comparison.is_paired else 'each on'} {seen}"
+    if count < LEAST_PAIRS:
+        return [f"{runs}; an interval takes {LEAST_PAIRS}: --replications {LEAST_PAIRS}."]
     return [
-        f"{count} runs of each, {'all of them on' if comparison.is_paired else 'each on'} {seen}; "
-        "± is the 95% interval of the difference.",
-        "In brackets, no difference is shown: the interval covers zero.",
+        f"{runs}; after a difference stands its 95% interval.",
+        "In brackets, no difference is shown: the interval covers none.",
     ]
 
 
@@ -179,19 +187,35 @@ def _change(difference: Difference, kind: str) -> str:
     """Return a difference relative to the base (shares: in percentage points) with its interval."""
     if math.isnan(difference.mean):
         return UNDEFINED
-    if difference.mean == 0 and difference.half_width == 0:
+    if difference.mean == 0 and (math.isnan(difference.low) or difference.half_width == 0):
         return "(equal)"
-    if kind == "share" and abs(difference.mean) + (difference.half_width or 0) < _SMALLEST_SHARE:
+    half_width = 0.0 if math.isnan(difference.low) else difference.half_width
+    if kind == "share" and abs(difference.mean) + half_width < _SMALLEST_SHARE:
         return "(equal)"
+    relative = None if kind == "share" else difference.relative_interval
+    text = _absolute(difference, kind) if relative is None else _of_ratio(difference.relative, *relative)
+    return text if difference.is_shown or math.isnan(difference.low) else f"({text})"
+
+
+def _absolute(difference: Difference, kind: str) -> str:
+    """Return a difference in percentage points, or, of what may be nothing, in percent of the base."""
     scale, unit = (100.0, " pp") if kind == "share" or not difference.base else (100.0 / abs(difference.base), "%")
     moved = scale * difference.mean
-    is_factor = unit == "%" and moved >= 100 * (_FACTOR_FROM - 1)
-    change = f"{number(1 + moved / 100)}x" if is_factor else f"{moved:+.{_decimals(moved)}f}{unit}"
-    if math.isnan(difference.half_width):
-        return change
-    width = scale * difference.half_width / (100 if is_factor else 1)
-    text = change if width < _NOTHING else f"{change} ±{width:.{_decimals(width)}f}"
-    return text if difference.is_shown else f"({text})"
+    change = f"{moved:+.{_decimals(moved)}f}{unit}"
+    width = scale * difference.half_width
+    return change if math.isnan(width) or width < _NOTHING else f"{change} ±{width:.{_decimals(width)}f}"
+
+
+def _of_ratio(relative: float, low: float, high: float) -> str:
+    """Return a ratio less one with its interval: in percent, or as a factor where it is large."""
+    if relative >= _FACTOR_FROM - 1:
+        change, ends = f"{number(1 + relative)}x", [number(1 + end) for end in (low, high)]
+    else:
+        moved, lowest, highest = 100 * relative, 100 * low, 100 * high
+        half_width = (highest - lowest) / 2
+        decimals = 0 if half_width >= _COARSE else _decimals(half_width if half_width >= _NOTHING else moved)
+        change, ends = f"{moved:+.{decimals}f}%", [f"{end:+.{decimals}f}" for end in (lowest, highest)]
+    return change if 100 * (high - low) < _NOTHING else f"{change} [{ends[0]}, {ends[1]}]"
 
 
 def _decimals(value: float) -> int:

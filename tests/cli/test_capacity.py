@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 import simserve as ss
-from simserve.planner.capacity.search import Effort, Found, find_capacity
+from simserve.planner.capacity.answer import capacity
+from simserve.planner.capacity.search import FIRST_FRESH, Effort, Found, find_capacity
+from simserve.scenario.run import Replicator
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
@@ -43,7 +45,10 @@ def test_the_json_says_how_much_and_what_breaks(simserve: Simserve, small: str) 
 
 
 def test_a_run_at_the_capacity_is_what_the_probe_says(simserve: Simserve, small: str) -> None:
-    """Stretching the gaps is drawing them at that rate: the same attainment to a rounding, in the curve's last run."""
+    """Stretching the gaps is drawing them at that rate: the same figures to a rounding, replication by replication.
+
+    At the capacity these are fresh ones, from the second on; in the curve's last run the first.
+    """
     answer = json.loads(simserve("capacity", small, "--set", _SLO, *_FAST, "--json").stdout)
 
     probe = answer["probes"][-1]
@@ -56,6 +61,20 @@ def test_a_run_at_the_capacity_is_what_the_probe_says(simserve: Simserve, small:
     assert longest >= 300  # a run that is over before a queue has grown is made longer
     assert result.summary["simserve"]["slo"]["attainment"] == pytest.approx(probe["attainment"], abs=1e-9)
     assert result.summary["simserve"]["stability"] == probe["stability"]
+    assert result.summary["p95_ttft_ms"] == pytest.approx(probe["p95_ttft_ms"], rel=1e-6)
+
+    found = capacity(ss.load(small, [_SLO]), replications=2, num_requests=300).found
+    rate = answer["max_rate"]
+    assert found.largest.value == rate
+    level = found.level(rate)
+    assert level is not None
+    assert len(level.trials) == 2
+    for number, trial in enumerate(level.trials):
+        overrides = [_SLO, f"workload.arrivals.rate={rate}", f"workload.num_requests={trial.num_simulated}"]
+        fresh = Replicator(ss.load(small, overrides)).summary(FIRST_FRESH + number)
+        assert fresh["simserve"]["slo"]["attainment"] == pytest.approx(trial.attainment, abs=1e-9)
+        assert fresh["p95_ttft_ms"] == pytest.approx(1e3 * trial.p95_ttft, rel=1e-6)
+        assert fresh["p95_tpot_ms"] == pytest.approx(1e3 * trial.p95_tpot, rel=1e-6)
 
 
 def test_a_closed_loop_is_asked_for_clients(simserve: Simserve, folder: Path) -> None:

@@ -18,24 +18,32 @@ _FP8 = ["--with", "fp8: deployment.quantization=fp8"]
 def test_the_json_holds_summaries_and_differences(simserve: Simserve, small: str) -> None:
     """One object; a difference has its mean, its interval, and whether it is shown."""
     outcome = simserve(
-        "compare", small, *_FP8, "--with", "same: deployment.replicas=1", "--replications", "3", "--json"
+        "compare", small, *_FP8, "--with", "same: deployment.replicas=1", "--replications", "5", "--json"
     )
 
     answer = json.loads(outcome.stdout)
     fp8, same_again = answer["variants"]
     assert (outcome.code, outcome.stderr) == (0, "")
     assert (fp8["name"], fp8["changes"]) == ("fp8", {"deployment.quantization": "fp8"})
-    assert fp8["summary"]["completed"] == 60
-    assert {"mean", "ci95", "shown"} <= set(fp8["differences"]["mean_tpot_ms"])
+    assert answer["requests_each"] > 20
+    assert fp8["summary"]["completed"] == 5 * answer["requests_each"]
+    assert {"mean", "ci95", "shown", "relative_ci95"} <= set(fp8["differences"]["mean_tpot_ms"])
     assert fp8["differences"]["mean_tpot_ms"]["ci95"][1] < 0
     assert fp8["differences"]["mean_tpot_ms"]["shown"]
-    assert same_again["differences"]["mean_tpot_ms"] == {"mean": 0, "ci95": [0, 0], "shown": False, "relative": 0}
+    assert fp8["differences"]["mean_tpot_ms"]["relative_ci95"][1] < 0
+    assert same_again["differences"]["mean_tpot_ms"] == {
+        "mean": 0,
+        "ci95": [0, 0],
+        "shown": False,
+        "relative": 0,
+        "relative_ci95": [0, 0],
+    }
     assert same_again["differences"]["slo_attainment"]["mean"] is None
 
 
 def test_the_words_say_what_is_shown(simserve: Simserve, small: str) -> None:
     """And that nothing is, where nothing is."""
-    outcome = simserve("compare", small, *_FP8, "--with", "same: deployment.replicas=1", "--replications", "3")
+    outcome = simserve("compare", small, *_FP8, "--with", "same: deployment.replicas=1", "--replications", "5")
 
     assert outcome.stdout.startswith("fp8: mean TPOT -")
     assert "same: no difference shown" in outcome.stdout
@@ -43,13 +51,14 @@ def test_the_words_say_what_is_shown(simserve: Simserve, small: str) -> None:
 
 
 def test_set_and_seed_change_the_base_too(simserve: Simserve, small: str) -> None:
-    """A variant is a change of what is compared with."""
-    arguments = ["--set", "workload.num_requests=7", "--seed", "5", "--replications", "2", "--json"]
+    """A variant is a change of what is compared with; more requests than it takes to settle are run as asked."""
+    arguments = ["--set", "workload.num_requests=2100", "--seed", "5", "--replications", "2", "--json"]
 
     answer = json.loads(simserve("compare", small, *_FP8, *arguments).stdout)
 
     assert answer["seed"] == 5
-    assert [answer["base"]["summary"]["completed"], answer["variants"][0]["summary"]["completed"]] == [14, 14]
+    assert answer["requests_each"] == 2100
+    assert [answer["base"]["summary"]["completed"], answer["variants"][0]["summary"]["completed"]] == [4200, 4200]
 
 
 def test_independent_says_so(simserve: Simserve, small: str) -> None:

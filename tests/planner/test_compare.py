@@ -35,40 +35,44 @@ def small_base(seed: int = 1, num_requests: int = 150) -> Any:
 
 def test_identical_variants_differ_by_exactly_nothing() -> None:
     """On common random numbers: not by a rounding, in no figure."""
-    answer = compare(small_base(), {"same": {}, "same in words": ["deployment.replicas=1"]}, replications=3)
+    answer = compare(small_base(), {"same": {}, "same in words": ["deployment.replicas=1"]}, replications=5)
 
     for variant in answer.variants:
         for name, difference in variant.differences.items():
             assert math.isnan(difference.mean) or (difference.mean, difference.low, difference.high) == (0, 0, 0), name
+            assert difference.relative_interval in (None, (0, 0)), name
             assert not difference.is_shown
 
 
 def test_every_difference_is_that_of_the_means() -> None:
     """And the interval is Student's over the replications."""
-    answer = compare(small_base(), {"longer": LONGER}, replications=4)
+    answer = compare(small_base(), {"longer": LONGER}, replications=5)
 
     base, variant = (np.array([each[FIGURE] for each in part.summaries]) for part in (answer.base, answer.variants[0]))
     difference = answer.variants[0].differences[FIGURE]
     assert difference.mean == pytest.approx((variant - base).mean())
-    half_width = 3.1824 * (variant - base).std(ddof=1) / 2
+    half_width = 2.7764 * (variant - base).std(ddof=1) / math.sqrt(5)
     assert difference.half_width == pytest.approx(half_width, rel=1e-4)
     assert answer.variants[0].summary[FIGURE] == pytest.approx(variant.mean())
 
 
 def test_the_first_replication_is_the_run_of_the_scenario() -> None:
-    """The same draws, so the same figures."""
+    """The same draws, so the same figures, at the length in which all of them settle."""
     base = small_base()
 
     answer = compare(base, {"longer": LONGER}, replications=2)
 
-    assert answer.base.summaries[0][FIGURE] == run(base).summary[FIGURE]
+    assert answer.requests_each is not None
+    assert answer.requests_each > 150
+    settled = from_mapping(base.as_mapping(), {"workload.num_requests": answer.requests_each})
+    assert answer.base.summaries[0][FIGURE] == run(settled).summary[FIGURE]
 
 
 def test_fp8_is_faster_than_bf16_with_an_interval() -> None:
-    """Half the bytes of weights a step: less time a token, shown after four short runs."""
+    """Half the bytes of weights a step: less time a token, shown after five short runs."""
     base = make_scenario(["workload.num_requests=60", "model=llama-3.1-8b"])
 
-    answer = compare(base, {"fp8": ["deployment.quantization=fp8"]}, replications=4)
+    answer = compare(base, {"fp8": ["deployment.quantization=fp8"]}, replications=5)
 
     tpot = answer.variants[0].differences["mean_tpot_ms"]
     assert tpot.is_shown
@@ -118,11 +122,76 @@ def test_a_figure_that_is_undefined_has_no_difference() -> None:
     assert math.isnan(independent_difference([None, None], [1.0, 2.0]).mean)
 
 
+def test_a_large_fall_has_an_interval_between_nothing_and_all() -> None:
+    """Congested replications of the base: 88 % less may not read ±111 %, and a rise is the inverse of the fall."""
+    before = np.array([100.0, 120.0, 2500.0, 90.0, 3000.0, 110.0, 95.0, 1800.0])
+    after = 0.12 * before ** np.linspace(0.98, 1.02, 8)
+
+    fall, rise = paired_difference(before.tolist(), after.tolist()), paired_difference(after.tolist(), before.tolist())
+    independent = independent_difference(before.tolist(), after.tolist())
+
+    assert fall.relative_interval is not None
+    assert -1 < fall.relative_interval[0] < fall.relative < fall.relative_interval[1] < 0
+    assert fall.is_shown
+    assert 1 / rise.ratio_high == pytest.approx(fall.ratio_low)
+    assert fall.low < -fall.base < 0 < fall.high  # in absolute figures nothing would be shown
+    assert -1 < independent.ratio_low - 1 < fall.relative_interval[0]
+
+
+def test_intervals_of_a_ratio_cover_it() -> None:
+    """Of 400 comparisons of ten pairs of skewed figures at least 90 %, and not all."""
+    draw = np.random.default_rng(3)
+    covered = 0
+    for _ in range(400):
+        common = draw.lognormal(0, 0.6, 10)
+        before, after = common * draw.lognormal(0, 0.1, 10), 0.5 * common * draw.lognormal(0, 0.1, 10)
+        found = paired_difference(before.tolist(), after.tolist())
+        covered += found.ratio_low < 0.5 < found.ratio_high
+
+    assert 0.9 * 400 <= covered < 400
+
+
+def test_four_pairs_have_no_interval() -> None:
+    """Five have one, paired or not."""
+    before, after = [1.0, 1.1, 0.9, 1.05, 1.0], [2.0, 2.1, 1.9, 2.05, 2.3]
+
+    for difference in (paired_difference, independent_difference):
+        few, enough = difference(before[:4], after[:4]), difference(before, after)
+
+        assert math.isnan(few.low)
+        assert few.relative_interval is None
+        assert few.relative > 0.9
+        assert enough.is_shown
+
+
+def test_settled_runs_show_no_difference_that_is_only_a_tail() -> None:
+    """A slower deployment that keeps up answers as many a second; in runs of 60 requests its longer tail said less."""
+    base = make_scenario(["workload.num_requests=60", "model=llama-3.1-8b"])
+    slower = ["deployment.hardware=l40s-48gb"]
+
+    answer = compare(base, {"slower": slower}, replications=6)
+
+    throughput = answer.variants[0].differences["request_throughput"]
+    assert answer.variants[0].differences["mean_tpot_ms"].is_shown
+    assert abs(throughput.relative) < 0.02
+    assert not throughput.is_shown
+
+
+def test_other_lengths_are_left_as_they_are() -> None:
+    """A variant that asks for another number of requests, or arrivals all at once, is run as it says."""
+    longer = compare(small_base(), {"more": ["workload.num_requests=300"]}, replications=2)
+    batch = make_scenario(["workload.arrivals={process: all_at_once}", "workload.num_requests=20"])
+
+    assert longer.requests_each is None
+    assert longer.variants[0].summaries[0]["completed"] == 300
+    assert compare(batch, {"same": {}}, replications=2).requests_each is None
+
+
 def test_welch_is_as_in_the_textbook() -> None:
     """Two samples whose interval scipy gives too."""
     from scipy.stats import ttest_ind
 
-    one, two = [1.0, 2.0, 4.0, 4.5], [3.0, 3.5, 8.0]
+    one, two = [1.0, 2.0, 4.0, 4.5, 2.5], [3.0, 3.5, 8.0, 3.2, 4.1, 6.0]
 
     ours = independent_difference(one, two)
 

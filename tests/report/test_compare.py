@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,15 +21,26 @@ FIGURES = (
 )
 
 
-def told(base: float, variant: float, width: float = 1.0) -> str:
-    """Return the sentence of a variant that changes the p99 of ITL alone."""
+def told(
+    base: float, variant: float, width: float = 1.0, count: int = 5, ends: tuple[float, float] | None = None
+) -> str:
+    """Return the sentence of a variant that changes the p99 of ITL alone; ``ends`` of its ratio to the base."""
     same = Difference(mean=0.0, low=0.0, high=0.0, base=1.0, variant=1.0)
     change = variant - base
-    own = Difference(mean=change, low=change - width, high=change + width, base=base, variant=variant)
+    low, high = ends or (math.nan, math.nan)
+    own = Difference(
+        mean=change,
+        low=change - width,
+        high=change + width,
+        base=base,
+        variant=variant,
+        ratio_low=low,
+        ratio_high=high,
+    )
     differences = {**dict.fromkeys(FIGURES, same), "p99_itl_ms": own}
     comparison: Any = SimpleNamespace(
         summary={"warnings": []},
-        base=SimpleNamespace(summaries=[{}, {}]),
+        base=SimpleNamespace(summaries=[{}] * count),
         variants=[SimpleNamespace(name="new", differences=differences)],
     )
     return comparison_lines(comparison)[0]
@@ -49,8 +61,24 @@ def test_gaps_that_moved_little_or_by_chance_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "change"), [(20.0, "+100% ±10.0"), (99.0, "+890% ±10.0"), (1000.0, "100x ±0.1"), (5.0, "-50% ±10.0")]
+    ("variant", "ends", "change"),
+    [
+        (20.0, (1.9, 2.1), "+100% [+90, +110]"),
+        (99.0, (9.8, 9.95), "+890% [+880, +895]"),
+        (1000.0, (95.0, 105.0), "100x [95.0, 105]"),
+        (1.2, (0.07, 0.2), "-88% [-93, -80]"),
+    ],
 )
-def test_a_change_of_tenfold_and_more_is_a_factor(variant: float, change: str) -> None:
-    """Nobody reads +9900%; less stays a percentage, which cannot pass -100%."""
-    assert told(10.0, variant) == f"new: p99 ITL {change}."
+def test_a_change_of_tenfold_and_more_is_a_factor(variant: float, ends: tuple[float, float], change: str) -> None:
+    """Nobody reads +9900%; less stays a percentage, whose interval cannot pass -100%."""
+    assert told(10.0, variant, ends=ends) == f"new: p99 ITL {change}."
+
+
+def test_what_may_be_nothing_is_told_in_parts_of_the_base() -> None:
+    """A figure that is zero in some run has no ratio: its difference is told, plus or minus."""
+    assert told(10.0, 5.0) == "new: p99 ITL -50% ±10.0."
+
+
+def test_fewer_than_five_runs_have_no_intervals() -> None:
+    """And no change is told from them."""
+    assert told(10.0, 147.0, count=4) == "new: fewer than 5 runs of each: differences without intervals."

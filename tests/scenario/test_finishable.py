@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simserve.scenario.finishable import Finishable, find_finishable, has_load_ratio, offered_load
-from simserve.scenario.load import from_mapping
+from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
 from simserve.scenario.schema import Scenario
@@ -88,6 +88,33 @@ def test_a_short_run_below_what_can_be_finished_is_not() -> None:
     }
 
     assert "overloaded" not in verdicts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("chatbot", []),
+        ("disaggregation", []),
+        ("chatbot", ["model=llama-3.1-8b", "deployment.tensor_parallel_size=1", "deployment.hardware=l4-24gb"]),
+    ],
+)
+def test_short_runs_judge_as_a_long_one_does(name: str, overrides: list[str]) -> None:
+    """What 100,000 requests of another seed finish while they come: 1.03 and 1.3 times that is overloaded, 0.95 not."""
+    first = run(load(name, [*overrides, "workload.num_requests=500"]), explain=False).summary["simserve"]
+    found = first["finishable_throughput"]
+    much = ["workload.num_requests=100000", f"workload.arrivals.rate={1.3 * found!r}", "run.seed=8001"]
+    records = run(load(name, [*overrides, *much]), explain=False, finishable=None).simulation.records
+    begin, end = np.quantile(records.arrival_time, [0.2, 1.0])
+    truth = float(np.count_nonzero((records.finish_time > begin) & (records.finish_time <= end)) / (end - begin))
+
+    assert found == pytest.approx(truth, rel=0.02)
+    for share in (0.95, 1.03, 1.3):
+        for seed in range(4):
+            changes = ["workload.num_requests=500", f"workload.arrivals.rate={share * truth!r}", f"run.seed={seed}"]
+            summary = run(load(name, [*overrides, *changes]), explain=False).summary["simserve"]
+            assert (summary["stability"] == "overloaded") == (share > 1), (share, seed, summary["load_ratio"])
+            assert summary["load_ratio"] == pytest.approx(share, rel=0.02)
 
 
 def test_replicas_multiply_it_and_admission_does_not_raise_it() -> None:

@@ -43,6 +43,8 @@ FIRST_SHARE = 0.8
 """Of what can be finished, the first load that is tried."""
 LONG_RUN_REQUESTS = 30_000
 """Of a run near the capacity, at least; more where that has not settled."""
+LONG_RUN_SECONDS = 1200.0
+LEAST_LONG_RUN_REQUESTS = 5000
 FIRST_FRESH = 1
 """Replications from here on are fresh: the search looks at replication 0 alone."""
 FRESH_RUNS = 8
@@ -53,7 +55,7 @@ quite."""
 ABOVE = 1.01
 """Times the expected capacity at which fresh runs should fail."""
 STEP_DOWN = 0.995
-MOST_CLIMBS = 3
+MOST_CLIMBS = 5
 WORTH_A_LOOK = 1.015
 """Ratio of a load that may hold too to one that does, from which on it is tried."""
 MOST_BELOW = 0.04
@@ -65,9 +67,14 @@ USUAL_FALL = 20.0
 LOOKS = 3
 SHARE_SPENT = 5
 """Loads that longer runs are expected to take, and times the most requests at one load that all of a search may."""
+WORTH_LENGTHENING = 1.3
+"""Times the requests of a run from which on longer ones are worth it, where all of them together are limited."""
 LONGER = 4.0
 LONGEST = 8.0
 """Times the requests of one run to the next, and to the last, longer one."""
+
+CLEAR_MISS = 0.02
+"""How far below what is asked the mean of short runs lies where longer ones would not hold either."""
 
 OVERLOAD = "overload"
 """What binds where the objective holds and the queue grows all the same."""
@@ -85,6 +92,7 @@ class Effort:
         most_requests: Of all runs at one load together.
         fresh_runs: Of steady open traffic, runs at the load that is promised, none of which the search has seen.
         most_fresh_requests: Of all those together.
+        long_run_requests: Of a run near the capacity, at least.
     """
 
     replications: int = 6
@@ -94,6 +102,7 @@ class Effort:
     most_requests: int = 18_000
     fresh_runs: int = FRESH_RUNS
     most_fresh_requests: int = 800_000
+    long_run_requests: int = LONG_RUN_REQUESTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +198,53 @@ def find_capacity(
         return search.run(start)
     except KeyboardInterrupt:
         return search.so_far()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Borne:
+    """Whether steady open traffic at one load is borne, and how that is known.
+
+    Attributes:
+        holds: Whether 95 % of fresh runs of that length hold the objective.
+        num_requests: Of one run.
+        level: The fresh runs; None where the load is too near to what can be finished to be tried.
+    """
+
+    holds: bool
+    num_requests: int
+    level: Level | None
+
+
+def is_load_borne(probe: Prober, load: float, *, asked: float, finishable: Finishable) -> Borne:
+    """Return whether runs of steady open traffic at one load hold the objective, as `find_capacity` promises it.
+
+    Runs that the search has not seen, first as short as settles; where these leave it open, longer ones.
+
+    Args:
+        probe: Runs the deployment.
+        load: Requests/s.
+        asked: Share of requests that must meet every bound.
+        finishable: What the deployment finishes with its queue never empty.
+    """
+    return _SteadySearch(probe, asked, Effort(), load, False, finishable=finishable).at(load)
+
+
+def highest_promised(finishable: Finishable) -> float:
+    """Return the load above which nothing is promised: a run there would last ever longer to be like the next."""
+    rate = finishable.rate
+    return _rounded(min(NEAR_FULL * rate, max(rate - finishable.half_width, rate / 2)))
+
+
+def long_run_requests(load: float) -> int:
+    """Return the requests of a run near the capacity where not every run may be of `LONG_RUN_REQUESTS`: 20 minutes."""
+    return math.ceil(min(LONG_RUN_REQUESTS, max(LEAST_LONG_RUN_REQUESTS, LONG_RUN_SECONDS * load)))
+
+
+def settled_requests(load_ratio: float, in_flight: float) -> int:
+    """Return the requests of a run that settles, with those in which it fills up and empties."""
+    ratio = min(load_ratio, NEAR_FULL)
+    unmeasured = in_flight * (2 / (1 - ratio) + EDGE_STAYS)
+    return math.ceil(max(settling_requests(ratio, in_flight) + unmeasured, STAYS_PER_RUN * in_flight))
 
 
 @dataclass(slots=True)
@@ -421,11 +477,9 @@ class _SteadySearch(_Search):
     _ceiling: float = 0.0
 
     def run(self, start: float) -> Found:
-        rate = self.finishable.rate
-        full = _rounded(min(NEAR_FULL * rate, max(rate - self.finishable.half_width, rate / 2)))
-        self._ceiling = min(full, self.highest)
+        self._ceiling = min(highest_promised(self.finishable), self.highest)
         coarse_requests = self._at_least(COARSE_REQUESTS)
-        start = min(FIRST_SHARE * rate, self._ceiling)
+        start = min(FIRST_SHARE * self.finishable.rate, self._ceiling)
         found = self._look(start, 1, coarse_requests, COARSE_TOLERANCE, GROWTH)
         if found.value == 0:
             return self._found(found, 1, coarse_requests, coarse_requests)
@@ -445,10 +499,26 @@ class _SteadySearch(_Search):
         """Return the requests of a run near a load that settles, as far as a short one tells."""
         if self.effort.num_requests is not None:
             return self.effort.num_requests
-        ratio = min(load / self.finishable.rate, NEAR_FULL)
-        unmeasured = in_flight * (2 / (1 - ratio) + EDGE_STAYS)  # while it fills up and empties
-        settling = settling_requests(ratio, in_flight) + unmeasured
-        return self._at_least(math.ceil(max(LONG_RUN_REQUESTS, settling, STAYS_PER_RUN * in_flight)))
+        settling = settled_requests(load / self.finishable.rate, in_flight)
+        return self._at_least(max(self.effort.long_run_requests, settling))
+
+    def at(self, load: float) -> Borne:
+        """Return whether one load is borne: by runs as short as settles, and longer ones where these leave it open."""
+        if load > highest_promised(self.finishable):
+            return Borne(holds=False, num_requests=0, level=None)
+        fewest = self._at_least(FEWEST_REQUESTS)
+        in_flight = self._level(load, 1, fewest).mean("in_flight")
+        num_requests = max(fewest, settled_requests(load / self.finishable.rate, in_flight))
+        most = max(num_requests, math.ceil(LONGEST * LONG_RUN_REQUESTS))
+        while True:
+            level = self._fresh(load, num_requests)
+            has_missed = not level.holds(self.asked) and (
+                num_requests >= LONG_RUN_REQUESTS or level.attainment < self.asked - CLEAR_MISS
+            )
+            holds = self._is_borne(level) and self._has_settled(level)
+            if holds or has_missed or num_requests >= most:
+                return Borne(holds=holds, num_requests=num_requests, level=level)
+            num_requests = min(most, math.ceil(LONGER * num_requests))
 
     def _promised(self, capacity: float, fall: float | None, num_requests: int, curve_requests: int) -> Found:
         first = num_requests
@@ -496,6 +566,7 @@ class _SteadySearch(_Search):
             load = _rounded(expected * ABOVE, up=True)
             if upper.load > NARROW * expected and lower.load < load < upper.load:
                 self._fresh(load, num_requests)
+        has_climbed = False
         for _ in range(MOST_CLIMBS):
             above = next(
                 (each for each in self._all_fresh(num_requests) if each.load > lower.load and not self._is_borne(each)),
@@ -503,10 +574,13 @@ class _SteadySearch(_Search):
             )
             fall = self._spare_fall(lower, above)
             load = lower.load if fall is None else _rounded(self._bound(lower, fall) * STEP_DOWN)
+            if has_climbed:  # the line was too low already: traffic without chance falls as a step does
+                load = max(load, _rounded(math.sqrt(lower.load * above.load)))
             if not WORTH_A_LOOK * lower.load < load < above.load:
                 break
             higher = self._fresh(load, num_requests)
-            lower = higher if self._is_borne(higher) else lower
+            if self._is_borne(higher):
+                lower, has_climbed = higher, True
         failing = [each for each in self._all_fresh(num_requests) if not each.holds(self.asked)]
         upper = failing[0] if failing else upper
         below = [each for each in self._all_fresh(num_requests) if each.load < upper.load]
@@ -564,7 +638,9 @@ class _SteadySearch(_Search):
             left_out = [self._crossing(inner.without(each), upper.without(each)) for each in range(count)]
             pseudo = count * whole - (count - 1) * np.array(left_out)
             half_width = mean_interval(pseudo).half_width
-        return math.exp(whole), min(math.exp(whole - half_width), lower.load), math.exp(whole + half_width)
+        # Runs that do not differ at all say no more than where their mean falls: between the two loads.
+        high = math.exp(whole + half_width) if half_width > 0 else upper.load
+        return math.exp(whole), min(math.exp(whole - half_width), lower.load), high
 
     def _crossing(self, lower: Level, upper: Level) -> float:
         """Return the logarithm of the load between two at which the margin is zero, by a line."""
@@ -585,9 +661,9 @@ class _SteadySearch(_Search):
         factor = max(below, width) ** 2 * MARGIN_OF_REQUESTS if max(below, width) > 1 else 1.0
         if not self._has_settled(lower):
             factor = max(factor, 2.0)
-        longer = min(most, math.ceil(num_requests * min(factor, LONGER)))
-        is_too_much = spent + LOOKS * self.effort.fresh_runs * longer > SHARE_SPENT * self.effort.most_fresh_requests
-        return None if factor == 1 or is_too_much else longer
+        left = (SHARE_SPENT * self.effort.most_fresh_requests - spent) // (LOOKS * self.effort.fresh_runs)
+        longer = min(most, math.ceil(num_requests * min(factor, LONGER)), left)
+        return None if factor == 1 or longer < WORTH_LENGTHENING * num_requests else longer
 
     def _has_settled(self, level: Level) -> bool:
         """Return whether the runs at a load are long enough, and their halves agree."""
@@ -615,7 +691,8 @@ class _SteadySearch(_Search):
         if lower is None:
             interval, method, fails_at = None, "", upper.load
         elif known is not None:
-            interval, method, fails_at = (known[1], known[2]), "replications", upper.load
+            method = "bracket" if known[2] == upper.load else "replications"
+            interval, fails_at = (known[1], known[2]), upper.load
         elif self._ceiling < self.highest:
             interval, method, fails_at = (lower.load, rate + self.finishable.half_width), "load ratio", rate
         else:

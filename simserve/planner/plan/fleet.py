@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from simserve.errors import InfeasibleError, InputError
+from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
+from simserve.planner.capacity.search import Effort, find_capacity, is_load_borne, long_run_requests
 from simserve.planner.cost.month import month
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run
-from simserve.planner.search.lasting import lasts
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import Trial, deployed, try_fleet
+from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, is_steady, try_fleet
 from simserve.planner.space.makeup import smallest_fleet
+from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
 CONFIRMING_REPLICATIONS = 3
-CONFIRMING_LONG_RUNS = 4
 TRAFFIC_STEP = 0.05
 """Traffic that a fleet bears is found to this share of the scenario's."""
+BORNE_STEP = 0.001
+BORNE_DIGITS = 3
+"""The same of steady open traffic, rounded down."""
+ROUNDING = 1e-9
 MOST_TRAFFIC = 4.0
 """Times the scenario's traffic up to which it is looked for."""
 CHANGE = 0.2
@@ -69,13 +75,48 @@ def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | N
 
 
 def confirm(fleet: Fleet) -> Trial:
-    """Run a fleet on all requests of the scenario, several times over, and longer with fresh seeds (`lasts`)."""
+    """Run a fleet several times over: steady open traffic until it has settled, else all requests of the scenario.
+
+    Of steady open traffic 95 % of runs that the search has not seen must hold, as `simserve capacity` promises it.
+    """
+    probe = _steady_probe(fleet)
+    if probe is not None:
+        return _confirmed(fleet, probe)
     replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
     replications = max(replications, fleet.scenario.run.replications)
-    trial = try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True)
-    if trial.holds and not lasts(fleet.scenario, fleet.overrides, fleet.replicas, CONFIRMING_LONG_RUNS):
-        return replace(trial, holds=False)
-    return trial
+    # An API that takes what is too much finishes it too: then the queue alone tells whether the fleet keeps up.
+    known: Literal["find"] | None = None if fleet.scenario.deployment.overflow else "find"
+    return try_fleet(
+        fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True, finishable=known
+    )
+
+
+def _confirmed(fleet: Fleet, probe: LoadProbe) -> Trial:
+    """Return runs as long as it takes to know that 95 % of such runs hold; it holds where they do."""
+    slo, finishable = probe.slo, probe.finishable
+    assert finishable is not None  # of a steady probe
+    rate = load_of(fleet.scenario, own_traffic(fleet.scenario))
+    borne = is_load_borne(probe, rate, asked=slo.attainment, finishable=finishable)
+    count = max(borne.num_requests, MOST_REQUESTS)
+    trial = try_fleet(
+        fleet.scenario,
+        fleet.overrides,
+        fleet.replicas,
+        count,
+        CONFIRMING_REPLICATIONS,
+        explain=True,
+        finishable=finishable,
+    )
+    return replace(trial, holds=borne.holds and trial.holds)
+
+
+def _steady_probe(fleet: Fleet) -> LoadProbe | None:
+    """Return what runs a fleet at any rate, where its traffic is steady and an objective asked of it; else None."""
+    there = deployed(fleet.scenario, fleet.overrides, fleet.replicas)
+    if not is_steady(there) or objective(there) is None or not own_traffic(there).is_stationary:
+        return None
+    probe = probe_of(there)
+    return probe if probe.is_steady else None
 
 
 def resized(fleet: Fleet) -> Trial | None:
@@ -146,11 +187,15 @@ def changes_of(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
 def traffic_borne(fleet: Fleet) -> float | None:
     """Return the largest traffic, as a multiple of the scenario's, at which a fleet still holds.
 
-    To `TRAFFIC_STEP`, from the scenario's own on; None where the traffic cannot be scaled, `MOST_TRAFFIC` where even
-    that holds.
+    Of steady open traffic it is what `simserve capacity` promises of the fleet: 95 % of fresh runs hold. Of other
+    traffic the largest that was seen to hold, to `TRAFFIC_STEP`. From the scenario's own on, which was confirmed; None
+    where the traffic cannot be scaled, `MOST_TRAFFIC` where even that holds.
     """
     if scaled_traffic(fleet.scenario, 1.0) is None:
         return None
+    probe = _steady_probe(fleet)
+    if probe is not None:
+        return _promised(fleet, probe)
     steps = round((MOST_TRAFFIC - 1) / TRAFFIC_STEP)
 
     def fails(step: int) -> bool:
@@ -161,6 +206,21 @@ def traffic_borne(fleet: Fleet) -> float | None:
 
     first_miss = smallest_integer(fails, 1, steps)
     return MOST_TRAFFIC if first_miss is None else 1 + (first_miss - 1) * TRAFFIC_STEP
+
+
+def _promised(fleet: Fleet, probe: LoadProbe) -> float:
+    rate = load_of(fleet.scenario, own_traffic(fleet.scenario))
+    found = find_capacity(
+        probe,
+        asked=probe.slo.attainment,
+        start=rate,
+        effort=Effort(long_run_requests=long_run_requests(rate)),
+        highest=MOST_TRAFFIC * rate,
+        finishable=probe.finishable,
+    )
+    if found.was_interrupted:
+        raise KeyboardInterrupt
+    return max(1.0, round(math.floor(found.largest.value / rate / BORNE_STEP + ROUNDING) * BORNE_STEP, BORNE_DIGITS))
 
 
 def month_of(fleet: Fleet) -> dict[str, Any] | None:

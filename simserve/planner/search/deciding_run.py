@@ -1,6 +1,8 @@
 """The run that decides on a fleet in a search: shorter than the scenario's, or narrower, where that says the same.
 
-Open-loop traffic that is alike all through is run for fewer requests. Clients of a closed loop, and conversations,
+Steady open traffic is run until it settles, whatever number of requests the scenario says: what the fleet finishes with
+its queue never empty refuses early, what is far from the limit passes early. Other open-loop traffic that is alike all
+through is run for fewer requests. Clients of a closed loop, and conversations,
 must go on for as long as the scenario says: contexts grow, and all clients start at once. There are as many of them a
 replica on fewer replicas with their share of the clients, and these behave alike: 1 to 8 replicas of the 38 that
 `scenarios/ten-thousand-users.yaml` needs hold with the same share of the clients to within one replica of 38.
@@ -11,14 +13,32 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from simserve.planner.capacity.probe import own_traffic
+from simserve.planner.capacity.search import highest_promised, long_run_requests, settled_requests
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.trial import MOST_REQUESTS, Trial, request_limit, try_fleet
+from simserve.planner.search.trial import (
+    MOST_REQUESTS,
+    Trial,
+    deployed,
+    is_steady,
+    least_requests,
+    request_limit,
+    try_fleet,
+)
+from simserve.scenario.finishable import find_finishable
+from simserve.scenario.objective import objective
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 NARROW_REQUESTS = 2500
 """Requests about which a narrower run has."""
+SHORT_REQUESTS = 2000
+"""Requests of the first run of steady traffic."""
+FAR = 2.0
+"""Times the share that may miss, or part of it, from which on a short run decides alone."""
 ROUTING_KEY = "deployment.routing"
 _ANY_ROUTING = "round_robin"
 """One replica gets everything, whoever routes; this router decides nothing that would keep the kernel from leaping."""
@@ -40,7 +60,55 @@ def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tri
     fewer = narrowed(there, replicas, NARROW_REQUESTS)
     if fewer is not None:
         return narrow_run(scenario, overrides, replicas, fewer)
+    if is_steady(there):
+        return settled_run(scenario, overrides, replicas)
     return try_fleet(scenario, overrides, replicas, request_limit(there, MOST_REQUESTS))
+
+
+def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
+    """Run steady open traffic as long as it takes to know whether a fleet holds.
+
+    A short run drops what misses by far, and passes what meets the objective by far and has settled. What can be
+    finished refuses a load that is too near to it, or above; between, longer runs decide.
+    """
+    there = deployed(scenario, overrides, replicas)
+    least = least_requests(there)
+    trial = try_fleet(scenario, overrides, replicas, max(SHORT_REQUESTS, least))
+    if not trial.holds and _misses_by_far(scenario, trial):
+        return trial
+    resolved, offered = resolve(there), own_traffic(there)
+    finishable = find_finishable(resolved, deploy(resolved)) if offered.is_stationary else None
+    if finishable is None or math.isnan(trial.mean_stay):
+        return trial
+    rate, ratio = offered.offered_rate, offered.offered_rate / finishable.rate
+    if rate > highest_promised(finishable):
+        verdict = "overloaded" if ratio >= 1 else trial.stability
+        return replace(trial, holds=False, load_ratio=ratio, stability=verdict)
+    for fewest in (SHORT_REQUESTS, MOST_REQUESTS, long_run_requests(rate)):
+        needed = max(fewest, least, settled_requests(ratio, rate * trial.mean_stay))
+        if needed > trial.requests:
+            trial = try_fleet(scenario, overrides, replicas, needed, finishable=finishable)
+        if _misses_by_far(scenario, trial) or (trial.holds and _holds_by_far(scenario, trial)):
+            break
+    return replace(trial, load_ratio=ratio)
+
+
+def _misses_by_far(scenario: Scenario, trial: Trial) -> bool:
+    missed = _missed(scenario, trial)
+    return missed > FAR if missed is not None else not trial.holds
+
+
+def _holds_by_far(scenario: Scenario, trial: Trial) -> bool:
+    missed = _missed(scenario, trial)
+    return missed is None or missed * FAR <= 1
+
+
+def _missed(scenario: Scenario, trial: Trial) -> float | None:
+    """Return the share that missed, over the share that may; None without an objective, or where none may."""
+    asked = objective(scenario)
+    if asked is None or trial.attainment is None or asked.attainment >= 1:
+        return None
+    return (1 - trial.attainment) / (1 - asked.attainment)
 
 
 def narrowed(there: Scenario, replicas: int, most_requests: int) -> int | None:

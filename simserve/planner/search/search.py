@@ -22,7 +22,6 @@ from simserve.perf.pricing import price
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, fleet_bound
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
-from simserve.planner.search.lasting import lasts
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.order import WORST, Value, is_less, smallest_integer
 from simserve.planner.search.trial import (
@@ -306,8 +305,6 @@ class Search:
 
         def holds(replicas: int) -> bool:
             trial = self.trial(member, replicas)
-            if trial.holds and not lasts(self.space.scenario, member.overrides, replicas, num_runs=1):
-                trial = replace(trial, holds=False)
             if trial.holds:
                 held[replicas] = trial
             elif member.trial is None or _is_nearer(trial, member.trial):

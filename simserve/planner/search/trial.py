@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from simserve.metrics.slo import SLO
 from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.scaling import has_own_clock
 from simserve.planner.space.makeup import merged, settings
+from simserve.scenario.finishable import Finishable, has_load_ratio
 from simserve.scenario.objective import objective
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -26,6 +28,7 @@ from simserve.workload.conversations import mean_requests
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
 SECONDS_PER_HOUR = 3600.0
+MS = 1e3
 HOURS_PER_MONTH = 720.0
 """Of 30 days, as prices are compared in this field."""
 FIRST_REQUESTS = 1000
@@ -61,6 +64,8 @@ class Trial:
         attainment: Share of requests within the SLO; None without one.
         by_metric: The same by term.
         stability: ``stable``, ``backlogged`` or ``overloaded``.
+        mean_stay: Mean E2E, seconds; NaN where nothing was completed.
+        load_ratio: Offered over what the fleet finishes with its queue never empty; None where it was not looked for.
         failed: Requests that were not answered.
         latencies: ``p50_ttft_ms`` and so on.
         usd_per_hour: What is paid: GPUs from launch to end, and an API; None without a price.
@@ -95,6 +100,8 @@ class Trial:
     binding: str
     fidelity: str
     share: float = 1.0
+    mean_stay: float = math.nan
+    load_ratio: float | None = None
 
 
 def try_fleet(
@@ -105,6 +112,7 @@ def try_fleet(
     replications: int = 1,
     *,
     explain: bool = False,
+    finishable: Finishable | Literal["find"] | None = None,
 ) -> Trial:
     """Simulate a scenario with overrides on some replicas.
 
@@ -115,6 +123,8 @@ def try_fleet(
         num_requests: Requests at most; None: all of the scenario's.
         replications: Independent runs whose figures are averaged.
         explain: Whether the bottleneck is looked into, which takes more runs.
+        finishable: What the fleet finishes of this traffic, which decides whether it is overloaded; ``find``: it is
+            found first; None: the queue's trend alone says so.
 
     Raises:
         InputError: The overrides do not go together.
@@ -122,7 +132,7 @@ def try_fleet(
         KeyboardInterrupt: The user stopped the run.
     """
     asked = _shortened(deployed(scenario, {**overrides, "run.replications": replications}, replicas), num_requests)
-    result = run(asked, explain=explain, finishable=None)
+    result = run(asked, explain=explain, finishable=finishable)
     if result.simulation.was_interrupted:
         raise KeyboardInterrupt
     return _trial(asked, overrides, replicas, result.summary)
@@ -138,6 +148,17 @@ def deployed(scenario: Scenario, overrides: Overrides, replicas: int) -> Scenari
     """Return the scenario on a fleet."""
     there = with_overrides(scenario, overrides)
     return with_overrides(there, settings(there.deployment, replicas))
+
+
+def is_steady(scenario: Scenario) -> bool:
+    """Return whether requests come at one rate from beginning to end, so that a run may be of any length.
+
+    Not where an API takes what is too much: there it is not the replicas alone that must finish what is offered. Nor
+    conversations, which begin at a lower rate than they reach.
+    """
+    workload, deployment = scenario.workload, scenario.deployment
+    is_open = has_load_ratio(scenario) and workload.trace is None and not workload.has_sessions
+    return is_open and not has_own_clock(scenario) and deployment.liveness is None and deployment.overflow is None
 
 
 def is_one_job(scenario: Scenario) -> bool:
@@ -169,11 +190,11 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
     count = workload.num_requests
     if count is None:
         count = int(getattr(workload.arrivals, "rate", 0.0) * (workload.duration or 0.0))
-    most = max(most, _least_requests(scenario))
+    most = max(most, least_requests(scenario))
     return most if count > most else None
 
 
-def _least_requests(scenario: Scenario) -> int:
+def least_requests(scenario: Scenario) -> int:
     """Return the requests below which the beginning of a run is too large a part of it."""
     workload = scenario.workload
     arrivals, sessions = workload.arrivals, workload.sessions
@@ -239,6 +260,8 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
         },
         binding=str(inner["bottleneck"]["binding"]),
         fidelity=str(inner["fidelity"]),
+        mean_stay=math.nan if summary["mean_e2el_ms"] is None else summary["mean_e2el_ms"] / MS,
+        load_ratio=inner["load_ratio"],
     )
 
 

@@ -14,7 +14,16 @@ from simserve.errors import InterruptedRunError
 from simserve.metrics.slo import SLO
 from simserve.planner.capacity.level import Prober, Trial
 from simserve.planner.capacity.probe import LoadProbe
-from simserve.planner.capacity.search import NEAR_FULL, Effort, Found, find_capacity
+from simserve.planner.capacity.search import (
+    MOST_BELOW,
+    NEAR_FULL,
+    Borne,
+    Effort,
+    Found,
+    find_capacity,
+    is_load_borne,
+    long_run_requests,
+)
 from simserve.scenario.finishable import Finishable
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_specs
@@ -328,7 +337,7 @@ def test_runs_that_differ_widely_are_made_longer() -> None:
     """Until what is promised lies close below the mean; runs of a given length stay as they are."""
 
     def noisy(load: float, replication: int, num_requests: int) -> Trial:
-        edge = 7.0 * (1 + 5 * (-1) ** replication / math.sqrt(num_requests))
+        edge = 7.0 * (1 + 9 * (-1) ** replication / math.sqrt(num_requests))
         return spread(trial(load, edge, num_requests))
 
     finishable = Finishable(rate=10.0, half_width=0.1, requests=4000)
@@ -336,9 +345,50 @@ def test_runs_that_differ_widely_are_made_longer() -> None:
     given = find_capacity(noisy, asked=0.95, start=2.0, effort=Effort(num_requests=5000), finishable=finishable)
 
     assert free.num_requests > 30_000
-    assert 0.94 * 7 < free.largest.value < 7
+    assert free.capacity is not None
+    assert 0.94 * 7 < (1 - MOST_BELOW) * free.capacity <= free.largest.value < free.capacity < 7
     assert given.num_requests == 5000
-    assert given.largest.value < 0.93 * 7
+    assert given.largest.value < 0.9 * 7
+
+
+def test_traffic_without_chance_is_promised_close_below_its_step() -> None:
+    """Attainment of fixed lengths at a constant rate falls from 1 to nothing: a line from below stops far too soon."""
+
+    def step(load: float, replication: int, num_requests: int) -> Trial:
+        met = np.full(num_requests, load <= 7.0)
+        return replace(trial(load, 7.0, num_requests), attainment=float(met.mean()), met=met)
+
+    finishable = Finishable(rate=10.0, half_width=0.0, requests=4000)
+
+    found = find_capacity(step, asked=0.95, start=2.0, finishable=finishable)
+
+    assert 0.97 * 7 < found.largest.value <= 7
+    assert found.interval is not None
+    assert found.interval[0] <= 7 <= found.interval[1]
+    assert found.interval_method == "bracket"
+
+
+def borne(load: float, edge: float = 7.0) -> Borne:
+    """Return whether a load is borne where runs differ by a tenth of their share that misses."""
+
+    def noisy(load: float, replication: int, num_requests: int) -> Trial:
+        return spread(trial(load, edge * (1 + 3 * (-1) ** replication / math.sqrt(num_requests)), num_requests))
+
+    return is_load_borne(noisy, load, asked=0.95, finishable=Finishable(rate=10.0, half_width=0.1, requests=4000))
+
+
+def test_a_load_far_from_the_capacity_is_settled_by_short_runs() -> None:
+    """Half of it holds, twice of it is more than can be finished and is not tried at all."""
+    half, near, above, double = borne(3.5), borne(6.8), borne(7.1), borne(9.7)
+
+    assert (half.holds, near.holds, above.holds, double.holds) == (True, True, False, False)
+    assert half.num_requests <= 4000 < near.num_requests
+    assert double.level is None
+
+
+def test_twenty_minutes_near_the_capacity_are_enough_of_a_plan() -> None:
+    """30,000 requests or 20 minutes, and never fewer than 5,000."""
+    assert [long_run_requests(rate) for rate in (0.5, 10.0, 80.0)] == [5000, 12_000, 30_000]
 
 
 def test_runs_whose_halves_differ_have_not_settled() -> None:

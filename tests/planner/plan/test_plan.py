@@ -18,8 +18,9 @@ from simserve.errors import InputError, UsageError
 from simserve.planner.export.export import ENGINES, export
 from simserve.planner.export.flags import flags_of, read_words
 from simserve.planner.overrides import value_of
-from simserve.planner.plan.fleet import Fleet, traffic_borne, with_room
+from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne, with_room
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
+from simserve.planner.search.deciding_run import settled_run
 from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import try_fleet
 from simserve.planner.space.space import parse_choices
@@ -76,7 +77,7 @@ def options(**changes: Any) -> PlanOptions:
 
 @cache
 def everything() -> list[dict[str, Any]]:
-    """Return every fleet of the small space that holds, each simulated as `simserve run` does it."""
+    """Return every fleet of the small space that holds, each run until it settles, whatever searches would skip."""
     base, found = busy_scenario(), []
     for hardware, *values in itertools.product(HARDWARE, *SMALL.values()):
         chosen = {"deployment.hardware": hardware, **dict(zip(SMALL, values, strict=True))}
@@ -85,7 +86,7 @@ def everything() -> list[dict[str, Any]]:
             if gpus > MAX_GPUS:
                 continue
             try:
-                trial = try_fleet(base, chosen, replicas)
+                trial = settled_run(base, chosen, replicas)
             except InputError:
                 continue
             if trial.holds:
@@ -117,12 +118,13 @@ def test_every_objective_is_the_best_of_all(objective: Any) -> None:
         "energy": lambda trial: trial.watts,
         "latency": lambda trial: trial.latencies["p95_e2el_ms"],
     }
-    least = min(values[objective](each["trial"]) for each in everything())
+    least = min((each["trial"] for each in everything()), key=values[objective])
+    fleet = Fleet(scenario=busy_scenario(), overrides=least.overrides, replicas=least.replicas)
 
     best = planned(objective=objective)["best"]
 
     key = {"gpus": "num_gpus", "energy": "watts", "latency": "p95_e2el_ms"}[objective]
-    assert best[key] == pytest.approx(least, rel=1e-6)
+    assert best[key] <= values[objective](confirm(fleet)) * (1 + 1e-6)
 
 
 def test_the_best_of_each_gpu_is_the_best_of_all_on_it() -> None:

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
+from simserve.planner.overrides import with_overrides
+from simserve.planner.plan.fleet import Fleet, traffic_borne
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
-from simserve.planner.search.trial import MOST_REQUESTS, request_limit, try_fleet
+from simserve.planner.search.trial import MOST_REQUESTS, is_steady, request_limit, try_fleet
+from simserve.scenario.finishable import find_finishable
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
 
@@ -74,8 +79,6 @@ def test_one_replica_needs_no_router() -> None:
 )
 def test_what_is_not_alike_is_run_whole(changes: dict[str, Any], why: str) -> None:
     """Only clients of a closed loop on equal replicas are dealt out."""
-    from simserve.planner.overrides import with_overrides
-
     assert narrowed(crowd(), 8, 1000) == 2
     assert narrowed(with_overrides(crowd(), changes), 8, 1000) is None, why
 
@@ -118,3 +121,85 @@ def test_a_search_takes_the_narrow_run() -> None:
 
     assert decided.share == 0.625
     assert decided.requests == 3000
+
+
+def steady(rate: float, num_requests: int = 300, **changes: Any) -> Scenario:
+    """Return steady arrivals at one small replica, with a bound that only a queue that grows for long breaks."""
+    return make_scenario(
+        **{
+            "workload": {
+                "arrivals": {"process": "poisson", "rate": rate},
+                "prompt_tokens": {"distribution": "fixed", "value": 100},
+                "output_tokens": {"distribution": "fixed", "value": 20},
+                "num_requests": num_requests,
+            },
+            "deployment": {
+                "hardware": "h100-sxm-80gb",
+                "engine": {"name": "vllm", "version": "0.12", "max_model_len": 4096, "max_num_seqs": 4},
+            },
+            "slo": {"ttft": "60 s", "attainment": 0.95},
+            **changes,
+        }
+    )
+
+
+def finished(scenario: Scenario) -> float:
+    """Return the requests/s that the deployment finishes with its queue never empty."""
+    resolved = resolve(scenario)
+    found = find_finishable(resolved, deploy(resolved))
+    assert found is not None
+    return found.rate
+
+
+def test_more_than_can_be_finished_is_refused_however_short_the_run() -> None:
+    """300 requests meet the bound at 1.05 times what is finished, and at 0.98, which is promised to nobody."""
+    most = finished(steady(1.0))
+
+    short = try_fleet(steady(1.05 * most), {}, 1)
+    above, near, below = (deciding_run(steady(share * most), {}, 1) for share in (1.05, 0.98, 0.9))
+
+    assert short.holds
+    assert (above.holds, above.stability) == (False, "overloaded")
+    assert (near.holds, near.stability) == (False, "stable")
+    assert below.holds
+    assert below.load_ratio == pytest.approx(0.9, rel=0.01)
+
+
+def test_steady_traffic_is_judged_alike_whatever_number_of_requests_is_asked() -> None:
+    """The same trial of 300 and of 20,000 requests; as long as it takes to settle, which nearer the limit is longer."""
+    most = finished(steady(1.0))
+
+    few, many = (deciding_run(steady(0.9 * most, count), {}, 1) for count in (300, 20_000))
+    far = deciding_run(steady(0.3 * most), {}, 1)
+
+    assert few == many
+    assert far.holds
+    assert far.requests < few.requests
+
+
+def test_what_a_fleet_is_said_to_bear_does_not_depend_on_the_requests_asked() -> None:
+    """And it lies below what it finishes, by little where the bound is lax."""
+    most = finished(steady(1.0))
+
+    few, many = (
+        traffic_borne(Fleet(scenario=steady(0.6 * most, count), overrides={}, replicas=1)) for count in (300, 5000)
+    )
+
+    assert few == many
+    assert few is not None
+    assert 0.93 < 0.6 * few < 0.97
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"deployment.autoscaling": {"metric": "queue_depth", "target": 10, "max_replicas": 4, "min_replicas": 2}},
+        {"workload.arrivals": {"process": "all_at_once"}},
+        {"workload.arrivals": {"process": "closed_loop", "concurrency": 4}},
+        {"workload.sessions": {"turns": {"distribution": "fixed", "value": 3}, "think_time": "5 s"}},
+    ],
+)
+def test_what_is_not_the_same_all_through_is_tried_as_it_is(changes: dict[str, Any]) -> None:
+    """A fleet that scales, a batch, clients, conversations."""
+    assert is_steady(steady(1.0))
+    assert not is_steady(with_overrides(steady(1.0), changes))
