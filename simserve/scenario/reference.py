@@ -1,191 +1,109 @@
-"""The reference page of a scenario's keys, as Markdown, from the schema: type, unit, default and meaning of each.
-
-Knows the JSON Schema that pydantic writes, no field by name.
-"""
+"""A deployment served by the reference instead of the fast plane, and its records. Decides nothing, compares nothing."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from simserve.scenario.schema import Scenario
-from simserve.units import DIMENSIONS_BY_EXAMPLE, to_text
+import numpy as np
 
-_HEAD = """# Scenario keys
+from simserve.reference.cluster import Cluster
+from simserve.reference.replica import Pool
+from simserve.sim.control import Control
+from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
+from simserve.sim.routing_spec import RoutingSpec
 
-Every key of a scenario file, from the schema itself (`simserve schema --markdown`). Times, bytes, bandwidths and
-powers are texts with a unit (`"500 ms"`, `"80 GB"`, `"3.35 TB/s"`, `"700 W"`); a bare number there is an error that
-says what to write. Counts, token lengths, shares, requests a second and keys whose name ends in their unit
-(`gpu_hour_usd`) are bare numbers. `--set deployment.tensor_parallel_size=8` sets a key by its path. A block that is
-absent is a mechanism that is not there.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Section:
-    """A mapping of the file.
-
-    Attributes:
-        title: Its path, or its path and which of several forms it is.
-        name: Its definition in the schema.
-    """
-
-    title: str
-    name: str
+if TYPE_CHECKING:
+    from simserve.reference.request import Request
+    from simserve.sim.simulate import Deployment
+    from simserve.workload.requests import RequestSpecs
 
 
-def markdown() -> str:
-    """Return the page: a section a mapping, in the order in which the file names them."""
-    schema = Scenario.model_json_schema(mode="validation")
-    definitions: Mapping[str, Any] = schema["$defs"]
-    sections, places = _sections(schema, definitions)
-    titles = {section.name: section.title for section in sections}
-    parts = [_HEAD, _table("The file", schema, titles, ())]
-    for section in sections:
-        more = [place for place in places[section.name] if place != section.title]
-        parts.append(_table(f"`{section.title}`", definitions[section.name], titles, more))
-    return "\n".join(parts)
-
-
-def _sections(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[list[_Section], dict[str, list[str]]]:
-    """Return the mappings in order, each once, and every place where each may stand."""
-    found: list[_Section] = []
-    places: dict[str, list[str]] = {}
-
-    def visit(part: Mapping[str, Any], path: str) -> None:
-        for key, value in part["properties"].items():
-            inside = f"{path}.{key}" if path else key
-            for name, suffix in _references(value):
-                tag = _tag(definitions[name])
-                title = f"{inside}{suffix}" + (f", {tag}" if tag else "")
-                places.setdefault(name, []).append(title)
-                if len(places[name]) == 1:
-                    found.append(_Section(title, name))
-                    visit(definitions[name], f"{inside}{suffix}")
-
-    visit(schema, "")
-    return found, places
-
-
-def _references(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the definitions that a value may be, with ``[]`` for those of a list and ``.NAME`` of a mapping."""
-    if "$ref" in value:
-        yield value["$ref"].rsplit("/", 1)[1], ""
-    for form in (*value.get("anyOf", ()), *value.get("oneOf", ()), *value.get("allOf", ())):
-        yield from _references(form)
-    if "items" in value:
-        for name, suffix in _references(value["items"]):
-            yield name, f"[]{suffix}"
-    if isinstance(value.get("additionalProperties"), dict):
-        for name, suffix in _references(value["additionalProperties"]):
-            yield name, f".NAME{suffix}"
-
-
-def _tag(definition: Mapping[str, Any]) -> str:
-    """Return what tells a form from its siblings: ``process: poisson``."""
-    for key, value in definition["properties"].items():
-        if "const" in value:
-            return f"{key}: {value['const']}"
-    return ""
-
-
-def _table(heading: str, part: Mapping[str, Any], titles: Mapping[str, str], more: list[str] | tuple[()]) -> str:
-    required = set(part.get("required", ()))
-    lines = [f"## {heading}", ""]
-    about = "" if heading == "The file" else " ".join(part.get("description", "").split("\n\n")).replace("\n", " ")
-    if about:
-        lines += [about, ""]
-    if more:
-        lines += [f"Also: {', '.join(f'`{place}`' for place in dict.fromkeys(more))}.", ""]
-    lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
-    for key, value in part["properties"].items():
-        cells = (
-            f"`{key}`",
-            _type(value, titles),
-            "required" if key in required else _default(value),
-            " ".join(value.get("description", "").split()),
+def cluster_of(deployment: Deployment, specs: RequestSpecs) -> Cluster:
+    """Return the reference's cluster for a deployment and its traffic, ready to run."""
+    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+    pools = [
+        Pool(
+            name=each.name,
+            config=replace(each.engine, enable_prefix_caching=False) if each.role == "decode" else each.engine,
+            times=each.step_times.as_lists(),
+            role=each.role,
+            num_replicas=each.num_replicas,
+            autoscaling=each.autoscaling,
+            startup_seconds=each.startup_seconds,
+            weights_bytes=each.weights_bytes,
+            replicas_per_node=each.replicas_per_node,
+            kv_layout=each.kv_layout,
+            kv_bytes_per_token=each.kv_bytes_per_token or control.kv_bytes_per_token,
         )
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join([*lines, ""])
+        for each in deployment.pools
+    ]
+    one = Pool(
+        name="",
+        config=deployment.engine,
+        times=deployment.priced.step_times.as_lists(),
+        role="both",
+        num_replicas=deployment.num_replicas,
+        autoscaling=control.autoscaling,
+        startup_seconds=control.startup_seconds,
+        weights_bytes=control.weights_bytes,
+        replicas_per_node=control.replicas_per_node,
+    )
+    return Cluster(pools or [one], control, specs)
 
 
-def _type(value: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    """Return the kind of a value in words, with its bounds; mappings link to their section."""
-    if "$ref" in value:
-        title = titles[value["$ref"].rsplit("/", 1)[1]]
-        return f"[{title.rsplit(', ', 1)[-1] if ', ' in title else 'mapping'}](#{_anchor(title)})"
-    forms = [form for key in ("anyOf", "oneOf", "allOf") for form in value.get(key, ()) if form.get("type") != "null"]
-    if forms:
-        return " or ".join(dict.fromkeys(_type(form, titles) for form in forms))
-    if "const" in value:
-        return f"`{_plain(value['const'])}`"
-    if "enum" in value:
-        return ", ".join(f"`{_plain(each)}`" for each in value["enum"])
-    if value.get("type") == "array":
-        return _list_type(value, titles)
-    if value.get("type") == "object":
-        inner = value.get("additionalProperties")
-        return f"mapping of {_type(inner, titles)}" if isinstance(inner, dict) else "mapping"
-    dimension = _dimension(value)
-    if dimension:
-        return f"text: {dimension}"
-    return {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false"}.get(
-        value.get("type", ""), "any"
-    ) + _bounds(value)
+def records_of(cluster: Cluster) -> RequestRecords:
+    """Return what happened to every request, as columns; after the run."""
+    requests, specs = cluster.requests, cluster.specs
+    caches = any(pool.config.enable_prefix_caching for pool in cluster.pools)
+
+    def floats(name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.array([getattr(request, name) for request in requests], dtype=np.float64)
+
+    def whole(name: str, kind: type[np.generic] = np.int64) -> np.ndarray[Any, Any]:
+        return np.array([getattr(request, name) for request in requests], dtype=kind)
+
+    has_links, control = cluster.control.disaggregation is not None, cluster.control
+    answers_elsewhere = control.overflow is not None or control.response_cache is not None or control.fairness
+    return RequestRecords(
+        arrival_time=floats("arrival"),
+        admitted_time=np.array([np.nan if never_queued(one) else one.ready for one in requests]),
+        scheduled_time=floats("scheduled"),
+        first_token_time=floats("first_token"),
+        finish_time=floats("finish"),
+        prompt_tokens=np.asarray(specs.prompt_tokens, dtype=np.int64),
+        output_tokens=whole("generated"),
+        cached_tokens=np.maximum(whole("cached_tokens"), 0) * caches,
+        num_preemptions=whole("num_preemptions", np.int32),
+        replica_id=whole("replica", np.int32),
+        itl_max=floats("itl_max"),
+        status=np.array([STATUSES.index(one.status) for one in requests], dtype=np.int8),
+        reason=np.array([REASONS.index(one.reason) for one in requests], dtype=np.int8),
+        is_truncated=whole("is_truncated", np.bool_),
+        request_class=specs.request_class,
+        class_names=tuple(each.name for each in specs.classes),
+        session=specs.session,
+        turn=specs.turn,
+        served_by=np.array([SERVERS.index(one.server) for one in requests], dtype=np.int8) if answers_elsewhere else None,
+        **(transfer_columns(cluster) if has_links else {}),
+    )
 
 
-def _list_type(value: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    if "prefixItems" in value:
-        return f"[{', '.join(_type(each, titles) for each in value['prefixItems'])}]"
-    return f"list of {_type(value['items'], titles)}" if "items" in value else "list"
+def never_queued(request: Request) -> bool:
+    """Whether a request never reached a queue: its prompt does not fit the model."""
+    return request.reason == "prompt_too_long"
 
 
-def _dimension(value: Mapping[str, Any]) -> str | None:
-    examples = value.get("examples") or ()
-    if value.get("type") == "string":
-        return next((DIMENSIONS_BY_EXAMPLE[each] for each in examples if each in DIMENSIONS_BY_EXAMPLE), None)
-    return next((found for form in value.get("anyOf", ()) if (found := _dimension(form))), None)
-
-
-def _bounds(value: Mapping[str, Any]) -> str:
-    low, above = value.get("minimum"), value.get("exclusiveMinimum")
-    high, below = value.get("maximum"), value.get("exclusiveMaximum")
-    words = []
-    if above is not None:
-        words.append(f"above {above:,}")
-    elif low is not None and (high is None and below is None):
-        words.append(f"{low:,} or more")
-    elif low is not None:
-        words.append(f"from {low:,}")
-    if below is not None:
-        words.append(f"below {below:,}")
-    elif high is not None:
-        words.append(f"{'to' if low is not None or above is not None else 'at most'} {high:,}")
-    return f", {' '.join(words)}" if words else ""
-
-
-def _default(value: Mapping[str, Any]) -> str:
-    """Return the default as a file would say it."""
-    if "default" not in value:
-        return "absent"
-    default = value["default"]
-    dimension = _dimension(value)
-    if dimension and isinstance(default, int | float):
-        return f'`"{to_text(float(default), dimension)}"`'
-    if default is None:
-        return "absent"
-    if isinstance(default, dict):
-        return "its own defaults"
-    return f"`{_plain(default)}`"
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _anchor(title: str) -> str:
-    """Return the anchor that GitHub gives a heading: lower case, spaces to dashes, other marks dropped."""
-    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -_")
-    return kept.replace(" ", "-")
+def transfer_columns(cluster: Cluster) -> dict[str, Any]:
+    """Return the way of every KV cache between the pools."""
+    found = [cluster.transfers.by_request.get(request) for request in cluster.requests]
+    times = {
+        "prefill_end_time": [np.nan if each is None else each.computed_at for each in found],
+        "transfer_start_time": [np.nan if each is None else each.start for each in found],
+        "transfer_end_time": [np.nan if each is None else each.lands_at for each in found],
+    }
+    columns: dict[str, Any] = {name: np.array(values, dtype=np.float64) for name, values in times.items()}
+    for column in columns.values():
+        column[np.isinf(column)] = np.nan
+    sources = [-1 if each is None else each.source.number for each in found]
+    return {**columns, "prefill_replica_id": np.array(sources, dtype=np.int32)}

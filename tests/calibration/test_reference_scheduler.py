@@ -21,7 +21,7 @@ from simserve.engine.tables import StepTimes
 from simserve.sim.simulate import replay
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_closed_loop, make_config, make_specs
-from tests.oracle.seconds import mixed_seconds
+from simserve.reference.steps import mixed_seconds
 
 NUM_WORKLOADS = 48
 
