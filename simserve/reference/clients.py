@@ -62,7 +62,7 @@ class Clients:
             if loop < 0:
                 for each in conversations:
                     begins_at = float(self.specs.arrival_time[each[0][0].index])
-                    processes.append(self.clock.process(self.converse(each, begins_at, thinks=False)))
+                    processes.append(self.clock.process(self.converse(each, Reply(begins_at, 0.0), thinks=False)))
                 continue
             clients = self.specs.client_loops[loop]
             queue = iter(conversations)
@@ -103,37 +103,36 @@ class Clients:
 
     def client(self, loop: ClientLoop, number: int, conversations: object) -> Steps:
         """Hold one conversation after another, until none is left or it is time to stop (a SimPy process)."""
-        free_at, thinks = loop.begins_at(number), False
+        last, thinks = Reply(loop.begins_at(number), 0.0), False
         closes_at = math.inf if self.specs.closes_at is None else self.specs.closes_at
         for conversation in conversations:  # type: ignore[attr-defined]
             think_time = float(self.specs.think_time[conversation[0][0].index]) if thinks else 0.0
-            if free_at + think_time >= closes_at:
+            if last.heard_at + think_time >= closes_at:
                 return
-            free_at = yield self.clock.process(self.converse(conversation, free_at, thinks=thinks))
+            last = yield self.clock.process(self.converse(conversation, last, thinks=thinks))
             thinks = True
 
-    def converse(self, conversation: Conversation, begins_at: float, *, thinks: bool) -> Steps:
-        """Send one turn after the other, each when all of the one before are answered; return when the last was heard.
+    def converse(self, conversation: Conversation, last: Reply, *, thinks: bool) -> Steps:
+        """Send one turn after the other, each when all of the one before are answered; return the last `Reply`.
 
         Args:
             conversation: The turns.
-            begins_at: When the first may be sent, seconds.
-            thinks: Whether the client thinks before it.
+            last: What the client heard before, or when it begins.
+            thinks: Whether the client thinks before the first turn.
         """
-        heard_at, not_before = begins_at, 0.0
         for turn in conversation:
             lives = []
             for request in turn:
                 think_time = float(self.specs.think_time[request.index]) if thinks else 0.0
                 earliest = float(self.specs.arrival_time[request.index]) if thinks else math.nan
-                sent = heard_at + think_time
+                sent = last.heard_at + think_time
                 request.arrival = request.sent = earliest if earliest > sent else sent
-                ready = max(request.sent + self.latency[request.index], not_before)
+                ready = max(request.sent + self.latency[request.index], last.free_at)
                 lives.append(self.clock.process(self.live(request, ready)))
             replies = yield self.clock.all_of(lives)
             last = max(replies.values(), key=lambda reply: reply.heard_at)
-            heard_at, not_before, thinks = last.heard_at, last.free_at, True
-        return heard_at
+            thinks = True
+        return last
 
     def live(self, request: Request, ready: float) -> Steps:
         """Send a request, again and again if need be, until it is answered or given up; return the last `Reply`."""

@@ -68,6 +68,8 @@ class Scheduler(ABC):
             if request.is_swapped:
                 self.free_in_host += self.blocks_of(request.computed)
         else:
+            # Full blocks stay cached, as those of a request that has finished do.
+            self.cache(request, request.computed)
             self.running.remove(request)
             self.release(request)
 

@@ -323,7 +323,6 @@ class Replica:
             self.stop()
         for request in [*members, *on_their_way]:
             request.place = None
-            request.cached_tokens = -1
             if retry:
                 self.cluster.gateway.route_again(request)
             else:

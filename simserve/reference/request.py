@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from typing import Literal
 
@@ -24,7 +22,8 @@ class Request:
     """One request. Times are seconds, NaN where nothing has happened yet; tokens are counted, not listed.
 
     The first group of fields is what its client asks for. The second is what a scheduler knows of an attempt and is
-    forgotten when the request is tried again. The last is the outcome.
+    forgotten when the request is tried again: ``token_times`` are the steps that brought it tokens, ``gaps`` what its
+    client sees between them. The last is the outcome.
     """
 
     index: int
@@ -52,6 +51,7 @@ class Request:
     scheduled: float = math.nan
     handed_over: float = math.nan
     token_times: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
 
     status: str = "unfinished"
     reason: str = ""
@@ -60,7 +60,7 @@ class Request:
     finish: float = math.nan
     attempt: int = 0
     num_preemptions: int = 0
-    cached_tokens: int = -1
+    cached_tokens: int = 0
     replica: int = -1
     server: str = "replica"
     elsewhere: tuple[float, float] | None = None
@@ -84,11 +84,6 @@ class Request:
         return max(self.gaps, default=math.nan)
 
     @property
-    def gaps(self) -> list[float]:
-        """Every gap between two steps that brought it tokens."""
-        return [float(gap) for gap in np.diff(self.token_times)]
-
-    @property
     def is_decoding(self) -> bool:
         """Whether an admitted request has all its tokens in the KV cache but the newest."""
         return self.computed >= self.target
@@ -104,7 +99,7 @@ class Request:
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
         self.is_private = self.is_swapped = False
         self.scheduled = self.finish = self.handed_over = math.nan
-        self.token_times, self.elsewhere = [], None
+        self.token_times, self.gaps, self.elsewhere = [], [], None
         self.replica, self.status, self.reason = -1, "unfinished", ""
 
     def limit(self, longest: int, longest_prompt: int) -> bool:

@@ -163,7 +163,8 @@ class ContinuousScheduler(Scheduler):
         """Move the head of the queue into the batch."""
         request = self.waiting.popleft()
         request.target = request.prompt_tokens + request.generated
-        if math.isnan(request.scheduled):
+        is_first = math.isnan(request.scheduled)
+        if is_first:
             request.scheduled = step.start
         request.shared = self.cached_prefix(request, request.target)
         loaded = self.tier.intersection(request.shared)
@@ -172,7 +173,7 @@ class ContinuousScheduler(Scheduler):
         step.loaded_blocks += len(loaded)
         request.blocks = len(request.shared)
         request.computed = request.blocks * self.config.block_size
-        if request.cached_tokens < 0:
+        if is_first:
             request.cached_tokens = request.computed
         self.running.append(request)
         return request
@@ -400,6 +401,10 @@ class ContinuousScheduler(Scheduler):
             if request.is_decoding:
                 # All tokens of a step arrive at once.
                 request.generated = min(request.output_tokens, request.generated + gained.get(request, 1))
+                if request.token_times:
+                    # A server that sends more slowly than the engine generates holds up every token.
+                    sending = self.token_seconds * len(step.decoding)
+                    request.gaps.append(max(end - request.token_times[-1], sending))
                 request.token_times.append(end)
                 if len(request.token_times) == 1 and self.token_seconds:
                     self.unsent += self.token_seconds

@@ -63,7 +63,7 @@ class Transfers:
             return False
         assert self.spec is not None
         request.status, request.finish = "unfinished", math.nan
-        request.handed_over, request.token_times = math.nan, []
+        request.handed_over, request.token_times, request.gaps = math.nan, [], []
         seconds = request.prompt_tokens * source.pool.kv_bytes_per_token / self.spec.transfer_bandwidth
         transfer = Transfer(request, source, seconds, self.cluster.clock.now)
         self.by_request[request] = self.on_their_way[request] = transfer

@@ -55,7 +55,6 @@ def cluster_of(deployment: Deployment, specs: RequestSpecs) -> Cluster:
 def records_of(cluster: Cluster) -> RequestRecords:
     """Return what happened to every request, as columns; after the run."""
     requests, specs = cluster.requests, cluster.specs
-    caches = any(pool.config.enable_prefix_caching for pool in cluster.pools)
 
     def floats(name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         return np.array([getattr(request, name) for request in requests], dtype=np.float64)
@@ -73,7 +72,7 @@ def records_of(cluster: Cluster) -> RequestRecords:
         finish_time=floats("finish"),
         prompt_tokens=np.asarray(specs.prompt_tokens, dtype=np.int64),
         output_tokens=whole("generated"),
-        cached_tokens=np.maximum(whole("cached_tokens"), 0) * caches,
+        cached_tokens=whole("cached_tokens"),
         num_preemptions=whole("num_preemptions", np.int32),
         replica_id=whole("replica", np.int32),
         itl_max=floats("itl_max"),
