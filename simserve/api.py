@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from simserve.report.plan import PlanPage
     from simserve.report.validation_page import Validation
     from simserve.scenario.load import Overrides
+    from simserve.scenario.verify import Verification
 
 PageT = TypeVar("PageT")
 
@@ -48,6 +49,7 @@ __all__ = [
     "run",
     "sweep",
     "validate",
+    "verify",
 ]
 
 
@@ -60,6 +62,7 @@ def run(
     prometheus: bool = False,
     progress: Progress | None = None,
     accelerate: Accelerate = "auto",
+    reference: bool = False,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -73,6 +76,8 @@ def run(
         progress: Called now and then with the requests done and all requests.
         accelerate: ``auto``: the kernel runs compiled where `simserve[fast]` is installed, covers the run and pays;
             ``on``: wherever it covers the run; ``off``: never. The results are the same.
+        reference: Whether the run is made by the reference in plain SimPy instead, step by step: the same result, some
+            hundreds of requests a second. What it does not cover is refused.
 
     Raises:
         UsageError: ``out`` cannot be used, known before anything is simulated; ``on``, and numba does not work.
@@ -81,6 +86,11 @@ def run(
     """
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
     how: dict[str, Any] = {"progress": progress, "keep_steps": timeline, "accelerate": accelerate}
+    if reference:
+        for name, is_asked in {"timeline": timeline, "accelerate": accelerate != "auto"}.items():
+            if is_asked:
+                raise UsageError("is not for a run by the reference", key=name, remedy="leave one of the two out")
+        how["reference"] = True
     if out is None:
         if prometheus:
             raise UsageError("writes a file, and needs out=", key="prometheus")
@@ -99,6 +109,26 @@ def _run(scenario: Scenario, how: dict[str, Any], *, with_page: bool = False) ->
     resolved = resolve(scenario)
     result = run_scenario(resolved, **how)
     return _dressed(replace(result, background=background(resolved, result, with_page=with_page)), RunResult)
+
+
+def verify(
+    scenario: Scenario | str | Path, *, num_requests: int | None = None, accelerate: Accelerate = "auto"
+) -> Verification:
+    """Return how a run of the fast plane compares with one by the reference in plain SimPy, request by request.
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name.
+        num_requests: How many requests are drawn; None: as the scenario says.
+        accelerate: Whether the plane runs compiled, as for `run`.
+
+    Raises:
+        InfeasibleError: The model does not fit.
+        InputError: A scenario, profile or trace is missing or invalid, or the reference does not cover it.
+    """
+    from simserve.scenario.verify import verify as compare_runs
+
+    loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
+    return compare_runs(loaded, num_requests=num_requests, accelerate=accelerate)
 
 
 def _dressed(answer: Any, page: type[PageT]) -> PageT:

@@ -68,11 +68,13 @@ class Walk(Cluster):
 
     def __init__(self, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> None:
         self.batches: list[tuple[float, int, int, tuple[int, ...]]] = []
+        self.num_steps, self.step_ends = 0, []
         super().__init__([Pool("", config, times, "both", 1)], Control(routing=RoutingSpec(policy="round_robin")), specs)
 
-    def log_step(self, replica: Replica, step: Step) -> None:
+    def note_step(self, replica: Replica, step: Step) -> None:
         """Note what a step holds."""
-        super().log_step(replica, step)
+        self.num_steps += step.num_steps
+        self.step_ends.append(replica.step_ends)
         tokens = sum(chunk for _, chunk in step.chunks)
         indices = tuple(request.index for request in step.requests)
         self.batches.append((step.start, len(step.decoding), tokens, indices))

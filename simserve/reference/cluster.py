@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import simpy
 
 from simserve.reference.clients import Clients, Reply
 from simserve.reference.clock import Clock
@@ -42,7 +39,7 @@ class Cluster:
     Attributes:
         requests: Every request, by its number.
         landed: KV caches that have crossed their link while no decode replica is ready.
-        steps: Every step of every replica, where a list is put here before the run.
+        num_lost_tokens: Tokens of requests that were then given up.
     """
 
     def __init__(self, pools: Sequence[Pool], control: Control, specs: RequestSpecs) -> None:
@@ -50,9 +47,6 @@ class Cluster:
         self.replicas: list[Replica] = []
         self.landed: deque[Request] = deque()
         self.num_lost_tokens = 0
-        self.steps: list[tuple[Replica, Step, StepFacts]] | None = None
-        self.num_steps = 0
-        self.step_ends: list[float] = []
         entrances = [pool for pool in self.pools if pool.role != "decode"]
         self.transfers = Transfers(self, control.disaggregation)
         self.router = Router(control.routing, entrances, control.allowed, specs, self.replicas)
@@ -220,20 +214,11 @@ class Cluster:
             and (tpot is None or not gaps or last - first <= tpot * gaps)
         )
 
-    def log_step(self, replica: Replica, step: Step) -> None:
-        """Keep a step, where steps are kept."""
-        self.num_steps += step.num_steps
-        self.step_ends.append(replica.step_ends)
+    def note_step(self, replica: Replica, step: Step) -> None:
+        """Hear of a step that has been scheduled."""
 
-
-@dataclass
-class StepFacts:
-    """What a step log says of a step beyond what it holds."""
-
-    held_tokens: float = 0.0
-    used_tokens: float = 0.0
-    blocked_by: str = ""
-    gaps: list[float] = field(default_factory=list)
+    def note_step_end(self, replica: Replica, step: Step) -> None:
+        """Hear of a step that is over, before its effects."""
 
 
 def splits_prompts(pool: Pool) -> bool:

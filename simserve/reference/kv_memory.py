@@ -105,14 +105,19 @@ class Scheduler(ABC):
         )
 
     @property
-    def kv_share(self) -> float:
-        """Share of KV memory that is reserved, for the step that runs too; 0 without a KV cache."""
-        if self.config.kv_allocation == "none" or not self.kv_tokens:
-            return 0.0
+    def used_tokens(self) -> int:
+        """KV tokens that are reserved, for the step that runs too."""
+        if self.config.kv_allocation == "none":
+            return 0
         if self.config.kv_allocation in ("pow2", "oracle"):
-            return sum(end - start for start, end in self.spans) / self.kv_tokens
+            return sum(end - start for start, end in self.spans)
         per_block = self.config.max_model_len if self.config.kv_allocation == "static" else self.config.block_size
-        return min((self.capacity - self.free) * per_block / self.kv_tokens, 1.0)
+        return (self.capacity - self.free) * per_block
+
+    @property
+    def kv_share(self) -> float:
+        """Share of KV memory that is reserved; 0 without a KV cache."""
+        return min(self.used_tokens / self.kv_tokens, 1.0) if self.kv_tokens else 0.0
 
     @property
     def kv_tokens(self) -> int:

@@ -106,7 +106,7 @@ class Replica:
         self.launched_at, self.ready_at, self.stopped_at = self.clock.now, math.inf, math.inf
         self.busy_seconds = 0.0
         self.next_factor: float | None = None
-        self.is_freezing = self.is_frozen = self.is_stalled = False
+        self.is_freezing = self.is_frozen = False
         self.dying: tuple[str, bool] | None = None
         self.asleep: simpy.Event | None = None
         self.gone = self.clock.event()
@@ -163,7 +163,6 @@ class Replica:
         if self.is_frozen:
             return
         if self.pool.role == "prefill" and self.scheduler.num_outstanding and self.cluster.transfers.is_full(self):
-            self.is_stalled = True
             return
         if self.pool.role == "decode":
             self.take_in()
@@ -172,7 +171,7 @@ class Replica:
             self.step_ends = now + self.step.seconds
             for request in self.step.requests or [one for part in self.step.parts for one in part.requests]:
                 request.replica = self.number
-            self.cluster.log_step(self, self.step)
+            self.cluster.note_step(self, self.step)
         elif math.isfinite(self.scheduler.look_again(now)):
             self.clock.process(self.look_again(self.scheduler.look_again(now)))
 
@@ -188,6 +187,7 @@ class Replica:
         if self.step is not None:
             step, self.step = self.step, None
             self.busy_seconds += now - step.start
+            cluster.note_step_end(self, step)
             finished = self.scheduler.complete(step, now)
             for request in finished:
                 self.leave(request)

@@ -60,6 +60,7 @@ class Request:
     finish: float = math.nan
     attempt: int = 0
     num_preemptions: int = 0
+    past_gaps: list[float] = field(default_factory=list)
     cached_tokens: int = 0
     replica: int = -1
     server: str = "replica"
@@ -94,7 +95,8 @@ class Request:
         return self.prompt_tokens + self.max_tokens
 
     def forget(self) -> None:
-        """Begin anew: nothing of the attempt before is left but its count of preemptions."""
+        """Begin anew: nothing of the attempt before is left but its preemptions, and the gaps that its client saw."""
+        self.past_gaps += self.gaps
         self.computed = self.target = self.generated = self.blocks = self.window_blocks = 0
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
         self.is_private = self.is_swapped = False

@@ -62,9 +62,23 @@ class ContinuousScheduler(Scheduler):
                 self.schedule_decodes(step)
         self.check(step)
         self.update_ratio(step)
-        step.num_waiting = len(self.waiting)
+        step.blocked_by = self.blocked_by(step)
         step.seconds = self.seconds(step)
         return step
+
+    def blocked_by(self, step: Step) -> str:
+        """Return what keeps the head of the queue out of a planned step; empty where nobody waits."""
+        if len(self.running) == self.config.max_num_seqs:
+            return "seats"
+        if not self.waiting:
+            return ""
+        head = self.waiting[0]
+        is_whole = not self.config.enable_chunked_prefill
+        if step.budget == 0 or (is_whole and head.prompt_tokens + head.generated > step.budget):
+            return "budget"
+        is_contiguous = self.config.kv_allocation in ("pow2", "oracle")
+        has_tokens = is_contiguous and self.kv_tokens - self.used_tokens >= self.span_of(head)
+        return "scatter" if has_tokens else "blocks"
 
     def schedule_decodes(self, step: Step) -> None:
         """Give every decoding request its tokens, and the blocks it may need for them."""

@@ -33,7 +33,7 @@ class StaticScheduler(Scheduler):
             request.scheduled = now
         seconds = self.batch_seconds(self.running)
         prompts = [(request, request.prompt_tokens) for request in self.running]
-        return Step(now, chunks=prompts, seconds=sum(seconds), num_steps=len(seconds), num_waiting=len(self.waiting))
+        return Step(now, chunks=prompts, seconds=sum(seconds), num_steps=len(seconds))
 
     def complete(self, step: Step, end: float) -> list[Request]:
         """Answer all of the batch."""

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Step:
-    """What one step holds; ``chunks`` pairs a prefilling request with its tokens."""
+    """What one step holds; ``chunks`` pairs a prefilling request with its tokens.
+
+    ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks`` or ``scatter``.
+    """
 
     start: float
     budget: int = 0
@@ -24,7 +27,7 @@ class Step:
     moved_blocks: int = 0
     loaded_blocks: int = 0
     seconds: float = 0.0
-    num_waiting: int = 0
+    blocked_by: str = ""
     num_steps: int = 1
     parts: list[Step] = field(default_factory=list)
     """Of ranks that step together, the step of each."""

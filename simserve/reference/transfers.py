@@ -44,6 +44,9 @@ class Transfers:
         self.paces: dict[Replica, float] = {}
         self.queues: dict[Replica, list[Transfer]] = {}
         self.asked: dict[Request, tuple[int, int]] = {}
+        self.sent: list[Transfer] = []
+        self.stalled_since: dict[Replica, float] = {}
+        self.stalled_seconds = 0.0
 
     def begin(self, request: Request, replica: Replica) -> None:
         """Forget an earlier attempt; ask a prefill replica for the first token alone."""
@@ -68,6 +71,7 @@ class Transfers:
         transfer = Transfer(request, source, seconds, self.cluster.clock.now)
         self.by_request[request] = self.on_their_way[request] = transfer
         self.queues.setdefault(source, []).append(transfer)
+        self.sent.append(transfer)
         self.time(source)
         return True
 
@@ -112,13 +116,17 @@ class Transfers:
         """Whether so many caches of a prefill replica are on their way that it starts no further step."""
         assert self.spec is not None
         own = [each for each in self.on_their_way.values() if each.source is source]
-        return len(own) >= self.spec.max_in_transfer
+        if len(own) < self.spec.max_in_transfer:
+            return False
+        self.stalled_since.setdefault(source, self.cluster.clock.now)
+        return True
 
     def release(self, request: Request) -> None:
         """Count a cache no longer as on its way; its prefill replica goes on if it stood still."""
         transfer = self.on_their_way.pop(request, None)
-        if transfer is not None and transfer.source.is_stalled:
-            transfer.source.is_stalled = False
+        since = None if transfer is None else self.stalled_since.pop(transfer.source, None)
+        if transfer is not None and since is not None:
+            self.stalled_seconds += self.cluster.clock.now - since
             transfer.source.wake()
 
     def drop(self, request: Request, replica: Replica | None) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import ScenarioError
-from simserve.scenario.reference import cluster_of, records_of
+from simserve.scenario.reference import by_reference, refuse, uncovered
 from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deploy
@@ -19,8 +18,6 @@ from simserve.sim.records import RequestRecords
 if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
     from simserve.sim.acceleration import Accelerate
-    from simserve.sim.simulate import Deployment
-    from simserve.workload.requests import RequestSpecs
 
 NEAR = 1e-9
 """Times that differ by no more, in seconds and relative to themselves, are equal: the two sum steps in another order."""
@@ -85,50 +82,6 @@ def _largest_gap(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> 
     return float(np.nanmax(np.abs(expected - actual), initial=0.0))
 
 
-def uncovered(deployment: Deployment) -> str | None:
-    """Return the key of a deployment that the reference does not cover; None: it covers all."""
-    control, engines = deployment.control, [each.engine for each in deployment.pools] or [deployment.engine]
-    if control is None:
-        return None
-    is_static = any(each.batching == "static" for each in engines)
-    is_scaled = any(each.autoscaling is not None for each in deployment.pools)
-    found = {
-        "streaming": control.streaming is not None,
-        "regions": control.regions is not None,
-        "routing.rules": bool(control.routing.rules),
-        "engine.batching": is_static and (control.changes_fleet or is_scaled or control.admission is not None),
-        "engine.kv_allocation": control.disaggregation is not None
-        and any(each.kv_allocation != "paged" or each.batching == "static" for each in engines),
-        "pools.speculative": any(each.acceptance for each in deployment.pools),
-    }
-    return next((key for key, applies in found.items() if applies), None)
-
-
-def refuse_uncovered(deployment: Deployment, scenario: Scenario) -> None:
-    """Refuse what the reference does not cover.
-
-    Raises:
-        ScenarioError: The key, and what to do without it.
-    """
-    key = uncovered(deployment)
-    if key is not None:
-        with scenario.blaming("deployment"):
-            raise ScenarioError(
-                "is not covered by the reference yet",
-                key=key,
-                remedy="leave it out to verify the rest, or run the scenario without --reference",
-            )
-
-
-def by_reference(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
-    """Return what becomes of requests by the reference."""
-    cluster = cluster_of(deployment, specs)
-    cluster.run()
-    records = records_of(cluster)
-    ordered = records.by_arrival() if specs.sends_out_of_order else records
-    return ordered if specs.closes_at is None else ordered.sent()
-
-
 def verify(
     asked: Scenario | ResolvedScenario, *, num_requests: int | None = None, accelerate: Accelerate = "auto"
 ) -> Verification:
@@ -145,9 +98,9 @@ def verify(
     """
     resolved = resolve(asked)
     deployment, scenario = deploy(resolved), resolved.scenario
-    refuse_uncovered(deployment, scenario)
+    refuse(scenario, uncovered(deployment), "leave it out to verify the rest")
     if num_requests is not None:
         workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})
         scenario = scenario.model_copy(update={"workload": workload})
     specs, simulation = replicate(deployment, scenario, 0, accelerate=accelerate)
-    return compared(by_reference(deployment, replace(specs)), simulation.records)
+    return compared(by_reference(deployment, specs), simulation.records)
