@@ -147,7 +147,7 @@ def test_pools_are_those_of_the_plane(data: st.DataObject) -> None:
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_replicas_and_clients_are_those_of_the_plane_at_length(data: st.DataObject) -> None:
     """The same as above, with more examples."""
     assert_alike(*attended(data, data.draw(st.sampled_from(sorted(KINDS)))))
@@ -155,7 +155,7 @@ def test_replicas_and_clients_are_those_of_the_plane_at_length(data: st.DataObje
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_fleets_are_those_of_the_plane_at_length(data: st.DataObject) -> None:
     """The same as above, with more examples."""
     assert_alike(*data.draw(st.sampled_from([conserved, pooled]))(data))
