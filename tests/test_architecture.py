@@ -26,7 +26,13 @@ _LEVELS = (
 )
 """Bottom first; packages on one level do not know each other, except on the lowest."""
 _LEVEL = {name: level for level, names in enumerate(_LEVELS) for name in names}
-_HOME = {"simpy": {"sim", "reference"}, "matplotlib": {"report"}, "typer": {"cli"}, "torch": {"calibrate"}, "starlette": {"explore"}}
+_HOME = {
+    "simpy": {"sim", "reference"},
+    "matplotlib": {"report"},
+    "typer": {"cli"},
+    "torch": {"calibrate"},
+    "starlette": {"explore"},
+}
 _RANDOM = {"random", "numpy.random", "simserve.rng"}
 
 _MODULES = sorted(_PACKAGE.rglob("*.py"))

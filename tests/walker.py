@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,9 +10,10 @@ import numpy as np
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
 from simserve.reference.cluster import Cluster
-from simserve.reference.replica import Pool, Replica
+from simserve.reference.kv_memory import Scheduler
+from simserve.reference.replica import Pool, Replica, scheduler_of
 from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
-from simserve.scenario.reference import records_of
+from simserve.scenario.reference_run import records_of
 from simserve.sim.control import Control
 from simserve.sim.records import STATUSES
 from simserve.sim.routing_spec import RoutingSpec
@@ -66,10 +68,17 @@ class Outcome:
 class Walk(Cluster):
     """A cluster of one replica whose steps are noted."""
 
-    def __init__(self, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        times: StepTimes,
+        specs: RequestSpecs,
+        make_scheduler: Callable[[EngineConfig, StepTimes], Scheduler] = scheduler_of,
+    ) -> None:
         self.batches: list[tuple[float, int, int, tuple[int, ...]]] = []
         self.num_steps, self.step_ends = 0, []
-        super().__init__([Pool("", config, times, "both", 1)], Control(routing=RoutingSpec(policy="round_robin")), specs)
+        pool = Pool("", config, times, "both", 1, make_scheduler=make_scheduler)
+        super().__init__([pool], Control(routing=RoutingSpec(policy="round_robin")), specs)
 
     def note_step(self, replica: Replica, step: Step) -> None:
         """Note what a step holds."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     """What a SimPy process is written as."""
 
 STEP_ENDS, ARRIVES, TIMES_OUT, SUBMITS, LANDS, IS_ANSWERED, TURNS, PLANS = range(2, 10)
-"""What happens at one instant, in this order, behind SimPy's own priorities 0 and 1: whoever decides (autoscaler, faults,
-router) looks first; steps end before arrivals are seen, and arrivals are seen before the next step is planned."""
+"""What happens at one instant, in this order, behind SimPy's own priorities 0 and 1: whoever decides (autoscaler,
+faults, router) looks first; steps end before arrivals are seen, and these before the next step is planned."""
 
 _NUMBER_BITS = 32
 _DRAWN_AT_ONCE = 1024

@@ -1,8 +1,8 @@
 """Cluster: everything of a run put together, and run. It specifies what the fast plane does, in plain SimPy.
 
 A client is a process, a request an object, an engine step an event. Read `clients` first, which sends the requests;
-then `gateway`, which they meet; `replica`, which serves them step by step by the rules of `scheduler`; and `fleet`, which
-changes what replicas there are.
+then `gateway`, which they meet; `replica`, which serves them step by step by the rules of `scheduler`; and `fleet`,
+which changes what replicas there are.
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ class Cluster:
         """Tell a client that its request is answered."""
         self.end(request, Reply(heard_at, 0.0))
 
-    def unanswered(
-        self, request: Request, status: str, reason: str, heard_at: float, retry_after: float = 0.0
-    ) -> None:
+    def unanswered(self, request: Request, status: str, reason: str, heard_at: float, retry_after: float = 0.0) -> None:
         """Tell a client that its attempt came to nothing; it may try again."""
         request.status, request.reason, request.finish = status, reason, heard_at
         self.end(request, Reply(heard_at, self.clock.now, retry_after))

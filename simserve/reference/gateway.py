@@ -1,4 +1,4 @@
-"""Gateway: what a request meets before a replica: a response cache, an API beside them, admission control, fair turns."""
+"""Gateway: what a request meets before a replica: response cache, API, admission control, fair turns."""
 
 from __future__ import annotations
 

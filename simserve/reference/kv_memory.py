@@ -50,7 +50,7 @@ class Scheduler(ABC):
         """Choose the step that starts ``now``; None: there is nothing to do, or not yet."""
 
     @abstractmethod
-    def complete(self, step: Step, end: float) -> list[Request]:
+    def complete(self, step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a step about; return what has finished, in the order of its requests."""
 
     def submit(self, request: Request) -> None:

@@ -78,7 +78,7 @@ class RankTeam(Scheduler):
         self.of_rank = list(zip(self.ranks, steps, strict=True))
         return common
 
-    def complete(self, step: Step, end: float) -> list[Request]:
+    def complete(self, _step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a common step about."""
         finished = []
         for rank, own in self.of_rank:

@@ -1,4 +1,4 @@
-"""Replica: a process that runs one engine step after another, and the life around it; and the pool that it is one of."""
+"""Replica: a process that runs one engine step after another, and the life around it; and the pool of equal ones."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from simserve.reference.scheduler import ContinuousScheduler
 from simserve.reference.static import StaticScheduler
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import simpy
 
     from simserve.engine.config import EngineConfig
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
     from simserve.reference.request import Request
     from simserve.reference.steps import Step
     from simserve.sim.autoscaling_spec import AutoscalingSpec
+
+
+def scheduler_of(config: EngineConfig, times: StepTimes) -> Scheduler:
+    """Return a scheduler that holds nothing."""
+    if config.data_parallel_size > 1:
+        return RankTeam(config, times)
+    return StaticScheduler(config, times) if config.batching == "static" else ContinuousScheduler(config, times)
 
 
 @dataclass
@@ -42,6 +51,7 @@ class Pool:
         replicas_per_node: How many fill a node.
         kv_layout: Model and format of their KV caches: only pools of one layout read each other's.
         kv_bytes_per_token: Of such a cache.
+        make_scheduler: Returns what moves a new replica.
         replicas: All that were ever launched.
         wanted: Replicas that an autoscaler asked for last; None: there is none.
         in_flux: Replicas that an update will bring back, less those that it has launched on top.
@@ -58,6 +68,7 @@ class Pool:
     replicas_per_node: int = 1
     kv_layout: str = ""
     kv_bytes_per_token: float = 0.0
+    make_scheduler: Callable[[EngineConfig, StepTimes], Scheduler] = scheduler_of
     replicas: list[Replica] = field(default_factory=list)
     wanted: int | None = None
     in_flux: int = 0
@@ -71,13 +82,6 @@ class Pool:
         """Return the lowest place that no replica has."""
         taken = {replica.place for replica in self.replicas if replica.state != "stopped"}
         return next(place for place in range(len(taken) + 1) if place not in taken)
-
-
-def scheduler_of(config: EngineConfig, times: StepTimes) -> Scheduler:
-    """Return a scheduler that holds nothing."""
-    if config.data_parallel_size > 1:
-        return RankTeam(config, times)
-    return StaticScheduler(config, times) if config.batching == "static" else ContinuousScheduler(config, times)
 
 
 class Replica:
@@ -95,7 +99,7 @@ class Replica:
     def __init__(self, cluster: Cluster, pool: Pool, number: int, place: int) -> None:
         self.cluster, self.clock, self.pool = cluster, cluster.clock, pool
         self.number, self.place, self.state = number, place, "starting"
-        self.scheduler = scheduler_of(pool.config, pool.times)
+        self.scheduler = pool.make_scheduler(pool.config, pool.times)
         self.members: dict[Request, int] = {}
         self.held: set[Request] = set()
         self.doomed: dict[Request, float] = {}
@@ -317,7 +321,7 @@ class Replica:
         self.held.clear()
         self.doomed = {}
         self.is_freezing = self.is_frozen = False
-        self.scheduler = scheduler_of(self.pool.config, self.pool.times)
+        self.scheduler = self.pool.make_scheduler(self.pool.config, self.pool.times)
         on_their_way = self.cluster.transfers.lose(self, members)
         if self.state in ("draining", "stopped"):
             self.stop()

@@ -80,11 +80,11 @@ class Router:
             return None
         if self.spec.policy == "session" and self.specs.session is not None:
             session = int(self.specs.session[request.index])
-            return self.by_memory(request, ready, [(session, SESSION_WORTH)] if session >= 0 else [], 0.0)
+            return self.by_memory(ready, [(session, SESSION_WORTH)] if session >= 0 else [], 0.0)
         if self.spec.policy == "prefix" and self.specs.prefixes is not None:
             threshold = self.spec.cache_threshold
             least = (DEFAULT_CACHE_THRESHOLD if threshold is None else threshold) * request.prompt_tokens
-            return self.by_memory(request, ready, request.path, least)
+            return self.by_memory(ready, request.path, least)
         return self.by_policy(ready)
 
     def open_in(self, pool: Pool) -> list[Replica]:
@@ -122,14 +122,11 @@ class Router:
             return min((ready[number] for number in sorted((first, second))), key=self.load)
         return min(ready, key=self.load)
 
-    def by_memory(
-        self, request: Request, ready: list[Replica], keys: list[tuple[int, int]], least: float
-    ) -> Replica:
+    def by_memory(self, ready: list[Replica], keys: list[tuple[int, int]], least: float) -> Replica:
         """Return the replica that knows most of a request, unless it has far too much to do; then the least loaded.
 
         Args:
-            request: It.
-            ready: Replicas that it may go to.
+            ready: Replicas that the request may go to.
             keys: What it may be known by, and what each is worth in the unit of the loads; the shortest first.
             least: What must be known for a detour.
         """

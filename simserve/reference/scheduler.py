@@ -211,9 +211,7 @@ class ContinuousScheduler(Scheduler):
             return False
         request.computed = request.target = request.prompt_tokens
         self.running.append(request)
-        self.take(
-            request, blocks if self.is_growing else self.blocks_of(self.longest(request)), self.window_of(blocks)
-        )
+        self.take(request, blocks if self.is_growing else self.blocks_of(self.longest(request)), self.window_of(blocks))
         return True
 
     def head_chunk(self, step: Step) -> int:
@@ -395,7 +393,7 @@ class ContinuousScheduler(Scheduler):
             swapping += self.config.offload_latency + self.config.offload_block_seconds * step.loaded_blocks
         return swapping + mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
 
-    def complete(self, step: Step, end: float) -> list[Request]:
+    def complete(self, step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a step about: tokens, and finishes."""
         self.hand_over(step, end)
         self.send_tokens(step, end)

@@ -35,7 +35,7 @@ class StaticScheduler(Scheduler):
         prompts = [(request, request.prompt_tokens) for request in self.running]
         return Step(now, chunks=prompts, seconds=sum(seconds), num_steps=len(seconds))
 
-    def complete(self, step: Step, end: float) -> list[Request]:
+    def complete(self, _step: Step, end: float, /) -> list[Request]:
         """Answer all of the batch."""
         batch, self.running = self.running, []
         for request in batch:

@@ -95,9 +95,9 @@ class Transfers:
     def land(self, transfer: Transfer, time: float) -> Steps:
         """Route a cache to a decode replica when it has arrived, unless its link changed its pace on the way."""
         yield self.cluster.clock.at(time, LANDS, transfer.request.index)
-        if transfer.request.place == "crossing" and self.by_request.get(transfer.request) is transfer:
-            if transfer.lands_at == time:
-                self.cluster.take_to_decode(transfer.request)
+        is_own = transfer.request.place == "crossing" and self.by_request.get(transfer.request) is transfer
+        if is_own and transfer.lands_at == time:
+            self.cluster.take_to_decode(transfer.request)
 
     def set_pace(self, source: Replica, pace: float) -> None:
         """Let a link take ``pace`` times as long from now on; inf: it is down, and everything on it waits."""

@@ -243,7 +243,7 @@ def _referee(scenario: Scenario, deployment: Deployment) -> Callable[..., Simula
     Raises:
         ScenarioError: It does not cover the deployment.
     """
-    from simserve.scenario.reference import refuse, simulate_by_reference, uncounted
+    from simserve.scenario.reference_run import refuse, simulate_by_reference, uncounted
 
     refuse(scenario, uncounted(deployment), "run the scenario without --reference")
 

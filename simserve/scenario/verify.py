@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.scenario.reference import by_reference, refuse, uncovered
+from simserve.scenario.reference_run import by_reference, refuse, uncovered
 from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deploy
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simserve.sim.acceleration import Accelerate
 
 NEAR = 1e-9
-"""Times that differ by no more, in seconds and relative to themselves, are equal: the two sum steps in another order."""
+"""Times that differ by no more, in seconds or relative to themselves, are equal: the two sum in another order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,7 +198,9 @@ class Recorder:
             replica.advances.clear()
         self._add(rows, self._advances(rows, advances), counts)
 
-    def add_steps(self, rows: Floats, advances: Floats, counts: Sequence[int], gaps: Floats, swapped_blocks: int) -> None:
+    def add_steps(
+        self, rows: Floats, advances: Floats, counts: Sequence[int], gaps: Floats, swapped_blocks: int
+    ) -> None:
         """Add steps that something else than the plane has taken.
 
         Args:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
-from simserve.scenario.reference import by_reference, uncovered
+from simserve.scenario.reference_run import by_reference, uncovered
 from simserve.scenario.verify import compared
 from simserve.sim.control import Control
 from simserve.sim.records import REASONS

@@ -12,7 +12,7 @@ import pytest
 from simserve.engine.routing import Router as PlaneRouter
 from simserve.engine.routing import is_overloaded
 from simserve.reference.router import Router
-from simserve.scenario.reference import by_reference
+from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
@@ -93,9 +93,7 @@ def test_back_off_stops_growing_at_its_cap() -> None:
 @pytest.mark.parametrize(("limit", "num_waiting"), [(1.1, 2), (1.9, 2), (3.5, 4)])
 def test_the_first_finish_counts_for_all_that_run(limit: float, num_waiting: int) -> None:
     """Of four that began together one finishes after 4 s: one a second, so ``n`` that wait will wait ``n`` seconds."""
-    control = Control(
-        admission=validate(AdmissionSpec, {"deadline_aware": True}), limits=((limit, None, None),)
-    )
+    control = Control(admission=validate(AdmissionSpec, {"deadline_aware": True}), limits=((limit, None, None),))
     arrivals = [0.0] * 4 + [4.25] + [5.125 + 0.125 * number for number in range(6)]
 
     records = both(deployed(control), make_specs(arrivals, 4, [4, 20, 20, 20, 30] + [2] * 6))
@@ -118,7 +116,13 @@ def test_a_class_that_returns_has_saved_up_no_turns() -> None:
 
 @pytest.mark.parametrize(
     ("own", "other", "guard", "worth", "expected"),
-    [(9, 3, 1.5, 4, False), (10, 3, 1.5, 4, True), (6, 2, 1.25, 4, False), (7, 2, 1.25, 4, True), (4, 0, 1.5, 4, False)],
+    [
+        (9, 3, 1.5, 4, False),
+        (10, 3, 1.5, 4, True),
+        (6, 2, 1.25, 4, False),
+        (7, 2, 1.25, 4, True),
+        (4, 0, 1.5, 4, False),
+    ],
 )
 def test_the_guard_passes_over_who_is_beyond_it(own: int, other: int, guard: float, worth: int, expected: bool) -> None:
     """At the guard times the mean, or at the least load and the worth, a replica is not passed over yet."""
