@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from simserve.reference.clock import ARRIVES, TIMES_OUT, Chance
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import simpy
 
     from simserve.reference.clock import Steps
@@ -71,7 +73,7 @@ class Clients:
             ]
         return self.clock.all_of(processes)
 
-    def arrivals(self) -> Steps:
+    def arrivals(self) -> Iterator[Steps]:
         """Yield a process for each request that arrives at a time of its own, and waits for nobody.
 
         One tokeniser serves them in order: nobody overtakes a long prompt.
@@ -101,11 +103,11 @@ class Clients:
             own[-1].append(together)
         return dict(sorted(found.items()))
 
-    def client(self, loop: ClientLoop, number: int, conversations: object) -> Steps:
+    def client(self, loop: ClientLoop, number: int, conversations: Iterator[Conversation]) -> Steps:
         """Hold one conversation after another, until none is left or it is time to stop (a SimPy process)."""
         last, thinks = Reply(loop.begins_at(number), 0.0), False
         closes_at = math.inf if self.specs.closes_at is None else self.specs.closes_at
-        for conversation in conversations:  # type: ignore[attr-defined]
+        for conversation in conversations:
             think_time = float(self.specs.think_time[conversation[0][0].index]) if thinks else 0.0
             if last.heard_at + think_time >= closes_at:
                 return
@@ -180,6 +182,7 @@ class Clients:
     def pause(self, request: Request, reply: Reply) -> float:
         """Return the seconds before the next attempt: exponential back-off with a cap and jitter."""
         retries = self.class_of(request).retries
+        assert retries is not None
         pause = retries.backoff
         for _ in range(min(request.attempt, MOST_DOUBLINGS)):
             pause *= 2.0

@@ -32,7 +32,8 @@ class Clock(simpy.Environment):
         """Return an event that happens at ``time``, in the order of kinds, then of numbers."""
         event = simpy.Event(self)
         event._ok, event._value = True, None
-        heappush(self._queue, (time, (kind << _NUMBER_BITS) + number, next(self._eid), event))
+        place: Any = (time, (kind << _NUMBER_BITS) + number, next(self._eid), event)
+        heappush(self._queue, place)
         return event
 
 

@@ -17,7 +17,7 @@ from simserve.reference.fleet import Autoscaler, Faults, Fleet, Liveness, Update
 from simserve.reference.gateway import Gateway
 from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN, Request
-from simserve.reference.router import Router, refreshing
+from simserve.reference.router import Router
 from simserve.reference.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Cluster:
         if control.updates:
             Updates(self, control.updates).start()
         if control.routing.update_interval:
-            self.clock.process(refreshing(self.clock, self.router))
+            self.clock.process(self.router.look(self.clock))
 
     # What happens to a request.
 

@@ -8,11 +8,11 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from simserve import rng
+from simserve.reference.replica import Pool, Replica
 
 if TYPE_CHECKING:
     from simserve.reference.clock import Steps
     from simserve.reference.cluster import Cluster
-    from simserve.reference.replica import Pool, Replica
     from simserve.reference.request import Request
     from simserve.sim.autoscaling_spec import AutoscalingSpec
     from simserve.sim.liveness_spec import LivenessSpec
@@ -42,8 +42,6 @@ class Fleet:
 
     def launch(self, pool: Pool, place: int | None = None) -> Replica:
         """Add a replica, paid for from now on; it takes requests when it becomes ready."""
-        from simserve.reference.replica import Replica
-
         replica = Replica(self.cluster, pool, len(self.replicas), pool.free_place() if place is None else place)
         self.replicas.append(replica)
         pool.replicas.append(replica)
@@ -134,12 +132,14 @@ class Autoscaler:
             return 1 if waiting else 0
         if spec.metric == "slo":
             return self.asked_by_slo(count, waiting + running)
-        level = {
-            "queue_depth": lambda: float(waiting),
-            "running": lambda: float(running + parked),
-            "kv_usage": lambda: sum(replica.kv_share for replica in ready),
-            "busy": lambda: sum(self.busy_share(replica, now) for replica in ready),
-        }[spec.metric]()
+        if spec.metric == "queue_depth":
+            level = float(waiting)
+        elif spec.metric == "running":
+            level = float(running + parked)
+        elif spec.metric == "kv_usage":
+            level = sum(replica.kv_share for replica in ready)
+        else:
+            level = sum(self.busy_share(replica, now) for replica in ready)
         if abs(level / (spec.target * count) - 1) <= TOLERANCE:
             return count
         # A replica that works is not given back to nothing: only an idle fleet goes to zero.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simserve.reference.admission import FinishPace
 from simserve.reference.clock import PLANS, STEP_ENDS, SUBMITS
@@ -353,7 +353,9 @@ class Replica:
 def slowed(times: StepTimes, factor: float) -> StepTimes:
     """Return step times that are all ``factor`` times as long."""
     columns = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
-    longer = {name: [factor * each for each in getattr(times, name)] for name in (*columns, "shared_seconds")}
+    longer: dict[str, Any] = {
+        name: [factor * each for each in getattr(times, name)] for name in (*columns, "shared_seconds")
+    }
     figures = ("token_seconds_beyond", "prefill_request_seconds", "prefill_pair_seconds", "prefill_context_seconds")
     longer |= {name: factor * getattr(times, name) for name in (*figures, "shared_seconds_beyond")}
     return replace(times, **longer)

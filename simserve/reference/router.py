@@ -10,6 +10,7 @@ from simserve.reference.clock import Chance
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simserve.reference.clock import Clock, Steps
     from simserve.reference.replica import Pool, Replica
     from simserve.reference.request import Request
     from simserve.sim.routing_spec import RoutingSpec
@@ -56,6 +57,12 @@ class Router:
     def refresh(self) -> None:
         """Look at every replica; until the next look, this is what is known."""
         self.seen = {replica.number: self.load_now(replica) for replica in self.replicas}
+
+    def look(self, clock: Clock) -> Steps:
+        """Refresh the view every so often (a SimPy process)."""
+        while True:
+            self.refresh()
+            yield clock.timeout(self.spec.update_interval)
 
     def load_now(self, replica: Replica) -> int:
         """Return the load of a replica as the policy counts it: requests, or their tokens."""
@@ -151,10 +158,3 @@ class Router:
         loads = [self.load(each) for each in ready]
         own = self.load(replica)
         return own > guard * math.fsum(loads) / len(loads) and own > min(loads) + worth and own > worth
-
-
-def refreshing(clock: object, router: Router) -> object:
-    """Let a router look at the replicas every so often (a SimPy process)."""
-    while True:
-        router.refresh()
-        yield clock.timeout(router.spec.update_interval)  # type: ignore[attr-defined]
