@@ -87,7 +87,9 @@ def refuse(scenario: Scenario, key: str | None, remedy: str) -> None:
     """
     if key is not None:
         with scenario.blaming("deployment"):
-            raise ScenarioError("is not covered by the reference", key=key, remedy=remedy)
+            raise ScenarioError(
+                "is not covered by the reference", key=f"deployment.{key}" if "." in key else key, remedy=remedy
+            )
 
 
 class NotedCluster(Cluster):

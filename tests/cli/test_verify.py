@@ -42,6 +42,7 @@ def test_what_is_not_covered_is_refused_by_its_key(simserve: Simserve) -> None:
         assert outcome.code == 104
         assert outcome.stdout == ""
         assert "deployment.streaming: is not covered by the reference" in outcome.stderr
+    assert "deployment.routing.rules: is not" in simserve("verify", "small-model-first").stderr
 
 
 def test_a_run_by_the_reference_has_the_same_result(simserve: Simserve) -> None:
