@@ -60,9 +60,11 @@ def run(
     force: bool = False,
     timeline: bool = False,
     prometheus: bool = False,
+    advise: bool | None = None,
+    reference: Sequence[str] = (),
     progress: Progress | None = None,
     accelerate: Accelerate = "auto",
-    reference: bool = False,
+    by_reference: bool = False,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -73,41 +75,58 @@ def run(
         force: Whether ``out`` may hold the result of another scenario or seed, which is then replaced.
         timeline: Whether every step is kept, and written to ``out`` as `timeline.json`, which Perfetto opens.
         prometheus: Whether ``out`` also gets `metrics.prom`: what vLLM's /metrics would say at the end of the run.
+        advise: Whether a run that misses what is asked is followed by runs of what would hold
+            (`simserve.planner.advice`: some 60,000 requests more), for ``advice`` of the summary, which is else None.
+            None: where ``out`` is given, so that files are the same whoever writes them; a loop over runs in memory
+            does not pay for it.
+        reference: What stands after ``simserve run`` to run the scenario; for the commands of the advice.
         progress: Called now and then with the requests done and all requests.
         accelerate: ``auto``: the kernel runs compiled where `simserve[fast]` is installed, covers the run and pays;
             ``on``: wherever it covers the run; ``off``: never. The results are the same.
-        reference: Whether the run is made by the reference in plain SimPy instead, step by step: the same result, some
-            hundreds of requests a second. What it does not cover is refused.
+        by_reference: Whether the run is made by the reference in plain SimPy instead, step by step: the same result,
+            some hundreds of requests a second. What it does not cover is refused.
 
     Raises:
         UsageError: ``out`` cannot be used, known before anything is simulated; ``on``, and numba does not work.
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
         InputError: A scenario, profile or trace is missing or invalid.
     """
+    if not isinstance(scenario, Scenario):
+        reference = reference or (str(scenario),)
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
     how: dict[str, Any] = {"progress": progress, "keep_steps": timeline, "accelerate": accelerate}
-    if reference:
+    if by_reference:
         for name, is_asked in {"timeline": timeline, "accelerate": accelerate != "auto"}.items():
             if is_asked:
                 raise UsageError("is not for a run by the reference", key=name, remedy="leave one of the two out")
-        how["reference"] = True
+        how["by_reference"] = True
+    advised = reference if advise or (advise is None and out is not None) else None
     if out is None:
         if prometheus:
             raise UsageError("writes a file, and needs out=", key="prometheus")
-        return _run(loaded, how)
+        return _run(loaded, how, advised)
     from simserve.report.folder import write_folder  # templates, needed by runs that write
 
     with staged_folder(Path(out), loaded, force=force) as folder:
-        result = _run(loaded, how, with_page=True)
+        result = _run(loaded, how, advised, with_page=True)
         write_folder(result, folder, timeline=timeline, prometheus=prometheus)
     return result
 
 
-def _run(scenario: Scenario, how: dict[str, Any], *, with_page: bool = False) -> RunResult:
+def _run(
+    scenario: Scenario, how: dict[str, Any], advised: Sequence[str] | None, *, with_page: bool = False
+) -> RunResult:
+    """Return a run with what its pictures show, and with a way out where ``advised`` tells how it is called."""
     from simserve.report.background import background
 
     resolved = resolve(scenario)
     result = run_scenario(resolved, **how)
+    if advised is not None:
+        from simserve.planner.advice import advise  # the planner: needed by runs that write files
+
+        found = advise(resolved, result, reference=advised, accelerate=how["accelerate"])
+        inner = {**result.summary["simserve"], "advice": found}
+        result = replace(result, summary={**result.summary, "simserve": inner})
     return _dressed(replace(result, background=background(resolved, result, with_page=with_page)), RunResult)
 
 
@@ -310,9 +329,10 @@ def cost(
     """Return what a month costs on GPUs of one's own and at an API: ``.summary``, with the keys of `simserve cost`.
 
     Args:
-        scenario: Whose deployment is simulated over a day; None: arithmetic on ``terms`` alone.
+        scenario: Whose deployment is simulated at its traffic, over a day where ``pricing.daily`` gives one; None:
+            arithmetic on ``terms`` alone.
         api: Name of an API profile, or prices; None: the scenario's ``pricing.api``.
-        requests_per_month: Volume; None: the scenario's traffic over its day.
+        requests_per_month: Volume; None: the scenario's traffic, round the clock or over its day.
         today: Day (YYYY-MM-DD) that prices are judged old at; None: the newest date of the catalogue.
         progress: Called now and then with the runs done and all runs.
         variants: Name -> overrides of other deployments for the scenario's traffic; ``ways`` of the summary then says

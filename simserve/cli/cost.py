@@ -84,7 +84,8 @@ def cost(
 ) -> None:
     """Say whether GPUs of one's own or an API cost less, from what volume, and what that depends on.
 
-    With a scenario the GPUs are simulated over a day; without one it is arithmetic on the flags.
+    With a scenario the GPUs are simulated, at its own traffic round the clock or over its day (pricing.daily); without
+    one it is arithmetic on the flags.
 
     simserve cost api-vs-self-host
 

@@ -83,7 +83,7 @@ def run(
     accelerate: Annotated[
         str, typer.Option(metavar="auto|on|off", help="Whether the kernel runs compiled; needs simserve\\[fast].")
     ] = "auto",
-    reference: Annotated[
+    by_reference: Annotated[
         bool,
         typer.Option("--reference", help="Run it step by step in plain SimPy: the same result, slowly."),
     ] = False,
@@ -117,7 +117,7 @@ def run(
         remedy = "change a scenario with --set KEY=VALUE"
         _refuse_flags({**flags, "--num-requests": num_requests}, "is for a run without a scenario", remedy)
     if check:
-        writing = {"--force": force, "--timeline": timeline, "--prometheus": prometheus, "--reference": reference}
+        writing = {"--force": force, "--timeline": timeline, "--prometheus": prometheus, "--reference": by_reference}
         _refuse_flags(
             {"--out": out, **{flag: value or None for flag, value in writing.items()}},
             "has no effect with --check, which writes nothing",
@@ -133,11 +133,13 @@ def run(
             print_resolved(resolved.shape.engine)
         show_memory(resolved, as_json=as_json, quiet=quiet)
         return
-    if reference:
+    if by_reference:
         other = {"--timeline": timeline or None, "--accelerate": None if accelerate == "auto" else accelerate}
         _refuse_flags(other, "is not for a run with --reference", "leave one of the two out")
-    files = {"force": force, "timeline": timeline, "prometheus": prometheus}
-    how = {**files, "accelerate": accelerate, "reference": reference}
+    words = [scenario] if scenario is not None else _given({**flags, "--num-requests": num_requests})
+    reference = (*words, *(word for change in changes for word in ("--set", change)))
+    files = {"force": force, "timeline": timeline, "prometheus": prometheus, "reference": reference}
+    how = {**files, "accelerate": accelerate, "by_reference": by_reference}
     raise typer.Exit(_run(asked, out, how, as_json=as_json, quiet=quiet))
 
 
@@ -184,6 +186,11 @@ def _outcome(result: RunResult) -> int:
 
 def _flag(key: str, value: object) -> list[str]:
     return [] if value is None else [f"{key}={value}"]
+
+
+def _given(flags: dict[str, Any]) -> list[str]:
+    """Return flags that were given as the words of a command line."""
+    return [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
 
 
 def _load(scenario: str, changes: Sequence[str]) -> Scenario:

@@ -63,7 +63,7 @@ def has_room(
             need = max(need, replica.full_weight * whole + replica.window_weight * windowed)
         else:
             need = whole
-    return free - need >= (config.watermark_blocks if replica.num_running else 0)
+    return free - need >= (config.watermark_blocks if replica.num_running or replica.departing else 0)
 
 
 def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: int) -> int:

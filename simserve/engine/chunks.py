@@ -110,10 +110,11 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         is_chunked = config.enable_chunked_prefill
         scheduled_time = requests.scheduled_time
         has_extras = replica.has_extras
+        seats = replica.max_num_seqs - len(replica.departing)
         if cache is not None and cache.num_idle > free:
             evict(cache, free)
         while waiting:
-            if replica.num_running >= replica.max_num_seqs:
+            if replica.num_running >= seats:
                 replica.blocked_by = BLOCKED_BY_SEATS
                 break
             index = waiting[0]
@@ -387,9 +388,10 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             requests.first_token_time[index] = replica.api_free_at
         generated += 1
         if generated == requests.output_tokens[index]:
+            free_blocks, free_window_blocks = replica.free_blocks, replica.free_window_blocks
             if replica.grows:
                 give_back(replica, -(-computed // replica.block_size))
-            finish(replica, requests, index)
+            finish(replica, requests, index, free_blocks, free_window_blocks)
             num_finished += 1
         else:
             join_decoding(replica, requests, index, computed, generated)

@@ -70,6 +70,8 @@ class EngineConfig:
             do not.
         async_scheduling: Whether a step is scheduled while the one before it runs, so that an arrival joins the step
             after next.
+        releases_late: ``async_scheduling``: whether a finished request keeps seat and blocks until the step after its
+            last one is scheduled (vLLM; `simserve.engine.departing`). Continuous batching with a KV cache alone.
         async_output: Whether tokens are handed over while the next step runs (`simserve.engine.late_tokens`); of ranks
             that step together, none are.
         handover_step_seconds: ``async_output``: seconds of a step before the tokens of the one before are handed over.
@@ -118,6 +120,7 @@ class EngineConfig:
     data_parallel_size: int = 1
     attention_dp_timeout_iters: int = 0
     async_scheduling: bool = False
+    releases_late: bool = False
     async_output: bool = False
     handover_step_seconds: float = 0.0
     handover_request_seconds: float = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import heappush
 
+from simserve.engine.departing import depart
 from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kv import release_fixed
 from simserve.engine.paces import generated_at_pace, join_at_pace, leave_at_pace
@@ -52,12 +53,13 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
 def finish_decoding(replica: Replica, requests: RequestTable, index: int) -> None:
     """Let a request leave the decoding ones: it has all its tokens."""
     keep_largest_gap(replica, requests, index)
+    free_blocks, free_window_blocks = replica.free_blocks, replica.free_window_blocks
     if replica.progress is not None:
         leave_at_pace(replica, requests, replica.progress, index)
     else:
         output = requests.output_tokens[index]
         leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, output)
-    finish(replica, requests, index)
+    finish(replica, requests, index, free_blocks, free_window_blocks)
 
 
 def leave_decoding(replica: Replica, requests: RequestTable, index: int, context: int, generated: int) -> None:
@@ -80,18 +82,25 @@ def leave_decoding(replica: Replica, requests: RequestTable, index: int, context
                 replica.estimate_shrinking -= 1
 
 
-def finish(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Declare a request completed at the end of the step; its client hears of it from the API server."""
+def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: int, free_window_blocks: int) -> None:
+    """Declare a request completed at the end of the step; its client hears of it from the API server.
+
+    Its growing blocks have been freed; before that there were ``free_blocks``, and ``free_window_blocks`` of the pool
+    of layers with a window.
+    """
     output = requests.output_tokens[index]
     requests.finish_time[index] = max(replica.end_time, replica.api_free_at)
     requests.generated_tokens[index] = output
     requests.status[index] = COMPLETED
     replica.num_running -= 1
     replica.num_outstanding -= 1
-    if not replica.grows:
-        release_fixed(replica, requests, index)
-    if replica.cache is not None:
-        leave_prefix(replica, index, requests.prompt_tokens[index] + output - 1)
+    if replica.releases_late:
+        depart(replica, index, free_blocks, free_window_blocks)
+    else:
+        if not replica.grows:
+            release_fixed(replica, requests, index)
+        if replica.cache is not None:
+            leave_prefix(replica, index, requests.prompt_tokens[index] + output - 1)
     if replica.finished is not None:
         replica.finished.append(index)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simserve.engine.decoding import growth_of_step, join_decoding
+from simserve.engine.departing import release_departing
 from simserve.engine.kv import take_fixed
 from simserve.engine.numbers import remove_all
 from simserve.engine.state import Replica, RequestTable
@@ -23,7 +24,10 @@ def take_in(replica: Replica, requests: RequestTable, index: int, now: float) ->
     Returns:
         False, with nothing changed, if there is no seat or not enough memory.
     """
-    if replica.num_running >= replica.max_num_seqs or replica.waiting:
+    if replica.departing and not replica.num_running:
+        # Nobody else runs: the next step is scheduled when they are gone.
+        release_departing(replica, requests)
+    if replica.num_running + len(replica.departing) >= replica.max_num_seqs or replica.waiting:
         return False
     prompt, block_size = requests.prompt_tokens[index], replica.block_size
     if replica.grows:

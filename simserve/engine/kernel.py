@@ -24,6 +24,7 @@ from simserve.engine.admission import steps_until_admitted
 from simserve.engine.api_server import pass_on
 from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
 from simserve.engine.decoding import finish_decoding, steps_until_dry
+from simserve.engine.departing import release_departing
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
 from simserve.engine.late_tokens import hand_over
@@ -72,6 +73,14 @@ def submit(replica: Replica, requests: RequestTable, index: int, now: float) -> 
 
 def cut(replica: Replica, now: float) -> None:
     """End the plan with the step that is running at ``now``: the smallest k with T(k) >= now."""
+    steps, end = _running_step(replica, now)
+    if steps < replica.num_steps:
+        replica.num_steps = steps
+        replica.end_time = end
+
+
+def _running_step(replica: Replica, now: float) -> tuple[int, float]:
+    """Return which step of the plan is running at ``now``, counted from 1, and when it ends."""
     start, first, increment = replica.start_time, replica.first_seconds, replica.increment_seconds
     elapsed = now - start
     if increment > 0.0:
@@ -87,21 +96,28 @@ def cut(replica: Replica, now: float) -> None:
     while end < now:
         steps += 1
         end = start + first * steps + increment * (steps * (steps - 1) * 0.5)
-    if steps < replica.num_steps:
-        replica.num_steps = steps
-        replica.end_time = end
+    return steps, end
 
 
 def seen_time(replica: Replica, now: float) -> float:
     """Return when a scheduler that works a step ahead sees an arrival at ``now``.
 
     The step after the running one has been scheduled already, so the arrival is seen right after that one begins; a
-    leap that it could join ends with the step that runs. At once where nothing runs, or where it could not join.
+    leap that it could join ends with the step that runs. At once where nothing runs, or where it only joins a queue
+    that nobody looks at before the step after next.
     """
-    if not replica.num_steps or not (replica.num_steps == 1 or replica.is_open):
+    num_steps = replica.num_steps
+    if not num_steps:
         return now
-    if replica.num_steps > 1:
-        cut(replica, now)
+    if num_steps > 1:
+        if replica.is_open:
+            cut(replica, now)
+        elif replica.is_ordered:
+            # It may come before the head of the queue.
+            steps, end = _running_step(replica, now)
+            return nextafter(end if steps < num_steps else replica.end_time, inf)
+        elif now <= replica.end_time - replica.first_seconds - replica.increment_seconds * (num_steps - 1):
+            return now
     return nextafter(replica.end_time, inf)
 
 
@@ -256,45 +272,18 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.blocked_by = BLOCKED_BY_NOTHING
     replica.ratio_steps_skipped = 0
     replica.late_arrivals_sum = 0.0
-    is_restless = False
-    progress = replica.progress
-    waiting = replica.waiting
-    if waiting or replica.prefilling:
-        if waiting and replica.is_ordered and replica.config.priority_preemption:
-            is_restless = make_way(replica, requests)
-        has_preempted = False
-        if replica.is_prefill_first:
-            has_preempted = schedule_chunks(replica, requests, 0, True)
-            if replica.chunk_requests:
-                plan_chunks(replica, requests, 0, has_preempted or is_restless)
-                return
-            if replica.grows and make_room(replica, requests):
-                has_preempted = True
-            if replica.swaps and not has_preempted and swap_in(replica, requests):
-                is_restless = True
-        else:
-            # No step takes more blocks than requests decode.
-            if replica.grows and (
-                replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
-            ):
-                has_preempted = make_room(replica, requests)
-            if replica.swaps and not has_preempted and swap_in(replica, requests):
-                is_restless = True
-            if schedule_chunks(replica, requests, replica.num_decoding, not has_preempted):
-                has_preempted = True
-            if replica.chunk_requests:
-                plan_chunks(replica, requests, replica.num_decoding, has_preempted or is_restless)
-                return
-        if has_preempted:
+    progress, waiting = replica.progress, replica.waiting
+    is_restless = _schedule(replica, requests)
+    if replica.departing:
+        release_departing(replica, requests)
+        if waiting:
+            # The next step may admit more.
             is_restless = True
-        replica.attended_pairs = replica.attended_keys = 0.0
-    else:
-        if replica.chunk_requests:
-            forget_chunks(replica)
-        if replica.grows and (
-            replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
-        ):
-            is_restless = make_room(replica, requests)
+            if not (replica.num_decoding or replica.chunk_requests):
+                is_restless = _schedule(replica, requests)
+    if replica.chunk_requests:
+        plan_chunks(replica, requests, 0 if replica.is_prefill_first else replica.num_decoding, is_restless)
+        return
 
     num_decoding = replica.num_decoding
     if not num_decoding:
@@ -334,6 +323,48 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     else:
         replica.num_queued = 0
         replica.is_open = replica.num_running < replica.max_num_seqs
+
+
+def _schedule(replica: Replica, requests: RequestTable) -> bool:
+    """Choose the chunks of the next step and make room for its decodes; return whether the next one may differ."""
+    is_restless = False
+    progress = replica.progress
+    waiting = replica.waiting
+    if waiting or replica.prefilling:
+        if waiting and replica.is_ordered and replica.config.priority_preemption:
+            is_restless = make_way(replica, requests)
+        has_preempted = False
+        if replica.is_prefill_first:
+            has_preempted = schedule_chunks(replica, requests, 0, True)
+            if replica.chunk_requests:
+                return has_preempted or is_restless
+            if replica.grows and make_room(replica, requests):
+                has_preempted = True
+            if replica.swaps and not has_preempted and swap_in(replica, requests):
+                is_restless = True
+        else:
+            # No step takes more blocks than requests decode.
+            if replica.grows and (
+                replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
+            ):
+                has_preempted = make_room(replica, requests)
+            if replica.swaps and not has_preempted and swap_in(replica, requests):
+                is_restless = True
+            if schedule_chunks(replica, requests, replica.num_decoding, not has_preempted):
+                has_preempted = True
+            if replica.chunk_requests:
+                return has_preempted or is_restless
+        if has_preempted:
+            is_restless = True
+        replica.attended_pairs = replica.attended_keys = 0.0
+    else:
+        if replica.chunk_requests:
+            forget_chunks(replica)
+        if replica.grows and (
+            replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
+        ):
+            is_restless = make_room(replica, requests)
+    return is_restless
 
 
 def report_stuck(replica: Replica) -> None:

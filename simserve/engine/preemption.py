@@ -8,6 +8,7 @@ from __future__ import annotations
 from heapq import heapify
 
 from simserve.engine.decoding import generated_by_now, growth_of_step, leave_decoding
+from simserve.engine.departing import preempt_departing
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
@@ -56,7 +57,7 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
     worse = [
         (requests.priority[index], requests.ready_time[index], index)
         for index in running
-        if requests.priority[index] > urgency and queue.rank(index) > rank
+        if requests.priority[index] > urgency and queue.rank(index) > rank and index not in replica.departing
     ]
     has_preempted = False
     while worse:
@@ -73,7 +74,7 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
         growth = 0 if replica.is_prefill_first else growth_of_step(replica)
         window = min(blocks, replica.window_blocks)
         need = replica.block_weight * -(-chunk // replica.block_size) + replica.window_weight * window + idle + growth
-        if replica.num_running < replica.max_num_seqs and need <= replica.free_blocks:
+        if replica.num_running + len(replica.departing) < replica.max_num_seqs and need <= replica.free_blocks:
             window += -(-chunk // replica.block_size)
             if replica.has_window_pool and not replica.is_prefill_first:
                 window += window_growth_of_step(replica)
@@ -93,6 +94,9 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     A ``victim`` that is named has been taken out of ``running`` already.
     """
     index = _victim(replica, requests) if victim < 0 else victim
+    if index in replica.departing:
+        preempt_departing(replica, requests, index)
+        return index
     if index in replica.prefilling:
         computed = done = requests.computed_tokens[index]
         replica.prefilling.remove(index)
@@ -119,6 +123,9 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         requests.last_token_time[index] = last_token_time
         requests.generated_tokens[index] = generated
         computed = requests.prompt_tokens[index] + generated - 1
+        if replica.releases_late and requests.joined_leap[index] < replica.leap_index:
+            # The token of its last step is not known when it loses its blocks.
+            computed -= 1
         if replica.swaps:
             swap_out(replica, requests, index, computed)
     if replica.cache is not None:
@@ -179,7 +186,7 @@ def forget_finished(replica: Replica, requests: RequestTable) -> None:
     kept = 0
     for position in range(len(running)):
         index = running[position]
-        if requests.status[index] == UNFINISHED:
+        if requests.status[index] == UNFINISHED or index in replica.departing:
             running[kept] = index
             kept += 1
     while len(running) > kept:

@@ -194,6 +194,9 @@ class Replica:
         "decode_attention_base",
         "decode_base",
         "decode_slope",
+        "departing",
+        "departing_blocks",
+        "departing_window_blocks",
         "end_time",
         "estimate_shrinking",
         "estimate_sum",
@@ -247,6 +250,7 @@ class Replica:
         "priced_tokens",
         "progress",
         "ratio_steps_skipped",
+        "releases_late",
         "residues",
         "running",
         "scheduled_blocks",
@@ -350,6 +354,11 @@ class Replica:
         self.window_progress: Progress | None = None
         if self.keeps_windows and config.num_speculative_tokens:
             self.window_progress = Progress(config.num_speculative_tokens, config.block_size)
+        # Finished requests that hold seat and blocks until the next step is scheduled (`simserve.engine.departing`).
+        self.releases_late = config.releases_late and config.async_scheduling and self.mode == CONTINUOUS
+        self.departing: list[int] = []
+        self.departing_blocks: list[int] = []
+        self.departing_window_blocks: list[int] = []
         self.swaps = config.preemption_mode == "swap"
         # A prefix cache or swapping: one question on the hot path instead of several.
         self.has_extras = self.swaps

@@ -26,7 +26,7 @@ def swap_in(replica: Replica, requests: RequestTable) -> bool:
     """Bring swapped requests back from the head of the queue while they fit; return whether any came."""
     waiting, block_size = replica.waiting, replica.block_size
     has_come = False
-    while waiting and replica.num_running < replica.max_num_seqs:
+    while waiting and replica.num_running + len(replica.departing) < replica.max_num_seqs:
         index = waiting[0]
         context = requests.swapped_tokens[index]
         # Its blocks, and one more if its next token opens one.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 PARTS = {
@@ -33,8 +34,26 @@ _ACTIVITIES = {
 STATIC_LIMIT = "static_batch_size"
 """What holds up the queue of static batching: the running batch is full, and nobody joins it."""
 
+
+@dataclass(frozen=True, slots=True)
+class LimitGain:
+    """By which factor throughput would grow with a larger limit of the scheduler.
+
+    Attributes:
+        twice: With twice the limit.
+        most: With whatever multiple of it brings most.
+    """
+
+    twice: float
+    most: float
+
+
 _LEAST_GAIN = 1.1
 """What twice a limit must bring in throughput for it to be what binds."""
+_NOTICEABLE_GAIN = 1.005
+"""What is written as a gain of one percent at least."""
+_THROTTLING_GAIN = 2.0
+"""What binds whatever the load is: a limit that halves what the GPUs could do."""
 _WAITING_SHARE = 0.2
 """Waiting binds when it is a fifth of the time that requests spend in the system."""
 _PREEMPTIONS_PER_REQUEST = 0.1
@@ -51,16 +70,17 @@ def bottleneck(
     mean_batch: float,
     max_batch: int,
     is_static: bool = False,
-    limit_gains: Mapping[str, float] | None = None,
+    limit_gains: Mapping[str, LimitGain] | None = None,
+    load_ratio: float | None = None,
     swaps: bool = False,
 ) -> dict[str, Any]:
     """Return ``binding`` (a name), ``explanation`` (a sentence), ``step_shares`` and ``waiting_shares``.
 
-    In this order: KV memory, if there was a preemption for every tenth request; the limit that held up most
-    of the queue, if requests waited a fifth of their time in the system (or, where twice that limit would gain less
-    than a tenth, what takes most of the step time); nothing, if the fleet
-    was idle for half of the run; else the part that takes most of the step time, which is what a faster step must
-    shorten.
+    In this order: KV memory, if there was a preemption for every tenth request; the limit that held up most of the
+    queue, if requests waited a fifth of their time in the system and more of that limit would relieve it (twice as
+    much gains a tenth or more; at an overload, up to eight times as much also gains what is lacking, or doubles what
+    can be finished), else what takes most of the step time; nothing, if the fleet was idle for half of the run; else
+    the part that takes most of the step time, which is what a faster step must shorten.
 
     Args:
         seconds_by_part: Seconds of steps by part, keys of `PARTS`.
@@ -73,7 +93,8 @@ def bottleneck(
         mean_batch: Sequences in a step on average, NaN if there was no step.
         max_batch: Sequences that a step may hold at most.
         is_static: Whether requests are batched statically: then a batch, not a seat, is waited for.
-        limit_gains: By key of `LIMITS`, the factor on throughput that a limit twice as large would bring.
+        limit_gains: By key of `LIMITS`, the factor on throughput that a larger limit would bring.
+        load_ratio: Offered over finishable throughput; None where the traffic is not offered at a rate.
         swaps: Whether preempted requests keep their KV in host memory.
     """
     step_shares, waiting_shares = _shares(seconds_by_part), _shares(blocked_seconds)
@@ -92,11 +113,11 @@ def bottleneck(
             f"Requests spent {waiting_share:.0%} of their time waiting, {waiting_shares[reason]:.0%} of it for {limit}"
         )
         binding = limit
-        part = _largest(step_shares)
-        if limit in LIMITS.values() and limit_gains.get(reason, math.inf) < _LEAST_GAIN and part in PARTS:
+        part, why_not = _largest(step_shares), _does_not_relieve(limit_gains.get(reason), load_ratio)
+        if limit in LIMITS.values() and why_not and part in PARTS:
             # A larger limit would only make each step as much longer.
             binding = PARTS[part]
-            explanation += f", but twice that limit would gain only {limit_gains[reason] - 1:.0%}"
+            explanation += f", but {why_not}"
     elif busy_share < 1 - _IDLE_SHARE:
         binding, explanation = NONE, f"The fleet is idle {1 - busy_share:.0%} of the time"
     else:
@@ -112,6 +133,21 @@ def bottleneck(
         "step_shares": step_shares,
         "waiting_shares": waiting_shares,
     }
+
+
+def _does_not_relieve(gain: LimitGain | None, load_ratio: float | None) -> str:
+    """Return why more of a limit would leave the queue as it is; "" where it would not, or nothing is known of it."""
+    if gain is None:
+        return ""
+    if gain.twice < _LEAST_GAIN:
+        gained = f"only {gain.twice - 1:.0%}" if gain.twice >= _NOTICEABLE_GAIN else "nothing"
+        return f"twice that limit would gain {gained}"
+    if load_ratio is not None and load_ratio >= 1 and gain.most < min(load_ratio, _THROTTLING_GAIN):
+        return (
+            f"more of it would gain {gain.most - 1:.0%} at most, and the load is {load_ratio:.2f} of what can be "
+            "finished: it takes more or faster GPUs"
+        )
+    return ""
 
 
 def _step_clause(shares: Mapping[str, float]) -> str:

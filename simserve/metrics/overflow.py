@@ -9,31 +9,42 @@ import numpy as np
 
 from simserve.metrics.front import served_by
 from simserve.metrics.latency import MS
+from simserve.metrics.prompt_caching import request_bills
 from simserve.metrics.steady_state import Window
 from simserve.sim.records import API, COMPLETED, RequestRecords
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.sim.front import FrontTotals
+    from simserve.workload.requests import RequestSpecs
 
 _SECONDS_PER_HOUR = 3600.0
 
 
 def overflow_figures(
-    records: RequestRecords, window: Window, prices: ApiPrices | None, front: FrontTotals | None = None
+    records: RequestRecords,
+    window: Window,
+    prices: ApiPrices | None,
+    front: FrontTotals | None = None,
+    specs: RequestSpecs | None = None,
 ) -> dict[str, Any]:
     """Return ``api requests share usd_per_hour limited p95_ttft_ms``; None each without an overflow.
 
     ``requests`` and their ``share`` of the completed ones are over the whole run, as are ``limited``, the times that
     the API answered 429, and ``p95_ttft_ms`` of what it answered; the dollars are over those that were completed in the
-    measured window, at list price.
+    measured window, at list price. With ``specs``, which tell what prompts have in common, the API's prompt cache is
+    used as `simserve.metrics.prompt_caching` has it: it knows the requests that it gets, and no others.
     """
     if prices is None:
         return dict.fromkeys(("api", "requests", "share", "usd_per_hour", "limited", "p95_ttft_ms"))
     went = served_by(records, API)
     finish = records.finish_time
     paid = went & (finish >= window.start) & (finish <= window.end)
-    prompts, answers = prices.tokens_usd(records.prompt_tokens[paid], records.output_tokens[paid])
+    if specs is None:
+        prompts, answers = prices.tokens_usd(records.prompt_tokens[paid], records.output_tokens[paid])
+    else:
+        bills = request_bills(prices, records, specs, np.flatnonzero(paid), is_sent=went)
+        prompts, answers = bills.input_usd, bills.output_usd
     hours = window.seconds / _SECONDS_PER_HOUR
     count = int(np.count_nonzero(went))
     ttft = (records.first_token_time - records.arrival_time)[went]

@@ -42,7 +42,13 @@ class RequestBills:
         return float(self.input_usd.sum() + self.output_usd.sum())
 
 
-def request_bills(prices: ApiPrices, records: RequestRecords, specs: RequestSpecs, rows: Tokens) -> RequestBills:
+def request_bills(
+    prices: ApiPrices,
+    records: RequestRecords,
+    specs: RequestSpecs,
+    rows: Tokens,
+    is_sent: NDArray[np.bool_] | None = None,
+) -> RequestBills:
     """Return what some requests of a run would have cost at an API, cached as is cheapest for all of them.
 
     Args:
@@ -50,6 +56,7 @@ def request_bills(prices: ApiPrices, records: RequestRecords, specs: RequestSpec
         records: What happened to all requests; the API gets them at the same times.
         specs: What arrived, for what the prompts have in common.
         rows: Which of the records are billed.
+        is_sent: Which of the records the API gets at all, and so may find the prefixes of; None: every one.
     """
     prompts, answers = records.prompt_tokens[rows], records.output_tokens[rows]
     inputs, outputs = prices.tokens_usd(prompts, answers)
@@ -57,11 +64,10 @@ def request_bills(prices: ApiPrices, records: RequestRecords, specs: RequestSpec
     if specs.prefixes is None or prices.price.cached_input is None:
         return plain
     prefixes = _of_records(specs, records)
+    sent_at = records.arrival_time if is_sent is None else np.where(is_sent, records.arrival_time, np.nan)
     bills = [plain]
     for offer in prices.prompt_caching or (None,):
-        read, written = (
-            each[rows] for each in cached_prefixes(prefixes, records.prompt_tokens, records.arrival_time, offer)
-        )
+        read, written = (each[rows] for each in cached_prefixes(prefixes, records.prompt_tokens, sent_at, offer))
         factor = 1.0 if offer is None else offer.write_factor
         inputs, outputs = prices.tokens_usd(prompts, answers, read, written, factor)
         bills.append(RequestBills(input_usd=inputs, output_usd=outputs, cached_tokens=read, caching=offer))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.bottleneck import bottleneck
+from simserve.metrics.bottleneck import LimitGain, bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from simserve.perf.memory import MemoryPlan
     from simserve.sim.recorder import RunTotals
     from simserve.sim.simulate import Simulation
+    from simserve.workload.requests import RequestSpecs
 
 _MEMORY_KEYS = (
     "fits",
@@ -97,7 +98,7 @@ class RunFacts:
         thresholds: Metric -> expressions.
         quality: Published figures of the number formats, see `simserve.profiles.quality`.
         overflow: What the API charges that requests overflow to, None without one.
-        limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
+        limit_gains: What a larger limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
         speculation: What is known of speculative decoding, None without it.
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
@@ -131,7 +132,7 @@ class RunFacts:
     fidelity_by_operator: Mapping[str, str] = field(default_factory=dict)
     quality: Sequence[Mapping[str, Any]] = ()
     overflow: ApiPrices | None = None
-    limit_gains: Mapping[str, float] = field(default_factory=dict)
+    limit_gains: Mapping[str, LimitGain] = field(default_factory=dict)
     speculation: SpeculationFacts | None = None
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
     gpus_per_replica: int = 1
@@ -160,7 +161,9 @@ class Measured:
     meets_slo: NDArray[np.bool_] | None
 
 
-def summarize(simulation: Simulation, facts: RunFacts, measured: Measured | None = None) -> dict[str, Any]:
+def summarize(
+    simulation: Simulation, facts: RunFacts, measured: Measured | None = None, specs: RequestSpecs | None = None
+) -> dict[str, Any]:
     """Return the figures of one run, every key always there, None where a figure is undefined.
 
     ``duration completed failed total_*`` cover the whole run: from the first arrival to the last departure,
@@ -173,9 +176,10 @@ def summarize(simulation: Simulation, facts: RunFacts, measured: Measured | None
         simulation: The run.
         facts: What there is to say besides.
         measured: What `measure` returned of it; None: it is measured here.
+        specs: What arrived, for the prompt cache of an API that requests overflow to; None: it caches nothing.
     """
     measured = measured or measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
-    summary = _headline(simulation, facts, measured)
+    summary = _headline(simulation, facts, measured, specs)
     return {key: in_json(value) for key, value in summary.items()}
 
 
@@ -215,7 +219,9 @@ def measure(
     )
 
 
-def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> dict[str, Any]:
+def _headline(
+    simulation: Simulation, facts: RunFacts, measured: Measured, specs: RequestSpecs | None
+) -> dict[str, Any]:
     records = simulation.records
     rates = throughput(records, measured.window, measured.meets_slo)
     totals = _whole_run(records, measured.stays) | {
@@ -225,7 +231,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
         "total_token_throughput": rates.tokens,
     }
     in_window, timeline = measured.window.has_arrived, simulation.timeline
-    money = _money(simulation, facts, measured, rates)
+    money = _money(simulation, facts, measured, rates, specs)
     objective = _slo(facts.slo, measured)
     figures = Figures(
         latencies=latency_values(measured) if facts.thresholds else {},
@@ -330,10 +336,12 @@ class _Money:
     gpu_hour_usd: float | None
 
 
-def _money(simulation: Simulation, facts: RunFacts, measured: Measured, rates: Throughput) -> _Money:
+def _money(
+    simulation: Simulation, facts: RunFacts, measured: Measured, rates: Throughput, specs: RequestSpecs | None
+) -> _Money:
     gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
     energy = _energy(simulation, facts, rates, gpus)
-    overflow = overflow_figures(simulation.records, measured.window, facts.overflow, simulation.front)
+    overflow = overflow_figures(simulation.records, measured.window, facts.overflow, simulation.front, specs)
     gpu_hour_usd = mean_gpu_hour_usd(simulation, measured.window, facts.pool_gpu_hour_usd, facts.gpu_hour_usd)
     dollars = cost(
         num_gpus=gpus,
@@ -403,6 +411,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         max_batch=int(facts.engine_resolved["max_num_seqs"]),
         is_static=facts.engine_resolved.get("batching") == "static",
         limit_gains=facts.limit_gains,
+        load_ratio=None if facts.offered is None else facts.offered.mean,
         swaps=facts.engine_resolved.get("preemption_mode") == "swap",
     )
     sentences = (

@@ -12,17 +12,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simserve.metrics.result import RunResult
+from simserve.planner.scaling import steady_rate
 from simserve.planner.search.trial import mean_gpus
 from simserve.scenario.finishable import Finishable, find_finishable
 from simserve.scenario.objective import objective
+from simserve.scenario.replication import arrived
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
 from simserve.scenario.schema import Scenario
-from simserve.workload.generate import generate
+from simserve.workload.arrival_spec import ClosedLoopArrivals
 from simserve.workload.requests import RequestSpecs
 
 NUM_REQUESTS = 2000
-"""Requests of one run: percentiles of a load level need no more."""
+"""Requests of one run: percentiles of a load level need no more. The scenario's own load is run as it is, so that its
+month is that of `simserve run`."""
 LEAST_SECONDS = 60.0
 """Arrivals of an open loop last at least this long, so that a queue that grows has time to be seen."""
 LEAST_SCALED_SECONDS = 1800.0
@@ -92,10 +95,7 @@ class LoadCurve:
     def own_load(self) -> float | None:
         """The load the scenario asks for; None where it cannot be scaled (a trace, a batch, a curve of its own)."""
         arrivals = self.scenario.workload.arrivals
-        process = None if arrivals is None else arrivals.process
-        if process in ("poisson", "gamma", "constant"):
-            return float(getattr(arrivals, "rate"))  # noqa: B009 (a union of processes, of which these have a rate)
-        return float(getattr(arrivals, "concurrency")) if process == "closed_loop" else None  # noqa: B009
+        return float(arrivals.concurrency) if isinstance(arrivals, ClosedLoopArrivals) else steady_rate(self.scenario)
 
     @property
     def is_closed(self) -> bool:
@@ -130,16 +130,7 @@ class LoadCurve:
         """Return the first run, and what arrived in it."""
         load, result = next(iter(self.results.items()))
         scenario = self.scenario if self.own_load is None else self._scaled(load)
-        with scenario.blaming("workload"):
-            specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
-            if len(specs) < len(result.simulation.records):  # clients that stop by time: they came to more
-                specs = generate(
-                    scenario.workload,
-                    seed=scenario.run.seed,
-                    base_path=scenario.folder,
-                    num_requests=len(result.simulation.records),
-                )
-        return result, specs
+        return result, arrived(scenario, len(result.simulation.records))
 
     def _run(self, load: float, scenario: Scenario) -> None:
         once = scenario.model_copy(update={"thresholds": {}, "run": _once(scenario)})
@@ -158,6 +149,8 @@ class LoadCurve:
         arrivals = workload.arrivals.model_copy(update={"concurrency" if self.is_closed else "rate": value})
         scaling = self.scenario.deployment.autoscaling
         seconds = LEAST_SECONDS if scaling is None else LEAST_SCALED_SECONDS
+        if load == self.own_load and scaling is None and (workload.num_requests or MOST_REQUESTS) < MOST_REQUESTS:
+            return self.scenario
         least = load * (LEAST_PER_CLIENT if self.is_closed else seconds)
         asked = min(workload.num_requests or NUM_REQUESTS, NUM_REQUESTS)
         changes = {

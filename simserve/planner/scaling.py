@@ -9,15 +9,29 @@ from simserve.workload.arrival_spec import (
     AllAtOnceArrivals,
     Arrivals,
     ClosedLoopArrivals,
+    ConstantArrivals,
     DailyArrivals,
+    GammaArrivals,
+    PoissonArrivals,
     RampArrivals,
     SpikeArrivals,
     StepArrivals,
+    WeibullArrivals,
 )
 from simserve.workload.class_spec import ClassSpec
 
 PATTERNS = RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals
 """Arrivals whose rate changes at given times: a part of a run is not like the whole of it."""
+
+
+def steady_rate(scenario: Scenario) -> float | None:
+    """Return the requests/s that come from beginning to end; None where some come otherwise."""
+    arrivals = scenario.workload.arrivals
+    if any(each.arrivals for each in scenario.workload.classes or ()):
+        return None
+    if isinstance(arrivals, PoissonArrivals | GammaArrivals | WeibullArrivals | ConstantArrivals):
+        return float(arrivals.rate)
+    return None
 
 
 def has_own_clock(scenario: Scenario) -> bool:

@@ -146,6 +146,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """The last of them, 0 without graphs."""
     cuda_graph_max_prompt_tokens: int
     """Tokens up to which a step that prefills runs on graphs too."""
+    releases_late: bool
     async_output: bool
     """Whether tokens are handed over while the next step runs, once its kernels have been launched."""
     host_seconds_per_step: float
@@ -546,6 +547,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
     waiting = 1.0 + host.eager_expert_rank_share * math.log2(place.tensor_parallel_size)
     return {
         "async_scheduling": is_async,
+        "releases_late": is_async and known.scheduling.releases_late,
         "async_output": known.scheduling.async_output,
         "host_slowdown": slowdown,
         "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),

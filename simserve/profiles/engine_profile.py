@@ -107,6 +107,8 @@ class Scheduling(FrozenModel):
     """Whether equal prefixes share KV blocks."""
     async_scheduling: bool
     """Whether the host prepares the next step while the GPU computes this one."""
+    releases_late: bool = False
+    """With `async_scheduling`: whether a finished request keeps seat and blocks until the next step is scheduled."""
     async_output: bool = False
     """Whether the tokens of a step are handed over while the next one runs, once its kernels have been launched."""
     reserve_full_prompt: bool = False

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from simserve.sim.autoscaling_spec import AutoscalingSpec
 
 
+MOST_LOSSES = 10
+"""Replicas that a request is lost with before nobody tries it on another: a probe that restarts replicas for being busy
+would otherwise never let it end."""
+
+
 def scheduler_of(config: EngineConfig, times: StepTimes) -> Scheduler:
     """Return a scheduler that holds nothing."""
     if config.data_parallel_size > 1:
@@ -327,7 +332,8 @@ class Replica:
             self.stop()
         for request in [*members, *on_their_way]:
             request.place = None
-            if retry:
+            request.num_losses += retry
+            if retry and request.num_losses < MOST_LOSSES:
                 self.cluster.gateway.route_again(request)
             else:
                 self.cluster.unanswered(request, "failed", reason, self.clock.now)

@@ -60,6 +60,7 @@ class Request:
     finish: float = math.nan
     attempt: int = 0
     num_preemptions: int = 0
+    num_losses: int = 0
     past_gaps: list[float] = field(default_factory=list)
     cached_tokens: int = 0
     replica: int = -1

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from simserve.metrics.result import RunResult
 from simserve.report.preemption import preemption_statement
-from simserve.report.quantities import count, counted, listed, number, share
+from simserve.report.quantities import count, counted, dollars, listed, number, share
 
 Verdict = Literal["holds", "missed", "none"]
 
@@ -53,6 +53,26 @@ def _load(simserve: Any) -> str:
         return ""
     highest = "" if peak is None else f" on average, {peak:.2f} in the highest five minutes"
     return f" (load {mean:.2f} of what it can finish{highest})"
+
+
+NO_WAY_OUT = "No single change that was tried holds: simserve plan searches for what does."
+
+
+def has_no_way_out(result: RunResult) -> bool:
+    """Return whether changes to a run that misses its SLO were tried, and none of them is enough."""
+    return verdict(result) == "missed" and result.summary["simserve"].get("advice") == ()
+
+
+def advice_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what would hold, one pair of a sentence and its command each; empty where nothing is known that would."""
+    return [(_way_out(each), each["command"]) for each in summary["simserve"].get("advice") or ()]
+
+
+def _way_out(each: Mapping[str, Any]) -> str:
+    changes = listed([f"{key}={'null' if value is None else value}" for key, value in each["changes"].items()])
+    met = "" if each["attainment"] is None else f", {share(each['attainment'])} of requests meet the SLO"
+    paid = "" if each["usd_per_hour"] is None else f", {dollars(each['usd_per_hour'])} an hour"
+    return f"{changes}: it holds{met}{paid}"
 
 
 def share_asked(value: float) -> str:

@@ -42,7 +42,6 @@ _NAMES = {
     "router": "router",
 }
 _MOST_LABELS = 7
-HOURS_A_MONTH = 720
 
 
 def roofline(found: Mapping[str, Any]) -> Sketch:
@@ -154,24 +153,21 @@ def memory_bar(summary: Mapping[str, Any]) -> Sketch:
     return bar_sketch("GB of one GPU", total, bars)
 
 
-def dollars_a_month(api: Mapping[str, Any], usd_per_hour: float, requests_per_second: float) -> Sketch:
+def dollars_a_month(month: Mapping[str, Any]) -> Sketch:
     """Return what a month costs at an API and on this deployment, over the requests of the month.
 
     Args:
-        api: ``api`` of `simserve.report.background`.
-        usd_per_hour: Of the whole deployment.
-        requests_per_second: What the run served.
+        month: ``month`` of `simserve.report.background`.
     """
     from simserve.report.dollar_plots import against_requests
 
-    served, fleet = requests_per_second * 3600 * HOURS_A_MONTH, usd_per_hour * HOURS_A_MONTH
-    even = fleet / api["usd_per_request"]
+    api, requests, even = month["api"], month["requests_per_month"], month["break_even_requests_per_month"]
     return against_requests(
         api["name"],
         api["usd_per_request"],
-        ("this deployment", fleet),
+        ("this deployment", month["self_host_usd_per_month"]),
         even=even,
-        asked=("this run", served),
-        most=1.25 * max(served, min(even, 4 * served)),
+        asked=("this traffic", requests),
+        most=1.25 * max(requests, min(even or requests, 4 * requests)),
         label="million requests a month like those of this run",
     )

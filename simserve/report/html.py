@@ -8,7 +8,15 @@ from typing import Any
 from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts, knobs, tables
-from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from simserve.report.answer import (
+    NO_WAY_OUT,
+    advice_lines,
+    answer,
+    has_no_way_out,
+    steady_state_caveat,
+    verdict,
+    warnings,
+)
 from simserve.report.arriving import LOOPS, traffic
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
@@ -48,6 +56,8 @@ def _answer(result: RunResult) -> dict[str, Any]:
         "slo_class": _CLASSES[decided],
         "has_completed": bool(result.summary["completed"]),
         "explanation": result.summary["simserve"]["bottleneck"]["explanation"],
+        "advice": advice_lines(result.summary),
+        "no_way_out": NO_WAY_OUT if has_no_way_out(result) else "",
         "title": facts.heading(result),
         "traffic": traffic(result),
         "engine": knobs.engine_name(result),

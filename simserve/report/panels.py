@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.result import RunResult
+from simserve.planner.cost.model import SECONDS_PER_MONTH
 from simserve.report import facts, tables
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import count, counted, dollars, number, share
@@ -203,23 +204,24 @@ def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
 def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
     from simserve.report import deployment_plots
 
-    api, hourly = result.background.get("api"), result.summary["simserve"]["cost"]["usd_per_hour"]
-    served = result.summary["request_throughput"]
-    if not api or hourly is None or not served or not api["usd_per_request"]:
+    month = result.background.get("month")
+    if not month or not month["api"]["usd_per_request"]:
         return ()
-    even = hourly / 3600 / api["usd_per_request"]
-    own = hourly / 3600 / served
+    api, even, requests = month["api"], month["break_even_requests_per_month"], month["requests_per_month"]
     text = (
-        f"A request costs {dollars(own)} here and {dollars(api['usd_per_request'])} at {api['name']}; both cost the "
-        f"same at {number(even)} requests/s, all month; this run served {number(served)}"
+        f"A month of this traffic ({number(requests / 1e6)} million requests) costs "
+        f"{dollars(month['self_host_usd_per_month'])} on this deployment and {dollars(api['usd_per_month'])} at "
+        f"{api['name']}"
     )
-    chosen = (
-        ""
-        if api.get("is_named", True)
-        else "The scenario names no API: this is the cheapest listed one with its weights. "
-    )
-    note = f"{chosen}{text}. GPUs alone: simserve cost counts operations, spares and the hours of the day"
-    figure = deployment_plots.dollars_a_month(api, hourly, served)
+    if even is not None:
+        finishable = result.summary["simserve"]["finishable_throughput"]
+        is_out_of_reach = finishable is not None and even > finishable * SECONDS_PER_MONTH
+        more = ", more than this deployment can finish" if is_out_of_reach else ""
+        text += f"; both cost the same at {number(even / 1e6)} million requests a month{more}"
+    chosen = "" if api["is_named"] else "The scenario names no API: this is the cheapest listed one with its weights. "
+    note = f"{chosen}{text}. A request: {dollars(month['self_host_usd_per_request'])} here, "
+    note += f"{dollars(api['usd_per_request'])} there"
+    figure = deployment_plots.dollars_a_month(month)
     return (panel("api", f"Against {api['name']} (prices of {api['date']})", note, figure, f"{text}."),)
 
 

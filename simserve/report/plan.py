@@ -14,7 +14,7 @@ from simserve.report.page import Page, Section, html_cells
 from simserve.report.plan_lines import answer_lines, miss_lines, robustness_lines, self_host_lines, single_lines
 from simserve.report.plan_tables import (
     Table,
-    advice,
+    changes,
     front,
     left_out,
     runners_up,
@@ -138,8 +138,8 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
         yield "Faster for more money (no fleet here is beaten in dollars, TTFT and TPOT at once)", [], front(summary)
     if summary["sensitivity"]:
         yield "If something changes", [], sensitivity(summary)
-    if summary["advice"]:
-        yield "What is worth it here (the plan with one thing changed, sized anew)", [], advice(summary)
+    if summary["changes"]:
+        yield "What is worth it here (the plan with one thing changed, sized anew)", [], changes(summary)
     if summary["single_changes"]:
         title = "What one change does to the deployment as it is (a full queue, latency not asked)"
         yield title, single_lines(summary), single_changes(summary)

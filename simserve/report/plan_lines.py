@@ -53,6 +53,7 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     lines += [f"{_capital(formats_line(best['formats']))}.", _holding(summary, best)]
     lines += [f"  {line}" for line in best["arithmetic"]]
     lines += [f"  it assumes that {each}" for each in best["assumes"]]
+    lines += [f"  {line}" for line in cheaper_api_lines(summary)]
     if best["attainment"] is None:
         if best["usd_per_million_tokens"] is not None:
             lines.append(f"  {dollars(best['usd_per_million_tokens'])} a million tokens, prompts and answers together")
@@ -198,6 +199,27 @@ def single_lines(summary: Mapping[str, Any]) -> list[str]:
     return [f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."]
 
 
+def _beside_api(month: Mapping[str, Any] | None) -> list[str]:
+    """Return what the listed API with the same weights, or the one that the scenario names, asks for the traffic."""
+    if month is None or month["api"] is None:
+        return []
+    api, even = month["api"], month["break_even_requests_per_month"]
+    which = "the API that the scenario names" if api["is_named"] else "the cheapest listed API with the same weights"
+    own, asked = month["self_host_usd_per_month"], api["usd_per_month"]
+    if month["cheaper"] == "api":
+        text = f"{api['name']}, {which}, is cheaper: {dollars(asked)} a month for this traffic against {dollars(own)}"
+    else:
+        text = f"{api['name']}, {which}, asks {dollars(asked)} a month for this traffic, against {dollars(own)}"
+    same = "" if even is None else f"; both cost the same at {number(even / 1e6)} million requests a month"
+    return [f"{text}{same} (prices of {api['date']})."]
+
+
+def cheaper_api_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return, for the top of an answer, that an API serves the traffic for less; empty where none does."""
+    month = summary["month"]
+    return _beside_api(month) if month is not None and month["cheaper"] == "api" else []
+
+
 def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return what an API must cost for the plan to pay, and the cases in which it does not."""
     best = summary["best"]
@@ -207,6 +229,7 @@ def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
         f"The plan costs {dollars(best['usd_per_million_tokens'])} a million tokens, prompts and answers together, at "
         f"this traffic, without people: an API that asks less is cheaper."
     ]
+    lines += [] if cheaper_api_lines(summary) else _beside_api(summary["month"])
     batch = best["mean_batch"]
     if batch is not None and batch < IDLE_BATCH:
         lines.append(

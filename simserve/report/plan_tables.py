@@ -73,12 +73,12 @@ def _needed(each: Mapping[str, Any] | None) -> str:
     return f"{counted(each['num_gpus'], 'GPU')}{price}"
 
 
-def advice(summary: Mapping[str, Any]) -> Table:
+def changes(summary: Mapping[str, Any]) -> Table:
     """Return the plan and a row for each variant of it: what it costs, and how quick it is or a token's dollars."""
     best = summary["best"]
     rows = [("The plan", "", dollars(best["usd_per_month"]), *_figures(best, best))]
     named = ""
-    for each in summary["advice"]:
+    for each in summary["changes"]:
         lever = LEVERS[each["lever"]]
         instead = each["variant"] if each["replicas"] is not None else f"{each['variant']}: {_refused(each['reason'])}"
         rows.append(("" if lever == named else lever, instead, _price(each), *_figures(best, each)))
@@ -131,4 +131,4 @@ def left_out(summary: Mapping[str, Any]) -> Table:
     return ("", "why"), [(LEVERS[name], why) for name, why in summary["search"]["left_out"].items()]
 
 
-__all__ = ["Table", "advice", "front", "left_out", "runners_up", "sensitivity", "single_changes"]
+__all__ = ["Table", "changes", "front", "left_out", "runners_up", "sensitivity", "single_changes"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simserve.metrics.result import RunResult
 from simserve.report import facts
-from simserve.report.answer import answer, steady_state_caveat, warnings
+from simserve.report.answer import advice_lines, answer, steady_state_caveat, warnings
 from simserve.report.arriving import traffic
 from simserve.report.page import html_table
 from simserve.report.tables import STATISTICS, latency_rows, slo_rows
@@ -15,6 +15,7 @@ def run_html(result: RunResult) -> str:
     explanation = result.summary["simserve"]["bottleneck"]["explanation"]
     lines = [answer(result), *([explanation] if result.summary["completed"] else [])]
     lines.append(f"{facts.heading(result)}; {traffic(result)}")
+    lines += [f"{told}: {command}" for told, command in advice_lines(result.summary)]
     lines += [f"{row.label}: {row.cells[0].text}" for row in slo_rows(result)]
     rows = [(row.label, row.unit, *(cell.text for cell in row.cells)) for row in latency_rows(result.summary)]
     caveat = steady_state_caveat(result)

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts
-from simserve.report.answer import answer, steady_state_caveat, verdict, warning_lines, warnings
+from simserve.report.answer import (
+    NO_WAY_OUT,
+    advice_lines,
+    answer,
+    has_no_way_out,
+    steady_state_caveat,
+    verdict,
+    warning_lines,
+    warnings,
+)
 from simserve.report.arriving import traffic
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
@@ -54,9 +63,24 @@ def render_run(result: RunResult, console: Console, folder: Path | None) -> None
     if result.summary["completed"]:
         console.print(Text(result.summary["simserve"]["bottleneck"]["explanation"]), width=width)
     console.print(Text(f"{facts.heading(result)}; {traffic(result)}", style="dim"), width=width)
+    _print_advice(result, console, width)
     for section in (_latencies(result, console), _facts(result), _trust(result, folder)):
         console.print()
         console.print(section, width=width)
+
+
+def _print_advice(result: RunResult, console: Console, width: int) -> None:
+    """Print what would hold, each with its command on one line, to be copied."""
+    from rich.text import Text
+
+    ways = advice_lines(result.summary)
+    if ways:
+        console.print(Text("\nWhat would hold, each simulated:", style="bold"), width=width)
+    if has_no_way_out(result):
+        console.print(Text(f"\n{NO_WAY_OUT}"), width=width)
+    for told, command in ways:
+        console.print(Text(told), width=width)
+        console.print(Text(f"  {command}", style="dim"), soft_wrap=True)
 
 
 def _latencies(result: RunResult, console: Console) -> Table:

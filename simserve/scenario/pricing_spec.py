@@ -29,7 +29,7 @@ class OwnedSpec(FrozenModel):
 
 
 class DailySpec(FrozenModel):
-    """How traffic moves over 24 hours."""
+    """How traffic moves over 24 hours. `daily: {}` is a wave as of a public chat service."""
 
     hourly: tuple[Annotated[float, Field(ge=0)], ...] | None = None
     """24 numbers in proportion to the traffic of each hour. Absent: one wave a day, of the two ratios below."""
@@ -87,7 +87,7 @@ class PricingSpec(FrozenModel):
     spare_replicas: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Replicas that are paid for beside those that serve, for when one fails. Absent: none."""
     daily: DailySpec | None = None
-    """How traffic moves over the day, for `simserve cost`. Absent: a wave as of a public chat service."""
+    """How traffic moves over the day, for `simserve cost`. Absent: the same all day."""
     api_price_fall_per_year: Fall | None = None
     """Share by which the API's price falls in a year; below 0 it rises. Absent: 0.3."""
     gpu_price_fall_per_year: Fall | None = None

@@ -53,6 +53,8 @@ _WAITING, _BLOCKED_BY = -2, -1
 def uncovered(deployment: Deployment) -> str | None:
     """Return the key of a deployment that the reference does not cover; None: it covers all."""
     control, engines = deployment.control, [each.engine for each in deployment.pools] or [deployment.engine]
+    if any(each.releases_late for each in engines):
+        return "engine.async_scheduling"
     if control is None:
         return None
     is_static = any(each.batching == "static" for each in engines)

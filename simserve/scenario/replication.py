@@ -55,6 +55,20 @@ def replicate(
     return specs, simulation
 
 
+def arrived(scenario: Scenario, num_records: int) -> RequestSpecs:
+    """Return the requests of the first replication again, at least as many as its run has records.
+
+    Raises:
+        InputError: The traffic cannot be drawn any more.
+    """
+    with scenario.blaming("workload"):
+        specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
+        if len(specs) < num_records:  # clients that stop by time: they came to more
+            seed, folder = scenario.run.seed, scenario.folder
+            specs = generate(scenario.workload, seed=seed, base_path=folder, num_requests=num_records)
+    return specs
+
+
 def _traffic(scenario: Scenario, replication: int, num_requests: int | None = None) -> RequestSpecs:
     """Return the requests of one replication; a warm-up must leave some of them to measure."""
     seed = scenario.run.seed

@@ -58,7 +58,7 @@ def run(
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
     finishable: Finishable | Literal["find"] | None = "find",
-    reference: bool = False,
+    by_reference: bool = False,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -74,8 +74,8 @@ def run(
         accelerate: Whether the kernel runs compiled (`simserve.sim.acceleration`).
         finishable: What the deployment finishes of this traffic, where a search knows it; ``find``: it is found first;
             None: the queue's trend alone says whether the run keeps up.
-        reference: Whether the run is made by the reference in plain SimPy (`simserve.reference`), step by step. What is
-            said of other limits and of the load ratio comes from further runs, which are the plane's.
+        by_reference: Whether the run is made by the reference in plain SimPy (`simserve.reference`), step by step. What
+            is said of other limits and of the load ratio comes from further runs, which are the plane's.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -96,7 +96,7 @@ def run(
         keep_steps=keep_steps,
         accelerate=accelerate,
         finishable=finishable,
-        reference=reference,
+        by_reference=by_reference,
     )
     first = runs.first
     summary = pool(runs.summaries, runs.samples) if _plans_several(scenario) else runs.summaries[0]
@@ -107,6 +107,7 @@ def run(
         first = replace(first, was_interrupted=True)
     summary["simserve"]["interrupted"] = first.was_interrupted
     summary["simserve"]["replications"] = _replications(scenario, runs)
+    summary["simserve"]["advice"] = None  # What would hold is the planner's to find.
     return RunResult(
         summary=summary,
         scenario=scenario.as_mapping(),
@@ -177,11 +178,11 @@ class _Runs:
     summaries: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
 
-    def add(self, simulation: Simulation) -> None:
+    def add(self, simulation: Simulation, specs: RequestSpecs) -> None:
         """Keep the figures of one more run."""
         facts = self.facts
         measured = measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
-        self.summaries.append(summarize(simulation, facts, measured))
+        self.summaries.append(summarize(simulation, facts, measured, specs))
         if _plans_several(self.scenario):
             self.samples.append(Sample(latency_values(measured), simulation.totals.itl))
 
@@ -195,7 +196,7 @@ def _replicate(
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
     finishable: Finishable | Literal["find"] | None = "find",
-    reference: bool = False,
+    by_reference: bool = False,
 ) -> _Runs:
     """Return every replication that is asked for; with a precision, of runs long enough to have settled.
 
@@ -207,7 +208,7 @@ def _replicate(
     count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
     options: dict[str, Any] = {"keep_steps": keep_steps, "accelerate": accelerate}
     further: dict[str, Any] = {"accelerate": accelerate}
-    if reference:
+    if by_reference:
         options = further = {"serve": _referee(scenario, deployment)}
     shown = _part(progress, 0, count)
     specs, first = replicate(deployment, scenario, 0, progress=shown, **options)
@@ -217,7 +218,7 @@ def _replicate(
         if finishable == "find":
             finishable = None if first.was_interrupted else find_finishable(resolved, deployment, accelerate=accelerate)
         runs.facts = _with_load(facts, specs, finishable)
-        runs.add(first)
+        runs.add(first, specs)
         if shown is not None:
             shown(len(specs), len(specs))
         while _asks_longer(runs):
@@ -228,11 +229,11 @@ def _replicate(
             runs = _Runs(
                 longer, first, specs, _with_load(replace(facts, **_of_run(resolved, first)), specs, finishable)
             )
-            runs.add(first)
+            runs.add(first, specs)
         _add_more(runs, deployment, count, progress, further)
     except KeyboardInterrupt:
         if not runs.summaries:
-            runs.add(runs.first)
+            runs.add(runs.first, runs.specs)
         runs.first = replace(runs.first, was_interrupted=True)
     return runs
 
@@ -263,11 +264,11 @@ def _add_more(
     while not runs.first.was_interrupted and _asks_another(runs, count):
         done = len(runs.summaries)
         shown = _part(progress, done, max(count, done + 1))
-        _, simulation = replicate(deployment, runs.scenario, done, progress=shown, **options)
+        specs, simulation = replicate(deployment, runs.scenario, done, progress=shown, **options)
         if simulation.was_interrupted:
             runs.first = replace(runs.first, was_interrupted=True)
         else:
-            runs.add(simulation)
+            runs.add(simulation, specs)
         if shown is not None:
             shown(len(runs.specs), len(runs.specs))
 
@@ -501,4 +502,4 @@ class Replicator:
         if self._known_facts is None:
             facts = _facts(self._resolved, self._deployment.priced, simulation, specs, explain=True)
             self._known_facts = _with_load(facts, specs, find_finishable(self._resolved, self._deployment))
-        return summarize(simulation, self._known_facts)
+        return summarize(simulation, self._known_facts, specs=specs)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.bottleneck import LimitGain
 from simserve.metrics.kv_room import requests_in_kv
 from simserve.perf.pricing import price
 from simserve.scenario.resolve import ResolvedScenario
@@ -23,6 +24,8 @@ STEPS = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0)
 """Seats that are tried, as multiples of the requests that KV memory holds at once."""
 LEAST_PREEMPTIONS = 0.01
 """Preemptions a completed request from which the question arises."""
+_LARGER = (2, 4, 8)
+"""Times the seats that are looked at."""
 
 
 def seats_curve(resolved: ResolvedScenario, simulation: Simulation, specs: RequestSpecs) -> dict[str, Any] | None:
@@ -55,28 +58,37 @@ def seats_curve(resolved: ResolvedScenario, simulation: Simulation, specs: Reque
     }
 
 
-def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, float]:
-    """Return by which factor throughput would grow with twice the seats, and with twice the token budget.
+def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, LimitGain]:
+    """Return by which factor throughput would grow with more seats, and with a larger token budget.
 
-    From the step times alone: full decode steps of n and of 2 n sequences at the traffic's mean context, full prefill
-    steps of the budget and of twice the budget. KV memory is another limit and not looked at.
+    From the step times alone, for the traffic's mean request on a replica whose queue is never empty: its share of full
+    decode steps at its mean context, plus its prompt's share of full prefill steps. More requests at once than KV
+    memory has room for are not counted on.
     """
     shape, config = resolved.shape, resolved.engine
     if config.kv_allocation == "none" or config.batching == "static":
         return {}
     seats, budget = config.max_num_seqs, config.max_num_batched_tokens * config.pipeline_parallel_size
-    tokens = 2 * seats * shape.tokens_per_decode
-    wider = {"max_num_seqs": 2 * seats, "max_num_batched_tokens": max(budget, tokens)}
+    most = _LARGER[-1]
+    tokens = most * seats * shape.tokens_per_decode
+    wider = {"max_num_seqs": most * seats, "max_num_batched_tokens": max(budget, tokens)}
     engine = shape.engine.model_copy(update=wider)
     times = price(replace(shape, engine=engine), max_tokens_in_table=2 * budget).step_times
-    context = float(specs.prompt_tokens.mean() + specs.output_tokens.mean() / 2)
+    prompt, output = float(specs.prompt_tokens.mean()), float(specs.output_tokens.mean())
+    context = prompt + output / 2
+    room = max(int(resolved.memory.num_kv_blocks * resolved.memory.block_size / context), 1)
 
-    def decode_seconds(sequences: int) -> float:
-        return times.decode_base[sequences] + times.decode_slope[sequences] * sequences * context
+    def seconds(sequences: int, in_a_step: int) -> float:
+        sequences = min(sequences, max(room, seats))
+        decode = times.decode_base[sequences] + times.decode_slope[sequences] * sequences * context
+        return float(output * decode / sequences + prompt * times.token_seconds[in_a_step] / in_a_step)
 
+    own = seconds(seats, budget)
+    by_seats = [own / seconds(factor * seats, budget) for factor in _LARGER]
+    by_budget = own / seconds(seats, 2 * budget)  # A step of whole prompts is as long as they are: more gains no more.
     return {
-        "seats": 2 * decode_seconds(seats) / decode_seconds(2 * seats),
-        "budget": 2 * times.token_seconds[budget] / times.token_seconds[2 * budget],
+        "seats": LimitGain(twice=by_seats[0], most=max(by_seats)),
+        "budget": LimitGain(twice=by_budget, most=by_budget),
     }
 
 

@@ -44,7 +44,7 @@ class _Timed(FrozenModel):
 class _Losing(_Timed):
     in_flight: Literal["lost", "retry"] = "lost"
     """What becomes of the requests on it: `lost` (their clients see an error, and may try again), or `retry`: the
-    router sends them to another replica, where they start over."""
+    router sends them to another replica, where they start over, until a request was lost ten times."""
 
 
 class ReplicaFault(_Losing):

@@ -99,7 +99,7 @@ class Fleet(Lives):
         self._place[index] = NOWHERE
         self._held.discard(index)
         self._arrives_at.pop(index, None)
-        if unit.is_loss_retried:
+        if self._is_tried_again(index, unit):
             self.callers.again(index, now)
             self._route(index, now)
         else:

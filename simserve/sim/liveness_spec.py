@@ -30,7 +30,8 @@ class LivenessSpec(FrozenModel):
     restart: PositiveSeconds = 60.0
     """From the kill to the first request: the engine starts again and loads its weights."""
     in_flight: Literal["lost", "retry"] = "lost"
-    """What becomes of the requests on it: `lost` to their clients, or `retry`: the router tries another replica."""
+    """What becomes of the requests on it: `lost` to their clients, or `retry`: the router tries another replica,
+    until a request was lost ten times."""
 
     @model_validator(mode="after")
     def _check_timeout(self) -> Self:

@@ -10,6 +10,10 @@ from simserve.sim.records import REPLICA_LOST
 from simserve.sim.schedulers import break_off, end_leap
 from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
 
+MOST_LOSSES = 10
+"""Replicas that a request may be lost with and still be tried on another, where a scenario says so. Without a bound a
+fleet whose probe restarts replicas for being busy never comes to an end."""
+
 
 class Lives:
     """The replicas of a fleet, and how each of them comes and goes.
@@ -33,6 +37,7 @@ class Lives:
         self.news: list[Callable[[], None]] = []
         self.news_time = 0.0
         self._awaited: dict[int, list[Callable[[], None]]] = {}
+        self._num_losses: dict[int, int] = {}
 
     def launch(self, pool: Pool, now: float, *, is_ready: bool, place: int | None = None) -> Unit:
         """Add a replica, paid for from ``now``; it takes requests when it is said to be `ready`.
@@ -136,6 +141,13 @@ class Lives:
             if unit.pool.paths is not None:
                 unit.pool.paths.forget(index)
             self._lose_request(index, unit, now)
+
+    def _is_tried_again(self, index: int, unit: Unit) -> bool:
+        """Return whether a request that was lost with its replica goes to another one; it is noted that it was."""
+        if not unit.is_loss_retried:
+            return False
+        self._num_losses[index] = self._num_losses.get(index, 0) + 1
+        return self._num_losses[index] < MOST_LOSSES
 
     @abstractmethod
     def _look_at(self, unit: Unit, time: float) -> None:

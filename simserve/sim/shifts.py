@@ -201,7 +201,7 @@ class Shifts(Lives):
         return np.flatnonzero(at_it) + self._first
 
     def _lose_request(self, index: int, unit: Unit, now: float) -> None:
-        self._cluster.tell(LOSE, index, now, reason=RETRIED if unit.is_loss_retried else unit.loss)
+        self._cluster.tell(LOSE, index, now, reason=RETRIED if self._is_tried_again(index, unit) else unit.loss)
 
     def complete(self, unit: Unit, now: float) -> None:
         """End the step of a replica, or whatever waits for that where none runs."""

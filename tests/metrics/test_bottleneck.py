@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simserve.metrics.bottleneck import LIMITS, PARTS, bottleneck
+from simserve.metrics.bottleneck import LIMITS, PARTS, LimitGain, bottleneck
 
 _PARTS = {"weights": 5.0, "kv": 2.0, "compute": 1.0, "communication": 1.0, "host": 1.0}
 _BLOCKED = {"seats": 0.0, "blocks": 0.0, "budget": 0.0, "step": 0.0}
@@ -95,12 +95,25 @@ def test_a_limit_binds_only_if_raising_it_would_help(reason: str) -> None:
     """Requests wait for it, but twice as much of it would only make the steps twice as long."""
     waits = {"waiting_share": 0.5, "blocked_seconds": {**_BLOCKED, reason: 9.0}}
 
-    helps = binding(**waits, limit_gains={reason: 1.5})
-    gains_nothing = binding(**waits, limit_gains={reason: 1.02})
+    helps = binding(**waits, limit_gains={reason: LimitGain(1.5, 1.5)})
+    gains_nothing = binding(**waits, limit_gains={reason: LimitGain(1.02, 1.02)})
 
     assert helps["binding"] == LIMITS[reason]
     assert gains_nothing["binding"] == PARTS["weights"]
     assert "would gain only 2%" in gains_nothing["explanation"]
+
+
+def test_at_an_overload_a_limit_binds_only_if_more_of_it_would_end_it() -> None:
+    """A gain of a third ends an overload of a fifth, not one of two thirds; what halves throughput always binds."""
+    waits = {"waiting_share": 0.5, "blocked_seconds": {**_BLOCKED, "seats": 9.0}}
+
+    ends = binding(**waits, limit_gains={"seats": LimitGain(1.2, 1.33)}, load_ratio=1.2)
+    lacks = binding(**waits, limit_gains={"seats": LimitGain(1.2, 1.33)}, load_ratio=1.66)
+    halves = binding(**waits, limit_gains={"seats": LimitGain(1.5, 2.5)}, load_ratio=6.0)
+
+    assert ends["binding"] == halves["binding"] == LIMITS["seats"]
+    assert lacks["binding"] == PARTS["weights"]
+    assert "would gain 33% at most, and the load is 1.66 of what can be finished" in lacks["explanation"]
 
 
 def test_static_batching_waits_for_the_running_batch() -> None:

@@ -19,13 +19,13 @@ def test_without_a_named_api_it_is_the_cheapest_with_the_same_weights() -> None:
     result = ss.run(scenario)
     same = [name for name in catalog.names("api") if load_api(name).weights == "llama-3.1-70b"]
 
-    found = background(scenario, result, with_page=True)["api"]
+    found = background(scenario, result, with_page=True)["month"]["api"]
 
     assert len(same) > 1
     assert found["name"] in same
     assert not found["is_named"]
     named = [
-        background(ss.load("chatbot", [*SMALL, f"pricing.api={name}"]), result)["api"]["usd_per_request"]
+        background(ss.load("chatbot", [*SMALL, f"pricing.api={name}"]), result)["month"]["api"]["usd_per_request"]
         for name in same
     ]
     assert found["usd_per_request"] == pytest.approx(min(named))
@@ -36,10 +36,10 @@ def test_a_named_api_is_taken_and_the_page_says_so_of_one_that_is_not() -> None:
     scenario = ss.load("chatbot", [*SMALL, "pricing.api=gpt-4o"])
     result = ss.run(scenario)
 
-    found = background(scenario, result, with_page=True)["api"]
+    found = background(scenario, result, with_page=True)["month"]["api"]
 
     assert (found["name"], found["is_named"]) == ("gpt-4o", True)
-    assert ss.run(ss.load("chatbot", SMALL)).background["api"] is None
+    assert ss.run(ss.load("chatbot", SMALL)).background["month"] is None
 
 
 def test_the_page_tells_a_named_api_from_a_found_one(tmp_path: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simserve.report.plan_tables import advice, left_out, runners_up, sensitivity, single_changes
+from simserve.report.plan_tables import changes, left_out, runners_up, sensitivity, single_changes
 from simserve.report.quantities import UNDEFINED
 
 
@@ -45,7 +45,7 @@ def test_variants_stand_below_the_plan_and_a_lever_is_named_once() -> None:
     dearer = {"usd_per_month": 2500.0, "usd_per_month_more": 1500.0}
     variants = [_variant("quantise", "16-bit weights"), _variant("quantise", "4-bit weights", **dearer)]
 
-    header, rows = advice({"best": _best(), "advice": variants})
+    header, rows = changes({"best": _best(), "changes": variants})
 
     assert header == ("", "instead", "$/month", "p95 TTFT", "p95 TPOT")
     assert rows == [
@@ -59,7 +59,7 @@ def test_a_variant_that_cannot_be_says_why_and_shows_no_figures() -> None:
     """A rule that is broken, or a fleet that does not hold."""
     variants = [_refused("chunk", "whole prompts", "k must be 2"), _refused("batch", "one", "does not hold")]
 
-    _, rows = advice({"best": _best(), "advice": variants})
+    _, rows = changes({"best": _best(), "changes": variants})
 
     assert rows[1:] == [
         ("Chunk prompts", "whole prompts: not possible, k must be 2", UNDEFINED, UNDEFINED, UNDEFINED),
@@ -69,7 +69,7 @@ def test_a_variant_that_cannot_be_says_why_and_shows_no_figures() -> None:
 
 def test_without_an_slo_variants_are_compared_in_dollars_a_token() -> None:
     """Nobody asked for a latency there."""
-    header, rows = advice({"best": _best(attainment=None), "advice": [_variant("quantise", "16-bit weights")]})
+    header, rows = changes({"best": _best(attainment=None), "changes": [_variant("quantise", "16-bit weights")]})
 
     assert header[-1] == "$/M tokens"
     assert [row[-1] for row in rows] == ["$0.500", "$0.700"]
@@ -79,7 +79,7 @@ def test_without_a_price_a_variant_is_told_in_gpus() -> None:
     """Of a GPU that nobody offers."""
     unpriced = _variant("batch", "8", usd_per_month=None, usd_per_month_more=None, num_gpus=12)
 
-    _, rows = advice({"best": _best(usd_per_month=None), "advice": [unpriced]})
+    _, rows = changes({"best": _best(usd_per_month=None), "changes": [unpriced]})
 
     assert [row[2] for row in rows] == [UNDEFINED, "12 GPUs"]
 

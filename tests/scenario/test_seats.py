@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import simserve
+from simserve.scenario.resolve import resolve
+from simserve.scenario.seats import limit_gains
+from simserve.workload.generate import generate
 
 
 def test_throughput_rises_flattens_and_falls_with_the_batch() -> None:
@@ -35,3 +39,34 @@ def test_without_preemption_there_is_no_curve() -> None:
     result = simserve.run(simserve.load("chatbot", ["workload.num_requests=200"]))
 
     assert result.summary["simserve"]["bottleneck"]["seats_curve"] is None
+
+
+def test_seats_do_not_bind_where_more_of_them_change_nothing() -> None:
+    """256, 512 and 1,024 seats miss the SLO alike and a second replica holds it: the GPUs' arithmetic is what binds."""
+    scenario = ["workload.arrivals.rate=16", "slo.tpot=80 ms", "workload.num_requests=3000"]
+
+    def run(change: str) -> dict[str, Any]:
+        return dict(simserve.run(simserve.load("chatbot", [*scenario, change])).summary["simserve"])
+
+    seats = [run(f"deployment.engine.max_num_seqs={number}") for number in (256, 512, 1024)]
+    relieved = run("deployment.replicas=2")
+
+    assert all(each["slo"]["attainment"] < 0.01 for each in seats)
+    assert relieved["slo"]["attainment"] > 0.99
+    assert {each["bottleneck"]["binding"] for each in seats} == {"compute"}
+
+
+def test_seats_bind_where_more_of_them_relieve_the_queue() -> None:
+    """What the step times promise of twice the seats is what a run with them finishes, within a tenth."""
+    scenario = ["workload.arrivals.rate=16", "workload.num_requests=1000"]
+
+    few, twice = (
+        simserve.run(simserve.load("chatbot", [*scenario, f"deployment.engine.max_num_seqs={number}"])).summary
+        for number in (16, 32)
+    )
+
+    assert few["simserve"]["bottleneck"]["binding"] == "max_num_seqs"
+    resolved = resolve(simserve.load("chatbot", [*scenario, "deployment.engine.max_num_seqs=16"]))
+    gain = limit_gains(resolved, generate(resolved.scenario.workload, seed=1))["seats"].twice
+    finished = twice["simserve"]["finishable_throughput"] / few["simserve"]["finishable_throughput"]
+    assert abs(gain / finished - 1) < 0.1

@@ -9,6 +9,7 @@ import numpy as np
 
 from simserve.sim.control import Control
 from simserve.sim.liveness_spec import LivenessSpec
+from simserve.sim.lives import MOST_LOSSES
 from simserve.sim.records import COMPLETED, REPLICA_LOST
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
@@ -70,3 +71,14 @@ def test_a_replica_that_hangs_is_found_and_restarted() -> None:
     assert (run.records.status == COMPLETED).all()
     assert run.records.finish_time.max() < 120.0
     assert 1 in run.records.replica_id[55:].tolist()
+
+
+def test_who_is_lost_ten_times_is_tried_no_more() -> None:
+    """A queue that the probe takes for a dead replica for ever: without a bound such a run has no end."""
+    specs = make_specs([0.0] * 4, 1, [200] * 4)
+
+    run = probed(specs, in_flight="retry")
+
+    assert (run.records.reason == REPLICA_LOST).all()
+    assert len(lost_since(run)) == MOST_LOSSES
+    assert run.end_time < 1000.0

@@ -18,6 +18,7 @@ from simserve.sim.records import REASONS, TIMED_OUT
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
+from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
 from tests.metrics.builders import make_facts
@@ -175,3 +176,17 @@ def test_a_class_that_always_goes_there_knows_no_limit_of_the_replicas() -> None
     assert free.records.status.tolist() == [0, 0]
     assert free.records.replica_id.tolist() == [-1, 0]
     assert [REASONS[reason] for reason in limited.records.reason] == ["prompt_too_long", ""]
+
+
+def test_the_api_s_prompt_cache_knows_what_overflows_and_nothing_else() -> None:
+    """Of six prompts with one beginning of 10 of 12 tokens the API gets four: three of them find it, at a tenth."""
+    specs = make_specs([0.0, 0.1, 0.2, 0.3, 0.4, 0.5], 12, 5)
+    specs = replace(specs, prefixes=system_prompts(np.zeros(6, np.int64), 1, np.full(6, 10), specs.prompt_tokens + 5))
+    run = overflowing(specs)
+    prices = ApiPrices(name="caching", price=TokenPrice(input=1e6, cached_input=1e5, output=0.0))
+    facts = make_facts(overflow=prices, num_gpus=1, gpu_hour_usd=3.0, warmup="none")
+
+    cached, plain = (summarize(run, facts, specs=each)["simserve"]["overflow"] for each in (specs, None))
+
+    assert cached["requests"] == plain["requests"] == 4
+    assert cached["usd_per_hour"] / plain["usd_per_hour"] == pytest.approx((4 * 12 - 3 * 9) / (4 * 12))

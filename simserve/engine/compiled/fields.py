@@ -110,6 +110,7 @@ _REPLICA: dict[str, Kind] = {
             "has_window_pool",
             "is_prefill_first",
             "keeps_windows",
+            "releases_late",
             "swaps",
             "uses_estimate",
         ),
@@ -120,6 +121,9 @@ _REPLICA: dict[str, Kind] = {
             "chunk_requests",
             "chunk_tokens",
             "crossing_heap",
+            "departing",
+            "departing_blocks",
+            "departing_window_blocks",
             "finish_heap",
             "finished",
             "gap_leaps",
@@ -157,7 +161,7 @@ _HOT = (
     *("identity", "config", "times", "cache", "progress", "gap_values", "gap_leaps", "residues", "finish_heap"),
     *("chunk_requests", "chunk_tokens", "leaps", "running", "prefilling", "late_tokens", "stall_leaps", "finished"),
     *("evictions", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
-    *("waiting", "keeps_windows", "block_weight"),
+    *("waiting", "keeps_windows", "block_weight", "releases_late", "departing"),
 )
 _OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})

@@ -11,23 +11,29 @@ import numpy as np
 
 from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.api_cost import ApiPrices
-from simserve.metrics.prompt_caching import request_bills
 from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.daily import day_shape
 from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison
+from simserve.planner.cost.month import (
+    MeanRequest,
+    as_deployed,
+    compared_api,
+    fixed_usd_per_month,
+    mean_rate,
+    mean_request,
+    shape_of_day,
+)
 from simserve.planner.cost.ways import API, ways
 from simserve.planner.cost.words import caveats, ladder
 from simserve.planner.load_curve import LoadCurve
-from simserve.profiles import catalog
-from simserve.profiles.api import PromptCaching, load_api
+from simserve.planner.scaling import steady_rate
+from simserve.profiles.api import load_api
 from simserve.profiles.gpu_prices import offers
 from simserve.scenario.formats import formats_line
 from simserve.scenario.pricing import HOURS_PER_MONTH, grid
-from simserve.scenario.pricing_spec import DailySpec
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.schema import Scenario
-from simserve.sim.records import COMPLETED
 
 FALLBACK_API = "gpt-4o"
 """API compared with where none is named and none is known to serve the same weights."""
@@ -64,18 +70,6 @@ class _Day:
     @property
     def requests_per_month(self) -> float:
         return self.mean_rate * SECONDS_PER_MONTH
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Traffic:
-    """What a mean request of the simulated traffic is."""
-
-    prompt_tokens: float
-    output_tokens: float
-    cached_share: float
-    input_usd: float
-    output_usd: float
-    caching: PromptCaching | None
 
 
 def cost_of_scenario(
@@ -117,45 +111,34 @@ def _priced(
     if resolved.gpu_hour_usd is None:
         with scenario.blaming("pricing"):
             raise ScenarioError("is missing", key="gpu_hour_usd", remedy=resolved.gpu_hour_source)
-    prices, why_api = _api(scenario, api)
+    if isinstance(api, str):
+        load_api(api)  # A wrong name is said before anything is simulated.
     shown = None if progress is None else lambda done: progress(min(done, _EXPECTED_RUNS), _EXPECTED_RUNS)
     curve = LoadCurve(scenario, on_run=shown)
     day = _day(scenario, curve, requests_per_month)
-    traffic = _traffic(curve, prices)
+    prices, why_api = _api(scenario, api, curve)
+    traffic = mean_request(*curve.first(), prices)
     model = _comparison(resolved, day, traffic, prices)
     return _summary(resolved, curve, day, traffic, model, why_api), model
 
 
-def _api(scenario: Scenario, api: str | ApiPrices | None) -> tuple[ApiPrices, str | None]:
+def _api(scenario: Scenario, api: str | ApiPrices | None, curve: LoadCurve) -> tuple[ApiPrices, str | None]:
     """Return the prices compared with, and why these where nobody named them."""
     if isinstance(api, ApiPrices):
         return api, None
     if api is not None:
         return ApiPrices.of(load_api(api)), None
-    if scenario.pricing.api is not None:
-        with scenario.blaming("pricing.api"):
-            return ApiPrices.of(load_api(scenario.pricing.api, scenario.folder)), None
-    overflow = scenario.deployment.overflow
-    if overflow is not None:
-        with scenario.blaming("deployment.overflow.api"):
-            return ApiPrices.of(load_api(overflow.api, scenario.folder)), f"compared with all of it at {overflow.api}"
-    same = [each for each in map(load_api, catalog.names("api")) if each.weights == scenario.model]
-    if not same:
-        return ApiPrices.of(load_api(FALLBACK_API)), f"no API is named: compared with {FALLBACK_API}"
-    cheapest = min(same, key=lambda each: (each.price.input + each.price.output, each.name))
-    why = f"no API is named: compared with {cheapest.name}, the cheapest that serves the same weights"
-    return ApiPrices.of(cheapest), why
+    found = compared_api(scenario, *curve.first())
+    return found or (ApiPrices.of(load_api(FALLBACK_API)), f"no API is named: compared with {FALLBACK_API}")
 
 
 def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None) -> _Day:
     """Return the day: how much arrives by the hour, how many replicas hold it, how busy they are."""
     own = curve.as_it_is()
-    deployed, spec = _most_replicas(scenario), scenario.pricing.daily or DailySpec()
+    deployed, shape = _most_replicas(scenario), shape_of_day(scenario)
     flat = curve.own_load is None
-    with scenario.blaming("pricing.daily"):
-        shape = (1.0,) * 24 if flat else day_shape(spec.hourly, spec.peak_to_mean, spec.peak_to_trough)
-    offered = own.rate if flat or curve.is_closed else own.load
-    mean = offered / (max(shape) if spec.rate_is == "peak" else 1.0)
+    offered = steady_rate(scenario) or own.rate
+    mean = mean_rate(scenario, offered, shape)
     if requests_per_month is not None:
         mean = requests_per_month / SECONDS_PER_MONTH
     # An API that takes what is too much bears any load; the replicas' own share is as it is simulated.
@@ -197,23 +180,7 @@ def _most_replicas(scenario: Scenario) -> int:
     return scenario.deployment.replicas if scaling is None else scaling.max_replicas
 
 
-def _traffic(curve: LoadCurve, api: ApiPrices) -> _Traffic:
-    result, specs = curve.first()
-    records = result.simulation.records
-    rows = np.flatnonzero(records.status == COMPLETED)
-    prompt, output = (column[rows].astype(np.float64) for column in (records.prompt_tokens, records.output_tokens))
-    bills = request_bills(api, records, specs, rows)
-    return _Traffic(
-        prompt_tokens=float(prompt.mean()),
-        output_tokens=float(output.mean()),
-        cached_share=float(bills.cached_tokens.sum() / prompt.sum()),
-        input_usd=float(bills.input_usd.mean()),
-        output_usd=float(bills.output_usd.mean()),
-        caching=bills.caching,
-    )
-
-
-def _comparison(resolved: ResolvedScenario, day: _Day, traffic: _Traffic, api: ApiPrices) -> Comparison:
+def _comparison(resolved: ResolvedScenario, day: _Day, traffic: MeanRequest, api: ApiPrices) -> Comparison:
     pricing, deployment = resolved.scenario.pricing, resolved.scenario.deployment
     gpus = deployment.num_gpus / deployment.replicas
     hour = resolved.gpu_hour_usd or 0.0
@@ -223,7 +190,7 @@ def _comparison(resolved: ResolvedScenario, day: _Day, traffic: _Traffic, api: A
         units=day.units,
         spare_units=pricing.spare_replicas or 0,
         capacity=day.capacity,
-        fixed_usd_per_month=pricing.operations_usd_per_month + (pricing.platform_usd_per_month or 0.0),
+        fixed_usd_per_month=fixed_usd_per_month(resolved.scenario),
         overflow_usd_per_request=day.api_usd_per_month / day.requests_per_month,
         api=api,
         api_usd_per_request=(traffic.input_usd + traffic.output_usd) * api.batch_factor(pricing.batch_share or 0.0),
@@ -243,7 +210,12 @@ def _electricity(resolved: ResolvedScenario, day: _Day) -> float:
 
 
 def _summary(
-    resolved: ResolvedScenario, curve: LoadCurve, day: _Day, traffic: _Traffic, model: Comparison, why_api: str | None
+    resolved: ResolvedScenario,
+    curve: LoadCurve,
+    day: _Day,
+    traffic: MeanRequest,
+    model: Comparison,
+    why_api: str | None,
 ) -> dict[str, Any]:
     pricing, requests = resolved.scenario.pricing, day.requests_per_month
     month, bill = model.self_host_usd(requests), model.api_usd(requests)
@@ -260,7 +232,10 @@ def _summary(
         "cheaper": "self_host" if month < bill else "api",
         "saving_usd_per_month": bill - month,
         "hybrid": cost_model.hybrid(free),
-        "break_even": cost_model.break_even(free),
+        "break_even": {
+            **cost_model.break_even(free),
+            "as_deployed_requests_per_month": as_deployed(model)["requests_per_month"],
+        },
         "left_out": ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD),
         "load_is_clients": curve.is_closed,
         "load_levels": [
@@ -305,15 +280,18 @@ def _summary(
 def _question(resolved: ResolvedScenario, day: _Day) -> str:
     scenario = resolved.scenario
     peak = day.mean_rate * max(day.shape)
+    rates = f"{day.mean_rate:.3g} a second"
+    if max(day.shape) > 1:
+        rates = f"{peak:.3g} a second in the busiest hour, {day.mean_rate:.3g} on average"
     return (
         f"{scenario.name}: {scenario.model} on {scenario.deployment.hardware}, {formats_line(resolved.formats)}; "
         f"{day.requests_per_month / 1e6:.3g} M "
-        f"requests a month, {peak:.3g} a second in the busiest hour, {day.mean_rate:.3g} on average"
+        f"requests a month, {rates}"
     )
 
 
 def _self_host(
-    resolved: ResolvedScenario, day: _Day, traffic: _Traffic, model: Comparison, month: float
+    resolved: ResolvedScenario, day: _Day, traffic: MeanRequest, model: Comparison, month: float
 ) -> dict[str, Any]:
     pricing, requests = resolved.scenario.pricing, day.requests_per_month
     prompt, output = requests * traffic.prompt_tokens, requests * traffic.output_tokens
@@ -349,7 +327,7 @@ def _self_host(
 
 
 def _api_side(
-    day: _Day, traffic: _Traffic, model: Comparison, bill: float, batch_share: float | None
+    day: _Day, traffic: MeanRequest, model: Comparison, bill: float, batch_share: float | None
 ) -> dict[str, Any]:
     api, requests = model.api, day.requests_per_month
     assert api is not None  # _comparison sets it,

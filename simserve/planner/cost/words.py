@@ -96,10 +96,7 @@ def caveats(
     if not is_scaled:
         said.append("this traffic is priced as it is, round the clock: it has no rate that a day could scale")
     elif scenario.pricing.daily is None:
-        said.append(
-            "the day is a wave of a public chat service, its busiest hour 1.7 times the mean and the scenario's rate; "
-            "pricing.daily takes your own"
-        )
+        said.append("traffic arrives round the clock, a month of 720 hours; pricing.daily takes the curve of a day")
     said.append(f"what a replica holds is simulated, on {_FIDELITY.get(fidelity, fidelity)}{_error(expected_error)}")
     return said
 

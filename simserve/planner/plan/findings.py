@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from simserve.planner.overrides import Overrides
-from simserve.planner.plan.advice import Lever
 from simserve.planner.plan.fleet import Fleet
+from simserve.planner.plan.levers import Lever
 from simserve.planner.plan.miss import Miss
 from simserve.planner.plan.single import Single
 from simserve.planner.search.member import Goal, GroupResult, Member
@@ -35,6 +37,7 @@ class Findings:
         confirmations: All confirming runs, those that failed too.
         borne_traffic: Largest traffic it bears, as a multiple of the scenario's.
         fewer: Its run with one replica lost.
+        month: A month of the scenario's traffic on it, and at an API (`simserve.planner.cost.month`).
         sensitivity: Name of what changed, by which share, the fleet that is then needed.
         levers: Lever, overrides, and the fleet that is then needed, or why there is none.
         front_trials: Runs of other fleets.
@@ -58,6 +61,7 @@ class Findings:
     confirmations: list[Trial] = field(default_factory=list)
     borne_traffic: float | None = None
     fewer: Trial | None = None
+    month: Mapping[str, Any] | None = None
     sensitivity: list[tuple[str, float, Trial | str | None]] = field(default_factory=list)
     levers: list[tuple[Lever, Overrides, Trial | str | None]] = field(default_factory=list)
     front_trials: list[Trial] = field(default_factory=list)

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
+from simserve.planner.cost.month import month
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import Trial, try_fleet
+from simserve.planner.search.trial import Trial, deployed, try_fleet
 from simserve.planner.space.makeup import smallest_fleet
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
 CONFIRMING_REPLICATIONS = 3
@@ -153,6 +156,19 @@ def traffic_borne(fleet: Fleet) -> float | None:
 
     first_miss = smallest_integer(fails, 1, steps)
     return MOST_TRAFFIC if first_miss is None else 1 + (first_miss - 1) * TRAFFIC_STEP
+
+
+def month_of(fleet: Fleet) -> dict[str, Any] | None:
+    """Return a month of a fleet's traffic in dollars, with the API beside it, as `simserve run` counts it for its page.
+
+    None where it has no price.
+    """
+    there = deployed(fleet.scenario, {**fleet.overrides, "run.replications": 1, "run.precision": None}, fleet.replicas)
+    resolved = resolve(there)
+    result = run(resolved, explain=False, finishable=None)
+    if result.simulation.was_interrupted:
+        raise KeyboardInterrupt
+    return month(resolved, result)
 
 
 def one_fewer(fleet: Fleet) -> Trial | None:

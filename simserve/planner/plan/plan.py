@@ -13,18 +13,19 @@ from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
 from simserve.planner.overrides import with_overrides
-from simserve.planner.plan.advice import LEVERS, Lever, format_levers, levers_of, option_levers
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import (
     Fleet,
     changes_of,
     confirm,
+    month_of,
     one_fewer,
     resized_or_refused,
     traffic_borne,
     with_room,
 )
 from simserve.planner.plan.front import front_candidates, sized
+from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
 from simserve.planner.plan.miss import Miss, nearest_miss, shown
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
@@ -294,7 +295,12 @@ class _Planning:
         """Fill in headroom, spare, sensitivity, levers and the front; each is a task of its own."""
         found = self.findings
         plain = Fleet(scenario=self.scenario, overrides=fleet.overrides, replicas=fleet.replicas)
-        tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(traffic_borne, (plain,)), (one_fewer, (plain,))]
+        bought = replace(plain, replicas=plain.replicas + self.goal.spare_replicas)
+        tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+            (traffic_borne, (plain,)),
+            (one_fewer, (plain,)),
+            (month_of, (bought,)),
+        ]
         changes = list(changes_of(self.scenario))
         for _, _, changed in changes:
             tasks.append((resized_or_refused, (with_room(plain, changed),)))
@@ -307,8 +313,8 @@ class _Planning:
             tasks.append((sized, (space, overrides, self.goal)))
         tasks.append((single_changes, (self.scenario, spaces[0])))
         *results, (found.own_throughput, found.singles) = self._each(_call, tasks)
-        found.borne_traffic, found.fewer = results[0], results[1]
-        rest = results[2:]
+        found.borne_traffic, found.fewer, found.month = results[:3]
+        rest = results[3:]
         for (name, change, _), trial in zip(changes, rest, strict=False):
             found.sensitivity.append((name, change, trial))
         rest = rest[len(changes) :]

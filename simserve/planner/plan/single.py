@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.overrides import Overrides
-from simserve.planner.plan.advice import Lever, format_levers, levers_of, option_levers
 from simserve.planner.plan.fleet import Fleet
+from simserve.planner.plan.levers import Lever, format_levers, levers_of, option_levers
 from simserve.planner.search.trial import try_fleet
 from simserve.planner.space.space import Space
 from simserve.scenario.schema import Scenario

@@ -53,7 +53,8 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "pareto": pareto(found),
         "nearest_miss": None if found.miss is None else _miss(found, found.miss),
         "sensitivity": list(_sensitivity(found)),
-        "advice": list(_advice(found)),
+        "changes": list(_changes(found)),
+        "month": found.month,
         "single_changes": _singles(found),
         "search": _search(found),
     }
@@ -334,7 +335,7 @@ def _sensitivity(found: Findings) -> Iterator[dict[str, Any]]:
         }
 
 
-def _advice(found: Findings) -> Iterator[dict[str, Any]]:
+def _changes(found: Findings) -> Iterator[dict[str, Any]]:
     """Yield for each lever the fleet it would take, against the plan's."""
     if found.confirmed is None:
         return

@@ -214,7 +214,7 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
         replicas=replicas,
         num_gpus=deployment.num_gpus if scaling is None else replicas * deployment.gpus_per_replica,
         requests=int(inner["requests"]["submitted"]),
-        holds=_holds(scenario, summary),
+        holds=run_holds(scenario, summary),
         attainment=attainment,
         by_metric=dict(inner["slo"]["by_metric"]),
         stability=str(inner["stability"]),
@@ -249,7 +249,8 @@ def mean_gpus(scenario: Scenario, summary: Mapping[str, Any]) -> float:
     return float(summary["simserve"]["replicas"]["gpu_hours"] * SECONDS_PER_HOUR / summary["duration"])
 
 
-def _holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
+def run_holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
+    """Return whether a run meets the SLO, of each class too, and the thresholds, and keeps up with its traffic."""
     inner = summary["simserve"]
     if not summary["completed"] or any(not each["ok"] for each in inner["thresholds"]):
         return False

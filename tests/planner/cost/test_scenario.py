@@ -59,13 +59,14 @@ def plain() -> dict[str, Any]:
     return cost()
 
 
-def test_the_scenario_s_rate_is_that_of_the_busiest_hour(plain: dict[str, Any]) -> None:
-    """Or, where asked for, the mean."""
-    mean = cost("pricing.daily={rate_is: mean}")
+def test_of_a_day_the_scenario_s_rate_is_that_of_the_busiest_hour(plain: dict[str, Any]) -> None:
+    """Or, where asked for, the mean; without a day it is the rate all through."""
+    peak, mean = cost("pricing.daily={}"), cost("pricing.daily={rate_is: mean}")
 
-    assert plain["day"]["peak_rate"] == pytest.approx(2.0)
-    assert plain["day"]["mean_rate"] == pytest.approx(2.0 / PEAK_TO_MEAN)
+    assert peak["day"]["peak_rate"] == pytest.approx(2.0)
+    assert peak["day"]["mean_rate"] == pytest.approx(2.0 / PEAK_TO_MEAN)
     assert mean["day"]["mean_rate"] == pytest.approx(2.0)
+    assert plain["day"]["mean_rate"] == plain["day"]["peak_rate"] == pytest.approx(2.0)
 
 
 def test_the_month_is_gpus_and_people(plain: dict[str, Any]) -> None:
@@ -105,7 +106,7 @@ def test_utilization_is_the_mean_load_over_what_the_fleet_holds(plain: dict[str,
 
 def test_a_volume_beyond_the_fleet_takes_whole_replicas(plain: dict[str, Any]) -> None:
     """As many as the busiest hour needs, and the answer says so."""
-    held = plain["day"]["capacity_rate_per_replica"] / PEAK_TO_MEAN * 720 * 3600
+    held = plain["day"]["capacity_rate_per_replica"] * 720 * 3600
 
     more = cost(requests_per_month=2.5 * held)
 

@@ -268,14 +268,14 @@ def test_an_offline_batch_is_paid_by_the_token() -> None:
     assert best["usd_per_million_tokens"] == pytest.approx(min(trial.usd_per_million_tokens for trial in trials))
 
 
-def test_the_advice_measures_each_lever() -> None:
+def test_changes_of_the_plan_measure_each_lever() -> None:
     """Batching off costs more here; every line says what it would take."""
     summary = planned()
 
-    by_variant = {each["variant"]: each for each in summary["advice"]}
+    by_variant = {each["variant"]: each for each in summary["changes"]}
     single = by_variant["one request at a time"]
     assert single["replicas"] is None or single["usd_per_month_more"] > 0
-    assert {each["lever"] for each in summary["advice"]} >= {"quantise", "quantise_kv", "batch"}
+    assert {each["lever"] for each in summary["changes"]} >= {"quantise", "quantise_kv", "batch"}
 
 
 def test_the_plan_says_that_it_chose_the_kv_format() -> None:

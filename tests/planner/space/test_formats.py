@@ -9,7 +9,7 @@ import pytest
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.export.export import ENGINES, Export, export
-from simserve.planner.plan.advice import format_levers
+from simserve.planner.plan.levers import format_levers
 from simserve.planner.space.formats import searched_formats
 from simserve.planner.space.space import space_on
 from simserve.planner.space.traffic import traffic_of

@@ -207,7 +207,7 @@ def test_bursts_drafts_and_refusals_are_planned_as_enumeration_does() -> None:
     summary = check_best(served(workload={"arrivals": BURSTS, "num_requests": 300}, deployment=drafting), FIXED, 5)
 
     assert set(summary["search"]["options"]) == {"speculate", "admit"}
-    assert {each["lever"] for each in summary["advice"]} >= {"speculate", "admit"}
+    assert {each["lever"] for each in summary["changes"]} >= {"speculate", "admit"}
 
 
 def rising_and_falling(attainment: float) -> Scenario:
@@ -240,7 +240,7 @@ def test_a_load_that_rises_and_falls_is_scaled_where_that_is_cheaper() -> None:
     assert best["deployment"]["autoscaling"] is not None
     assert best["mean_gpus"] < best["num_gpus"]
     assert any("paid for on average" in line for line in best["arithmetic"])
-    fixed = next(each for each in summary["advice"] if each["variant"] == "a fixed fleet")
+    fixed = next(each for each in summary["changes"] if each["variant"] == "a fixed fleet")
     assert fixed["usd_per_month_more"] > 0
 
 
@@ -300,7 +300,7 @@ def test_prefill_and_decode_replicas_are_numbers_of_their_own() -> None:
     summary = check_best(scenario, {**FIXED, "deployment.speculative": [None]}, 6)
 
     assert "1 prefill : 3 decode" in summary["search"]["options"]["pool"]
-    assert any(each["lever"] == "pool" for each in summary["advice"])
+    assert any(each["lever"] == "pool" for each in summary["changes"])
 
 
 def test_a_fleet_holds_with_its_faults_played() -> None:

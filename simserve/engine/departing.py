@@ -1,0 +1,61 @@
+"""Requests that are done and still hold their seat and blocks: asynchronous scheduling, as vLLM has it from 0.14.
+
+Step n + 1 is scheduled while step n runs, before anybody knows who is done in n. Who is done keeps its seat and its
+blocks until then, computes nothing in n + 1, may be preempted to make room (and is answered all the same), and is
+gone when n + 2 is scheduled. Who is preempted has a token on its way, whose block is not in the prefix cache yet.
+"""
+
+from __future__ import annotations
+
+from simserve.engine.kv import release_fixed
+from simserve.engine.prefix_cache import leave_prefix
+from simserve.engine.state import Replica, RequestTable
+
+
+def depart(replica: Replica, index: int, free_blocks: int, free_window_blocks: int) -> None:
+    """Let a finished request hold what its end has freed, until `release_departing`.
+
+    Args:
+        replica: The replica, on which the request's growing blocks count as free already.
+        index: The request.
+        free_blocks: Blocks that were free before.
+        free_window_blocks: Likewise in the pool of layers with a window.
+    """
+    replica.departing.append(index)
+    replica.departing_blocks.append(replica.free_blocks - free_blocks)
+    replica.departing_window_blocks.append(replica.free_window_blocks - free_window_blocks)
+    replica.free_blocks = free_blocks
+    replica.free_window_blocks = free_window_blocks
+
+
+def release_departing(replica: Replica, requests: RequestTable) -> None:
+    """Let all of them go: the next step is scheduled."""
+    for position in range(len(replica.departing)):
+        index = replica.departing[position]
+        computed = requests.prompt_tokens[index] + requests.output_tokens[index] - 1
+        _release(replica, requests, index, position, computed)
+    replica.departing.clear()
+    replica.departing_blocks.clear()
+    replica.departing_window_blocks.clear()
+
+
+def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Let one of them go at once, since its blocks are needed; its last token is not in the cache yet."""
+    position = 0
+    while replica.departing[position] != index:
+        position += 1
+    computed = requests.prompt_tokens[index] + requests.output_tokens[index] - 1
+    _release(replica, requests, index, position, max(computed - 1, requests.prompt_tokens[index]))
+    replica.departing.pop(position)
+    replica.departing_blocks.pop(position)
+    replica.departing_window_blocks.pop(position)
+    requests.num_preemptions[index] += 1
+
+
+def _release(replica: Replica, requests: RequestTable, index: int, position: int, computed: int) -> None:
+    replica.free_blocks += replica.departing_blocks[position]
+    replica.free_window_blocks += replica.departing_window_blocks[position]
+    if not replica.grows:
+        release_fixed(replica, requests, index)
+    if replica.cache is not None:
+        leave_prefix(replica, index, computed)

@@ -1,0 +1,399 @@
+"""The way out of a run that misses what is asked of it: the smallest changes that hold, each simulated.
+
+One change at a time: a knob of the engine, a number format that exists, a replica, a shard or a GPU more, another kind
+of GPU, and the load that the deployment can take as it is. Searching combinations is `simserve plan`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simserve.errors import InputError
+from simserve.metrics.bottleneck import LIMITS
+from simserve.metrics.result import RunResult
+from simserve.planner.overrides import Overrides, value_of, with_overrides
+from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
+from simserve.planner.plan.price import price_of
+from simserve.planner.plan.words import command
+from simserve.planner.search.trial import DOUBT, request_limit, run_holds
+from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
+from simserve.planner.space.makeup import POOLS_KEY, settings
+from simserve.planner.space.space import default_hardware
+from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.scenario.features import lack_of
+from simserve.scenario.finishable import find_finishable, has_load_ratio
+from simserve.scenario.objective import objective
+from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.run import deploy, run
+from simserve.scenario.schema import Scenario
+from simserve.sim.acceleration import Accelerate
+from simserve.workload.arrival_spec import ClosedLoopArrivals
+
+MOST_CHANGES = 3
+"""Changes that are named: the two of the deployment that cost least, and the load, or three of the deployment."""
+BUDGET = 60_000
+"""Requests from which on no further change is tried, unless three runs of the scenario take more."""
+RUNS_WORTH = 3
+"""Runs of the scenario that are always affordable."""
+LOOK_REQUESTS = 2000
+"""Requests of a first look, where the beginning of a run says what the whole does; what holds is run whole."""
+MOST_REPLICAS = 8
+"""Times the replicas up to which more are tried, unless the load alone takes more than half as many."""
+MOST_HARDWARE = 3
+"""Kinds of GPU that are tried."""
+MOST_SIZES = 6
+"""Numbers of replicas, or loads, that are looked at."""
+LEAST_GAIN = 0.005
+"""Attainment that twice the replicas must bring for still more to be tried."""
+LOAD_STEP = 0.05
+"""Share of the scenario's load, or of what can be finished of it, to which the load that can be taken is found."""
+LEAST_LOAD = 0.1
+"""Share of the same below which it is not looked for."""
+FEWEST_SEATS = 8
+FEWEST_BATCHED_TOKENS = 512
+RATE_KEY = "workload.arrivals.rate"
+CLIENTS_KEY = "workload.arrivals.concurrency"
+SEATS_KEY = "deployment.engine.max_num_seqs"
+BUDGET_KEY = "deployment.engine.max_num_batched_tokens"
+
+
+def advise(
+    asked: Scenario | ResolvedScenario,
+    result: RunResult,
+    *,
+    reference: Sequence[str] = (),
+    accelerate: Accelerate = "auto",
+) -> list[dict[str, Any]] | None:
+    """Return the smallest changes that make the SLO and the thresholds hold, the cheapest first and the load last.
+
+    Every change is one run of the scenario's own requests, seed and length (the first, where several replications are
+    asked for): what ``simserve run`` prints for its command. Of changes of one price the one that leaves the
+    deployment most as it is comes first. The work is counted in simulated requests (`BUDGET`), so that it comes to the
+    same on any machine.
+
+    Args:
+        asked: What was run.
+        result: What came of it.
+        reference: What stands after ``simserve run`` to run it, for the commands.
+        accelerate: Whether the kernel runs compiled.
+
+    Returns:
+        ``changes`` (dotted key -> value), ``attainment`` (None without an SLO), ``usd_per_hour`` (None without a
+        price) and ``command`` of each. Empty where everything holds, where nothing is asked, and where no single change
+        that was tried is enough; None where the run, or the search, was interrupted.
+
+    Raises:
+        InputError: A profile is missing by now.
+    """
+    scenario = asked if isinstance(asked, Scenario) else asked.scenario
+    if result.simulation.was_interrupted:
+        return None
+    is_asked = objective(scenario) is not None or bool(scenario.thresholds)
+    if not is_asked or run_holds(scenario, result.summary):
+        return []
+    try:
+        found = _Advising(scenario, result, accelerate).find()
+    except KeyboardInterrupt:
+        return None
+    return [
+        {
+            "changes": dict(each.changes),
+            "attainment": each.attainment,
+            "usd_per_hour": each.usd_per_hour,
+            "command": command(_without(reference, each.changes), each.changes),
+        }
+        for each in found
+    ]
+
+
+def _without(reference: Sequence[str], changes: Overrides) -> tuple[str, ...]:
+    """Return the words of a command without what is set anew."""
+    kept: list[str] = []
+    for word in reference:
+        if kept and kept[-1] == "--set" and word.partition("=")[0] in changes:
+            kept.pop()
+        else:
+            kept.append(word)
+    return tuple(kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """A change, and what a run with it gave.
+
+    Attributes:
+        changes: Dotted key -> value.
+        holds: Whether the run meets what is asked.
+        may_hold: Whether a longer run might: a first look that nearly does.
+        attainment: Share of requests within the SLO; None without one.
+        usd_per_hour: What is paid; None without a price.
+    """
+
+    changes: Overrides
+    holds: bool
+    may_hold: bool
+    attainment: float | None
+    usd_per_hour: float | None
+
+
+@dataclass(slots=True)
+class _Advising:
+    """One search for a way out: what is spent, and what holds."""
+
+    scenario: Scenario
+    result: RunResult
+    accelerate: Accelerate
+    spent: int = 0
+    held: list[_Tried] = field(default_factory=list)
+
+    def find(self) -> list[_Tried]:
+        """Return what holds: what costs nothing is tried first, then replicas, the load, and other or more GPUs."""
+        for changes in (*self._knobs(), *self._formats()):
+            self._try_unless_enough(changes)
+        if not self._has_enough:
+            self._more_replicas()
+        load = self._load()
+        for changes in (*self._hardware(), *self._shards()):
+            self._try_unless_enough(changes)
+        kept = sorted(self.held, key=_dollars)[: MOST_CHANGES - (load is not None)]
+        return [*kept, *([] if load is None else [load])]
+
+    @property
+    def _has_enough(self) -> bool:
+        return len(self.held) >= MOST_CHANGES - 1
+
+    def _try_unless_enough(self, changes: Overrides) -> None:
+        if not self._has_enough:
+            self._try(changes)
+
+    @property
+    def _load_ratio(self) -> float:
+        """Offered over finishable load, of the highest five minutes where rates vary; 0 where it is not known."""
+        inner = self.result.summary["simserve"]
+        return float(inner["peak_load_ratio"] or inner["load_ratio"] or 0.0)
+
+    @property
+    def _budget(self) -> int:
+        return max(BUDGET, RUNS_WORTH * len(self.result.simulation.records))
+
+    def _try(self, changes: Overrides) -> _Tried | None:
+        """Look at a change and, where it may hold, run it whole; None where it cannot be made or afforded."""
+        look = self._look(changes)
+        if look is None or not look.may_hold:
+            return look
+        whole = self._whole(changes, look)
+        if whole is not None and whole.holds:
+            self.held.append(whole)
+        return whole
+
+    def _look(self, changes: Overrides) -> _Tried | None:
+        """Return what the beginning of a run with a change gives, or the whole where no part speaks for it."""
+        there = self._with(changes)
+        if there is None:
+            return None
+        beginning = _beginning(there)
+        return self._run(changes, beginning, is_part=beginning is not there)
+
+    def _whole(self, changes: Overrides, look: _Tried | None = None) -> _Tried | None:
+        """Return what `simserve run` says of the scenario with a change, the load ratio included."""
+        there = self._with(changes)
+        if there is None:
+            return None
+        if look is not None and not has_load_ratio(there) and _beginning(there) is there:
+            return look
+        return self._run(changes, there, knows_load=True)
+
+    def _with(self, changes: Overrides) -> Scenario | None:
+        try:
+            return with_overrides(self.scenario, {**changes, "run.replications": 1, "run.precision": None})
+        except InputError:
+            return None
+
+    def _run(
+        self, changes: Overrides, there: Scenario, *, is_part: bool = False, knows_load: bool = False
+    ) -> _Tried | None:
+        if self.spent >= self._budget:
+            return None
+        try:
+            resolved, finishable = resolve(there), None
+            if knows_load:
+                finishable = find_finishable(resolved, deploy(resolved), accelerate=self.accelerate)
+                self.spent += 0 if finishable is None else finishable.requests
+            found = run(resolved, explain=False, accelerate=self.accelerate, finishable=finishable)
+        except InputError:
+            # It does not fit, or does not go with the rest: no way out.
+            return None
+        if found.simulation.was_interrupted:
+            raise KeyboardInterrupt
+        self.spent += len(found.simulation.records)
+        inner, holds = found.summary["simserve"], run_holds(there, found.summary)
+        attainment, wanted = inner["slo"]["attainment"], objective(there)
+        may_hold = wanted is not None and attainment is not None and attainment >= wanted.attainment - DOUBT
+        return _Tried(
+            changes=changes,
+            holds=holds,
+            may_hold=holds or (is_part and may_hold and inner["stability"] != "overloaded"),
+            attainment=attainment,
+            usd_per_hour=inner["cost"]["usd_per_hour"],
+        )
+
+    def _knobs(self) -> Iterator[Overrides]:
+        """Yield changes of the engine's knobs that what was missed, and what requests waited for, suggest.
+
+        A liveness probe that restarts busy replicas comes first: nothing else helps as long as it does.
+        """
+        timeline = self.result.simulation.timeline
+        if timeline is not None and timeline.num_killed:
+            yield {"deployment.liveness": None}
+        if self.scenario.deployment.pools:
+            return
+        inner = self.result.summary["simserve"]
+        engine, missed = inner["engine_resolved"], self._missed()
+        seats, budget = int(engine["max_num_seqs"]), int(engine["max_num_batched_tokens"])
+        if engine.get("batching") == "static" or engine.get("kv_allocation") == "none":
+            return
+        waits = inner["bottleneck"]["waiting_shares"]
+        if engine.get("enable_chunked_prefill") is False and lack_of(self.scenario, "chunked_prefill") is None:
+            yield {"deployment.engine.enable_chunked_prefill": True}
+        if "tpot" in missed:
+            yield from ({BUDGET_KEY: budget // part} for part in (2, 4) if budget // part >= FEWEST_BATCHED_TOKENS)
+            yield from ({SEATS_KEY: seats // part} for part in (2, 4) if seats // part >= FEWEST_SEATS)
+        if inner["bottleneck"]["binding"] == LIMITS["seats"]:
+            yield from ({SEATS_KEY: seats * factor} for factor in (2, 4))
+        if "ttft" in missed and (waits.get("budget") or 0.0) > 0:
+            yield {BUDGET_KEY: 2 * budget}
+        if engine.get("enable_prefix_caching") is False and _repeats_prefixes(self.scenario):
+            yield {"deployment.engine.enable_prefix_caching": True}
+
+    def _missed(self) -> frozenset[str]:
+        """Return the terms of the SLO that more requests missed than may; all where only a class or threshold fails."""
+        asked, by_metric = objective(self.scenario), self.result.summary["simserve"]["slo"]["by_metric"]
+        if asked is None:
+            return frozenset(by_metric)
+        missed = {name for name, share in by_metric.items() if share is not None and share < asked.attainment}
+        return frozenset(missed or by_metric)
+
+    def _formats(self) -> Iterator[Overrides]:
+        """Yield the number formats that the model can be had in, and that the engine's version has on this GPU."""
+        formats = self.result.summary["simserve"]["formats"]
+        there = {WEIGHTS_KEY: formats["weights"], KV_KEY: formats["kv_cache"]}
+        for lever in format_levers(self.scenario):
+            ((key, value),) = lever.changes
+            is_there = value == there[key] or (value in WIDE_FORMATS and there[key] in WIDE_FORMATS)
+            # ``auto`` is what the checkpoint says, and no change to it makes the cache smaller.
+            if value != "auto" and not is_there:
+                yield {key: value}
+
+    def _more_replicas(self) -> None:
+        """Find the fewest further replicas that hold."""
+        deployment = self.scenario.deployment
+        if deployment.pools:
+            pools = deployment.pools
+            alone = [{f"{POOLS_KEY}.{number}.replicas": each.replicas + 1} for number, each in enumerate(pools)]
+            if any((tried := self._try(changes)) is not None and tried.holds for changes in alone):
+                return
+        there = sum(pool.replicas for pool in deployment.pools) or deployment.replicas
+        there = there if deployment.autoscaling is None else deployment.autoscaling.max_replicas
+        low, count = there, max(there + 1, math.ceil(there * self._load_ratio))
+        most = max(MOST_REPLICAS * there, 2 * count)
+        high, before = None, self.result.summary["simserve"]["slo"]["attainment"] or 0.0
+        for tries in range(MOST_SIZES):
+            tried = self._look(settings(deployment, count))
+            if tried is None:
+                break
+            if tried.may_hold:
+                high = count
+            else:
+                reached = tried.attainment or 0.0
+                # The first number is only what the load takes: latencies may take more.
+                if tries and count >= 2 * low and reached < before + LEAST_GAIN:
+                    break
+                low, before = count, max(before, reached)
+            count = min(2 * low, most) if high is None else (low + high) // 2
+            if count <= low or (high is not None and count >= high):
+                break
+        for more in range(2 if high is not None else 0):
+            whole = self._whole(settings(deployment, (high or 0) + more))
+            if whole is not None and whole.holds:
+                self.held.append(whole)
+                return
+
+    def _shards(self) -> Iterator[Overrides]:
+        """Yield twice the tensor parallel size, where one replica is one kind of GPU."""
+        size = 2 * self.scenario.deployment.tensor_parallel_size
+        if not self.scenario.deployment.pools and size <= MOST_TENSOR_PARALLEL:
+            yield {"deployment.tensor_parallel_size": size}
+
+    def _hardware(self) -> Iterator[Overrides]:
+        """Yield kinds of GPU with more bandwidth and arithmetic that cost less than what holds so far."""
+        deployment = self.scenario.deployment
+        if any(pool.hardware is not None for pool in deployment.pools):
+            return
+        own = load_hardware(deployment.hardware, self.scenario.folder)
+        others = []
+        for name in default_hardware(self.scenario)[1:]:
+            price, other = price_of(self.scenario, name), load_hardware(name)
+            is_faster = other.memory.bandwidth > own.memory.bandwidth and _peak(other) >= _peak(own)
+            if price.usd is not None and is_faster and other.vendor == own.vendor:
+                changes = {"deployment.hardware": name, **price.overrides}
+                others.append((price.usd * deployment.num_gpus, name, changes))
+        least = min((each.usd_per_hour for each in self.held if each.usd_per_hour is not None), default=math.inf)
+        for usd, _, changes in sorted(others, key=lambda each: each[:2])[:MOST_HARDWARE]:
+            if usd < least:
+                yield changes
+
+    def _load(self) -> _Tried | None:
+        """Return the load that the deployment can take as it is, to a twentieth of what it can finish of it."""
+        arrivals = self.scenario.workload.arrivals
+        key = CLIENTS_KEY if isinstance(arrivals, ClosedLoopArrivals) else RATE_KEY
+        own = value_of(self.scenario, key)
+        if not isinstance(own, int | float) or any(each.arrivals for each in self.scenario.workload.classes or ()):
+            return None
+        most, (low, high) = own / max(self._load_ratio, 1.0), (0, round(1 / LOAD_STEP))
+
+        def at(steps: int) -> Overrides:
+            load = most * steps * LOAD_STEP
+            return {key: max(1, math.floor(load)) if key == CLIENTS_KEY else float(f"{load:.3g}")}
+
+        for tries in range(MOST_SIZES):
+            # Just below what it can finish first; latencies may ask for much less.
+            middle = (low + high) // 2 if tries else high - 2
+            if not low < middle < high or middle * LOAD_STEP < LEAST_LOAD:
+                break
+            tried = self._look(at(middle))
+            if tried is None:
+                break
+            low, high = (middle, high) if tried.holds else (low, middle)
+        for steps in range(low, max(low - 3, 0), -1):
+            whole = self._whole(at(steps))
+            if whole is None or whole.holds:
+                return whole
+        return None
+
+
+def _beginning(scenario: Scenario) -> Scenario:
+    """Return a scenario with fewer requests, where the beginning of its run says what the whole does; else itself."""
+    limit = request_limit(scenario, LOOK_REQUESTS)
+    if limit is None:
+        return scenario
+    workload = scenario.workload.model_copy(update={"num_requests": limit, "duration": None})
+    return scenario.model_copy(update={"workload": workload})
+
+
+def _dollars(tried: _Tried) -> float:
+    return math.inf if tried.usd_per_hour is None else tried.usd_per_hour
+
+
+def _peak(hardware: HardwareProfile) -> float:
+    """Return the FLOP/s of a GPU in 16 bit."""
+    return max(hardware.peak_flops(dtype) or 0.0 for dtype in ("bf16", "fp16"))
+
+
+def _repeats_prefixes(scenario: Scenario) -> bool:
+    """Return whether prompts begin alike: conversations, or prefixes that requests share."""
+    workload = scenario.workload
+    return workload.has_sessions or workload.has_shared_prefix or workload.trace is not None

@@ -1,0 +1,206 @@
+"""A month of a scenario's traffic in dollars, 720 hours and an API beside, as `run`, `plan` and `cost` all count it.
+
+The traffic is the scenario's own, round the clock; a curve of the day there is only where the scenario has one. The
+fleet is the deployment as it stands; how it would grow with the volume is `simserve.planner.cost.scenario`'s to find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.api_cost import ApiPrices
+from simserve.metrics.prompt_caching import request_bills
+from simserve.metrics.result import RunResult
+from simserve.planner.cost import model as cost_model
+from simserve.planner.cost.daily import HOURS_PER_DAY, day_shape
+from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison
+from simserve.planner.scaling import steady_rate
+from simserve.profiles import catalog
+from simserve.profiles.api import ApiProfile, PromptCaching, load_api
+from simserve.scenario.pricing import HOURS_PER_MONTH
+from simserve.scenario.replication import arrived
+from simserve.scenario.resolve import ResolvedScenario
+from simserve.scenario.schema import Scenario
+from simserve.sim.records import COMPLETED
+from simserve.workload.arrival_spec import ClosedLoopArrivals
+from simserve.workload.requests import RequestSpecs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanRequest:
+    """What a mean request of a run is, and what an API charges for it.
+
+    Attributes:
+        prompt_tokens: Of its prompt.
+        output_tokens: Of its answer.
+        cached_share: Share of the prompt tokens that the API finds in its cache.
+        input_usd: Dollars of its prompt at list price.
+        output_usd: Dollars of its answer at list price.
+        caching: The offer to cache prompts that was taken; None: none.
+    """
+
+    prompt_tokens: float
+    output_tokens: float
+    cached_share: float
+    input_usd: float
+    output_usd: float
+    caching: PromptCaching | None
+
+    @property
+    def usd(self) -> float:
+        """Dollars of it at list price."""
+        return self.input_usd + self.output_usd
+
+
+def mean_request(result: RunResult, specs: RequestSpecs, api: ApiPrices) -> MeanRequest:
+    """Return the mean of the completed requests of a run, as an API would charge them, its prompt cache included."""
+    records = result.simulation.records
+    rows = np.flatnonzero(records.status == COMPLETED)
+    prompt, output = (column[rows].astype(np.float64) for column in (records.prompt_tokens, records.output_tokens))
+    bills = request_bills(api, records, specs, rows)
+    return MeanRequest(
+        prompt_tokens=float(prompt.mean()),
+        output_tokens=float(output.mean()),
+        cached_share=float(bills.cached_tokens.sum() / prompt.sum()),
+        input_usd=float(bills.input_usd.mean()),
+        output_usd=float(bills.output_usd.mean()),
+        caching=bills.caching,
+    )
+
+
+def compared_api(scenario: Scenario, result: RunResult, specs: RequestSpecs) -> tuple[ApiPrices, str | None] | None:
+    """Return the prices a scenario is compared with, and why these where nobody named them; None where none are known.
+
+    The API that the scenario names, the one that it overflows to, or the cheapest of the catalogue for its requests
+    that serves the same weights.
+
+    Raises:
+        InputError: The API has no profile.
+    """
+    if scenario.pricing.api is not None:
+        with scenario.blaming("pricing.api"):
+            return ApiPrices.of(load_api(scenario.pricing.api, scenario.folder)), None
+    overflow = scenario.deployment.overflow
+    if overflow is not None:
+        with scenario.blaming("deployment.overflow.api"):
+            return ApiPrices.of(load_api(overflow.api, scenario.folder)), f"compared with all of it at {overflow.api}"
+    if any(pool.model is not None for pool in scenario.deployment.pools):
+        return None  # Several models answer: no one API does.
+    same = [ApiPrices.of(each) for each in _serving(scenario.model)]
+    if not same:
+        return None
+    cheapest = min(same, key=lambda each: (mean_request(result, specs, each).usd, each.name))
+    return cheapest, f"no API is named: compared with {cheapest.name}, the cheapest that serves the same weights"
+
+
+def _serving(model: str) -> list[ApiProfile]:
+    """Return the APIs of the catalogue that serve a model's weights; a profile of them takes 3 ms to load."""
+    named = [name for name in catalog.names("api") if model in catalog.find("api", name).read_text(encoding="utf-8")]
+    return [profile for profile in map(load_api, named) if profile.weights == model]
+
+
+def shape_of_day(scenario: Scenario) -> tuple[float, ...]:
+    """Return the traffic of each hour in multiples of the mean: even, unless ``pricing.daily`` says otherwise.
+
+    What has no load that a day could scale (a trace, a batch, a curve of its own) is the same all day.
+
+    Raises:
+        ScenarioError: There is no such day.
+    """
+    spec = scenario.pricing.daily
+    has_load = steady_rate(scenario) is not None or isinstance(scenario.workload.arrivals, ClosedLoopArrivals)
+    if spec is None or not has_load:
+        return (1.0,) * HOURS_PER_DAY
+    with scenario.blaming("pricing.daily"):
+        return day_shape(spec.hourly, spec.peak_to_mean, spec.peak_to_trough)
+
+
+def mean_rate(scenario: Scenario, offered: float, shape: tuple[float, ...]) -> float:
+    """Return the requests/s of a mean hour, where ``offered`` is what the scenario says, or serves, a second."""
+    spec = scenario.pricing.daily
+    is_peak = spec is not None and spec.rate_is == "peak"
+    return offered / max(shape) if is_peak else offered
+
+
+def month(resolved: ResolvedScenario, result: RunResult) -> dict[str, Any] | None:
+    """Return a month of a run's traffic on its deployment and at an API; None without a price or a finished request.
+
+    Args:
+        resolved: What was run.
+        result: What came of it.
+
+    Returns:
+        ``requests_per_month self_host_usd_per_month self_host_usd_per_request``, ``break_even_requests_per_month`` from
+        which the deployment costs less, ``cheaper`` (``self_host`` or ``api``) and ``api`` (``name date is_named
+        usd_per_month usd_per_request``), the last three None where no API is known.
+
+    Raises:
+        InputError: A profile is missing by now.
+    """
+    scenario = resolved.scenario
+    hourly = result.summary["simserve"]["cost"]["usd_per_hour"]
+    if hourly is None or not result.summary["completed"] or not result.summary["request_throughput"]:
+        return None
+    specs = arrived(scenario, len(result.simulation.records))
+    found = compared_api(scenario, result, specs)
+    prices, why = (None, None) if found is None else found
+    model = _as_deployed(resolved, result, hourly, specs, prices)
+    requests = model.requests_per_month or 0.0
+    own = model.self_host_usd(requests)
+    even = as_deployed(model)["requests_per_month"]
+    bill = model.api_usd(requests)
+    return {
+        "requests_per_month": requests,
+        "self_host_usd_per_month": own,
+        "self_host_usd_per_request": own / requests,
+        "break_even_requests_per_month": even,
+        "cheaper": None if prices is None else "self_host" if own < bill else "api",
+        "api": None
+        if prices is None
+        else {
+            "name": prices.name,
+            "date": prices.date,
+            "is_named": why is None,
+            "usd_per_month": bill,
+            "usd_per_request": model.api_usd_per_request,
+        },
+    }
+
+
+def as_deployed(model: Comparison) -> dict[str, Any]:
+    """Return the break-even of a deployment as it stands: no replica less at a small volume, none more at a large."""
+    return cost_model.break_even(replace(model.beside_overflow(), capacity=None))
+
+
+def _as_deployed(
+    resolved: ResolvedScenario, result: RunResult, hourly: float, specs: RequestSpecs, api: ApiPrices | None
+) -> Comparison:
+    scenario, pricing, shape = resolved.scenario, resolved.scenario.pricing, shape_of_day(resolved.scenario)
+    rate = steady_rate(scenario)
+    served = float(result.summary["request_throughput"])
+    requests = mean_rate(scenario, served if rate is None else rate, shape) * SECONDS_PER_MONTH
+    overflow = result.summary["simserve"]["overflow"]["usd_per_hour"] or 0.0
+    units, billed = max(scenario.deployment.replicas, 1), None if api is None else mean_request(result, specs, api)
+    return Comparison(
+        unit_usd_per_month=(hourly - overflow) * HOURS_PER_MONTH / units,
+        gpus_per_unit=scenario.deployment.num_gpus / units,
+        units=units,
+        spare_units=pricing.spare_replicas or 0,
+        fixed_usd_per_month=fixed_usd_per_month(scenario),
+        overflow_usd_per_request=overflow * HOURS_PER_MONTH / (served * SECONDS_PER_MONTH),
+        api=api,
+        api_usd_per_request=None
+        if api is None or billed is None
+        else billed.usd * api.batch_factor(pricing.batch_share or 0.0),
+        tokens_per_request=None if billed is None else billed.prompt_tokens + billed.output_tokens,
+        requests_per_month=requests,
+        shape=shape,
+    )
+
+
+def fixed_usd_per_month(scenario: Scenario) -> float:
+    """Return what people and platform cost a month, as far as the scenario says."""
+    return scenario.pricing.operations_usd_per_month + (scenario.pricing.platform_usd_per_month or 0.0)

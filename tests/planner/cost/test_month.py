@@ -1,0 +1,86 @@
+"""Tests of a month in dollars, which run, plan and cost count alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simserve as ss
+from simserve.planner.cost.month import month
+from simserve.report.html import render_report
+from simserve.report.plan_lines import answer_lines, self_host_lines
+from simserve.scenario.resolve import resolve
+
+SMALL = ["workload.num_requests=600", "workload.arrivals.rate=5"]
+
+
+def month_of(*changes: str, name: str = "chatbot") -> dict[str, Any]:
+    """Return the month of a bundled scenario's run."""
+    scenario = ss.load(name, [*SMALL, *changes])
+    found = month(resolve(scenario), ss.run(scenario))
+    assert found is not None
+    return found
+
+
+def test_the_traffic_of_a_month_is_the_scenario_s_round_the_clock() -> None:
+    """5 requests/s over 720 hours; a curve of the day, whose busiest hour has the rate, only where there is one."""
+    even, daily = month_of(), month_of("pricing.daily={peak_to_mean: 2.0}")
+
+    assert even["requests_per_month"] == pytest.approx(5 * 720 * 3600)
+    assert daily["requests_per_month"] == pytest.approx(even["requests_per_month"] / 2)
+    assert daily["self_host_usd_per_month"] == even["self_host_usd_per_month"]
+
+
+def test_people_and_spare_replicas_are_in_the_month() -> None:
+    """As the scenario states them."""
+    bare = month_of()
+    more = month_of("pricing.operations_hours_per_month=10", "pricing.engineer_usd_per_hour=100")
+    spare = month_of("pricing.spare_replicas=1")
+
+    assert more["self_host_usd_per_month"] == pytest.approx(bare["self_host_usd_per_month"] + 1000)
+    assert spare["self_host_usd_per_month"] == pytest.approx(2 * bare["self_host_usd_per_month"])
+
+
+@pytest.mark.parametrize("name", ["chatbot", "multi-turn"])
+def test_cost_and_run_count_the_same_month(name: str) -> None:
+    """The same requests, dollars, API and break-even, conversations with a cached prompt included."""
+    changes = ["workload.num_requests=600", *(["pricing.api=gpt-4o"] if name == "multi-turn" else [])]
+    scenario = ss.load(name, changes)
+
+    ran, priced = month(resolve(scenario), ss.run(scenario)), ss.cost(scenario).summary
+
+    assert ran is not None
+    assert priced["day"]["requests_per_month"] == pytest.approx(ran["requests_per_month"])
+    assert priced["self_host"]["usd_per_month"] == pytest.approx(ran["self_host_usd_per_month"])
+    assert priced["api"]["name"] == ran["api"]["name"]
+    assert priced["api"]["usd_per_month"] == pytest.approx(ran["api"]["usd_per_month"])
+    even = priced["break_even"]["as_deployed_requests_per_month"]
+    assert even == pytest.approx(ran["break_even_requests_per_month"])
+
+
+@pytest.mark.slow
+def test_run_plan_and_cost_give_one_answer(tmp_path: Path) -> None:
+    """What the plan deploys, run and priced, costs the plan's dollars a month, against the same API, to the cent."""
+    scenario = ss.load("chatbot", SMALL)
+    planned = ss.plan(scenario, hardware=["h100-sxm-80gb"], trials=0).summary
+    there = ss.load("chatbot", [*SMALL, *(f"{key}={value}" for key, value in planned["best"]["overrides"].items())])
+    result, priced = ss.run(there, out=tmp_path), ss.cost(there).summary
+
+    asked, ran = planned["month"], result.background["month"]
+    keys = ("requests_per_month", "self_host_usd_per_month", "break_even_requests_per_month")
+    assert [asked[key] for key in keys] == pytest.approx([ran[key] for key in keys])
+    assert asked["self_host_usd_per_month"] == pytest.approx(planned["best"]["usd_per_month"])
+    assert asked["self_host_usd_per_month"] == pytest.approx(priced["self_host"]["usd_per_month"])
+    assert asked["api"]["usd_per_month"] == pytest.approx(priced["api"]["usd_per_month"])
+    assert asked["api"]["name"] == ran["api"]["name"] == priced["api"]["name"]
+    assert asked["break_even_requests_per_month"] == pytest.approx(
+        priced["break_even"]["as_deployed_requests_per_month"]
+    )
+    assert asked["cheaper"] == ran["cheaper"] == priced["cheaper"]
+    assert asked["api"]["name"] in render_report(result)
+    top, below = (
+        [line for line in lines(planned) if asked["api"]["name"] in line] for lines in (answer_lines, self_host_lines)
+    )
+    assert (len(top), len(below)) == ((1, 0) if asked["cheaper"] == "api" else (0, 1))

@@ -1,0 +1,136 @@
+"""Tests of the way out of a run that misses what is asked."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import simserve
+from simserve.cli.main import main
+from simserve.planner.advice import BUDGET, advise
+from simserve.report.answer import NO_WAY_OUT
+from simserve.report.html import render_report
+from simserve.report.terminal import render_run
+from simserve.scenario.run import run
+
+OVERLOADED = ["workload.arrivals.rate=14", "workload.num_requests=1000"]
+CLIENTS = ["workload.arrivals={process: closed_loop, concurrency: 120}", "workload.num_requests=600"]
+
+
+def advice(changes: list[str], name: str = "chatbot") -> list[dict[str, Any]]:
+    """Return what is advised for a bundled scenario."""
+    found = simserve.run(simserve.load(name, changes), advise=True, reference=[name]).summary["simserve"]["advice"]
+    assert found is not None
+    return [dict(each) for each in found]
+
+
+def test_a_run_that_holds_pays_nothing_and_is_advised_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further run is made where the SLO holds, and none where nothing is asked."""
+    monkeypatch.setattr("simserve.planner.advice.run", lambda *_, **__: pytest.fail("a run was made"))
+
+    assert advice(["workload.num_requests=100"]) == []
+    assert advice(["workload.arrivals.rate=60", "workload.num_requests=100", "slo=null"]) == []
+
+
+def test_nobody_pays_for_advice_who_did_not_ask() -> None:
+    """A run in memory does not look for a way out: null, which an empty list is not."""
+    result = simserve.run(simserve.load("chatbot", OVERLOADED))
+
+    assert result.summary["simserve"]["advice"] is None
+
+
+@pytest.mark.slow
+def test_each_change_does_what_is_said_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command runs as printed, and gives the attainment and the dollars that stand beside it."""
+    words = ["run", "chatbot", *(word for change in CLIENTS for word in ("--set", change))]
+
+    main([*words, "--out", str(tmp_path / "first"), "--json"])
+
+    ways = json.loads(capsys.readouterr().out)["simserve"]["advice"]
+    assert 2 <= len(ways) <= 3
+    for number, way in enumerate(ways):
+        name, *rest = shlex.split(way["command"])
+        assert name == "simserve"
+        assert main([*rest, "--out", str(tmp_path / str(number)), "--json"]) == 0
+        inner = json.loads(capsys.readouterr().out)["simserve"]
+        assert inner["slo"]["attainment"] == way["attainment"] >= 0.95
+        assert inner["cost"]["usd_per_hour"] == way["usd_per_hour"]
+        assert inner["stability"] != "overloaded"
+
+
+def test_terminal_and_page_say_what_would_hold() -> None:
+    """Each change with its command, or that none of those tried is enough; nothing of either where the SLO holds."""
+    out = Console(width=100, record=True, file=StringIO())
+
+    found = simserve.run(simserve.load("chatbot", CLIENTS), advise=True, reference=["chatbot"])
+    hopeless = simserve.run(simserve.load("chatbot", [*CLIENTS, "slo.tpot=1 ms"]), advise=True)
+    holds = simserve.run(simserve.load("chatbot", ["workload.num_requests=100"]), advise=True)
+
+    way = (found.summary["simserve"]["advice"] or ())[0]
+    for result, is_found, is_hopeless in ((found, True, False), (hopeless, False, True), (holds, False, False)):
+        render_run(result, out, None)
+        for text in (out.export_text(), render_report(result)):
+            assert (way["command"] in text) is is_found
+            assert (NO_WAY_OUT in text) is is_hopeless
+
+
+def test_deployments_come_by_their_price_and_the_load_last() -> None:
+    """Two changes of the deployment and what it can take as it is; no command says both what was and what shall be."""
+    reference = ["chatbot", *(word for change in OVERLOADED for word in ("--set", change))]
+
+    found = simserve.run(simserve.load("chatbot", OVERLOADED), advise=True, reference=reference)
+
+    *deployments, load = found.summary["simserve"]["advice"] or ()
+    assert list(load["changes"]) == ["workload.arrivals.rate"]
+    assert load["command"].count("workload.arrivals.rate=") == 1
+    assert all("workload.arrivals.rate" not in each["changes"] for each in deployments)
+    assert [each["usd_per_hour"] for each in deployments] == sorted(each["usd_per_hour"] for each in deployments)
+
+
+def test_a_format_is_advised_where_it_is_enough() -> None:
+    """16-bit weights whose TPOT is too long: a checkpoint of fewer bits costs no dollar more."""
+    ways = advice(["deployment.quantization=none", "workload.arrivals.rate=8", *OVERLOADED[1:]])
+
+    formats = [each for each in ways if list(each["changes"]) == ["deployment.quantization"]]
+    assert formats
+    assert formats[0]["changes"]["deployment.quantization"] != "none"
+
+
+def test_clients_of_a_closed_loop_are_the_load() -> None:
+    """Where clients wait for their answers, fewer of them is the load that can be taken."""
+    ways = advice(CLIENTS)
+
+    assert 1 <= ways[-1]["changes"]["workload.arrivals.concurrency"] < 120
+
+
+def test_a_threshold_alone_is_enough_to_ask() -> None:
+    """Without an SLO a threshold that fails is what must hold."""
+    ways = advice(["slo=null", "thresholds={tpot_ms: ['p(95)<60']}", *CLIENTS])
+
+    assert ways
+    assert all(each["attainment"] is None for each in ways)
+
+
+def test_work_is_counted_in_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No trial begins once the budget is simulated: what it costs does not depend on the machine."""
+    spent: list[int] = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        found = run(*arguments, **options)
+        spent.append(len(found.simulation.records))
+        return found
+
+    monkeypatch.setattr("simserve.planner.advice.run", counted)
+    scenario = simserve.load("chatbot", ["slo.tpot=1 ms", "workload.num_requests=600"])
+    result = run(scenario)
+
+    found = advise(scenario, result)
+
+    assert found == []
+    assert 600 <= sum(spent) <= BUDGET + 600

@@ -1,0 +1,51 @@
+"""``python -m tests.real_engines``: how often the kernel schedules as a real engine does, by class of workload.
+
+Makes an environment with the engine's wheel outside the checkout the first time. No GPU, no model, no weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+
+from tests.real_engines import environment
+from tests.real_engines.compare import RULES, first_difference, schedules_of
+from tests.real_engines.workloads import CLASSES, draw_case
+
+
+def main() -> None:
+    """Compare and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.real_engines", description=__doc__)
+    parser.add_argument("--version", default="0.33.0", choices=sorted(RULES), help="release of vLLM")
+    parser.add_argument("--cases", type=int, default=25, help="workloads of each class")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--classes", default=",".join(CLASSES))
+    parser.add_argument("--differences", action="store_true", help="print the first difference of each case")
+    asked = parser.parse_args()
+    python = environment.make(asked.version)
+    kinds = asked.classes.split(",")
+    print(f"vLLM {asked.version}, {asked.cases} workloads a class: identical schedules")
+    print(f"{'':14}{'synchronous':>14}{'asynchronous':>14}{'preemptions':>14}")
+    totals: Counter[bool] = Counter()
+    for kind in kinds:
+        equal: Counter[bool] = Counter()
+        preemptions = 0
+        for is_async in (False, True):
+            seeds = range(asked.first_seed, asked.first_seed + asked.cases)
+            cases = [draw_case(kind, seed, is_async=is_async) for seed in seeds]
+            for case, schedule in zip(cases, schedules_of(python, cases), strict=True):
+                difference = first_difference(case, schedule, RULES[asked.version])
+                equal[is_async] += difference is None
+                preemptions += sum(row["preemptions"] for row in schedule["requests"])
+                if difference is not None and asked.differences:
+                    print(json.dumps({"kind": kind, "seed": case["seed"], "async": is_async, **difference.as_json()}))
+        shares = "".join(f"{equal[is_async] / asked.cases:>14.0%}" for is_async in (False, True))
+        print(f"{kind:14}{shares}{preemptions:>14}")
+        totals.update(equal)
+    count = asked.cases * len(kinds)
+    print(f"{'all':14}{totals[False] / count:>14.1%}{totals[True] / count:>14.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""The kernel on the workloads of a real scheduler, and where the two schedules differ."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.tables import StepTimes
+from simserve.sim.simulate import Replay, replay
+from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.requests import RequestSpecs
+
+NEAR = 1e-7
+DRIVER = Path(__file__).parent / "vllm_schedule.py"
+RULES: dict[str, dict[str, Any]] = {
+    "0.20.2": {"reserve_full_prompt": True, "releases_late": True},
+    "0.33.0": {"reserve_full_prompt": True, "releases_late": True},
+}
+"""What `EngineConfig` holds of a release beyond what the case says."""
+
+
+def schedules_of(python: Path, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what a real scheduler does with the cases.
+
+    Raises:
+        RuntimeError: It failed; what it printed.
+    """
+    ran = subprocess.run([python, DRIVER], input=json.dumps(cases), capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(ran.stderr[-4000:])
+    # Some libraries print to stdout as they are imported.
+    schedules: list[dict[str, Any]] = json.loads(ran.stdout[ran.stdout.index('{"version"') :])["schedules"]
+    return schedules
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first figure in which two schedules differ; ``request`` is its row."""
+
+    request: int
+    figure: str
+    real: float
+    simulated: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        return asdict(self)
+
+
+def first_difference(
+    case: Mapping[str, Any], schedule: Mapping[str, Any], rules: Mapping[str, Any]
+) -> Difference | None:
+    """Return the earliest difference between a real schedule and the kernel's; None: they are identical.
+
+    Args:
+        case: The workload.
+        schedule: What the real scheduler did with it.
+        rules: Fields of `EngineConfig` that this engine and version has.
+    """
+    simulated = simulate(case, rules).records
+    found: list[tuple[float, Difference]] = []
+    for index, row in enumerate(schedule["requests"]):
+        figures = {
+            "scheduled": float(simulated.scheduled_time[index]),
+            "first_token": float(simulated.first_token_time[index]),
+            "finish": float(simulated.finish_time[index]),
+            "preemptions": float(simulated.num_preemptions[index]),
+            "cached": float(simulated.cached_tokens[index]),
+        }
+        for figure, value in figures.items():
+            real = float(row[figure])
+            if abs(real - value) > NEAR * max(1.0, abs(real)):
+                when = min(real, value) if figure in ("scheduled", "first_token", "finish") else float(row["finish"])
+                found.append((when, Difference(index, figure, real, value)))
+    return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
+    """Serve a case on the kernel."""
+    threshold = case["long_prefill_token_threshold"]
+    budget = case["max_num_batched_tokens"]
+    chunk = min(budget, threshold) if threshold else budget
+    config = EngineConfig(
+        max_num_seqs=case["max_num_seqs"],
+        max_num_batched_tokens=budget,
+        max_chunk_tokens=chunk if case["enable_chunked_prefill"] else budget,
+        max_model_len=case["max_model_len"],
+        enable_chunked_prefill=case["enable_chunked_prefill"],
+        enable_prefix_caching=case["enable_prefix_caching"],
+        scheduling_policy=case["scheduling_policy"],
+        block_size=case["block_size"],
+        # One block is the null block.
+        num_blocks=case["num_gpu_blocks"] - 1,
+        async_scheduling=case["async_scheduling"],
+        **rules,
+    )
+    seats = case["max_num_seqs"]
+    affine = [case["step_seconds"] + case["token_seconds"] * tokens for tokens in range(max(budget, seats) + 1)]
+    times = StepTimes(
+        decode_base=[0.0, *affine[1 : seats + 1]],
+        decode_slope=[0.0] * (seats + 1),
+        token_seconds=affine,
+        token_seconds_beyond=case["token_seconds"],
+        sequence_seconds=[0.0] * (seats + 1),
+        decode_attention_base=[0.0] * (seats + 1),
+        prefill_request_seconds=0.0,
+        prefill_pair_seconds=0.0,
+        prefill_context_seconds=0.0,
+    )
+    return replay(config, times, requests_of(case))
+
+
+def requests_of(case: Mapping[str, Any]) -> RequestSpecs:
+    """Return the requests of a case as the kernel takes them."""
+    requests = case["requests"]
+    output = np.array([request["output"] for request in requests], dtype=np.int64)
+    return RequestSpecs(
+        arrival_time=np.array([request["arrival"] for request in requests]),
+        prompt_tokens=np.array([len(request["prompt"]) for request in requests], dtype=np.int64),
+        output_tokens=output,
+        max_tokens=output.copy(),
+        think_time=np.empty(0),
+        concurrency=None,
+        is_stationary=False,
+        offered_rate=float("nan"),
+        priority=np.array([request.get("priority", 0) for request in requests], dtype=np.int64),
+        prefixes=prefixes_of(case) if case["enable_prefix_caching"] else None,
+    )
+
+
+def prefixes_of(case: Mapping[str, Any]) -> PrefixSegments:
+    """Return which stretches of tokens the requests share, a segment for each run of tokens that stay together."""
+    texts = [
+        [*request["prompt"], *(10_000_000 + 10_000 * index + position for position in range(request["output"]))]
+        for index, request in enumerate(case["requests"])
+    ]
+    # Cut every text where any two part.
+    cuts: list[set[int]] = [{len(text)} for text in texts]
+    for index, text in enumerate(texts):
+        for other in range(index):
+            shared = _common(text, texts[other])
+            if shared:
+                cuts[index].add(shared)
+                cuts[other].add(shared)
+    # A cut of one holds for all that share it.
+    changed = True
+    while changed:
+        changed = False
+        for index, text in enumerate(texts):
+            for other in range(index):
+                shared = _common(text, texts[other])
+                both = {cut for cut in cuts[index] | cuts[other] if cut <= shared}
+                if not both <= cuts[index] or not both <= cuts[other]:
+                    cuts[index] |= both
+                    cuts[other] |= both
+                    changed = True
+    identities: dict[tuple[int, ...], int] = {}
+    offsets, segments, ends = [0], [], []
+    for index, text in enumerate(texts):
+        for cut in sorted(cuts[index]):
+            segments.append(identities.setdefault(tuple(text[:cut]), len(identities)))
+            ends.append(cut)
+        offsets.append(len(segments))
+    return PrefixSegments(
+        offsets=np.array(offsets), segments=np.array(segments, dtype=np.int64), ends=np.array(ends, dtype=np.int64)
+    )
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    """Return how many tokens two texts share from their beginning."""
+    count = 0
+    for left, right in zip(one, other, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count

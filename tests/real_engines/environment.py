@@ -1,0 +1,48 @@
+"""An environment that holds a real engine's scheduler: its wheel without dependencies, and what importing it takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+VARIABLE = "SIMSERVE_REAL_ENGINES"
+"""Folder of the environments; without it a folder in the user's cache."""
+PACKAGES = (
+    *("torch==2.13.0", "numpy", "transformers", "pydantic", "cloudpickle", "msgspec", "regex", "cachetools", "psutil"),
+    *("pyzmq", "blake3", "py-cpuinfo", "cbor2", "urllib3", "aiohttp", "requests", "openai_harmony", "openai", "pillow"),
+    *("pybase64", "uvloop", "prometheus-client", "xgrammar", "fastapi", "partial_json_parser", "llguidance", "einops"),
+)
+"""What the scheduler's modules import."""
+
+
+def folder_of(version: str) -> Path:
+    """Return where the environment of a vLLM release lies, or would."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get(VARIABLE) or cache / "simserve" / "real-engines") / f"vllm-{version}"
+
+
+def python_of(version: str) -> Path | None:
+    """Return the interpreter of an environment that is complete; None: there is none."""
+    folder = folder_of(version)
+    return folder / "bin" / "python" if (folder / ".complete").is_file() else None
+
+
+def make(version: str) -> Path:
+    """Make the environment of a release if there is none, and return its interpreter.
+
+    Raises:
+        subprocess.CalledProcessError: A package is not to be had.
+    """
+    folder = folder_of(version)
+    python = folder / "bin" / "python"
+    if python_of(version) is None:
+        print(f"making {folder}: a wheel of some 300 MB and torch", file=sys.stderr)
+        venv.create(folder, with_pip=True, clear=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*install, *PACKAGES], check=True)
+        subprocess.run([*install, "--no-deps", f"vllm=={version}"], check=True)
+        (folder / ".complete").touch()
+    return python

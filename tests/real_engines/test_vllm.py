@@ -1,0 +1,31 @@
+"""The kernel schedules as vLLM's own scheduler does, where that is installed (``python -m tests.real_engines``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.real_engines import environment
+from tests.real_engines.compare import RULES, first_difference, schedules_of
+from tests.real_engines.workloads import draw_case
+
+IDENTICAL = ("plain", "chunked", "kv_short", "priority")
+"""Classes in which every schedule is meant to be the same."""
+NUM_CASES = 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("version", sorted(RULES))
+def test_schedules_are_those_of_the_release(version: str, is_async: bool) -> None:
+    """First steps, tokens, ends, preemptions: nine of ten workloads to the step, short of KV memory too."""
+    python = environment.python_of(version)
+    if python is None:
+        pytest.skip(f"vLLM {version} is not installed: python -m tests.real_engines --version {version}")
+    cases = [draw_case(kind, 5000 + seed, is_async=is_async) for kind in IDENTICAL for seed in range(NUM_CASES)]
+
+    schedules = schedules_of(python, cases)
+
+    pairs = list(zip(cases, schedules, strict=True))
+    differing = [case for case, schedule in pairs if first_difference(case, schedule, RULES[version]) is not None]
+    assert len(differing) <= 0.1 * len(cases), [(case["kind"], case["seed"]) for case in differing]
+    assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > 100

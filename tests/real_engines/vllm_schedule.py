@@ -1,0 +1,224 @@
+"""Run vLLM's own scheduler over workloads and print what it scheduled. Imports vLLM; knows nothing of simserve.
+
+Runs in an environment of its own (``python -m tests.real_engines`` makes it and says how). Reads JSON from stdin, a
+list of cases as `tests.real_engines.workloads` writes them, and prints a list of schedules: of every request the times
+of its first step, first token and end, its preemptions and the tokens it found in the prefix cache; of every step its
+start, decodes and prompt tokens. No model runs: a step takes ``step_seconds + token_seconds * its tokens``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections import deque
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+import torch
+import vllm
+from vllm.config import CacheConfig, DeviceConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 1,
+    "vocab_size": 1000,
+    "max_position_embeddings": 1048576,
+    "torch_dtype": "float16",
+}
+
+
+def make_scheduler(case, folder):
+    """Return the scheduler of a case."""
+    model = ModelConfig(
+        model=folder, skip_tokenizer_init=True, dtype="float16", seed=0, max_model_len=case["max_model_len"]
+    )
+    settings = {
+        "max_num_seqs": case["max_num_seqs"],
+        "max_num_batched_tokens": case["max_num_batched_tokens"],
+        "max_model_len": case["max_model_len"],
+        "enable_chunked_prefill": case["enable_chunked_prefill"],
+        "long_prefill_token_threshold": case["long_prefill_token_threshold"],
+        "policy": case["scheduling_policy"],
+        "is_encoder_decoder": False,
+        "async_scheduling": case["async_scheduling"],
+    }
+    cache = CacheConfig(
+        block_size=case["block_size"],
+        gpu_memory_utilization=0.9,
+        cache_dtype="auto",
+        enable_prefix_caching=case["enable_prefix_caching"],
+    )
+    config = VllmConfig(
+        scheduler_config=SchedulerConfig(**settings),
+        model_config=model,
+        cache_config=cache,
+        parallel_config=ParallelConfig(),
+        device_config=DeviceConfig(device="cpu"),
+    )
+    # The platform may have changed what was asked for: the case is about the scheduler.
+    for name in ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"):
+        setattr(config.scheduler_config, name, settings[name])
+    if hasattr(config.scheduler_config, "max_num_scheduled_tokens"):
+        config.scheduler_config.max_num_scheduled_tokens = None
+    cache.block_size = case["block_size"]
+    cache.enable_prefix_caching = case["enable_prefix_caching"]
+    cache.num_gpu_blocks = case["num_gpu_blocks"]
+    layer = FullAttentionSpec(block_size=case["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float32)
+    kv = KVCacheConfig(
+        num_blocks=case["num_gpu_blocks"], kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)]
+    )
+    kind = AsyncScheduler if case["async_scheduling"] else Scheduler
+    return kind(
+        vllm_config=config,
+        kv_cache_config=kv,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=case["block_size"],
+        log_stats=False,
+    )
+
+
+class Run:
+    """One case on the scheduler, driven as vLLM's engine core drives it."""
+
+    def __init__(self, case, folder):
+        self.case = case
+        self.scheduler = make_scheduler(case, folder)
+        self.arrivals = deque(enumerate(case["requests"]))
+        self.rows = [
+            {"scheduled": None, "first_token": None, "finish": None, "preemptions": 0, "cached": None}
+            for _ in case["requests"]
+        ]
+        self.steps = []
+        self.generated = [0] * len(self.rows)
+        self.hasher = get_request_block_hasher(case["block_size"], sha256)
+
+    def receive(self, now):
+        """Hand over the requests that have arrived."""
+        while self.arrivals and self.arrivals[0][1]["arrival"] <= now:
+            index, asked = self.arrivals.popleft()
+            request = Request(
+                request_id=str(index),
+                prompt_token_ids=asked["prompt"],
+                sampling_params=SamplingParams(max_tokens=asked["output"], ignore_eos=True),
+                pooling_params=None,
+                arrival_time=asked["arrival"],
+                priority=asked.get("priority", 0),
+                block_hasher=self.hasher,
+            )
+            self.scheduler.add_request(request)
+
+    def schedule(self, now):
+        """Return a planned step, the requests that get a token in it, and its seconds; None where nothing runs."""
+        planned = self.scheduler.schedule()
+        for request in self.scheduler.requests.values():
+            self.rows[int(request.request_id)]["preemptions"] = request.num_preemptions
+        tokens = planned.num_scheduled_tokens
+        if not planned.total_num_scheduled_tokens:
+            return None
+        decodes = prompt_tokens = 0
+        sampling = []
+        for identity, count in tokens.items():
+            request, row = self.scheduler.requests[identity], self.rows[int(identity)]
+            if row["scheduled"] is None:
+                row["scheduled"] = now
+                row["cached"] = request.num_computed_tokens - count
+            placeholders = getattr(request, "num_output_placeholders", 0)
+            if self.case["async_scheduling"]:
+                is_sampling = not request.is_prefill_chunk
+                before = request.num_tokens + placeholders - 1 if is_sampling else request.num_tokens
+            else:
+                is_sampling = request.num_computed_tokens >= request.num_tokens
+                before = request.num_tokens
+            if is_sampling:
+                sampling.append(identity)
+            if is_sampling and count == 1 and before > request.num_prompt_tokens:
+                decodes += 1
+            else:
+                prompt_tokens += count
+        seconds = self.case["step_seconds"] + self.case["token_seconds"] * planned.total_num_scheduled_tokens
+        self.steps.append((now, decodes, prompt_tokens))
+        return planned, sampling, seconds
+
+    def finish(self, planned, sampling, end):
+        """Hand the tokens of a step to the scheduler, and note who has got what at its end."""
+        identities = list(planned.num_scheduled_tokens)
+        tokens = []
+        for identity in identities:
+            index = int(identity)
+            if identity in sampling:
+                tokens.append([10_000_000 + 10_000 * index + self.generated[index]])
+                self.generated[index] += 1
+                row = self.rows[index]
+                if row["first_token"] is None:
+                    row["first_token"] = end
+                if self.generated[index] == self.case["requests"][index]["output"]:
+                    row["finish"] = end
+            else:
+                tokens.append([])
+        output = ModelRunnerOutput(
+            req_ids=identities,
+            req_id_to_index={identity: position for position, identity in enumerate(identities)},
+            sampled_token_ids=tokens,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )
+        self.scheduler.update_from_output(planned, output)
+
+    def run(self):
+        """Serve everything, a step at a time, or a step ahead with asynchronous scheduling."""
+        now = 0.0
+        depth = 2 if self.case["async_scheduling"] else 1
+        running = deque()
+        free_at = 0.0
+        while self.arrivals or self.scheduler.requests:
+            self.receive(now)
+            step = self.schedule(max(now, free_at)) if self.scheduler.has_requests() else None
+            if step is not None:
+                planned, sampling, seconds = step
+                free_at = max(now, free_at) + seconds
+                running.append((planned, sampling, free_at))
+                if len(running) < depth:
+                    continue
+            if running:
+                planned, sampling, now = running.popleft()
+                self.finish(planned, sampling, now)
+            elif self.arrivals:
+                now = max(now, self.arrivals[0][1]["arrival"])
+            elif self.scheduler.requests:
+                raise RuntimeError(f"stuck at {now} s")
+        return {"requests": self.rows, "steps": self.steps}
+
+
+def main():
+    """Serve the cases of stdin."""
+    cases = json.load(sys.stdin)
+    init_none_hash(sha256)
+    schedules = []
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(MODEL))
+        for case in cases:
+            schedules.append(Run(case, folder).run())
+    json.dump({"version": vllm.__version__, "schedules": schedules}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

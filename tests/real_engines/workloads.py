@@ -1,0 +1,93 @@
+"""Random workloads for a scheduler: small engines under which every rule comes into play. Knows no engine."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+CLASSES = ("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "forks", "threshold")
+UNIT = math.sqrt(2.0) / 997.0
+
+
+def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
+    """Return one case: an engine, the seconds of its steps, and requests with their tokens.
+
+    Args:
+        kind: One of `CLASSES`.
+        seed: Of the draw.
+        is_async: Whether steps are scheduled while the ones before them run.
+    """
+    rng = np.random.default_rng([CLASSES.index(kind), seed])
+    block_size = int(rng.choice([4, 8, 16]))
+    num_requests = int(rng.integers(20, 60))
+    max_num_seqs = int(rng.integers(2, 12))
+    longest_prompt = int(rng.integers(8, 160))
+    longest_output = int(rng.integers(2, 60))
+    prompts = rng.integers(1, longest_prompt + 1, num_requests)
+    outputs = rng.integers(1, longest_output + 1, num_requests)
+    max_model_len = longest_prompt + longest_output + 8
+    budget = max(int(rng.integers(16, 400)), max_num_seqs)
+    is_chunked = kind != "plain" or bool(rng.integers(2))
+    if not is_chunked:
+        budget = max(budget, max_model_len)
+    elif kind == "chunked":
+        budget = max(max_num_seqs, int(rng.integers(8, 64)))
+    blocks_of_one = math.ceil(max_model_len / block_size) + 1
+    num_blocks = blocks_of_one * max_num_seqs * 2
+    if kind in ("kv_short", "prefix_short", "priority") or (kind in ("conversations", "forks") and rng.integers(2)):
+        num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
+    tokens = _tokens(kind, rng, prompts, outputs)
+    step_seconds = 0.01
+    mean_step = step_seconds + 1e-4 * float(prompts.mean())
+    per_request = float(outputs.mean()) * mean_step / max_num_seqs
+    gaps = rng.exponential(per_request / rng.uniform(0.4, 1.6), num_requests)
+    if kind == "conversations":
+        # A turn follows when the one before it has been answered.
+        gaps += 2.0 * float(outputs.max()) * mean_step
+    arrivals = np.cumsum(gaps) + UNIT
+    requests = [
+        {"arrival": float(arrival), "prompt": own, "output": int(output)}
+        for arrival, own, output in zip(arrivals, tokens, outputs, strict=True)
+    ]
+    if kind == "priority":
+        for request in requests:
+            request["priority"] = int(rng.integers(0, 3))
+    longest = max(len(request["prompt"]) + request["output"] for request in requests) + 8
+    return {
+        "kind": kind,
+        "seed": seed,
+        "async_scheduling": is_async,
+        "scheduling_policy": "priority" if kind == "priority" else "fcfs",
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max(budget, longest if not is_chunked else 0),
+        "max_model_len": max(max_model_len, longest),
+        "enable_chunked_prefill": is_chunked,
+        "long_prefill_token_threshold": int(rng.integers(8, 64)) if kind == "threshold" else 0,
+        "block_size": block_size,
+        "num_gpu_blocks": max(num_blocks, math.ceil(longest / block_size) + 2),
+        "enable_prefix_caching": kind in ("prefix", "prefix_short", "conversations", "forks"),
+        "step_seconds": step_seconds + UNIT * float(rng.random()),
+        "token_seconds": 1e-4,
+        "requests": requests,
+    }
+
+
+def _tokens(kind: str, rng: np.random.Generator, prompts: Any, outputs: Any) -> list[list[int]]:
+    """Return the tokens of every prompt: all different, beginning alike, or with the earlier turns before them."""
+    own = [[1_000 * (index + 1) + position for position in range(prompt)] for index, prompt in enumerate(prompts)]
+    if kind in ("prefix", "prefix_short"):
+        beginnings = [
+            [-1 - 1_000 * group - position for position in range(int(rng.integers(4, 120)))] for group in range(4)
+        ]
+        return [[*beginnings[int(rng.integers(4))], *tokens] for tokens in own]
+    if kind in ("conversations", "forks"):
+        num_sessions = max(2, len(own) // 5)
+        histories: list[list[int]] = [[] for _ in range(num_sessions)]
+        for index, tokens in enumerate(own):
+            history = histories[index % num_sessions]
+            own[index] = [*history, *tokens]
+            answer = [10_000_000 + 10_000 * index + position for position in range(outputs[index])]
+            histories[index % num_sessions] = [*own[index], *answer]
+    return own
