@@ -74,7 +74,6 @@ class DeploymentQuery(FrozenModel):
 class SimulatorQuery(DeploymentQuery):
     """A deployment under traffic, with a switch for every optimisation."""
 
-    quantization: Quantization = "int8"
     rate: Annotated[float, Field(gt=0, le=2000)] = 10.0
     """Requests that arrive a second, at random (Poisson)."""
     prompt_tokens: Annotated[int, Field(ge=1, le=100_000)] = 500

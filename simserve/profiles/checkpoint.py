@@ -46,6 +46,9 @@ shared experts, routed experts. Embeddings, LM head, norms and routers stay 16-b
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
+Fp8Scales = Literal["tensor", "channel", "block"]
+
+
 class OtherFormat(FrozenModel):
     """Parts of a checkpoint, or layers of them, that are stored in another format than its name says."""
 
@@ -69,8 +72,8 @@ class Checkpoint(FrozenModel):
     modelopt, gptq, awq, mxfp4 ...; null for what was not quantised."""
     other_formats: tuple[OtherFormat, ...] = ()
     """What is stored in another format; later entries win."""
-    fp8_scales: Literal["tensor", "block"] = "tensor"
-    """Scales of FP8 weights: one a tensor or channel, or one for 128 x 128 weights."""
+    fp8_scales: Fp8Scales = "tensor"
+    """Scales of FP8 weights: one a tensor, one a channel (row of weights), or one for 128 x 128 weights."""
     group_size: PositiveInt | None = None
     """Weights that share a scale in an integer format; null: as is usual in the format."""
     kv_cache: Literal["fp8"] | None = None

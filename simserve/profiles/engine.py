@@ -36,6 +36,7 @@ from simserve.profiles.engine_profile import (
     EngineProfile,
     EngineVersion,
     KernelTraits,
+    LoadedMethod,
     MemoryRule,
     NewTokenRatio,
     Tiered,
@@ -179,6 +180,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """What brings the kernels for the GPU's maker, "" where they are the engine's own."""
     supported_quantizations: tuple[WeightFormatName, ...]
     """Weight formats the version can run on this GPU."""
+    loaded_methods: tuple[LoadedMethod, ...]
+    """Ways of quantisation whose checkpoints it loads; empty: any, of the formats that it runs."""
     quantises_on_load: tuple[WeightFormatName, ...]
     """Weight formats it makes of 16-bit weights while it loads them."""
     quantises_before_loading: tuple[WeightFormatName, ...]

@@ -16,7 +16,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, nearest
 from simserve.profiles import catalog
-from simserve.profiles.checkpoint import WeightFormatName
+from simserve.profiles.checkpoint import Checkpoint, Fp8Scales, WeightFormatName
 from simserve.profiles.engine_blocks import complete_versions
 from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve, WindowedKV
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
@@ -319,9 +319,28 @@ class Kernels(KernelTraits):
     """Where scale and formats come from."""
 
 
+class LoadedMethod(FrozenModel):
+    """A way of quantisation whose checkpoints an engine loads."""
+
+    method: str
+    """As checkpoints name it (``quant_method``): fp8, modelopt, mxfp4 ..."""
+    formats: tuple[WeightFormatName, ...] = ()
+    """Formats that it may have made; empty: all."""
+    fp8_scales: tuple[Fp8Scales, ...] = ()
+    """Scales that its FP8 weights may have; empty: all."""
+
+    def covers(self, checkpoint: Checkpoint) -> bool:
+        """Return whether a checkpoint is one of these."""
+        is_format = not self.formats or checkpoint.format in self.formats
+        has_scales = not self.fp8_scales or checkpoint.fp8_scales in self.fp8_scales
+        return checkpoint.method == self.method and is_format and has_scales
+
+
 class Checkpoints(FrozenModel):
     """What the engine makes of a checkpoint besides reading it."""
 
+    loaded_methods: tuple[LoadedMethod, ...] = ()
+    """Ways of quantisation whose checkpoints it loads; empty: any, of the formats that it runs."""
     quantises_on_load: tuple[WeightFormatName, ...] = ()
     """Formats that it makes of 16-bit weights while it loads them."""
     quantises_before_loading: tuple[WeightFormatName, ...] = ()

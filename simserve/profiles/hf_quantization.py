@@ -15,7 +15,7 @@ from typing import Any
 
 from simserve.errors import ProfileError
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.checkpoint import PARTS, WIDE_FORMATS, Checkpoint, OtherFormat, Part, WeightFormatName
+from simserve.profiles.checkpoint import PARTS, WIDE_FORMATS, Checkpoint, Fp8Scales, OtherFormat, Part, WeightFormatName
 
 _BLOCKS = ("quantization_config", "compression_config", "hf_quant_config.json")
 _ALGORITHMS: Mapping[str, WeightFormatName] = {
@@ -173,13 +173,12 @@ def read_checkpoint(
     if model.num_mtp_layers:
         mtp = _mtp_format(rule, model, homes)
         others += [] if mtp == main else [OtherFormat(parts=("mtp",), format=mtp)]
-    has_blocks = bool(block.get("weight_block_size")) or _algorithm(block) in _BLOCK_SCALED or _has_block_groups(block)
     return Checkpoint(
         format=main,
         repository=repository,
         method=_method(block),
         other_formats=tuple(others),
-        fp8_scales="block" if has_blocks else "tensor",
+        fp8_scales=_fp8_scales(block),
         group_size=group_size if "int" in main else None,
         kv_cache="fp8" if _has_narrow_kv(block, beside) else None,
         source=f"{key} of {model.source}",
@@ -316,9 +315,13 @@ def _group(group: Mapping[str, Any], file: object, key: str) -> tuple[Sequence[s
     return targets, formats[kind, bits], size
 
 
-def _has_block_groups(block: Mapping[str, Any]) -> bool:
-    weights = (each.get("weights") for each in (block.get("config_groups") or {}).values())
-    return any(isinstance(each, Mapping) and each.get("strategy") == "block" for each in weights)
+def _fp8_scales(block: Mapping[str, Any]) -> Fp8Scales:
+    """Return what an FP8 scale is for, as a quantisation block says it: a tensor where it says nothing."""
+    groups = (each.get("weights") for each in (block.get("config_groups") or {}).values())
+    strategies = {each.get("strategy") for each in groups if isinstance(each, Mapping)}
+    if block.get("weight_block_size") or _algorithm(block) in _BLOCK_SCALED or "block" in strategies:
+        return "block"
+    return "channel" if "channel" in strategies else "tensor"
 
 
 def _has_narrow_kv(block: Mapping[str, Any], beside: Mapping[str, Any] | None) -> bool:

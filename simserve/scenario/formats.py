@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from simserve.errors import InputError, ScenarioError
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles import catalog
-from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
+from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.hardware import HardwareProfile
@@ -94,10 +94,11 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
     """
     model, engine = shape.model, shape.engine
     if weights != "auto":
-        chosen = replace(shape, quantization=weights)
+        chosen = replace(shape, model=as_loaded(model, engine), quantization=weights)
         return replace(chosen, kv_cache_dtype=_kv_cache(chosen, kv_cache))
-    stored = replace(shape, quantization=model.stored.format)
+    stored = replace(shape, model=as_loaded(model, engine), quantization=model.stored.format)
     try:
+        _check_loads(engine, model.stored)
         kept = _kv_cache(stored, kv_cache)
     except InputError as failure:
         where = f" in {model.stored.repository}" if model.stored.repository else ""
@@ -105,6 +106,34 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
         remedy = _remedy(model, engine, shape.hardware)
         raise ScenarioError(rule, key="quantization", value="auto", remedy=remedy) from None
     return replace(stored, kv_cache_dtype=kept)
+
+
+def _check_loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> None:
+    """Do nothing where an engine loads checkpoints that were made in the way of this one.
+
+    Raises:
+        ScenarioError: It does not.
+    """
+    if not loads(engine, checkpoint):
+        scales = f", one scale a {checkpoint.fp8_scales}" if checkpoint.format == "fp8" else ""
+        made = f"{checkpoint.format} by {checkpoint.method}{scales}"
+        raise ScenarioError(f"{engine.name} {engine.version} does not load ({made})")
+
+
+def loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> bool:
+    """Return whether an engine loads checkpoints made in the way of this one; its format is another question."""
+    if checkpoint.method is None or not engine.loaded_methods:
+        return True
+    return any(each.covers(checkpoint) for each in engine.loaded_methods)
+
+
+def as_loaded(model: ModelProfile, engine: ResolvedEngine) -> ModelProfile:
+    """Return a model without the checkpoints that an engine does not load, but the one that its name stands for."""
+    loaded = tuple(each for each in model.checkpoints if loads(engine, each))
+    if len(loaded) == len(model.checkpoints):
+        return model
+    last = () if model.stored in loaded else (model.stored,)
+    return model.model_copy(update={"checkpoints": (*loaded, *last)})
 
 
 def kv_of_auto(shape: ReplicaShape) -> str:
@@ -170,9 +199,10 @@ def formats_available(
     Those of its public checkpoints and, where it is stored in 16 bit, those that the engine makes of that; of them what
     the engine runs and the GPU has arithmetic for. What is stored in fewer bits is not rounded a second time.
     """
-    stored = model.stored
-    found = {stored.format: AvailableFormat(format=stored.format, how="stored", repository=stored.repository)}
-    for checkpoint in model.checkpoints[1:]:
+    stored, found = model.stored, dict[WeightFormatName, AvailableFormat]()
+    if loads(engine, stored):
+        found[stored.format] = AvailableFormat(format=stored.format, how="stored", repository=stored.repository)
+    for checkpoint in (each for each in model.checkpoints[1:] if loads(engine, each)):
         public = AvailableFormat(format=checkpoint.format, how="checkpoint", repository=checkpoint.repository)
         found.setdefault(checkpoint.format, public)
     if stored.is_wide:

@@ -288,14 +288,14 @@ def test_the_questions_describe_themselves(client: TestClient) -> None:
 
 
 def test_the_catalogue_has_defaults_that_are_in_it(client: TestClient) -> None:
-    """And the defaults of the text: 4 GPUs, 10 requests/s, a batch of 32, INT8."""
+    """4 GPUs, 10 requests/s, a batch of 32, weights as they are stored."""
     found = client.get("/api/catalogue").json()
     fields = found["fields"]["simulator"]
 
     names = {each["name"] for each in found["models"]}
     assert {query["model"]["default"] for query in found["fields"].values() if "model" in query} <= names
     asked = {name: fields[name]["default"] for name in ("gpus", "rate", "max_num_seqs", "quantization")}
-    assert asked == {"gpus": 4, "rate": 10.0, "max_num_seqs": 32, "quantization": "int8"}
+    assert asked == {"gpus": 4, "rate": 10.0, "max_num_seqs": 32, "quantization": "auto"}
     assert all(field["about"] for name, field in fields.items())
 
 

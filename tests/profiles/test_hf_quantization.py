@@ -92,7 +92,8 @@ def test_a_method_says_the_format(block: dict[str, Any], expected: tuple[str, st
 @pytest.mark.parametrize(
     ("weights", "inputs", "expected"),
     [
-        ({"num_bits": 8, "type": "float", "strategy": "channel"}, {"num_bits": 8}, ("fp8", "tensor", None)),
+        ({"num_bits": 8, "type": "float", "strategy": "channel"}, {"num_bits": 8}, ("fp8", "channel", None)),
+        ({"num_bits": 8, "type": "float", "strategy": "tensor"}, {"num_bits": 8}, ("fp8", "tensor", None)),
         ({"num_bits": 8, "type": "float", "strategy": "block"}, {"num_bits": 8}, ("fp8", "block", None)),
         (BITS4, {"num_bits": 4}, ("nvfp4", "tensor", None)),
         ({**BITS4, "group_size": 32}, None, ("mxfp4", "tensor", None)),

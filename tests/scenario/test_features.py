@@ -44,6 +44,13 @@ def on(version: str, *overrides: str) -> list[str]:
             on("0.6.0", "deployment.engine.scheduling_policy=priority"),
             "scheduling_policy: 'priority' .* 0.6.3 and newer",
         ),
+        *(
+            (
+                [f"deployment.engine={{name: {engine}, scheduling_policy: priority}}"],
+                f"scheduling_policy: 'priority' does not run: {engine} .* has no queue by priority .no version has",
+            )
+            for engine in ("tensorrt-llm", "tgi", "llama.cpp")
+        ),
         (on("0.12", "deployment.kv_cache_dtype=int8"), "kv_cache_dtype: 'int8' .* vllm 0.12 has no INT8 KV cache"),
         (on("0.2.7", "deployment.engine.enable_prefix_caching=true"), "vllm 0.2.7 has no prefix caching"),
         (on("0.2.7", "deployment.engine.enable_chunked_prefill=true"), "vllm 0.2.7 has no chunked prefill"),

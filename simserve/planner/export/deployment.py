@@ -18,7 +18,7 @@ from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.fit import check_fit
-from simserve.scenario.formats import kv_of_auto
+from simserve.scenario.formats import kv_of_auto, loads
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import SpeculativeSpec
@@ -206,6 +206,15 @@ class Deployment:
         """The model's public checkpoint that is loaded: of the simulated format, else the one its name stands for."""
         return public_checkpoint(self.model, self.quantization)
 
+    def check_loads(self) -> None:
+        """Insist that the engine loads the model's own checkpoint, where the user names none.
+
+        Raises:
+            ScenarioError: It was made in a way that the engine does not know.
+        """
+        if not loads(self.engine, self.loaded):
+            self.needs_checkpoint(f"{self.label} loads no {self.loaded.method} checkpoint of that kind")
+
     @property
     def is_made_on_load(self) -> bool:
         """Whether the engine makes the simulated format of the checkpoint that is loaded."""
@@ -263,7 +272,7 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
     if replicas > 1:
         policy = scenario.deployment.routing.policy
         notes.append(f"one of {replicas} replicas: start it {replicas} times behind a {policy} router")
-    return Deployment(
+    deployment = Deployment(
         resolved=resolved,
         version=version,
         needed=needed,
@@ -274,6 +283,8 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         notes=notes,
         unsaid=_rare_keys(scenario),
     )
+    deployment.check_loads()
+    return deployment
 
 
 def public_checkpoint(model: ModelProfile, quantization: str) -> Checkpoint:
@@ -354,9 +365,9 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
         if value is not None:
             rest = asked.model_copy(update={key: None})
             _refuse_other(key, value, getattr(_engine_with(resolved, rest), key), label)
-    if engine.name != "vllm":
-        _refuse_other("scheduling_policy", engine.scheduling_policy, "fcfs", label)
-        _refuse_other("preemption_mode", engine.preemption_mode, "recompute", label)
+    if engine.scheduling_policy == "shortest_first":
+        rule = f"cannot be exported: {label} has no such queue order"
+        raise ScenarioError(rule, key="deployment.engine.scheduling_policy", value="shortest_first", remedy="use fcfs")
     if scenario.deployment.attention != "flash":
         rule = f"cannot be exported: {label} computes attention with fused kernels"
         raise ScenarioError(

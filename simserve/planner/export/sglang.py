@@ -19,6 +19,7 @@ _NUMBERS = {
 }
 _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
 """Formats that SGLang makes while it loads, through torchao."""
+_QUEUE_KEY = "deployment.engine.scheduling_policy"
 _NOT_CHUNKED = -1
 _DRAFTERS = {"eagle": "EAGLE", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
 """Who drafts -> what `--speculative-algorithm` calls it."""
@@ -138,7 +139,20 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
     is_other_default = version_key(deployment.version) < _FCFS_SINCE
     if is_other_default or deployment.is_explicit or deployment.scenario.deployment.engine.scheduling_policy:
-        words += flags.render("--schedule-policy", engine.scheduling_policy, key="deployment.engine.scheduling_policy")
+        words += flags.render("--schedule-policy", "fcfs", key=_QUEUE_KEY)
+    return words + _priorities(deployment, flags)
+
+
+def _priorities(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return the switches of a queue by priority, which SGLang lays over first come, first served."""
+    if deployment.engine.scheduling_policy != "priority":
+        return []
+    words = flags.render("--enable-priority-scheduling", True, key=_QUEUE_KEY)
+    words += flags.render("--schedule-low-priority-values-first", True, key=_QUEUE_KEY)
+    if not deployment.engine.priority_preemption:
+        if flags.has("--disable-priority-preemption"):
+            return words + flags.render("--disable-priority-preemption", True, key=_QUEUE_KEY)
+        deployment.note(f"{deployment.label} puts running requests back for those of a much better priority")
     return words
 
 

@@ -138,9 +138,6 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
         if key in deployment.says and not is_absent_and_off:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
     asked = deployment.scenario.deployment.engine
-    if deployment.engine.scheduling_policy == "shortest_first":
-        rule = f"cannot be exported: {deployment.label} has no such queue order"
-        raise ScenarioError(rule, key="deployment.engine.scheduling_policy", value="shortest_first", remedy="use fcfs")
     if flags.has("--scheduling-policy") and (deployment.is_explicit or asked.scheduling_policy):
         key = "deployment.engine.scheduling_policy"
         words += flags.render("--scheduling-policy", deployment.engine.scheduling_policy, key=key)

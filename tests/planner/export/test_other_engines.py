@@ -14,7 +14,7 @@ from simserve.planner.export.flags import flags_of, read_words
 from simserve.profiles.engine_profile import load_engine
 from tests.scenario.builders import make_scenario
 
-ENGINES = {"sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
+ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
 
 
 def exported(
@@ -80,6 +80,30 @@ def test_sglang_flags_follow_the_knobs() -> None:
         "--context-length 4096 --mem-fraction-static 0.8 --page-size 64 --chunked-prefill-size 4096 "
         "--disable-radix-cache --disable-overlap-schedule"
     )
+
+
+def test_a_queue_by_priority_is_told_to_sglang() -> None:
+    """Smaller numbers first, as simulated; running requests stay, where the release can be told so."""
+    asked = "deployment.engine.scheduling_policy=priority"
+    newest, older = (exported("sglang", asked, version=version) for version in ("0.5.20", "0.5.5"))
+
+    assert newest.command[-5:] == (
+        "--schedule-policy",
+        "fcfs",
+        "--enable-priority-scheduling",
+        "--schedule-low-priority-values-first",
+        "--disable-priority-preemption",
+    )
+    assert "--disable-priority-preemption" not in older.command
+    assert any("puts running requests back" in note for note in older.notes)
+
+
+@pytest.mark.parametrize("target", ["vllm", "sglang", "trtllm", "tgi"])
+def test_no_engine_serves_the_shortest_first(target: str) -> None:
+    """The simulator does; no export writes it."""
+    reason = refusal(target, "deployment.engine.scheduling_policy=shortest_first")
+
+    assert "has no such queue order; use fcfs" in reason
 
 
 def test_sglang_without_chunks_says_minus_one() -> None:

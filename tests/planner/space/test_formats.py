@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from simserve.errors import InfeasibleError, InputError
+from simserve.errors import InputError, ScenarioError
+from simserve.perf.memory import plan_memory
 from simserve.planner.export.export import ENGINES, Export, export
 from simserve.planner.plan.levers import format_levers
 from simserve.planner.space.formats import searched_formats
@@ -41,15 +42,20 @@ def exported(model: str, hardware: str, target: str, **formats: str) -> Export:
     """Return the export on the fewest GPUs that hold the model."""
     for tensor, stages in _SIZES:
         sizes = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
-        try:
-            return export(deployed(model, hardware, ENGINES[target], **sizes, **formats), target)
-        except InfeasibleError as error:
-            refusal: InputError = error
-        except InputError as error:
-            if "divi" not in str(error) and "head" not in str(error):
-                raise
-            refusal = error
-    raise refusal
+        scenario = deployed(model, hardware, ENGINES[target], **sizes, **formats)
+        if holds(scenario):
+            return export(scenario, target)
+    raise AssertionError(f"{model} fits no size")
+
+
+def holds(scenario: Scenario) -> bool:
+    """Return whether a deployment can be cut so and fits, without asking what else would."""
+    try:
+        return plan_memory(replica_shape(scenario)).fits
+    except InputError as error:
+        if "divi" in str(error) or "head" in str(error):
+            return False
+        raise
 
 
 def candidates(models: list[str], hardware: str, target: str) -> Iterator[tuple[str, str, str, str | None]]:
@@ -138,6 +144,38 @@ def test_levers_are_formats_that_can_be_had() -> None:
     labels = [each.label for each in format_levers(with_stored_format(deployed("gpt-oss-20b")))]
 
     assert labels == ["mxfp4 weights, as stored", "16-bit KV cache", "fp8 KV cache"]
+
+
+def test_tensorrt_llm_is_searched_in_checkpoints_that_it_loads() -> None:
+    """Its PyTorch backend refuses AWQ and GPTQ as Hugging Face has them; FP8 is ModelOpt's, not the first on record."""
+    found = searched_formats(deployed("llama-3.1-70b", H200, "tensorrt-llm")).weights
+
+    assert [(each.format, each.repository) for each in found[1:]] == [("fp8", "nvidia/Llama-3.1-70B-Instruct-FP8")]
+    assert repository_of("llama-3.1-70b", "fp8") != "nvidia/Llama-3.1-70B-Instruct-FP8"
+
+
+def test_no_model_is_searched_in_a_checkpoint_that_tensorrt_llm_refuses() -> None:
+    """Of the whole catalogue: 16 bit, ModelOpt's, MXFP4, FP8 in blocks, and llm-compressor's by channel."""
+    kinds = set()
+    for name in catalog.names("model"):
+        by_repository = {each.repository: each for each in load_model(name).checkpoints}
+        for found in searched_formats(deployed(name, B200, "tensorrt-llm")).weights:
+            checkpoint = by_repository[found.repository]
+            kinds.add((checkpoint.method, checkpoint.fp8_scales if checkpoint.format == "fp8" else ""))
+
+    blocks, rows = ("fp8", "block"), ("compressed-tensors", "channel")
+    assert kinds == {(None, ""), ("modelopt", ""), ("modelopt", "tensor"), ("mxfp4", ""), ("fp8", ""), blocks, rows}
+
+
+def test_a_checkpoint_that_the_engine_does_not_load_is_refused() -> None:
+    """With what it does load; and no export names it where the format was asked for by name."""
+    asked = deployed("llama-3.1-8b", H200, "tensorrt-llm", quantization="awq-int4")
+    stored = deployed("RedHatAI/Mixtral-8x7B-Instruct-v0.1-FP8", H200, "tensorrt-llm")
+
+    with pytest.raises(ScenarioError, match=r"tensorrt-llm .* does not load .fp8 by fp8, one scale a tensor"):
+        replica_shape(stored)
+    with pytest.raises(ScenarioError, match="needs a checkpoint that holds it"):
+        export(asked, "trtllm")
 
 
 @pytest.mark.parametrize("target", ["vllm", "sglang", "trtllm"])
