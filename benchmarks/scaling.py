@@ -3,7 +3,7 @@
     python benchmarks/scaling.py [--quick] [--svg FILE.svg]
 
 Each row runs in a process of its own, as `throughput.py` does; the walker is the specification that the tests hold the
-kernel to (`tests/oracle`), on the same requests at 70 % load.
+kernel to (`simserve.reference`), on the same requests at 70 % load.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _run(how: str, num_requests: int) -> Point:
     run(scenario(rate, 1_000), explain=False, **options)
     start = user_seconds()
     if how == "walker":
-        from tests.oracle import walk
+        from tests.walker import walk
 
         deployment = deploy(resolve(case))
         walk(deployment.engine, deployment.priced.step_times, generate(case.workload, seed=case.run.seed))

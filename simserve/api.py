@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from simserve.report.plan import PlanPage
     from simserve.report.validation_page import Validation
     from simserve.scenario.load import Overrides
+    from simserve.scenario.verify import Verification
 
 PageT = TypeVar("PageT")
 
@@ -48,6 +49,7 @@ __all__ = [
     "run",
     "sweep",
     "validate",
+    "verify",
 ]
 
 
@@ -62,6 +64,7 @@ def run(
     reference: Sequence[str] = (),
     progress: Progress | None = None,
     accelerate: Accelerate = "auto",
+    by_reference: bool = False,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -80,6 +83,8 @@ def run(
         progress: Called now and then with the requests done and all requests.
         accelerate: ``auto``: the kernel runs compiled where `simserve[fast]` is installed, covers the run and pays;
             ``on``: wherever it covers the run; ``off``: never. The results are the same.
+        by_reference: Whether the run is made by the reference in plain SimPy instead, step by step: the same result,
+            some hundreds of requests a second. What it does not cover is refused.
 
     Raises:
         UsageError: ``out`` cannot be used, known before anything is simulated; ``on``, and numba does not work.
@@ -90,6 +95,11 @@ def run(
         reference = reference or (str(scenario),)
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
     how: dict[str, Any] = {"progress": progress, "keep_steps": timeline, "accelerate": accelerate}
+    if by_reference:
+        for name, is_asked in {"timeline": timeline, "accelerate": accelerate != "auto"}.items():
+            if is_asked:
+                raise UsageError("is not for a run by the reference", key=name, remedy="leave one of the two out")
+        how["by_reference"] = True
     advised = reference if advise or (advise is None and out is not None) else None
     if out is None:
         if prometheus:
@@ -118,6 +128,26 @@ def _run(
         inner = {**result.summary["simserve"], "advice": found}
         result = replace(result, summary={**result.summary, "simserve": inner})
     return _dressed(replace(result, background=background(resolved, result, with_page=with_page)), RunResult)
+
+
+def verify(
+    scenario: Scenario | str | Path, *, num_requests: int | None = None, accelerate: Accelerate = "auto"
+) -> Verification:
+    """Return how a run of the fast plane compares with one by the reference in plain SimPy, request by request.
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name.
+        num_requests: How many requests are drawn; None: as the scenario says.
+        accelerate: Whether the plane runs compiled, as for `run`.
+
+    Raises:
+        InfeasibleError: The model does not fit.
+        InputError: A scenario, profile or trace is missing or invalid, or the reference does not cover it.
+    """
+    from simserve.scenario.verify import verify as compare_runs
+
+    loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
+    return compare_runs(loaded, num_requests=num_requests, accelerate=accelerate)
 
 
 def _dressed(answer: Any, page: type[PageT]) -> PageT:

@@ -9,7 +9,7 @@ from simserve.engine.tables import StepTimes
 from simserve.sim.records import STATUSES
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.requests import RequestSpecs
-from tests.oracle import Outcome, walk
+from tests.walker import Outcome, walk
 
 NEAR = 1e-9
 

@@ -22,6 +22,7 @@ _COMMANDS = {
     "compare": "compare.compare",
     "sweep": "sweep.sweep",
     "diff": "diff.diff",
+    "verify": "verify.verify",
     "explore": "explore.explore",
     "export": "exporting.export",
     "import": "importing",

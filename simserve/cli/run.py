@@ -83,6 +83,10 @@ def run(
     accelerate: Annotated[
         str, typer.Option(metavar="auto|on|off", help="Whether the kernel runs compiled; needs simserve\\[fast].")
     ] = "auto",
+    by_reference: Annotated[
+        bool,
+        typer.Option("--reference", help="Run it step by step in plain SimPy: the same result, slowly."),
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -113,7 +117,7 @@ def run(
         remedy = "change a scenario with --set KEY=VALUE"
         _refuse_flags({**flags, "--num-requests": num_requests}, "is for a run without a scenario", remedy)
     if check:
-        writing = {"--force": force, "--timeline": timeline, "--prometheus": prometheus}
+        writing = {"--force": force, "--timeline": timeline, "--prometheus": prometheus, "--reference": by_reference}
         _refuse_flags(
             {"--out": out, **{flag: value or None for flag, value in writing.items()}},
             "has no effect with --check, which writes nothing",
@@ -129,10 +133,14 @@ def run(
             print_resolved(resolved.shape.engine)
         show_memory(resolved, as_json=as_json, quiet=quiet)
         return
+    if by_reference:
+        other = {"--timeline": timeline or None, "--accelerate": None if accelerate == "auto" else accelerate}
+        _refuse_flags(other, "is not for a run with --reference", "leave one of the two out")
     words = [scenario] if scenario is not None else _given({**flags, "--num-requests": num_requests})
     reference = (*words, *(word for change in changes for word in ("--set", change)))
     files = {"force": force, "timeline": timeline, "prometheus": prometheus, "reference": reference}
-    raise typer.Exit(_run(asked, out, {**files, "accelerate": accelerate}, as_json=as_json, quiet=quiet))
+    how = {**files, "accelerate": accelerate, "by_reference": by_reference}
+    raise typer.Exit(_run(asked, out, how, as_json=as_json, quiet=quiet))
 
 
 def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], *, as_json: bool, quiet: bool) -> int:

@@ -3,7 +3,7 @@
 Between two moments at which a batch changes shape it takes K identical steps whose durations are affine in the
 step number. `plan` decides the next step and how many like it can follow; `cut` shortens the plan when an arrival
 could be admitted; `complete` applies all its effects at once. Times are seconds on the caller's clock; nothing
-here draws a random number. The specification in step-by-step form is ``tests/oracle.py``.
+here draws a random number. The specification in step-by-step form is `simserve.reference.scheduler`.
 
 Invariants that the formulas lean on:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,11 @@ _MARGIN, _LEAST_GROWTH, _MOST_GROWTH = 1.2, 2.0, 100.0
 
 
 def replicate(
-    deployment: Deployment, scenario: Scenario, replication: int, **options: Any
+    deployment: Deployment,
+    scenario: Scenario,
+    replication: int,
+    serve: Callable[..., Simulation] = simulate,
+    **options: Any,
 ) -> tuple[RequestSpecs, Simulation]:
     """Return the requests of one replication and what becomes of them.
 
@@ -33,19 +38,20 @@ def replicate(
         deployment: What serves them.
         scenario: What arrives.
         replication: Index of the replication, >= 0.
-        options: Of `simserve.sim.simulate.simulate`.
+        serve: What serves them: the plane, or the reference.
+        options: Of ``serve``.
 
     Raises:
         ScenarioError: Nothing arrives, a warm-up leaves nothing to measure, or clients never stop asking.
         InputError: A trace is missing or invalid.
     """
     specs = _traffic(scenario, replication)
-    simulation = simulate(deployment, specs, **options)
+    simulation = serve(deployment, specs, **options)
     while _ran_out(specs, simulation):
         more = _traffic(scenario, replication, _enough(scenario, specs, simulation))
         if len(more) == len(specs):
             break
-        specs, simulation = more, simulate(deployment, more, **options)
+        specs, simulation = more, serve(deployment, more, **options)
     return specs, simulation
 
 

@@ -58,6 +58,7 @@ def run(
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
     finishable: Finishable | Literal["find"] | None = "find",
+    by_reference: bool = False,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -73,6 +74,8 @@ def run(
         accelerate: Whether the kernel runs compiled (`simserve.sim.acceleration`).
         finishable: What the deployment finishes of this traffic, where a search knows it; ``find``: it is found first;
             None: the queue's trend alone says whether the run keeps up.
+        by_reference: Whether the run is made by the reference in plain SimPy (`simserve.reference`), step by step. What
+            is said of other limits and of the load ratio comes from further runs, which are the plane's.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -93,6 +96,7 @@ def run(
         keep_steps=keep_steps,
         accelerate=accelerate,
         finishable=finishable,
+        by_reference=by_reference,
     )
     first = runs.first
     summary = pool(runs.summaries, runs.samples) if _plans_several(scenario) else runs.summaries[0]
@@ -192,6 +196,7 @@ def _replicate(
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
     finishable: Finishable | Literal["find"] | None = "find",
+    by_reference: bool = False,
 ) -> _Runs:
     """Return every replication that is asked for; with a precision, of runs long enough to have settled.
 
@@ -202,6 +207,9 @@ def _replicate(
     count = max(scenario.run.replications, 1 if scenario.run.precision is None else PILOT_RUNS)
     count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
     options: dict[str, Any] = {"keep_steps": keep_steps, "accelerate": accelerate}
+    further: dict[str, Any] = {"accelerate": accelerate}
+    if by_reference:
+        options = further = {"serve": _referee(scenario, deployment)}
     shown = _part(progress, 0, count)
     specs, first = replicate(deployment, scenario, 0, progress=shown, **options)
     facts = _facts(resolved, priced, first, specs, explain=explain)
@@ -222,7 +230,7 @@ def _replicate(
                 longer, first, specs, _with_load(replace(facts, **_of_run(resolved, first)), specs, finishable)
             )
             runs.add(first, specs)
-        _add_more(runs, deployment, count, progress, accelerate)
+        _add_more(runs, deployment, count, progress, further)
     except KeyboardInterrupt:
         if not runs.summaries:
             runs.add(runs.first, runs.specs)
@@ -230,14 +238,33 @@ def _replicate(
     return runs
 
 
+def _referee(scenario: Scenario, deployment: Deployment) -> Callable[..., Simulation]:
+    """Return what serves requests by the reference.
+
+    Raises:
+        ScenarioError: It does not cover the deployment.
+    """
+    from simserve.scenario.reference_run import refuse, simulate_by_reference, uncounted
+
+    refuse(scenario, uncounted(deployment), "run the scenario without --reference")
+
+    def serve(own: Deployment, specs: RequestSpecs, *, progress: Progress | None = None) -> Simulation:
+        simulation = simulate_by_reference(own, specs)
+        if progress is not None:
+            progress(len(specs), len(specs))
+        return simulation
+
+    return serve
+
+
 def _add_more(
-    runs: _Runs, deployment: Deployment, count: int, progress: Progress | None, accelerate: Accelerate
+    runs: _Runs, deployment: Deployment, count: int, progress: Progress | None, options: dict[str, Any]
 ) -> None:
     """Run the replications after the first."""
     while not runs.first.was_interrupted and _asks_another(runs, count):
         done = len(runs.summaries)
         shown = _part(progress, done, max(count, done + 1))
-        specs, simulation = replicate(deployment, runs.scenario, done, progress=shown, accelerate=accelerate)
+        specs, simulation = replicate(deployment, runs.scenario, done, progress=shown, **options)
         if simulation.was_interrupted:
             runs.first = replace(runs.first, was_interrupted=True)
         else:

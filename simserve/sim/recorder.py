@@ -198,6 +198,22 @@ class Recorder:
             replica.advances.clear()
         self._add(rows, self._advances(rows, advances), counts)
 
+    def add_steps(
+        self, rows: Floats, advances: Floats, counts: Sequence[int], gaps: Floats, swapped_blocks: int
+    ) -> None:
+        """Add steps that something else than the plane has taken.
+
+        Args:
+            rows: One scheduler's behind the other's, shape [fields, steps].
+            advances: The tokens that each adds to the contexts.
+            counts: Steps of each scheduler, at least one.
+            gaps: What clients saw between tokens, seconds.
+            swapped_blocks: KV blocks copied to host memory and back, each way counted.
+        """
+        self._swapped_blocks += swapped_blocks
+        self._add_irregular(np.stack([gaps, np.ones_like(gaps)], axis=1))
+        self._add(rows, advances, counts)
+
     def _room(self, num_leaps: int) -> Floats:
         """Return room for so many leaps, shape [fields, leaps], the same every time."""
         if self._rows.shape[1] < num_leaps:

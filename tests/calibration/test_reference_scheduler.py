@@ -18,10 +18,10 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.kernel import complete, plan, submit
 from simserve.engine.state import MASK, Replica, RequestTable
 from simserve.engine.tables import StepTimes
+from simserve.reference.steps import mixed_seconds
 from simserve.sim.simulate import replay
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_closed_loop, make_config, make_specs
-from tests.oracle.seconds import mixed_seconds
 
 NUM_WORKLOADS = 48
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
+from simserve.reference.request import ONE_TOKEN
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.workload.beginnings import Beginnings
 from simserve.workload.conversations import Shape, contexts
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
-from tests.oracle.replica import ONE_TOKEN
 
 # batching, scheduler, admission, kv_allocation; those with the most to go wrong come more often.
 SCHEDULERS = ("mixed", "prefill_first")

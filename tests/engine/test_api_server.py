@@ -14,7 +14,7 @@ from tests.agreement import NEAR, assert_near, closest_tie
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases
 from tests.engine.test_fuzz import CHECKS
-from tests.oracle import walk
+from tests.walker import walk
 
 
 def served(token_seconds: float) -> Replay:

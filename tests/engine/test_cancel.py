@@ -18,8 +18,8 @@ from simserve.workload.requests import RequestSpecs
 from tests.agreement import NEAR, assert_same_records, assert_same_totals, closest_tie
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import Case, cases, pressed_cases, speculative_cases
-from tests.oracle.cancelling import walk_with_limits
 from tests.theory.builders import make_deployment
+from tests.walker import Walk
 
 LIMIT_UNIT = 11.0**0.5 / 4.0
 CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -42,8 +42,8 @@ def test_clients_that_hang_up_agree_with_the_walker(case: Case, data: st.DataObj
     assume(case.specs.concurrency is None)
     units = data.draw(st.lists(st.integers(1, 40), min_size=len(case.specs), max_size=len(case.specs)))
     limits = [unit * LIMIT_UNIT for unit in units]
-    outcome, num_cancelled = walk_with_limits(case.config, case.times, case.specs, limits)
-    assume(num_cancelled)
+    outcome = Walk(case.config, case.times, with_limits(case.specs, limits)).outcome()
+    assume("timed_out" in outcome.status)
     assume(outcome.closest_estimate > NEAR)
     assume(closest_tie(outcome, case.config, case.specs) > NEAR)
     deadlines = case.specs.arrival_time + np.array(limits)

@@ -23,7 +23,7 @@ from tests.engine.strategies import (
     swapping_cases,
     windowed_cases,
 )
-from tests.oracle import walk
+from tests.walker import walk
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs
-from tests.oracle import Outcome, mixed_seconds, uncached_seconds, walk
+from tests.walker import Outcome, mixed_seconds, uncached_seconds, walk
 
 SECOND = constant_step_times(1.0)
 

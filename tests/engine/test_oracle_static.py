@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
-from tests.oracle import walk
+from tests.walker import walk
 
 SECOND = constant_step_times(1.0)
 STATIC = {"batching": "static", "max_model_len": 1024, "num_blocks": 4096, "max_num_seqs": 8}

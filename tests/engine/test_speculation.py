@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,14 +14,14 @@ from simserve.engine.progress import GRID, Progress
 from simserve.engine.state import RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.errors import InvariantError
+from simserve.reference.request import Request
+from simserve.reference.scheduler import ContinuousScheduler
 from simserve.sim.simulate import replay
 from simserve.workload.acceptance import decaying_acceptance, draw_paces, token_shares
 from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
-from tests.oracle.continuous import ContinuousReplica
-from tests.oracle.outcome import Outcome
-from tests.oracle.replica import Request
+from tests.walker import Outcome, Walk
 
 SECOND = constant_step_times(1.0)
 
@@ -31,13 +32,11 @@ def paced(specs: RequestSpecs, tokens: float | list[float]) -> RequestSpecs:
     return replace(specs, pace=pace)
 
 
-class DrawingReplica(ContinuousReplica):
-    """A walker that draws what every step brings every request, as a real engine would see it."""
+class DrawingScheduler(ContinuousScheduler):
+    """One that draws what every step brings every request, as a real engine would see it."""
 
-    def __init__(
-        self, config: EngineConfig, times: StepTimes, specs: RequestSpecs, shares: np.ndarray, seed: int
-    ) -> None:
-        super().__init__(config, times, specs)
+    def __init__(self, config: EngineConfig, times: StepTimes, shares: np.ndarray, seed: int) -> None:
+        super().__init__(config, times)
         generator = rng.stream(seed, "every step")
         self.drawn = iter(generator.choice(np.arange(1, len(shares) + 1), p=shares, size=200_000).tolist())
 
@@ -176,7 +175,8 @@ def test_mean_progress_is_unbiased(rate: float) -> None:
         arrivals = np.cumsum(generator.exponential(14.0 / expected(rate), count))
         prompts, outputs = generator.integers(5, 60, count), generator.integers(20, 150, count)
         specs = make_specs(arrivals.tolist(), prompts.tolist(), outputs.tolist())
-        drawn: Outcome = DrawingReplica(config, times, specs, token_shares(conditional), seed).run()
+        make = partial(DrawingScheduler, shares=token_shares(conditional), seed=seed)
+        drawn: Outcome = Walk(config, times, specs, make).outcome()
         paces = draw_paces(outputs, conditional, rng.stream(seed, "speculation"), GRID)
         mean = replay(config, times, replace(specs, pace=paces)).records
         figures.append((summary(mean, outputs), summary(drawn, outputs)))

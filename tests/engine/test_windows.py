@@ -10,7 +10,7 @@ from simserve.engine.config import EngineConfig
 from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees
 from tests.builders import constant_step_times, make_config, make_specs
-from tests.oracle import Outcome, walk
+from tests.walker import Outcome, walk
 
 SECOND = constant_step_times(1.0)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.occupancy import stays
-from simserve.metrics.stability import stability, waiting_share
+from simserve.metrics.stability import _is_unabated, stability, waiting_share
 from simserve.sim.records import RequestRecords
 from tests.metrics.builders import make_records, single_server_queue
 
@@ -138,3 +138,22 @@ def test_bursts_that_are_worked_off_are_a_backlog() -> None:
     times = stays(records, float(records.finish_time[-1]))
 
     assert stability(times, is_open_loop=True, is_stationary=False) == "backlogged"
+
+
+@pytest.mark.parametrize(("grows_late", "expected"), [(True, "overloaded"), (False, "stable")])
+def test_only_the_second_half_of_the_arrivals_says_whether_the_system_grows(grows_late: bool, expected: str) -> None:
+    """One request a second without a queue: stays get longer for 200 s, before as many steady seconds or after them."""
+    arrival = np.arange(400.0)
+    stay = 20.0 + 0.25 * (np.maximum(arrival - 200.0, 0.0) if grows_late else np.minimum(arrival, 200.0))
+
+    records = make_records(arrival.tolist(), e2e=stay.tolist(), ttft=0.5)
+
+    assert verdict(records) == expected
+
+
+def test_growth_is_unabated_where_the_last_half_of_the_blocks_keeps_up_with_the_first() -> None:
+    """10 in the first quarter, none in the next, and 7 in the rest: 7 of 10 is more than 0.6, 3.5 of 10 is not."""
+    blocks = np.concatenate([np.linspace(0, 10, 6), np.full(4, 10.0), np.linspace(10, 17, 10)])
+
+    assert _is_unabated(np.repeat(blocks, 10))
+    assert not _is_unabated(np.repeat(np.minimum(blocks, 15.5), 10))

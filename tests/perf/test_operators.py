@@ -14,7 +14,13 @@ from simserve.perf.attention import (
     prefill_pair_seconds,
     window_keys,
 )
-from simserve.perf.collectives import Link, all_gather_seconds, all_reduce_latency, all_reduce_seconds
+from simserve.perf.collectives import (
+    Link,
+    all_gather_seconds,
+    all_reduce_latency,
+    all_reduce_seconds,
+    point_to_point_seconds,
+)
 from simserve.perf.efficiency import Machine
 from simserve.perf.gemm import gemm_call, gemm_curve, gemm_work
 from simserve.perf.moe import expected_distinct_experts
@@ -207,3 +213,14 @@ def test_early_kernels_read_the_keys_of_a_group_once_a_query_head(model: str, ve
         loaded = make_model(model)
         group = loaded.num_attention_heads / loaded.num_key_value_heads
         assert slope == pytest.approx(group * loaded.kv_bytes_per_token(2) / UNSHARED_BANDWIDTH)
+
+
+@pytest.mark.parametrize(("num_ranks", "expected"), [(2, 4e-6), (4, 6e-6), (8, 8e-6), (16, 10e-6)])
+def test_collectives_without_bytes_take_the_latency_of_their_own_ranks(num_ranks: int, expected: float) -> None:
+    """8 us over 8 ranks are a start and three levels of a tree of 2 us each; a message between two is one level."""
+    link = Link(bandwidth=450e9, latency=8e-6)
+    nothing = np.array([0.0])
+
+    assert all_reduce_seconds(nothing, num_ranks, link)[0] == pytest.approx(expected)
+    assert all_gather_seconds(nothing, num_ranks, link)[0] == pytest.approx(expected)
+    assert point_to_point_seconds(nothing, link)[0] == pytest.approx(4e-6)

@@ -22,8 +22,8 @@ from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
 from tests.engine.strategies import Case, cases
-from tests.oracle.continuous import ContinuousReplica
 from tests.theory.builders import make_deployment
+from tests.walker import Walk
 
 FREE: dict[str, Any] = {"cost_per_event": "0 s"}
 
@@ -42,14 +42,14 @@ def test_every_event_leaves_when_its_last_token_is_there(case: Case, size: int) 
     assume(case.config.batching == "continuous")
     assume(case.config.kv_allocation != "none")
     assume(case.specs.concurrency is None)
-    walker = ContinuousReplica(case.config, case.times, case.specs)
-    outcome = walker.run()
+    walker = Walk(case.config, case.times, case.specs)
+    outcome = walker.outcome()
     assume(not outcome.num_preemptions.any())
 
     run = streamed(case.specs, case.config, case.times, buffer_tokens=size)
 
     gaps = []
-    for index, request in walker.requests.items():
+    for index, request in enumerate(walker.requests):
         if request.status != "completed":
             continue
         times = [request.first_token, *request.token_times[1:]]

@@ -1,44 +1,38 @@
-"""Continuous batching, one step at a time: decodes, chunks, admission, preemption."""
+"""Continuous batching, one step at a time: decodes, chunks, admission, preemption. It specifies the engine's kernel.
+
+It knows no leaps, no heaps of finishes and no closed forms: it looks at every request in every step.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
-from simserve.workload.requests import RequestSpecs
-from tests.oracle.replica import ONE_TOKEN, Replica, Request
-from tests.oracle.seconds import mixed_seconds, uncached_seconds
+from simserve.reference.kv_memory import Scheduler
+from simserve.reference.request import ONE_TOKEN, Request
+from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.tables import StepTimes
 
 MAX_ESTIMATED_TOKENS = 4096
+"""SGLang expects no more new tokens of a request (``CLIP_MAX_NEW_TOKENS``)."""
 RATIO_LOOKAHEAD_TOKENS = 20
+"""Decode steps that SGLang's new ratio looks ahead after a retraction (``retract_decode_steps``)."""
 
 
-@dataclass
-class Step:
-    """What one step holds; ``chunks`` pairs a prefilling request with its tokens."""
+class ContinuousScheduler(Scheduler):
+    """Iteration-level scheduling: the batch may change with every step.
 
-    start: float
-    budget: int
-    decoding: list[Request] = field(default_factory=list)
-    chunks: list[tuple[Request, int]] = field(default_factory=list)
-    has_preempted: bool = False
-    moved_blocks: int = 0
-    loaded_blocks: int = 0
+    Attributes:
+        ratio: ``estimate``: share of ``max_tokens`` that is expected of a running request.
+        unsent: Seconds of work that the API server has before it.
+    """
 
-    @property
-    def requests(self) -> list[Request]:
-        """The requests that take part."""
-        return self.decoding + [request for request, _ in self.chunks]
-
-
-class ContinuousReplica(Replica):
-    """The batch may change with every step."""
-
-    def __init__(self, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> None:
-        super().__init__(config, times, specs)
+    def __init__(self, config: EngineConfig, times: StepTimes) -> None:
+        super().__init__(config, times)
         self.ratio = config.new_token_ratio_initial
         self.unsent = self.sent_until = 0.0
 
@@ -47,19 +41,11 @@ class ContinuousReplica(Replica):
         """Whether requests take blocks as they grow (and may therefore be preempted)."""
         return self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
 
-    def serve(self, now: float) -> float:
-        """Run one step from ``now`` and return its end; without work, return the next ready time."""
-        if not self.running and not self.waiting:
+    def schedule(self, now: float) -> Step | None:
+        """Choose what the step that starts ``now`` holds; without requests, there is none."""
+        if not self.num_outstanding:
             self.ratio = self.config.new_token_ratio_initial
-            return self.upcoming[0][0] if self.upcoming else math.inf
-        step = self.schedule(now)
-        end = now + self.seconds(step)
-        self.receive(end, is_end=False)
-        self.complete(step, end)
-        return end
-
-    def schedule(self, now: float) -> Step:
-        """Choose what the step that starts ``now`` holds."""
+            return None
         step = Step(now, self.config.max_num_batched_tokens * self.config.pipeline_parallel_size)
         self.sort_queue()
         self.make_way(step)
@@ -76,7 +62,23 @@ class ContinuousReplica(Replica):
                 self.schedule_decodes(step)
         self.check(step)
         self.update_ratio(step)
+        step.blocked_by = self.blocked_by(step)
+        step.seconds = self.seconds(step)
         return step
+
+    def blocked_by(self, step: Step) -> str:
+        """Return what keeps the head of the queue out of a planned step; empty where nobody waits."""
+        if len(self.running) == self.config.max_num_seqs:
+            return "seats"
+        if not self.waiting:
+            return ""
+        head = self.waiting[0]
+        is_whole = not self.config.enable_chunked_prefill
+        if step.budget == 0 or (is_whole and head.prompt_tokens + head.generated > step.budget):
+            return "budget"
+        is_contiguous = self.config.kv_allocation in ("pow2", "oracle")
+        has_tokens = is_contiguous and self.kv_tokens - self.used_tokens >= self.span_of(head)
+        return "scatter" if has_tokens else "blocks"
 
     def schedule_decodes(self, step: Step) -> None:
         """Give every decoding request its tokens, and the blocks it may need for them."""
@@ -175,7 +177,8 @@ class ContinuousReplica(Replica):
         """Move the head of the queue into the batch."""
         request = self.waiting.popleft()
         request.target = request.prompt_tokens + request.generated
-        if math.isnan(request.scheduled):
+        is_first = math.isnan(request.scheduled)
+        if is_first:
             request.scheduled = step.start
         request.shared = self.cached_prefix(request, request.target)
         loaded = self.tier.intersection(request.shared)
@@ -184,10 +187,32 @@ class ContinuousReplica(Replica):
         step.loaded_blocks += len(loaded)
         request.blocks = len(request.shared)
         request.computed = request.blocks * self.config.block_size
-        if request.cached_tokens < 0:
+        if is_first:
             request.cached_tokens = request.computed
         self.running.append(request)
         return request
+
+    def seat_computed(self, request: Request) -> bool:
+        """Seat a request whose prompt was computed elsewhere; False, with nothing changed, without room for it.
+
+        Those that were preempted here go first. Blocks must be free for its cache, its next token and the growth of
+        those that decode.
+        """
+        if len(self.running) == self.config.max_num_seqs or self.waiting:
+            return False
+        blocks, grown = self.blocks_of(request.prompt_tokens), self.blocks_of(request.prompt_tokens + 1)
+        if self.is_growing:
+            decoding = [one for one in self.running if one.is_decoding]
+            needed = grown + sum(self.blocks_needed(one) for one in decoding)
+            windows = self.window_of(grown) + sum(self.window_growth(one) for one in decoding)
+            if not self.fits(needed, windows):
+                return False
+        elif self.config.kv_allocation == "paged" and self.free < self.blocks_of(self.longest(request)):
+            return False
+        request.computed = request.target = request.prompt_tokens
+        self.running.append(request)
+        self.take(request, blocks if self.is_growing else self.blocks_of(self.longest(request)), self.window_of(blocks))
+        return True
 
     def head_chunk(self, step: Step) -> int:
         """Return the tokens that the head of the queue would compute in this step; 0 if it must wait."""
@@ -356,11 +381,7 @@ class ContinuousReplica(Replica):
         return min(request.prompt_tokens + power, self.config.max_model_len)
 
     def seconds(self, step: Step) -> float:
-        """Return the seconds of a planned step, and note what it holds."""
-        prefill_tokens = sum(chunk for _, chunk in step.chunks)
-        indices = tuple(request.index for request in step.requests)
-        self.batches.append((step.start, len(step.decoding), prefill_tokens, indices))
-        self.num_steps += 1
+        """Return the seconds of a planned step."""
         if self.config.kv_allocation == "none":
             lengths = [request.computed + 1 for request in step.decoding]
             return uncached_seconds(self.times, lengths + [chunk for _, chunk in step.chunks])
@@ -372,9 +393,8 @@ class ContinuousReplica(Replica):
             swapping += self.config.offload_latency + self.config.offload_block_seconds * step.loaded_blocks
         return swapping + mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
 
-    def complete(self, step: Step, end: float) -> None:
-        """Bring the effects of a step about: tokens, finishes, and the next requests of the clients."""
-        self.step_ends.append(end)
+    def complete(self, step: Step, end: float, /) -> list[Request]:
+        """Bring the effects of a step about: tokens, and finishes."""
         self.hand_over(step, end)
         self.send_tokens(step, end)
         gained = {}
@@ -393,6 +413,10 @@ class ContinuousReplica(Replica):
             if request.is_decoding:
                 # All tokens of a step arrive at once.
                 request.generated = min(request.output_tokens, request.generated + gained.get(request, 1))
+                if request.token_times:
+                    # A server that sends more slowly than the engine generates holds up every token.
+                    sending = self.token_seconds * len(step.decoding)
+                    request.gaps.append(max(end - request.token_times[-1], sending))
                 request.token_times.append(end)
                 if len(request.token_times) == 1 and self.token_seconds:
                     self.unsent += self.token_seconds
@@ -400,10 +424,10 @@ class ContinuousReplica(Replica):
             if request.generated == request.output_tokens:
                 self.cache(request, request.prompt_tokens + request.output_tokens - 1)
                 self.running.remove(request)
-                self.finish(request, end + self.unsent)
+                self.release(request)
+                request.status, request.finish = "completed", end + self.unsent
                 finished.append(request)
-        for request in sorted(finished, key=lambda one: one.index):
-            self.send_follower(request.index, request.finish)
+        return sorted(finished, key=lambda one: one.index)
 
     @property
     def token_seconds(self) -> float:
@@ -424,8 +448,8 @@ class ContinuousReplica(Replica):
             return
         wait = config.handover_step_seconds + config.handover_request_seconds * len(step.requests)
         wait += config.handover_prompt_seconds if step.chunks else 0.0
-        for request in self.requests.values():
-            if request.status == "waiting" and len(request.token_times) == 1 and math.isnan(request.handed_over):
+        for request in [*self.running, *self.waiting]:
+            if len(request.token_times) == 1 and math.isnan(request.handed_over):
                 request.handed_over = step.start + min(wait, end - step.start)
 
     def check(self, step: Step) -> None:

@@ -1,10 +1,41 @@
-"""The seconds of a step, written out from the formulas in the docstring of StepTimes."""
+"""Step: what one engine step holds, and its seconds, written out from the formulas in the docstring of StepTimes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from simserve.engine.tables import StepTimes
+from simserve.reference.request import Request
+
+if TYPE_CHECKING:
+    from simserve.engine.tables import StepTimes
+
+
+@dataclass
+class Step:
+    """What one step holds; ``chunks`` pairs a prefilling request with its tokens.
+
+    ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks`` or ``scatter``.
+    """
+
+    start: float
+    budget: int = 0
+    decoding: list[Request] = field(default_factory=list)
+    chunks: list[tuple[Request, int]] = field(default_factory=list)
+    has_preempted: bool = False
+    moved_blocks: int = 0
+    loaded_blocks: int = 0
+    seconds: float = 0.0
+    blocked_by: str = ""
+    num_steps: int = 1
+    parts: list[Step] = field(default_factory=list)
+    """Of ranks that step together, the step of each."""
+
+    @property
+    def requests(self) -> list[Request]:
+        """The requests that take part."""
+        return self.decoding + [request for request, _ in self.chunks]
 
 
 def mixed_seconds(

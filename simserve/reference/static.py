@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import math
 
-from tests.oracle.replica import Replica, Request
-from tests.oracle.seconds import mixed_seconds, uncached_seconds
+from simserve.reference.kv_memory import Scheduler
+from simserve.reference.request import Request
+from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
 
 
-class StaticReplica(Replica):
-    """A batch is served to its end before the next one starts."""
+class StaticScheduler(Scheduler):
+    """A batch is served to its end before the next one starts; it is one step to everybody outside."""
 
-    def serve(self, now: float) -> float:
-        """Run a whole batch from ``now`` and return its end; without one, return when to look again."""
-        next_ready = self.upcoming[0][0] if self.upcoming else math.inf
+    def look_again(self, now: float) -> float:
+        """Return when the batch starts that is being collected."""
+        return self.deadline if self.waiting and now < self.deadline else math.inf
+
+    @property
+    def deadline(self) -> float:
+        """When the first of the queue has waited long enough."""
+        return self.waiting[0].ready + self.config.static_max_wait
+
+    def schedule(self, now: float) -> Step | None:
+        """Take a batch; None: nobody waits, or it is still being collected."""
         if not self.waiting:
-            return next_ready
-        deadline = self.waiting[0].ready + self.config.static_max_wait
-        if len(self.waiting) < self.config.static_batch_size and self.config.static_max_wait > 0:
-            self.deadlines.append(deadline)
-            if now < deadline:
-                return min(next_ready, deadline)
-        batch = self.take_batch()
-        end = now + sum(self.batch_seconds(batch))
-        prompts = sum(request.prompt_tokens for request in batch)
-        self.batches.append((now, 0, prompts, tuple(request.index for request in batch)))
-        self.receive(end, is_end=False)
-        self.step_ends.append(end)
+            return None
+        is_full = len(self.waiting) >= self.config.static_batch_size
+        if not is_full and self.config.static_max_wait > 0 and now < self.deadline:
+            return None
+        self.running = self.take_batch()
+        for request in self.running:
+            request.scheduled = now
+        seconds = self.batch_seconds(self.running)
+        prompts = [(request, request.prompt_tokens) for request in self.running]
+        return Step(now, chunks=prompts, seconds=sum(seconds), num_steps=len(seconds))
+
+    def complete(self, _step: Step, end: float, /) -> list[Request]:
+        """Answer all of the batch."""
+        batch, self.running = self.running, []
         for request in batch:
-            request.scheduled, request.generated = now, request.output_tokens
-            request.token_times = [end]
-            self.finish(request, end)
-        for request in sorted(batch, key=lambda one: one.index):
-            self.send_follower(request.index, end)
-        return end
+            request.generated, request.token_times = request.output_tokens, [end]
+            request.status, request.finish = "completed", end
+        return sorted(batch, key=lambda one: one.index)
 
     def take_batch(self) -> list[Request]:
         """Take from the queue the longest prefix that has seats and memory."""
@@ -60,7 +68,6 @@ class StaticReplica(Replica):
         size, pipeline = len(batch), self.config.pipeline_parallel_size
         prompt = max(request.prompt_tokens for request in batch)
         output = max(request.output_tokens for request in batch)
-        self.num_steps += output
         if self.config.kv_allocation == "none":
             return [uncached_seconds(self.times, [prompt + done] * size) for done in range(output)]
         prefill = mixed_seconds(self.times, [], [(0, prompt)] * size, pipeline)

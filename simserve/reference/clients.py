@@ -1,0 +1,190 @@
+"""Clients: SimPy processes that send requests, wait for answers, lose patience, and try again."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from simserve.reference.clock import ARRIVES, TIMES_OUT, Chance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import simpy
+
+    from simserve.reference.clock import Steps
+    from simserve.reference.cluster import Cluster
+    from simserve.reference.request import Request
+    from simserve.workload.class_spec import ClassSpec
+    from simserve.workload.requests import ClientLoop, RequestSpecs
+
+MOST_DOUBLINGS = 60
+Conversation = list[list["Request"]]
+"""Turns in order; the requests of a turn are sent together."""
+
+
+class Reply(NamedTuple):
+    """What became of an attempt, and what its client goes by.
+
+    Attributes:
+        heard_at: When the client knows, seconds.
+        free_at: When the server has let go of it, seconds: the next attempt arrives no sooner.
+        retry_after: What a refusal tells the client to wait, seconds.
+    """
+
+    heard_at: float
+    free_at: float
+    retry_after: float = 0.0
+
+
+class Clients:
+    """Everybody who sends requests in a run.
+
+    Args:
+        cluster: What they send them to.
+        specs: What they send, and when.
+        requests: The same as objects.
+        latency: Seconds from sending each request to the router.
+    """
+
+    def __init__(self, cluster: Cluster, specs: RequestSpecs, requests: list[Request], latency: list[float]) -> None:
+        self.cluster, self.clock = cluster, cluster.clock
+        self.specs, self.requests, self.latency = specs, requests, latency
+        self.chance = Chance(specs, "retries")
+        self.num_resent = 0
+        self.tries: list[tuple[float, float, float]] = []
+
+    def start(self) -> simpy.Event:
+        """Let everybody begin; return an event that happens when all have had their answers."""
+        if self.specs.turn is None and self.specs.concurrency is None:
+            return self.clock.all_of([self.clock.process(each) for each in self.arrivals()])
+        processes = []
+        for loop, conversations in self.conversations().items():
+            if loop < 0:
+                for each in conversations:
+                    begins_at = float(self.specs.arrival_time[each[0][0].index])
+                    processes.append(self.clock.process(self.converse(each, Reply(begins_at, 0.0), thinks=False)))
+                continue
+            clients = self.specs.client_loops[loop]
+            queue = iter(conversations)
+            processes += [
+                self.clock.process(self.client(clients, number, queue)) for number in range(clients.concurrency)
+            ]
+        return self.clock.all_of(processes)
+
+    def arrivals(self) -> Iterator[Steps]:
+        """Yield a process for each request that arrives at a time of its own, and waits for nobody.
+
+        One tokeniser serves them in order: nobody overtakes a long prompt.
+        """
+        ready = 0.0
+        for request in self.requests:
+            request.arrival = request.sent = float(self.specs.arrival_time[request.index])
+            ready = max(ready, request.sent + self.latency[request.index])
+            yield self.live(request, ready)
+
+    def conversations(self) -> dict[int, list[Conversation]]:
+        """Return the conversations of each closed loop, -1: of those that begin at times of their own."""
+        found: dict[int, list[Conversation]] = {}
+        specs = self.specs
+        loops = specs.loop_of_each.tolist()
+        if specs.turn is None:
+            for request in self.requests:
+                found.setdefault(loops[request.index], []).append([[request]])
+            return dict(sorted(found.items()))
+        assert specs.session is not None
+        turns = list(zip(specs.session.tolist(), specs.turn.tolist(), strict=True))
+        for (_, turn), rows in groupby(self.requests, key=lambda one: turns[one.index]):
+            together = list(rows)
+            own = found.setdefault(loops[together[0].index], [])
+            if turn == 1:
+                own.append([])
+            own[-1].append(together)
+        return dict(sorted(found.items()))
+
+    def client(self, loop: ClientLoop, number: int, conversations: Iterator[Conversation]) -> Steps:
+        """Hold one conversation after another, until none is left or it is time to stop (a SimPy process)."""
+        last, thinks = Reply(loop.begins_at(number), 0.0), False
+        closes_at = math.inf if self.specs.closes_at is None else self.specs.closes_at
+        for conversation in conversations:
+            think_time = float(self.specs.think_time[conversation[0][0].index]) if thinks else 0.0
+            if last.heard_at + think_time >= closes_at:
+                return
+            last = yield self.clock.process(self.converse(conversation, last, thinks=thinks))
+            thinks = True
+
+    def converse(self, conversation: Conversation, last: Reply, *, thinks: bool) -> Steps:
+        """Send one turn after the other, each when all of the one before are answered; return the last `Reply`.
+
+        Args:
+            conversation: The turns.
+            last: What the client heard before, or when it begins.
+            thinks: Whether the client thinks before the first turn.
+        """
+        for turn in conversation:
+            lives = []
+            for request in turn:
+                think_time = float(self.specs.think_time[request.index]) if thinks else 0.0
+                earliest = float(self.specs.arrival_time[request.index]) if thinks else math.nan
+                sent = last.heard_at + think_time
+                request.arrival = request.sent = earliest if earliest > sent else sent
+                ready = max(request.sent + self.latency[request.index], last.free_at)
+                lives.append(self.clock.process(self.live(request, ready)))
+            replies = yield self.clock.all_of(lives)
+            last = max(replies.values(), key=lambda reply: reply.heard_at)
+            thinks = True
+        return last
+
+    def live(self, request: Request, ready: float) -> Steps:
+        """Send a request, again and again if need be, until it is answered or given up; return the last `Reply`."""
+        while True:
+            yield self.clock.at(ready, ARRIVES, request.index)
+            request.ready = ready
+            if request.status == "failed":
+                return Reply(self.clock.now, 0.0)
+            request.answer = self.clock.event()
+            self.start_patience(request)
+            self.cluster.gateway.receive(request)
+            reply = yield request.answer
+            if self.is_last(request):
+                return reply
+            pause = self.pause(request, reply)
+            self.tries.append((request.ready, request.scheduled, reply.heard_at))
+            self.num_resent += 1
+            request.forget()
+            request.attempt += 1
+            request.sent = reply.heard_at + pause
+            ready = max(request.sent + self.latency[request.index], reply.free_at)
+
+    def is_last(self, request: Request) -> bool:
+        """Whether a client has had enough: its request is answered, or it does not try again."""
+        retries = self.class_of(request).retries if self.specs.request_class is not None else None
+        return request.status == "completed" or retries is None or request.attempt >= retries.max
+
+    def class_of(self, request: Request) -> ClassSpec:
+        """Return the class of a request."""
+        return self.specs.classes[request.kind]
+
+    def start_patience(self, request: Request) -> None:
+        """Start the client's time limit, from the sending of this attempt."""
+        timeout = self.class_of(request).timeout if self.specs.request_class is not None else None
+        if timeout is not None:
+            self.clock.process(self.lose_patience(request, max(request.sent + timeout, self.clock.now)))
+
+    def lose_patience(self, request: Request, time: float) -> Steps:
+        """Hang up at a time if the attempt has not been answered by then (a SimPy process)."""
+        attempt = request.attempt
+        yield self.clock.at(time, TIMES_OUT, request.index)
+        if request.status == "unfinished" and request.attempt == attempt:
+            self.cluster.hang_up(request)
+
+    def pause(self, request: Request, reply: Reply) -> float:
+        """Return the seconds before the next attempt: exponential back-off with a cap and jitter."""
+        retries = self.class_of(request).retries
+        assert retries is not None
+        pause = retries.backoff
+        for _ in range(min(request.attempt, MOST_DOUBLINGS)):
+            pause *= 2.0
+        pause = min(pause, retries.max_backoff) * (1.0 - retries.jitter * self.chance.next())
+        return max(pause, reply.retry_after) if retries.honor_retry_after else pause

@@ -1,0 +1,225 @@
+"""Cluster: everything of a run put together, and run. It specifies what the fast plane does, in plain SimPy.
+
+A client is a process, a request an object, an engine step an event. Read `clients` first, which sends the requests;
+then `gateway`, which they meet; `replica`, which serves them step by step by the rules of `scheduler`; and `fleet`,
+which changes what replicas there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+from simserve.reference.clients import Clients, Reply
+from simserve.reference.clock import Clock
+from simserve.reference.fleet import Autoscaler, Faults, Fleet, Liveness, Updates
+from simserve.reference.gateway import Gateway
+from simserve.reference.replica import Pool, Replica
+from simserve.reference.request import ONE_TOKEN, Request
+from simserve.reference.router import Router
+from simserve.reference.transfers import Transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simserve.reference.steps import Step
+    from simserve.sim.control import Control
+    from simserve.workload.requests import RequestSpecs
+
+
+class Cluster:
+    """A run.
+
+    Args:
+        pools: What serves: one pool or several.
+        control: What decides.
+        specs: What arrives.
+
+    Attributes:
+        requests: Every request, by its number.
+        landed: KV caches that have crossed their link while no decode replica is ready.
+        num_lost_tokens: Tokens of requests that were then given up.
+    """
+
+    def __init__(self, pools: Sequence[Pool], control: Control, specs: RequestSpecs) -> None:
+        self.clock, self.pools, self.control, self.specs = Clock(), list(pools), control, specs
+        self.replicas: list[Replica] = []
+        self.landed: deque[Request] = deque()
+        self.num_lost_tokens = 0
+        entrances = [pool for pool in self.pools if pool.role != "decode"]
+        self.transfers = Transfers(self, control.disaggregation)
+        self.router = Router(control.routing, entrances, control.allowed, specs, self.replicas)
+        decoding = [pool for pool in self.pools if pool.role == "decode"]
+        plain = type(control.routing)()
+        self.decode_router = Router(plain, decoding, (), specs, self.replicas)
+        self.decode_router.reads = lambda request, pool: pool.kv_layout == self.source_of(request).kv_layout
+        self.fleet = Fleet(self)
+        self.gateway = Gateway(self, control, specs)
+        self.requests = [self.request_of(index) for index in range(len(specs))]
+        self.clients = Clients(self, specs, self.requests, self.latencies())
+        self.autoscalers: list[Autoscaler] = []
+
+    def request_of(self, index: int) -> Request:
+        """Return a request as its client asks for it, under the limits of the strictest pool that may serve it."""
+        specs = self.specs
+        prompt, output, asked = (
+            int(column[index]) for column in (specs.prompt_tokens, specs.output_tokens, specs.max_tokens)
+        )
+        request = Request(index, prompt, output, asked)
+        request.pace = ONE_TOKEN if specs.pace is None else int(specs.pace[index])
+        request.priority = 0 if specs.priority is None else int(specs.priority[index])
+        request.kind = 0 if specs.request_class is None else int(specs.request_class[index])
+        if specs.prefixes is not None:
+            entries = slice(int(specs.prefixes.offsets[index]), int(specs.prefixes.offsets[index + 1]))
+            ends = specs.prefixes.ends[entries].tolist()
+            request.path = list(zip(specs.prefixes.segments[entries].tolist(), ends, strict=True))
+        if self.gateway.api is None or not self.gateway.api.has_no_replica(request):
+            serving = self.serving(request)
+            longest = min(pool.config.max_model_len for pool in serving)
+            whole = [pool.config for pool in serving if pool.role != "decode" and not splits_prompts(pool)]
+            request.limit(longest, min((config.max_num_batched_tokens for config in whole), default=longest))
+        else:
+            request.limit(2**40, 2**40)
+        return request
+
+    def serving(self, request: Request) -> list[Pool]:
+        """Return the pools that may serve a request, those that decode what others prefill among them."""
+        pools = self.router.pools_for(request)
+        layouts = {pool.kv_layout for pool in pools if pool.role == "prefill"}
+        return [*pools, *(pool for pool in self.pools if pool.role == "decode" and pool.kv_layout in layouts)]
+
+    def latencies(self) -> list[float]:
+        """Return the seconds from sending each request to the router."""
+        config = self.pools[0].config
+        return [config.frontend_latency + config.tokenization_per_token * one.prompt_tokens for one in self.requests]
+
+    def run(self) -> None:
+        """Run until every request has come to its end, or nothing can happen any more."""
+        for pool in self.pools:
+            for place in range(pool.num_replicas):
+                self.fleet.launch(pool, place).become_ready()
+        self.start_deciding()
+        done = self.clients.start()
+        while not done.processed and self.clock.peek() < math.inf:
+            self.clock.step()
+
+    def start_deciding(self) -> None:
+        """Let everybody begin who decides."""
+        control = self.control
+        for pool in self.pools:
+            if pool.autoscaling is not None:
+                self.autoscalers.append(Autoscaler(self, pool.autoscaling, pool))
+                self.clock.process(self.autoscalers[-1].run())
+        if control.faults:
+            Faults(self, control.faults).start()
+        if control.liveness is not None:
+            Liveness(self, control.liveness).start()
+        if control.updates:
+            Updates(self, control.updates).start()
+        if control.routing.update_interval:
+            self.clock.process(self.router.look(self.clock))
+
+    # What happens to a request.
+
+    def answered(self, request: Request, heard_at: float) -> None:
+        """Tell a client that its request is answered."""
+        self.end(request, Reply(heard_at, 0.0))
+
+    def unanswered(self, request: Request, status: str, reason: str, heard_at: float, retry_after: float = 0.0) -> None:
+        """Tell a client that its attempt came to nothing; it may try again."""
+        request.status, request.reason, request.finish = status, reason, heard_at
+        self.end(request, Reply(heard_at, self.clock.now, retry_after))
+
+    def end(self, request: Request, reply: Reply) -> None:
+        """Hand over a reply; if it is the last one, whoever counts requests is told."""
+        request.place = None
+        if self.clients.is_last(request):
+            self.gateway.note_end(request, reply.heard_at)
+            for autoscaler in self.autoscalers:
+                autoscaler.note_end(request)
+        assert request.answer is not None
+        request.answer.succeed(reply)
+
+    def hang_up(self, request: Request) -> None:
+        """Drop a request whose client waits no longer: at once, or at the end of the step that runs."""
+        place, now = request.place, self.clock.now
+        if place == "elsewhere":
+            if self.gateway.api is not None and request.server == "api":
+                self.gateway.api.cut(request, now)
+            else:
+                request.elsewhere, request.generated = None, 0
+        elif place == "parked":
+            self.gateway.drop(request)
+        elif place == "crossing":
+            if request in self.landed:
+                self.landed.remove(request)
+            self.transfers.drop(request, None)
+        else:
+            assert isinstance(place, Replica)
+            if request in place.landed:
+                self.transfers.drop(request, place)
+                place.leave(request)
+            elif not place.let_go(request):
+                self.gateway.offer_turn()
+                return
+            elif place.state == "draining" and not place.load:
+                place.stop()
+        self.unanswered(request, "timed_out", "timeout", now)
+        self.gateway.offer_turn()
+
+    def goes_on(self, request: Request, replica: Replica) -> bool:
+        """Whether a request that a replica has finished lives on, at a decode replica."""
+        if replica.pool.role != "prefill" or not self.transfers.send(request, replica):
+            return False
+        request.place = "crossing"
+        return True
+
+    def source_of(self, request: Request) -> Pool:
+        """Return the pool that computed the KV cache of a request."""
+        return self.transfers.by_request[request].source.pool
+
+    def take_to_decode(self, request: Request) -> None:
+        """Route a KV cache that has arrived to a decode replica."""
+        replica = self.decode_router.choose(request)
+        if replica is None:
+            self.landed.append(request)
+            return
+        replica.join(request)
+        replica.landed.append(request)
+        replica.wake()
+
+    def route_landed(self) -> None:
+        """Route the caches that waited for a decode replica to be ready."""
+        landed, self.landed = self.landed, deque()
+        for request in landed:
+            self.take_to_decode(request)
+
+    def num_parked(self, pool: Pool) -> int:
+        """Return how many requests wait for a replica of a pool to be ready, whether or not others may serve them."""
+        if pool.role == "decode":
+            return sum(self.source_of(request).kv_layout == pool.kv_layout for request in self.landed)
+        return sum(pool in self.router.pools_for(request) for request in self.gateway.waiting)
+
+    def meets_slo(self, request: Request) -> bool:
+        """Whether a request that has ended met the objective of its class."""
+        limits = self.control.limits
+        ttft, tpot, e2e = limits[0 if self.specs.request_class is None else request.kind]
+        first, last, gaps = request.first_token, request.finish, request.generated - 1
+        return request.status == "completed" and (
+            (ttft is None or first - request.arrival <= ttft)
+            and (e2e is None or last - request.arrival <= e2e)
+            and (tpot is None or not gaps or last - first <= tpot * gaps)
+        )
+
+    def note_step(self, replica: Replica, step: Step) -> None:
+        """Hear of a step that has been scheduled."""
+
+    def note_step_end(self, replica: Replica, step: Step) -> None:
+        """Hear of a step that is over, before its effects."""
+
+
+def splits_prompts(pool: Pool) -> bool:
+    """Whether a pool computes a prompt in parts, or needs no room for it in a step."""
+    config = pool.config
+    return config.batching == "static" or config.enable_chunked_prefill or config.kv_allocation == "none"

@@ -1,0 +1,241 @@
+"""Scheduler: the queue, the batch and the KV memory of one replica, whichever way it batches.
+
+Blocks are counted, cached ones named by segment and position; every question is answered by looking at all requests.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING
+
+from simserve.reference.request import Request
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.tables import StepTimes
+    from simserve.reference.steps import Step
+
+
+class Scheduler(ABC):
+    """What a replica decides by itself: who is in a step, and who holds which memory. The clock is somebody else's.
+
+    Attributes:
+        times: Seconds of its steps.
+        waiting: Its queue, the head first.
+        running: Those with a seat, in the order of their admission.
+        closest_estimate: ``estimate``: the nearest that the two sides of the admission test came, tokens.
+    """
+
+    def __init__(self, config: EngineConfig, times: StepTimes) -> None:
+        self.config, self.times = config, times
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.capacity = config.num_blocks
+        if config.kv_allocation == "static":
+            self.capacity = self.kv_tokens // config.max_model_len
+        # Cached blocks, (segment, position in the request), and when each segment was last given up by a user.
+        self.cached: set[tuple[int, int]] = set()
+        self.last_used: dict[int, int] = {}
+        # The tier behind them: what gave way, and when a block of each segment last came.
+        self.tier: set[tuple[int, int]] = set()
+        self.came: dict[int, int] = {}
+        self.free_in_host = config.num_swap_blocks
+        self.spans: list[tuple[int, int]] = []
+        self.closest_estimate = math.inf
+
+    @abstractmethod
+    def schedule(self, now: float) -> Step | None:
+        """Choose the step that starts ``now``; None: there is nothing to do, or not yet."""
+
+    @abstractmethod
+    def complete(self, step: Step, end: float, /) -> list[Request]:
+        """Bring the effects of a step about; return what has finished, in the order of its requests."""
+
+    def submit(self, request: Request) -> None:
+        """Queue a request."""
+        self.waiting.append(request)
+
+    def look_again(self, _now: float) -> float:
+        """Return when there is something to do though nothing arrives; inf: never."""
+        return math.inf
+
+    def let_go(self, request: Request) -> None:
+        """Take a request from the queue, or with all its memory from the batch."""
+        if request in self.waiting:
+            self.waiting.remove(request)
+            if request.is_swapped:
+                self.free_in_host += self.blocks_of(request.computed)
+        else:
+            # Full blocks stay cached, as those of a request that has finished do.
+            self.cache(request, request.computed)
+            self.running.remove(request)
+            self.release(request)
+
+    @property
+    def schedulers(self) -> list[Scheduler]:
+        """Those behind this one that each have a memory of their own: itself."""
+        return [self]
+
+    @property
+    def num_running(self) -> int:
+        """Requests with a seat."""
+        return len(self.running)
+
+    @property
+    def num_outstanding(self) -> int:
+        """Requests that wait or run."""
+        return len(self.waiting) + len(self.running)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Seats."""
+        return self.config.max_num_seqs
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody holds anything."""
+        return (
+            not self.waiting
+            and not self.running
+            and self.free == self.capacity
+            and not self.spans
+            and self.free_in_host == self.config.num_swap_blocks
+        )
+
+    @property
+    def used_tokens(self) -> int:
+        """KV tokens that are reserved, for the step that runs too."""
+        if self.config.kv_allocation == "none":
+            return 0
+        if self.config.kv_allocation in ("pow2", "oracle"):
+            return sum(end - start for start, end in self.spans)
+        per_block = self.config.max_model_len if self.config.kv_allocation == "static" else self.config.block_size
+        return (self.capacity - self.free) * per_block
+
+    @property
+    def kv_share(self) -> float:
+        """Share of KV memory that is reserved; 0 without a KV cache."""
+        return min(self.used_tokens / self.kv_tokens, 1.0) if self.kv_tokens else 0.0
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.config.num_blocks * self.config.block_size
+
+    def blocks_of(self, tokens: int) -> int:
+        """Return the blocks that hold ``tokens``."""
+        return math.ceil(tokens / self.config.block_size)
+
+    def first_fit(self, tokens: int) -> int | None:
+        """Return the lowest address at which ``tokens`` contiguous tokens are free."""
+        address = 0
+        for start, end in sorted(self.spans):
+            if start - address >= tokens:
+                return address
+            address = end
+        return address if self.kv_tokens - address >= tokens else None
+
+    @property
+    def free(self) -> int:
+        """Blocks (or slots) of the pool that no running request holds, alone or with others."""
+        return self.capacity - self.own - self.in_pool(len(self.in_use), 0)
+
+    @property
+    def own(self) -> int:
+        """Blocks (or slots) of the pool that running requests hold each for itself."""
+        return sum(
+            self.in_pool(request.blocks - len(request.shared), request.window_blocks) for request in self.running
+        )
+
+    @property
+    def free_window(self) -> float:
+        """Blocks free in the pool that layers with a window have to themselves; any number where they have none."""
+        if not self.keeps_windows or not self.config.num_window_blocks:
+            return math.inf
+        return self.config.num_window_blocks - sum(request.window_blocks for request in self.running)
+
+    @property
+    def keeps_windows(self) -> bool:
+        """Whether layers with a window keep no more of a request than their window."""
+        is_growing = self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
+        return is_growing and self.config.window_blocks > 0
+
+    def in_pool(self, blocks: int, window_blocks: int) -> int:
+        """Return what so many blocks of a layer that sees everything, and of one with a window, are in the pool."""
+        if not self.keeps_windows:
+            return blocks
+        return self.config.full_groups * blocks + self.config.window_groups * window_blocks
+
+    def fits(self, blocks: int, window_blocks: int) -> bool:
+        """Whether so many are free in every pool."""
+        return self.in_pool(blocks, window_blocks) <= self.free and window_blocks <= self.free_window
+
+    def window_of(self, blocks: int) -> int:
+        """Return the blocks of a layer with a window, of a request that has so many blocks in the others."""
+        return min(blocks, self.config.window_blocks)
+
+    @property
+    def in_use(self) -> set[tuple[int, int]]:
+        """Cached blocks that running requests use."""
+        return {block for request in self.running for block in request.shared}
+
+    def take(self, request: Request, blocks: int, window_blocks: int) -> None:
+        """Give blocks (or slots) to a request; what was cached gives way, least recently used first."""
+        request.blocks += blocks
+        request.window_blocks += window_blocks
+        assert self.free >= 0
+        assert self.free_window >= 0
+        while self.own + self.in_pool(len(self.cached), 0) > self.capacity:
+            idle = self.cached - self.in_use
+            oldest = min({segment for segment, _ in idle}, key=lambda segment: self.last_used[segment])
+            block = max(block for block in idle if block[0] == oldest)
+            self.cached.remove(block)
+            self.keep(block)
+
+    def keep(self, block: tuple[int, int]) -> None:
+        """Take a block into the tier, if there is one; what came least recently gives way there, its end first."""
+        if not self.config.num_offload_blocks:
+            return
+        self.tier.add(block)
+        self.came[block[0]] = 1 + max(self.came.values(), default=0)
+        if len(self.tier) > self.config.num_offload_blocks:
+            oldest = min({segment for segment, _ in self.tier}, key=lambda segment: self.came[segment])
+            self.tier.remove(max(each for each in self.tier if each[0] == oldest))
+
+    def blocks_on_path(self, request: Request, num_blocks: int) -> list[tuple[int, int]]:
+        """Return the first blocks of a request by segment and position; a block is its last token's."""
+        if not self.config.enable_prefix_caching:
+            return []
+        block_size = self.config.block_size
+        found = []
+        for position in range(num_blocks):
+            last_token = (position + 1) * block_size - 1
+            segments = [segment for segment, end in request.path if last_token < end]
+            found += [(segment, position) for segment in segments[:1]]
+        return found
+
+    def cached_prefix(self, request: Request, tokens: int) -> list[tuple[int, int]]:
+        """Return the cached blocks that a request begins with; the last of its ``tokens`` is computed in any case."""
+        wanted = self.blocks_on_path(request, (tokens - 1) // self.config.block_size)
+        missing = [number for number, block in enumerate(wanted) if block not in self.cached | self.tier]
+        return wanted[: missing[0]] if missing else wanted
+
+    def cache(self, request: Request, tokens: int) -> None:
+        """Cache the full blocks of the first ``tokens`` tokens, up to one that another request has cached first."""
+        for block in self.blocks_on_path(request, tokens // self.config.block_size)[len(request.shared) :]:
+            request.is_private = request.is_private or block in self.cached
+            if not request.is_private:
+                self.cached.add(block)
+                self.tier.discard(block)
+                request.shared.append(block)
+
+    def release(self, request: Request) -> None:
+        """Take back everything a request holds."""
+        segments = list(dict.fromkeys(segment for segment, _ in request.shared))
+        request.blocks, request.window_blocks, request.shared, request.is_private = 0, 0, [], False
+        for segment in reversed(segments):
+            self.last_used[segment] = 1 + max(self.last_used.values(), default=0)
+        if request.span in self.spans:
+            self.spans.remove(request.span)

@@ -1,0 +1,109 @@
+"""Data-parallel attention, one step at a time: ranks that each choose a step, and all take the longest of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from simserve.reference.kv_memory import Scheduler
+from simserve.reference.request import Request
+from simserve.reference.scheduler import ContinuousScheduler
+from simserve.reference.steps import Step
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.tables import StepTimes
+
+
+class RankTeam(Scheduler):
+    """Schedulers with a KV cache each, which look like one from outside; requests are served by the ranks."""
+
+    def __init__(self, config: EngineConfig, times: StepTimes) -> None:
+        self.ranks = [ContinuousScheduler(config, times) for _ in range(config.data_parallel_size)]
+        super().__init__(config, times)
+        self.held_steps = 0
+
+    def submit(self, request: Request) -> None:
+        """Queue a request at the rank with the fewest."""
+        min(self.ranks, key=lambda rank: rank.num_outstanding).submit(request)
+
+    def let_go(self, request: Request) -> None:
+        """Take a request from the rank that has it."""
+        next(rank for rank in self.ranks if request in rank.waiting or request in rank.running).let_go(request)
+
+    @property
+    def schedulers(self) -> list[Scheduler]:
+        """The ranks."""
+        return list(self.ranks)
+
+    @property
+    def num_running(self) -> int:
+        """Requests with a seat at any rank."""
+        return sum(rank.num_running for rank in self.ranks)
+
+    @property
+    def num_outstanding(self) -> int:
+        """Requests that wait or run."""
+        return sum(rank.num_outstanding for rank in self.ranks)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Seats of all ranks."""
+        return sum(rank.max_num_seqs for rank in self.ranks)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody holds anything."""
+        return all(rank.is_empty for rank in self.ranks)
+
+    @property
+    def kv_share(self) -> float:
+        """Share of KV memory that is reserved, a mean over the ranks."""
+        return sum(rank.kv_share for rank in self.ranks) / len(self.ranks)
+
+    def schedule(self, now: float) -> Step | None:
+        """Choose a common step: as long as that of the slowest rank, and what all of them do together."""
+        for rank in self.ranks:
+            rank.times = self.times
+        is_held = self.must_wait()
+        steps = [self.schedule_held(rank, now) if is_held else rank.schedule(now) for rank in self.ranks]
+        parts = [step for step in steps if step is not None]
+        if not parts:
+            return None
+        tokens = sum(len(step.decoding) + sum(chunk for _, chunk in step.chunks) for step in parts)
+        last = max(len(self.times.shared_seconds) - 1, 0)
+        shared = self.times.shared_seconds[min(tokens, last)] if self.times.shared_seconds else 0.0
+        shared += self.times.shared_seconds_beyond * max(0, tokens - last)
+        common = Step(now, seconds=max(step.seconds for step in parts) + shared, parts=parts, num_steps=len(parts))
+        self.of_rank = list(zip(self.ranks, steps, strict=True))
+        return common
+
+    def complete(self, _step: Step, end: float, /) -> list[Request]:
+        """Bring the effects of a common step about."""
+        finished = []
+        for rank, own in self.of_rank:
+            if own is not None:
+                finished += rank.complete(own, end)
+        if self.config.attention_dp_timeout_iters:
+            self.held_steps = (self.held_steps + 1) % self.config.attention_dp_timeout_iters
+        self.closest_estimate = min(rank.closest_estimate for rank in self.ranks)
+        return sorted(finished, key=lambda one: one.index)
+
+    def must_wait(self) -> bool:
+        """Whether prompts wait for those of other ranks in this step."""
+        timeout = self.config.attention_dp_timeout_iters
+        if not timeout or not any(rank.waiting for rank in self.ranks):
+            return False
+        if all(rank.waiting and len(rank.running) < self.config.max_num_seqs for rank in self.ranks):
+            self.held_steps = -1
+            return False
+        all_decode = all(any(request.is_decoding for request in rank.running) for rank in self.ranks)
+        return self.held_steps + 1 < timeout and all_decode
+
+    @staticmethod
+    def schedule_held(rank: ContinuousScheduler, now: float) -> Step | None:
+        """Choose a step that admits nobody."""
+        held, rank.waiting = rank.waiting, deque()
+        step = rank.schedule(now)
+        rank.waiting.extend(held)
+        return step

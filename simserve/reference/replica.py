@@ -1,0 +1,367 @@
+"""Replica: a process that runs one engine step after another, and the life around it; and the pool of equal ones."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from simserve.reference.admission import FinishPace
+from simserve.reference.clock import PLANS, STEP_ENDS, SUBMITS
+from simserve.reference.kv_memory import Scheduler
+from simserve.reference.ranks import RankTeam
+from simserve.reference.scheduler import ContinuousScheduler
+from simserve.reference.static import StaticScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import simpy
+
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.tables import StepTimes
+    from simserve.reference.clock import Steps
+    from simserve.reference.cluster import Cluster
+    from simserve.reference.request import Request
+    from simserve.reference.steps import Step
+    from simserve.sim.autoscaling_spec import AutoscalingSpec
+
+
+MOST_LOSSES = 10
+"""Replicas that a request is lost with before nobody tries it on another: a probe that restarts replicas for being busy
+would otherwise never let it end."""
+
+
+def scheduler_of(config: EngineConfig, times: StepTimes) -> Scheduler:
+    """Return a scheduler that holds nothing."""
+    if config.data_parallel_size > 1:
+        return RankTeam(config, times)
+    return StaticScheduler(config, times) if config.batching == "static" else ContinuousScheduler(config, times)
+
+
+@dataclass
+class Pool:
+    """Equal replicas.
+
+    Attributes:
+        name: How rules and results call it; empty where there is only one.
+        config: What their schedulers obey.
+        times: Seconds of their steps.
+        role: Whether they prefill, decode, or both.
+        num_replicas: At the start.
+        autoscaling: How their number follows the load; None: it does not.
+        startup_seconds: From the launch of a replica to its first request.
+        weights_bytes: Of one replica: what a start loads.
+        replicas_per_node: How many fill a node.
+        kv_layout: Model and format of their KV caches: only pools of one layout read each other's.
+        kv_bytes_per_token: Of such a cache.
+        make_scheduler: Returns what moves a new replica.
+        replicas: All that were ever launched.
+        wanted: Replicas that an autoscaler asked for last; None: there is none.
+        in_flux: Replicas that an update will bring back, less those that it has launched on top.
+    """
+
+    name: str
+    config: EngineConfig
+    times: StepTimes
+    role: str
+    num_replicas: int
+    autoscaling: AutoscalingSpec | None = None
+    startup_seconds: float = 0.0
+    weights_bytes: float = 0.0
+    replicas_per_node: int = 1
+    kv_layout: str = ""
+    kv_bytes_per_token: float = 0.0
+    make_scheduler: Callable[[EngineConfig, StepTimes], Scheduler] = scheduler_of
+    replicas: list[Replica] = field(default_factory=list)
+    wanted: int | None = None
+    in_flux: int = 0
+
+    @property
+    def present(self) -> list[Replica]:
+        """Replicas that serve, will serve, or are down for a while."""
+        return [replica for replica in self.replicas if replica.state in ("starting", "ready", "down")]
+
+    def free_place(self) -> int:
+        """Return the lowest place that no replica has."""
+        taken = {replica.place for replica in self.replicas if replica.state != "stopped"}
+        return next(place for place in range(len(taken) + 1) if place not in taken)
+
+
+class Replica:
+    """One replica: ``starting``, ``ready``, ``draining`` (it finishes what it has), ``down`` or ``stopped``.
+
+    Attributes:
+        number: Its place in the fleet; place: in its pool, which a replacement takes over.
+        members: Requests routed to it and not answered, with their tokens, in the order of their coming.
+        held: Those of them that its scheduler has not seen yet.
+        doomed: Requests that leave at the end of the running step, and when that was decided.
+        landed: KV caches that have arrived and wait for a seat (decode replicas).
+        step: What runs; None: nothing does.
+    """
+
+    def __init__(self, cluster: Cluster, pool: Pool, number: int, place: int) -> None:
+        self.cluster, self.clock, self.pool = cluster, cluster.clock, pool
+        self.number, self.place, self.state = number, place, "starting"
+        self.scheduler = pool.make_scheduler(pool.config, pool.times)
+        self.members: dict[Request, int] = {}
+        self.held: set[Request] = set()
+        self.doomed: dict[Request, float] = {}
+        self.landed: deque[Request] = deque()
+        self.step: Step | None = None
+        self.step_ends = math.nan
+        self.pace = FinishPace(self.clock.now)
+        self.launched_at, self.ready_at, self.stopped_at = self.clock.now, math.inf, math.inf
+        self.busy_seconds = 0.0
+        self.next_factor: float | None = None
+        self.is_freezing = self.is_frozen = False
+        self.dying: tuple[str, bool] | None = None
+        self.asleep: simpy.Event | None = None
+        self.gone = self.clock.event()
+        self.clock.process(self.work())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests."""
+        return self.state == "ready"
+
+    @property
+    def load(self) -> int:
+        """Requests routed to it and not answered."""
+        return len(self.members)
+
+    @property
+    def tokens(self) -> int:
+        """Their prompts, and the most that they may generate."""
+        return sum(self.members.values())
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in its queue, and those that it has not seen yet."""
+        return self.load - self.scheduler.num_running
+
+    @property
+    def kv_share(self) -> float:
+        """Share of its KV memory in use."""
+        return self.scheduler.kv_share
+
+    # Its work: one step after another.
+
+    def work(self) -> Steps:
+        """Run step after step; sleep while there is nothing to do (a SimPy process)."""
+        while True:
+            yield self.clock.at(self.clock.now, PLANS, self.number)
+            self.begin_step()
+            if self.step is None:
+                self.asleep = self.clock.event()
+                yield self.asleep
+                self.asleep = None
+            else:
+                yield self.clock.at(self.step_ends, STEP_ENDS, self.number)
+                self.end_step()
+
+    def wake(self) -> None:
+        """Let it plan a step at this instant, if it sleeps."""
+        if self.asleep is not None and not self.asleep.triggered:
+            self.asleep.succeed()
+
+    def begin_step(self) -> None:
+        """Plan a step, unless it hangs, stands still or has nothing to do."""
+        now = self.clock.now
+        if self.is_frozen:
+            return
+        if self.pool.role == "prefill" and self.scheduler.num_outstanding and self.cluster.transfers.is_full(self):
+            return
+        if self.pool.role == "decode":
+            self.take_in()
+        self.step = self.scheduler.schedule(now)
+        if self.step is not None:
+            self.step_ends = now + self.step.seconds
+            for request in self.step.requests or [one for part in self.step.parts for one in part.requests]:
+                request.replica = self.number
+            self.cluster.note_step(self, self.step)
+        elif math.isfinite(self.scheduler.look_again(now)):
+            self.clock.process(self.look_again(self.scheduler.look_again(now)))
+
+    def look_again(self, time: float) -> Steps:
+        """Wake up though nothing arrives: a static batch has been collected for long enough."""
+        yield self.clock.at(time, STEP_ENDS, self.number)
+        self.wake()
+
+    def end_step(self) -> None:
+        """End the running step, if one runs: answers go out, and who is doomed goes."""
+        now, cluster = self.clock.now, self.cluster
+        finished: list[Request] = []
+        if self.step is not None:
+            step, self.step = self.step, None
+            self.busy_seconds += now - step.start
+            cluster.note_step_end(self, step)
+            finished = self.scheduler.complete(step, now)
+            for request in finished:
+                self.leave(request)
+            if finished:
+                self.pace.note(len(finished), self.scheduler.num_running, now)
+        doomed, self.doomed = self.doomed, {}
+        for request in doomed:
+            if request in self.members:
+                self.scheduler.let_go(request)
+                self.leave(request)
+        for request in finished:
+            if request not in doomed and not cluster.goes_on(request, self):
+                cluster.answered(request, max(now, request.finish))
+        for request, decided_at in doomed.items():
+            cluster.num_lost_tokens += request.generated
+            cluster.unanswered(request, "timed_out", "timeout", decided_at)
+        if self.next_factor is not None:
+            self.scheduler.times = slowed(self.pool.times, self.next_factor)
+            self.next_factor = None
+        self.is_frozen, self.is_freezing = self.is_frozen or self.is_freezing, False
+        if self.dying is not None:
+            self.bury()
+        elif self.state == "draining" and not self.load:
+            self.stop()
+        if self.is_ready:
+            cluster.gateway.offer_turn()
+
+    # Its requests.
+
+    def join(self, request: Request) -> None:
+        """Count a request among those that are routed here."""
+        if not self.load:
+            self.pace.begin(self.clock.now)
+        self.members[request] = request.asked_in_all
+        request.place = self
+
+    def take(self, request: Request) -> None:
+        """Take a routed request to the scheduler.
+
+        A scheduler that works a step ahead has chosen the step after the running one already, so that it sees the
+        request right after that one has begun.
+        """
+        self.join(request)
+        self.cluster.transfers.begin(request, self)
+        if self.pool.config.async_scheduling and self.pool.config.batching != "static" and self.step is not None:
+            self.held.add(request)
+            self.clock.process(self.submit_later(request, math.nextafter(self.step_ends, math.inf)))
+            return
+        self.scheduler.submit(request)
+        self.wake()
+
+    def submit_later(self, request: Request, time: float) -> Steps:
+        """Queue a request when the next step has begun, if it is still wanted here."""
+        attempt = request.attempt
+        yield self.clock.at(time, SUBMITS, request.index)
+        if request in self.held and request.attempt == attempt:
+            self.held.discard(request)
+            self.scheduler.submit(request)
+            self.wake()
+
+    def leave(self, request: Request) -> None:
+        """Count a request no longer."""
+        del self.members[request]
+        self.cluster.transfers.restore(request)
+        request.place = None
+
+    def let_go(self, request: Request) -> bool:
+        """Drop a request whose client waits no longer; return False if that takes until the running step ends."""
+        if request in self.held:
+            self.held.discard(request)
+            self.leave(request)
+            return True
+        self.doomed.setdefault(request, self.clock.now)
+        if self.step is None:
+            self.end_step()
+        return False
+
+    def take_in(self) -> None:
+        """Let the KV caches that have landed decode, as far as there is room."""
+        while self.landed and self.has_room_for(self.landed[0]):
+            request = self.landed.popleft()
+            request.generated, request.replica = 1, self.number
+            request.token_times, request.handed_over = [self.clock.now], self.clock.now
+            self.cluster.transfers.release(request)
+
+    def has_room_for(self, request: Request) -> bool:
+        """Seat a request whose prompt was computed elsewhere, if a rank has a seat and memory for it."""
+        ranks = sorted(self.scheduler.schedulers, key=lambda rank: rank.num_outstanding)
+        return any(isinstance(rank, ContinuousScheduler) and rank.seat_computed(request) for rank in ranks)
+
+    # Its life.
+
+    def become_ready(self) -> None:
+        """Take requests; those that waited for a replica are routed."""
+        self.state, self.ready_at, self.pace.last = "ready", min(self.ready_at, self.clock.now), self.clock.now
+        self.cluster.gateway.route_parked()
+
+    def drain(self) -> None:
+        """Take no more requests; when those it has are answered, it is given back."""
+        self.state = "draining"
+        if not self.load:
+            self.stop()
+
+    def stop(self) -> None:
+        """Be given back."""
+        self.state, self.stopped_at = "stopped", self.clock.now
+        if not self.gone.triggered:
+            self.gone.succeed()
+
+    def lose(self, then: str = "down", reason: str = "replica_lost", *, retry: bool = False) -> None:
+        """Be lost with everything on it, at the end of the step that runs.
+
+        Args:
+            then: Its state afterwards: ``down`` or ``stopped``.
+            reason: Why its requests are lost.
+            retry: Whether the router sends them to another replica instead.
+        """
+        self.state, self.dying = then, (reason, retry)
+        if self.step is None:
+            self.bury()
+
+    def bury(self) -> None:
+        """Forget everything: its requests are routed again, or lost with it."""
+        assert self.dying is not None
+        (reason, retry), self.dying = self.dying, None
+        members, self.members = list(self.members), {}
+        self.held.clear()
+        self.doomed = {}
+        self.is_freezing = self.is_frozen = False
+        self.scheduler = self.pool.make_scheduler(self.pool.config, self.pool.times)
+        on_their_way = self.cluster.transfers.lose(self, members)
+        if self.state in ("draining", "stopped"):
+            self.stop()
+        for request in [*members, *on_their_way]:
+            request.place = None
+            request.num_losses += retry
+            if retry and request.num_losses < MOST_LOSSES:
+                self.cluster.gateway.route_again(request)
+            else:
+                self.cluster.unanswered(request, "failed", reason, self.clock.now)
+
+    def freeze(self) -> None:
+        """Hang from the end of the running step on: take requests and do nothing."""
+        self.is_freezing = True
+        if self.step is None:
+            self.end_step()
+
+    def thaw(self) -> None:
+        """Go on."""
+        self.is_freezing = self.is_frozen = False
+        self.wake()
+
+    def change_pace(self, factor: float) -> None:
+        """Let steps take ``factor`` times as long after the one that runs."""
+        self.next_factor = factor
+        if self.step is None:
+            self.end_step()
+
+
+def slowed(times: StepTimes, factor: float) -> StepTimes:
+    """Return step times that are all ``factor`` times as long."""
+    columns = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
+    longer: dict[str, Any] = {
+        name: [factor * each for each in getattr(times, name)] for name in (*columns, "shared_seconds")
+    }
+    figures = ("token_seconds_beyond", "prefill_request_seconds", "prefill_pair_seconds", "prefill_context_seconds")
+    longer |= {name: factor * getattr(times, name) for name in (*figures, "shared_seconds_beyond")}
+    return replace(times, **longer)

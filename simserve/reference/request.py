@@ -1,0 +1,124 @@
+"""Request: one request, from the moment its client sends it to its answer. Decides nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    import simpy
+
+    from simserve.reference.replica import Replica
+
+ONE_TOKEN = 16
+"""A pace of one token a step: paces count sixteenths."""
+
+
+@dataclass(eq=False)
+class Request:
+    """One request. Times are seconds, NaN where nothing has happened yet; tokens are counted, not listed.
+
+    The first group of fields is what its client asks for. The second is what a scheduler knows of an attempt and is
+    forgotten when the request is tried again: ``token_times`` are the steps that brought it tokens, ``gaps`` what its
+    client sees between them. The last is the outcome.
+    """
+
+    index: int
+    prompt_tokens: int
+    output_tokens: int
+    asked_tokens: int
+    pace: int = ONE_TOKEN
+    priority: int = 0
+    kind: int = 0
+    path: list[tuple[int, int]] = field(default_factory=list)
+    max_tokens: int = 0
+    is_truncated: bool = False
+
+    computed: int = 0
+    target: int = 0
+    generated: int = 0
+    fraction: float = 0.0
+    blocks: int = 0
+    window_blocks: int = 0
+    shared: list[tuple[int, int]] = field(default_factory=list)
+    is_private: bool = False
+    span: tuple[int, int] = (0, 0)
+    is_swapped: bool = False
+    ready: float = math.nan
+    scheduled: float = math.nan
+    handed_over: float = math.nan
+    token_times: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+    status: str = "unfinished"
+    reason: str = ""
+    arrival: float = math.nan
+    sent: float = math.nan
+    finish: float = math.nan
+    attempt: int = 0
+    num_preemptions: int = 0
+    num_losses: int = 0
+    past_gaps: list[float] = field(default_factory=list)
+    cached_tokens: int = 0
+    replica: int = -1
+    server: str = "replica"
+    elsewhere: tuple[float, float] | None = None
+    answer: simpy.Event | None = None
+    place: Replica | Literal["parked", "elsewhere", "crossing"] | None = None
+
+    @property
+    def first_token(self) -> float:
+        """When its first token was handed over: with its step, unless that waited for the next."""
+        if self.elsewhere is not None:
+            return self.elsewhere[0]
+        if math.isnan(self.handed_over):
+            return (self.token_times or [math.nan])[0]
+        return self.handed_over
+
+    @property
+    def itl_max(self) -> float:
+        """Largest gap between two of its tokens."""
+        if self.elsewhere is not None:
+            return self.elsewhere[1]
+        return max(self.gaps, default=math.nan)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether an admitted request has all its tokens in the KV cache but the newest."""
+        return self.computed >= self.target
+
+    @property
+    def asked_in_all(self) -> int:
+        """Tokens that whoever routes it reckons with: its prompt, and the most that it may generate."""
+        return self.prompt_tokens + self.max_tokens
+
+    def forget(self) -> None:
+        """Begin anew: nothing of the attempt before is left but its preemptions, and the gaps that its client saw."""
+        self.past_gaps += self.gaps
+        self.computed = self.target = self.generated = self.blocks = self.window_blocks = 0
+        self.fraction, self.shared, self.span = 0.0, [], (0, 0)
+        self.is_private = self.is_swapped = False
+        self.scheduled = self.finish = self.handed_over = math.nan
+        self.token_times, self.gaps, self.elsewhere = [], [], None
+        self.replica, self.status, self.reason = -1, "unfinished", ""
+
+    def limit(self, longest: int, longest_prompt: int) -> bool:
+        """Apply the length limits of the engines that may serve it; return whether its prompt fits.
+
+        Args:
+            longest: Tokens of prompt and answer together.
+            longest_prompt: Tokens of a prompt that is not split.
+        """
+        if self.prompt_tokens > min(longest - 1, longest_prompt):
+            self.output_tokens, self.status, self.reason = 0, "failed", "prompt_too_long"
+            self.max_tokens = max(longest - self.prompt_tokens, 0)
+            return False
+        room = longest - self.prompt_tokens
+        wanted = self.output_tokens if self.asked_tokens < 0 else self.asked_tokens
+        self.is_truncated = wanted > room
+        self.max_tokens = room if self.asked_tokens < 0 else min(self.asked_tokens, room)
+        self.output_tokens = min(self.output_tokens, self.max_tokens)
+        return True

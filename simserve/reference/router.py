@@ -1,0 +1,160 @@
+"""Router: which replica a request goes to, by a view of the replicas that may be old."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from simserve.reference.clock import Chance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simserve.reference.clock import Clock, Steps
+    from simserve.reference.replica import Pool, Replica
+    from simserve.reference.request import Request
+    from simserve.sim.routing_spec import RoutingSpec
+    from simserve.workload.requests import RequestSpecs
+
+DEFAULT_GUARD = 1.5
+DEFAULT_CACHE_THRESHOLD = 0.5
+SESSION_WORTH = 4
+"""Requests that a session's own replica may have more than the least loaded one, whatever the mean."""
+
+
+class Router:
+    """One policy, and what it remembers.
+
+    Args:
+        spec: The policy.
+        pools: Those that it chooses from.
+        allowed: Indices of pools by class; empty: all, for all.
+        specs: What arrives, with its seed.
+        replicas: The fleet, as it grows.
+
+    Attributes:
+        has_room: Whether a replica may be given one more request.
+        reads: Whether a pool may serve a request, beside its class; for the KV caches of prefill pools.
+    """
+
+    def __init__(
+        self,
+        spec: RoutingSpec,
+        pools: Sequence[Pool],
+        allowed: Sequence[Sequence[int]],
+        specs: RequestSpecs,
+        replicas: list[Replica],
+    ) -> None:
+        self.spec, self.pools, self.allowed, self.specs, self.replicas = spec, list(pools), allowed, specs, replicas
+        self.has_room: Callable[[Replica], bool] = lambda _: True
+        self.reads: Callable[[Request, Pool], bool] = lambda _request, _pool: True
+        self.chance = Chance(specs, "routing")
+        self.turn = 0
+        self.credits = [0.0] * len(self.pools)
+        self.seen: dict[int, int] = {}
+        self.places: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def refresh(self) -> None:
+        """Look at every replica; until the next look, this is what is known."""
+        self.seen = {replica.number: self.load_now(replica) for replica in self.replicas}
+
+    def look(self, clock: Clock) -> Steps:
+        """Refresh the view every so often (a SimPy process)."""
+        while True:
+            self.refresh()
+            yield clock.timeout(self.spec.update_interval)
+
+    def load_now(self, replica: Replica) -> int:
+        """Return the load of a replica as the policy counts it: requests, or their tokens."""
+        return replica.tokens if self.spec.policy in ("least_tokens", "prefix") else replica.load
+
+    def load(self, replica: Replica) -> int:
+        """Return the load that is known of; a replica newer than the last look is taken for empty."""
+        return self.seen.get(replica.number, 0) if self.spec.update_interval else self.load_now(replica)
+
+    def pools_for(self, request: Request) -> list[Pool]:
+        """Return the pools that may serve a request."""
+        pools = [self.pools[number] for number in self.allowed[request.kind]] if self.allowed else self.pools
+        return [pool for pool in pools if self.reads(request, pool)]
+
+    def choose(self, request: Request) -> Replica | None:
+        """Return the replica that a request goes to; None while none is ready, or has room."""
+        pools = [pool for pool in self.pools_for(request) if self.open_in(pool)]
+        if self.spec.weights and len(pools) > 1:
+            pools = [self.deal(pools)]
+        ready = [replica for pool in pools for replica in self.open_in(pool)]
+        if not ready:
+            return None
+        if self.spec.policy == "session" and self.specs.session is not None:
+            session = int(self.specs.session[request.index])
+            return self.by_memory(ready, [(session, SESSION_WORTH)] if session >= 0 else [], 0.0)
+        if self.spec.policy == "prefix" and self.specs.prefixes is not None:
+            threshold = self.spec.cache_threshold
+            least = (DEFAULT_CACHE_THRESHOLD if threshold is None else threshold) * request.prompt_tokens
+            return self.by_memory(ready, request.path, least)
+        return self.by_policy(ready)
+
+    def open_in(self, pool: Pool) -> list[Replica]:
+        """Return the replicas of a pool that may take a request, the oldest first."""
+        return [replica for replica in pool.replicas if replica.is_ready and self.has_room(replica)]
+
+    def deal(self, pools: list[Pool]) -> Pool:
+        """Return the pool whose turn it is by weight: each is owed its weight a request, and the chosen one pays all.
+
+        Smooth weighted round robin, as in nginx's upstream module.
+        """
+        assert self.spec.weights is not None
+        for pool in pools:
+            self.credits[self.pools.index(pool)] += self.spec.weights[pool.name]
+        chosen = max(pools, key=lambda pool: self.credits[self.pools.index(pool)])
+        self.credits[self.pools.index(chosen)] -= sum(self.spec.weights[pool.name] for pool in pools)
+        return chosen
+
+    def by_policy(self, ready: list[Replica]) -> Replica:
+        """Return one of the ready replicas; ties go to the first."""
+        policy = self.spec.policy
+        if len(ready) == 1:
+            return ready[0]
+        if policy == "round_robin":
+            self.turn = self.turn if self.turn < len(ready) else 0
+            chosen = ready[self.turn]
+            self.turn += 1
+            return chosen
+        if policy == "random":
+            return ready[self.chance.below(len(ready))]
+        if policy == "power_of_two":
+            first = self.chance.below(len(ready))
+            others = [number for number in range(len(ready)) if number != first]
+            second = others[self.chance.below(len(others))]
+            return min((ready[number] for number in sorted((first, second))), key=self.load)
+        return min(ready, key=self.load)
+
+    def by_memory(self, ready: list[Replica], keys: list[tuple[int, int]], least: float) -> Replica:
+        """Return the replica that knows most of a request, unless it has far too much to do; then the least loaded.
+
+        Args:
+            ready: Replicas that the request may go to.
+            keys: What it may be known by, and what each is worth in the unit of the loads; the shortest first.
+            least: What must be known for a detour.
+        """
+        chosen = None
+        for key, worth in reversed(keys):
+            if worth < least:
+                break
+            number, known = self.places.get((self.spec.policy, key), (-1, 0))
+            knowing = next((replica for replica in ready if replica.number == number), None)
+            if knowing is not None:
+                if min(known, worth) >= least and not self.is_overloaded(knowing, ready, min(known, worth)):
+                    chosen = knowing
+                break
+        chosen = chosen or min(ready, key=self.load)
+        for key, worth in keys:
+            self.places[self.spec.policy, key] = (chosen.number, worth)
+        return chosen
+
+    def is_overloaded(self, replica: Replica, ready: list[Replica], worth: int) -> bool:
+        """Whether a replica has more than the guard times the mean, and so much more than the least that it shows."""
+        guard = self.spec.imbalance_guard or DEFAULT_GUARD
+        loads = [self.load(each) for each in ready]
+        own = self.load(replica)
+        return own > guard * math.fsum(loads) / len(loads) and own > min(loads) + worth and own > worth

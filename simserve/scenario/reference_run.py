@@ -1,0 +1,368 @@
+"""A deployment served by the reference instead of the fast plane: its cluster, records and sums. Decides nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simserve.engine.state import (
+    BLOCKED_BY_BLOCKS,
+    BLOCKED_BY_BUDGET,
+    BLOCKED_BY_NOTHING,
+    BLOCKED_BY_SCATTER,
+    BLOCKED_BY_SEATS,
+)
+from simserve.errors import ScenarioError
+from simserve.reference.cluster import Cluster
+from simserve.reference.replica import Pool, Replica
+from simserve.reference.request import ONE_TOKEN
+from simserve.sim.control import Control
+from simserve.sim.front import FrontTotals
+from simserve.sim.pools import PoolSetup, outcomes_of, together
+from simserve.sim.recorder import Recorder, RunTotals, series_sums
+from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.simulate import Simulation
+from simserve.sim.timeline import FleetTimeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simserve.reference.kv_memory import Scheduler
+    from simserve.reference.request import Request
+    from simserve.reference.steps import Step
+    from simserve.scenario.schema import Scenario
+    from simserve.sim.simulate import Deployment
+    from simserve.workload.requests import RequestSpecs
+
+_BLOCKED = {
+    "": BLOCKED_BY_NOTHING,
+    "seats": BLOCKED_BY_SEATS,
+    "blocks": BLOCKED_BY_BLOCKS,
+    "budget": BLOCKED_BY_BUDGET,
+    "scatter": BLOCKED_BY_SCATTER,
+}
+_WAITING, _BLOCKED_BY = -2, -1
+"""Columns of a row that are known when its step is over."""
+
+
+def uncovered(deployment: Deployment) -> str | None:
+    """Return the key of a deployment that the reference does not cover; None: it covers all."""
+    control, engines = deployment.control, [each.engine for each in deployment.pools] or [deployment.engine]
+    if any(each.releases_late for each in engines):
+        return "engine.async_scheduling"
+    if control is None:
+        return None
+    is_static = any(each.batching == "static" for each in engines)
+    is_scaled = any(each.autoscaling is not None for each in deployment.pools)
+    found = {
+        "streaming": control.streaming is not None,
+        "regions": control.regions is not None,
+        "routing.rules": bool(control.routing.rules),
+        "engine.batching": is_static and (control.changes_fleet or is_scaled or control.admission is not None),
+        "engine.kv_allocation": control.disaggregation is not None
+        and any(each.kv_allocation != "paged" or each.batching == "static" for each in engines),
+        "pools.speculative": any(each.acceptance for each in deployment.pools),
+    }
+    return next((key for key, applies in found.items() if applies), None)
+
+
+def uncounted(deployment: Deployment) -> str | None:
+    """Return the key of a deployment whose requests the reference serves, but whose sums it does not make."""
+    engines = [each.engine for each in deployment.pools] or [deployment.engine]
+    found = {
+        "engine.batching": any(each.batching == "static" for each in engines),
+        "engine.kv_offloading_size": any(each.num_offload_blocks for each in engines),
+    }
+    return uncovered(deployment) or next((key for key, applies in found.items() if applies), None)
+
+
+def refuse(scenario: Scenario, key: str | None, remedy: str) -> None:
+    """Refuse what the reference does not cover.
+
+    Raises:
+        ScenarioError: The key, where there is one.
+    """
+    if key is not None:
+        with scenario.blaming("deployment"):
+            raise ScenarioError(
+                "is not covered by the reference", key=f"deployment.{key}" if "." in key else key, remedy=remedy
+            )
+
+
+class NotedCluster(Cluster):
+    """A cluster whose steps are written down, for the sums of a result.
+
+    Attributes:
+        rows: By pool and scheduler, one row a step as `simserve.engine.leaps.LEAP_FIELDS` has them.
+        advances: Likewise, the tokens that each step adds to the contexts.
+    """
+
+    def __init__(self, pools: Sequence[Pool], control: Control, specs: RequestSpecs) -> None:
+        self.rows: dict[tuple[int, int], list[list[float]]] = defaultdict(list)
+        self.advances: dict[tuple[int, int], list[float]] = defaultdict(list)
+        self.num_moved_blocks: dict[int, int] = defaultdict(int)
+        super().__init__(pools, control, specs)
+
+    def note_step(self, replica: Replica, step: Step) -> None:
+        """Write down what every scheduler of a replica does in a step."""
+        for scheduler, part in _parts(replica, step):
+            key = self.key_of(replica, scheduler)
+            row, advance = _row(scheduler, part, step.seconds)
+            self.rows[key].append(row)
+            self.advances[key].append(advance)
+            self.num_moved_blocks[key[0]] += part.moved_blocks
+
+    def note_step_end(self, replica: Replica, step: Step) -> None:
+        """Write down who waited in a step."""
+        end = replica.step_ends
+        for scheduler, part in _parts(replica, step):
+            waited = sum(end - max(step.start, request.ready) for request in scheduler.waiting)
+            row = self.rows[self.key_of(replica, scheduler)][-1]
+            row[_WAITING], row[_BLOCKED_BY] = waited, _BLOCKED[part.blocked_by]
+
+    def key_of(self, replica: Replica, scheduler: Scheduler) -> tuple[int, int]:
+        """Return the pool and the number of a scheduler."""
+        return self.pools.index(replica.pool), replica.number * 1000 + replica.scheduler.schedulers.index(scheduler)
+
+
+def _parts(replica: Replica, step: Step) -> list[tuple[Scheduler, Step]]:
+    """Return the schedulers of a replica with what each does in a step."""
+    if not step.parts:
+        return [(replica.scheduler, step)]
+    own = replica.scheduler.of_rank  # type: ignore[attr-defined]
+    return [(rank, part) for rank, part in own if part is not None]
+
+
+def _row(scheduler: Scheduler, step: Step, seconds: float) -> tuple[list[float], float]:
+    """Return a step as a leap of one step, and the tokens that it adds to the contexts."""
+    config, chunks = scheduler.config, step.chunks
+    pipeline = config.pipeline_parallel_size
+    tokens = (1 + config.num_speculative_tokens) * len(step.decoding) + sum(chunk for _, chunk in chunks)
+    priced = max([tokens, *(pipeline * chunk for _, chunk in chunks)])
+    pairs = [chunk * request.computed + chunk * (chunk + 1) / 2 for request, chunk in chunks]
+    keys = [float(request.computed + chunk) for request, chunk in chunks]
+    shared = [max(sum(each) / pipeline, max(each, default=0.0)) for each in (pairs, keys)]
+    context = sum(request.computed + request.fraction for request in step.decoding)
+    held = sum(request.computed + request.fraction for request in scheduler.running)
+    used = float(scheduler.used_tokens)
+    prefill = sum(chunk for _, chunk in chunks)
+    row = [step.start, 1.0, seconds, 0.0, len(step.decoding), context, prefill, len(chunks), priced]
+    advance = sum(request.pace for request in step.decoding) / ONE_TOKEN
+    return [*row, *shared, 0.0, 0.0, held, used, used, 0.0, 0.0], advance
+
+
+def _pools(deployment: Deployment, control: Control) -> tuple[list[PoolSetup], list[Pool]]:
+    """Return the pools of a deployment as it has them, and as the reference does."""
+    one = PoolSetup(
+        name="",
+        engine=deployment.engine,
+        step_times=deployment.priced.step_times,
+        priced=deployment.priced,
+        num_replicas=deployment.num_replicas,
+        gpus_per_replica=deployment.gpus_per_replica,
+        autoscaling=control.autoscaling,
+        startup_seconds=control.startup_seconds,
+        weights_bytes=control.weights_bytes,
+        replicas_per_node=control.replicas_per_node,
+    )
+    setups = list(deployment.pools) or [one]
+    return setups, [
+        Pool(
+            name=each.name,
+            # What a decode replica takes in has been computed elsewhere.
+            config=replace(each.engine, enable_prefix_caching=False) if each.role == "decode" else each.engine,
+            times=each.step_times.as_lists(),
+            role=each.role,
+            num_replicas=each.num_replicas,
+            autoscaling=each.autoscaling,
+            startup_seconds=each.startup_seconds,
+            weights_bytes=each.weights_bytes,
+            replicas_per_node=each.replicas_per_node,
+            kv_layout=each.kv_layout,
+            kv_bytes_per_token=each.kv_bytes_per_token or control.kv_bytes_per_token,
+        )
+        for each in setups
+    ]
+
+
+def _control(deployment: Deployment) -> Control:
+    return deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+
+
+def by_reference(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
+    """Return what becomes of requests by the reference."""
+    control = _control(deployment)
+    cluster = Cluster(_pools(deployment, control)[1], control, specs)
+    cluster.run()
+    return _in_order(records_of(cluster), specs)
+
+
+def simulate_by_reference(deployment: Deployment, specs: RequestSpecs) -> Simulation:
+    """Serve ``specs`` to the end by the reference, with all that a result is made of."""
+    control = _control(deployment)
+    setups, pools = _pools(deployment, control)
+    cluster = NotedCluster(pools, control, specs)
+    cluster.run()
+    records = records_of(cluster)
+    last = np.fmax(records.admitted_time, records.finish_time)
+    end_time = float(np.nanmax(last, initial=0.0))
+    timeline = _timeline(cluster, setups, end_time)
+    recorders = _recorders(cluster, setups)
+    outcomes = outcomes_of(setups, recorders, records, end_time, timeline)
+    is_plain = control.is_plain and not deployment.pools and not cluster.clients.num_resent
+    totals: RunTotals = together(outcomes)
+    num_schedulers = sum(len(replica.scheduler.schedulers) for replica in cluster.replicas)
+    return Simulation(
+        records=_in_order(records, specs),
+        totals=totals,
+        end_time=end_time,
+        num_replicas=num_schedulers,
+        is_open_loop=specs.has_open_arrivals,
+        has_clients=specs.concurrency is not None,
+        is_stationary=specs.is_stationary,
+        offered_rate=specs.offered_rate,
+        was_interrupted=False,
+        has_changing_fleet=control.changes_fleet or any(each.autoscaling is not None for each in setups),
+        timeline=None if is_plain and not any(each.timeout or each.retries for each in specs.classes) else timeline,
+        pools=tuple(outcomes) if len(outcomes) > 1 else (),
+        transfers=_transfer_sums(cluster),
+        front=_front(cluster),
+        api_token_seconds=min(each.engine.api_token_seconds for each in setups),
+    )
+
+
+def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
+    ordered = records.by_arrival() if specs.sends_out_of_order else records
+    return ordered if specs.closes_at is None else ordered.sent()
+
+
+def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup]) -> list[Recorder]:
+    """Return the sums of each pool over its steps."""
+    sums, recorders = series_sums(), []
+    for number, setup in enumerate(setups):
+        recorder = Recorder(setup.engine, setup.step_times.as_lists(), setup.priced, sums)
+        recorder.scales_parts = any(fault.kind == "slow" for fault in cluster.control.faults)
+        own = sorted(key for key in cluster.rows if key[0] == number)
+        gaps = [gap for one in cluster.requests if _pool_of(cluster, one) == number for gap in one.past_gaps + one.gaps]
+        rows = [row for key in own for row in cluster.rows[key]]
+        recorder.add_steps(
+            np.array(rows, dtype=np.float64).reshape(-1, 18).T.copy(),
+            np.array([each for key in own for each in cluster.advances[key]]),
+            [len(cluster.rows[key]) for key in own],
+            np.array(gaps),
+            cluster.num_moved_blocks[number],
+        )
+        recorders.append(recorder)
+    return recorders
+
+
+def _pool_of(cluster: Cluster, request: Request) -> int:
+    """Return the pool that decoded a request, the first one if none did."""
+    return 0 if request.replica < 0 else cluster.pools.index(cluster.replicas[request.replica].pool)
+
+
+def _timeline(cluster: Cluster, setups: Sequence[PoolSetup], end_time: float) -> FleetTimeline:
+    replicas, fleet, control = cluster.replicas, cluster.fleet, cluster.control
+    ranks = np.array([replica.pool.config.data_parallel_size for replica in replicas])
+    times = [each.at for each in (*control.faults, *control.updates)]
+    downtimes = np.array(fleet.downtimes, dtype=np.float64).reshape(-1, 2)
+    pools = [cluster.pools.index(replica.pool) for replica in replicas]
+    return FleetTimeline(
+        launched_at=np.array([replica.launched_at for replica in replicas]),
+        ready_at=np.array([replica.ready_at for replica in replicas]),
+        stopped_at=np.array([replica.stopped_at for replica in replicas]),
+        gpus=np.array([setups[number].gpus_per_replica for number in pools], dtype=np.int64),
+        ranks=ranks if (ranks > 1).any() else None,
+        pool=np.array(pools, dtype=np.int64),
+        pool_regions=tuple(each.region for each in setups),
+        pool_names=tuple(each.name for each in setups),
+        lost_since=downtimes[:, 0],
+        lost_until=downtimes[:, 1],
+        num_killed=fleet.num_killed,
+        num_missed=sum(time is not None and time > end_time for time in times),
+        num_replaced=fleet.num_replaced,
+        updates=np.array(fleet.updates, dtype=np.float64).reshape(-1, 2),
+        tries=np.array(cluster.clients.tries, dtype=np.float64).reshape(-1, 3),
+        refusals={name: cluster.gateway.refusals[name] for name in REASONS if name in cluster.gateway.refusals},
+        num_resent=cluster.clients.num_resent,
+        lost_tokens=cluster.num_lost_tokens,
+    )
+
+
+def _front(cluster: Cluster) -> FrontTotals | None:
+    gateway = cluster.gateway
+    if gateway.cache is None and gateway.api is None and gateway.fair is None:
+        return None
+    names = [each.name for each in cluster.specs.classes]
+    return FrontTotals(
+        first_questions=None if gateway.cache is None else gateway.cache.num_first,
+        expired=0 if gateway.cache is None else gateway.cache.num_expired,
+        limited=0 if gateway.api is None else gateway.api.num_limited,
+        service={} if gateway.fair is None else dict(zip(names, gateway.fair.service, strict=True)),
+    )
+
+
+def _transfer_sums(cluster: Cluster) -> dict[str, float]:
+    """Return what KV caches did between the pools; empty without disaggregation."""
+    if cluster.control.disaggregation is None:
+        return {}
+    transfers = cluster.transfers
+    return {
+        "count": float(len(transfers.sent)),
+        "link_seconds": sum(each.end - each.start for each in transfers.sent if math.isfinite(each.end)),
+        "waited_seconds": sum(each.start - each.computed_at for each in transfers.sent if math.isfinite(each.start)),
+        "stalled_seconds": transfers.stalled_seconds,
+    }
+
+
+def records_of(cluster: Cluster) -> RequestRecords:
+    """Return what happened to every request, as columns; after the run."""
+    requests, specs, gateway = cluster.requests, cluster.specs, cluster.gateway
+
+    def column(name: str, kind: type[np.generic] = np.float64) -> np.ndarray[Any, Any]:
+        return np.array([getattr(request, name) for request in requests], dtype=kind)
+
+    has_front = gateway.cache is not None or gateway.api is not None or gateway.fair is not None
+    servers = np.array([SERVERS.index(one.server) for one in requests], dtype=np.int8)
+    return RequestRecords(
+        arrival_time=column("arrival"),
+        admitted_time=np.array([math.nan if one.reason == "prompt_too_long" else one.ready for one in requests]),
+        scheduled_time=column("scheduled"),
+        first_token_time=column("first_token"),
+        finish_time=column("finish"),
+        prompt_tokens=np.asarray(specs.prompt_tokens, dtype=np.int64),
+        output_tokens=column("generated", np.int64),
+        cached_tokens=column("cached_tokens", np.int64),
+        num_preemptions=column("num_preemptions", np.int32),
+        replica_id=column("replica", np.int32),
+        itl_max=column("itl_max"),
+        status=np.array([STATUSES.index(one.status) for one in requests], dtype=np.int8),
+        reason=np.array([REASONS.index(one.reason) for one in requests], dtype=np.int8),
+        is_truncated=column("is_truncated", np.bool_),
+        request_class=specs.request_class,
+        class_names=tuple(each.name for each in specs.classes),
+        session=specs.session,
+        turn=specs.turn,
+        served_by=servers if has_front else None,
+        **(_transfer_columns(cluster) if cluster.control.disaggregation is not None else {}),
+    )
+
+
+def _transfer_columns(cluster: Cluster) -> dict[str, Any]:
+    """Return the way of every KV cache between the pools."""
+    found = [cluster.transfers.by_request.get(request) for request in cluster.requests]
+    times = {
+        "prefill_end_time": [math.inf if each is None else each.computed_at for each in found],
+        "transfer_start_time": [math.inf if each is None else each.start for each in found],
+        "transfer_end_time": [math.inf if each is None else each.lands_at for each in found],
+    }
+    columns: dict[str, Any] = {name: np.array(values, dtype=np.float64) for name, values in times.items()}
+    for values in columns.values():
+        values[np.isinf(values)] = np.nan
+    sources = [-1 if each is None else each.source.number for each in found]
+    return {**columns, "prefill_replica_id": np.array(sources, dtype=np.int32)}

@@ -1,0 +1,106 @@
+"""Verification: the fast plane and the reference on the same requests, compared one by one. Mends nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.scenario.reference_run import by_reference, refuse, uncovered
+from simserve.scenario.replication import replicate
+from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.run import deploy
+from simserve.sim.records import RequestRecords
+
+if TYPE_CHECKING:
+    from simserve.scenario.schema import Scenario
+    from simserve.sim.acceleration import Accelerate
+
+NEAR = 1e-9
+"""Times that differ by no more, in seconds or relative to themselves, are equal: the two sum in another order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What the comparison of two runs found.
+
+    Attributes:
+        requests: How many were compared.
+        differing: Numbers of those that fared differently, ascending, with the columns that differ.
+        largest_difference: Of any two times that should be equal, seconds; inf: one of the two is undefined.
+    """
+
+    requests: int
+    differing: dict[int, tuple[str, ...]]
+    largest_difference: float
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every request fared the same."""
+        return not self.differing
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The keys of the command's JSON."""
+        columns = sorted({name for names in self.differing.values() for name in names})
+        return {
+            "requests": self.requests,
+            "equal": self.is_equal,
+            "largest_difference_s": self.largest_difference if math.isfinite(self.largest_difference) else None,
+            "num_different": len(self.differing),
+            "different_columns": columns,
+            "first_different": next(iter(self.differing), None),
+        }
+
+
+def compared(reference: RequestRecords, plane: RequestRecords) -> Verification:
+    """Compare two runs of the same requests, row by row and column by column."""
+    differing: dict[int, list[str]] = {}
+    largest = 0.0
+    for each in fields(RequestRecords):
+        expected, actual = getattr(reference, each.name), getattr(plane, each.name)
+        if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+            continue
+        if expected.dtype.kind == "f":
+            is_other = ~np.isclose(actual, expected, rtol=NEAR, atol=NEAR, equal_nan=True)
+            largest = max(largest, _largest_gap(expected, actual))
+        else:
+            is_other = expected != actual
+        for index in np.flatnonzero(is_other).tolist():
+            differing.setdefault(index, []).append(each.name)
+    found = {index: tuple(differing[index]) for index in sorted(differing)}
+    return Verification(requests=len(reference), differing=found, largest_difference=largest)
+
+
+def _largest_gap(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> float:
+    """Return by how much two columns of times differ at most; inf where only one of the two has a time."""
+    if (np.isnan(expected) != np.isnan(actual)).any():
+        return math.inf
+    return float(np.nanmax(np.abs(expected - actual), initial=0.0))
+
+
+def verify(
+    asked: Scenario | ResolvedScenario, *, num_requests: int | None = None, accelerate: Accelerate = "auto"
+) -> Verification:
+    """Run a scenario on the fast plane and by the reference, and compare every request.
+
+    Args:
+        asked: What to run.
+        num_requests: How many requests are drawn; None: as the scenario says.
+        accelerate: Whether the plane runs compiled.
+
+    Raises:
+        ScenarioError: The reference does not cover it.
+        InfeasibleError: The model does not fit.
+    """
+    resolved = resolve(asked)
+    deployment, scenario = deploy(resolved), resolved.scenario
+    refuse(scenario, uncovered(deployment), "leave it out to verify the rest")
+    if num_requests is not None:
+        workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})
+        scenario = scenario.model_copy(update={"workload": workload})
+    specs, simulation = replicate(deployment, scenario, 0, accelerate=accelerate)
+    return compared(by_reference(deployment, specs), simulation.records)

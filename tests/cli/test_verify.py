@@ -1,0 +1,75 @@
+"""`simserve verify` and `simserve run --reference`: what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Simserve
+
+FEW = ("--num-requests", "20")
+
+
+def test_a_scenario_that_fares_the_same_ends_with_zero(simserve: Simserve) -> None:
+    """One object on stdout, with the keys that are promised."""
+    outcome = simserve("verify", "single-gpu-7b", *FEW, "--json")
+    found = json.loads(outcome.stdout)
+
+    assert outcome.code == 0
+    assert (found["requests"], found["equal"]) == (20, True)
+    assert found["largest_difference_s"] < 1e-9
+
+
+def test_a_difference_ends_with_99(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference whose steps take a millisecond longer is noticed, request by request."""
+    from simserve.reference import scheduler
+
+    right = scheduler.mixed_seconds
+    monkeypatch.setattr(scheduler, "mixed_seconds", lambda *inputs: right(*inputs) + 0.001)
+
+    outcome = simserve("verify", "single-gpu-7b", *FEW)
+
+    assert outcome.code == 99
+    assert outcome.stdout.startswith("0 of 20 requests fared the same")
+
+
+def test_what_is_not_covered_is_refused_by_its_key(simserve: Simserve) -> None:
+    """One line, and nothing on stdout."""
+    for command in (("verify", "streaming"), ("run", "streaming", "--reference", "--out", "x")):
+        outcome = simserve(*command)
+
+        assert outcome.code == 104
+        assert outcome.stdout == ""
+        assert "deployment.streaming: is not covered by the reference" in outcome.stderr
+    assert "deployment.routing.rules: is not" in simserve("verify", "small-model-first").stderr
+
+
+def test_a_run_by_the_reference_has_the_same_result(simserve: Simserve) -> None:
+    """Every figure of result.json, KV use to a thousandth, which the plane interpolates inside a leap."""
+    change = ("--set", "workload.num_requests=40", "--json", "--out")
+    plane, reference = (
+        json.loads(simserve("run", "single-gpu-7b", *how, *change, f"out-{number}").stdout)
+        for number, how in enumerate(((), ("--reference",)))
+    )
+
+    kv = [each["simserve"].pop("kv") for each in (plane, reference)]
+    assert flat(reference) == pytest.approx(flat(plane), rel=1e-9, nan_ok=True)
+    assert flat(kv[1]) == pytest.approx(flat(kv[0]), rel=1e-3, abs=1e-3)
+
+
+def flat(values: object, path: str = "") -> dict[str, object]:
+    """Return the numbers of a nested result by their paths."""
+    if isinstance(values, dict):
+        return {name: one for key, each in values.items() for name, one in flat(each, f"{path}.{key}").items()}
+    is_number = isinstance(values, int | float) and not isinstance(values, bool)
+    return {path: values} if is_number else {}
+
+
+@pytest.mark.parametrize("flag", [("--timeline",), ("--accelerate", "on")])
+def test_a_run_by_the_reference_takes_no_flag_of_the_plane(simserve: Simserve, flag: tuple[str, ...]) -> None:
+    """What would have no effect is refused."""
+    outcome = simserve("run", "single-gpu-7b", "--reference", *flag)
+
+    assert outcome.code == 2
+    assert f"{flag[0]}: is not for a run with --reference" in outcome.stderr

@@ -1,0 +1,190 @@
+"""Rules of the cluster at their edges, on the plane and on the reference alike: by how much, from when, up to what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.engine.routing import Router as PlaneRouter
+from simserve.engine.routing import is_overloaded
+from simserve.reference.router import Router
+from simserve.scenario.reference_run import by_reference
+from simserve.scenario.verify import compared
+from simserve.sim.admission_spec import AdmissionSpec
+from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.control import Control
+from simserve.sim.fairness_spec import FairnessSpec
+from simserve.sim.pools import PoolSetup
+from simserve.sim.records import CACHE, REASONS, RequestRecords
+from simserve.sim.response_cache_spec import ResponseCacheSpec
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.simulate import Deployment, simulate
+from simserve.validation import validate
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.prefixes import system_prompts
+from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_config, make_specs
+from tests.theory.builders import make_deployment
+
+SECOND = constant_step_times(1.0)
+
+
+def deployed(control: Control, num_replicas: int = 1, **limits: Any) -> Deployment:
+    """Return replicas whose every step takes a second."""
+    return replace(make_deployment(make_config(**limits), SECOND, num_replicas), control=control)
+
+
+def both(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
+    """Return what becomes of requests, which is the same on the plane and on the reference."""
+    records = simulate(deployment, specs).records
+    assert compared(by_reference(deployment, specs), records).differing == {}
+    return records
+
+
+def in_classes(specs: RequestSpecs, kinds: list[int], *classes: dict[str, Any]) -> RequestSpecs:
+    """Return the requests with their classes."""
+    given = tuple(
+        validate(ClassSpec, {"name": f"c{number}", "share": 1 / len(classes), **each})
+        for number, each in enumerate(classes)
+    )
+    return replace(specs, classes=given, request_class=np.array(kinds, dtype=np.int16))
+
+
+def reasons(records: RequestRecords) -> list[str]:
+    """Return why each request was not completed."""
+    return [REASONS[reason] for reason in records.reason]
+
+
+def test_an_idle_replica_takes_a_request_though_nobody_may_wait() -> None:
+    """The first begins at once, so it does not wait; whoever comes while a step runs would."""
+    control = Control(admission=validate(AdmissionSpec, {"max_queue": 0}))
+
+    records = both(deployed(control), make_specs([0.0, 0.5, 9.25], 4, 2))
+
+    assert reasons(records) == ["", "queue_full", ""]
+
+
+def test_shedding_looks_at_kv_memory() -> None:
+    """One request of four seats fills all 32 tokens of KV from the start of its step: load 1, so all are refused."""
+    control = Control(admission=validate(AdmissionSpec, {"probabilistic_from": 0.5}))
+    specs = make_specs([0.0, 0.25], [32, 4], 1)
+
+    records = both(deployed(control, num_blocks=8, max_model_len=33), specs)
+
+    assert reasons(records) == ["", "load"]
+
+
+def test_back_off_stops_growing_at_its_cap() -> None:
+    """Refused at 0.5 s, it tries again after 1 s and three times 1.5 s, and gives up at 6 s."""
+    retries = {"max": 4, "backoff": "1 s", "max_backoff": "1.5 s", "jitter": 0}
+    control = Control(admission=validate(AdmissionSpec, {"max_queue": 0, "retry_after": "0 s"}))
+    specs = in_classes(make_specs([0.0, 0.5], 4, [30, 2]), [0, 1], {}, {"retries": retries})
+
+    records = both(deployed(control), specs)
+
+    assert reasons(records) == ["", "queue_full"]
+    assert records.finish_time[1] == 0.5 + 1.0 + 3 * 1.5
+
+
+@pytest.mark.parametrize(("limit", "num_waiting"), [(1.1, 2), (1.9, 2), (3.5, 4)])
+def test_the_first_finish_counts_for_all_that_run(limit: float, num_waiting: int) -> None:
+    """Of four that began together one finishes after 4 s: one a second, so ``n`` that wait will wait ``n`` seconds."""
+    control = Control(admission=validate(AdmissionSpec, {"deadline_aware": True}), limits=((limit, None, None),))
+    arrivals = [0.0] * 4 + [4.25] + [5.125 + 0.125 * number for number in range(6)]
+
+    records = both(deployed(control), make_specs(arrivals, 4, [4, 20, 20, 20, 30] + [2] * 6))
+
+    assert reasons(records)[5:].index("deadline") == num_waiting
+
+
+def test_a_class_that_returns_has_saved_up_no_turns() -> None:
+    """Both have had 12 tokens each when b goes; a goes on alone, and when b is back they take turns one by one."""
+    control = Control(fairness=validate(FairnessSpec, {"shares": {"c0": 1.0, "c1": 1.0}, "max_outstanding": 1}))
+    arrivals = [0.0, 0.0, *[0.125] * 8, *[17.5] * 3]
+    kinds = [0, 1, *[0] * 8, *[1] * 3]
+    specs = in_classes(make_specs(arrivals, 4, 4), kinds, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    order = [kinds[index] for index in np.argsort(records.scheduled_time, kind="stable")]
+    assert order[order.index(1) + 1 :][4:9] in ([1, 0, 1, 0, 1], [0, 1, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "guard", "worth", "expected"),
+    [
+        (9, 3, 1.5, 4, False),
+        (10, 3, 1.5, 4, True),
+        (6, 2, 1.25, 4, False),
+        (7, 2, 1.25, 4, True),
+        (4, 0, 1.5, 4, False),
+    ],
+)
+def test_the_guard_passes_over_who_is_beyond_it(own: int, other: int, guard: float, worth: int, expected: bool) -> None:
+    """At the guard times the mean, or at the least load and the worth, a replica is not passed over yet."""
+    replicas = [SimpleNamespace(number=number, load=load, tokens=load) for number, load in enumerate((own, other))]
+    router: Any = Router(RoutingSpec(policy="session", imbalance_guard=guard), [], (), make_specs([0.0], 1, 1), [])
+
+    assert router.is_overloaded(replicas[0], replicas, worth) is expected
+    assert is_overloaded(PlaneRouter(3, guard=guard), 0, [0, 1], [own, other], worth) is expected
+
+
+@pytest.mark.parametrize(("asked_at", "is_held"), [(5.75, True), (6.0, True), (6.25, False)])
+def test_an_answer_holds_until_it_is_as_old_as_its_expiry(asked_at: float, is_held: bool) -> None:
+    """Made at 2 s with an expiry of 4 s, it is given at 6 s for the last time."""
+    cache = {"hit_share": 1.0, "questions": 1, "expiry": "4 s", "latency": "0 s"}
+    control = Control(response_cache=validate(ResponseCacheSpec, cache))
+
+    records = both(deployed(control), make_specs([0.0, asked_at], 4, 2))
+
+    assert records.served_by is not None
+    assert (records.served_by[1] == CACHE) is np.bool_(is_held)
+
+
+def test_a_peak_counts_until_the_window_has_passed() -> None:
+    """Three replicas asked for at 2 s are kept at 6 s, with a window of 4 s, and given back at 8 s."""
+    scaling = {
+        "metric": "running",
+        "target": 1,
+        "max_replicas": 3,
+        "interval": "2 s",
+        "stabilization": "4 s",
+        "startup": {"schedule": "0 s", "image": "0 s", "engine": "0 s", "load_bandwidth": "1 GB/s"},
+    }
+    control = Control(autoscaling=validate(AutoscalingSpec, scaling))
+    deployment = deployed(control)
+    specs = make_specs([0.0, 0.0, 0.0, 13.0], 4, [3, 3, 3, 1])
+
+    both(deployment, specs)
+    timeline = simulate(deployment, specs).timeline
+
+    assert timeline is not None
+    assert timeline.stopped_at[np.isfinite(timeline.stopped_at)].tolist() == [8.0, 8.0]
+
+
+@pytest.mark.parametrize(("shared", "replica"), [(3, 1), (4, 0), (5, 0)])
+def test_half_of_a_prompt_is_enough_to_be_known_by(shared: int, replica: int) -> None:
+    """Where at least the threshold of 0.5 of eight tokens is known, a request goes there; below, to the idle one."""
+    specs = make_specs([0.0, 0.25], 8, 4)
+    prefixes = system_prompts(np.zeros(2, dtype=np.int64), 1, np.full(2, shared), np.full(2, 12))
+    control = Control(routing=validate(RoutingSpec, {"policy": "prefix", "imbalance_guard": 10}))
+
+    records = both(deployed(control, num_replicas=2), replace(specs, prefixes=prefixes))
+
+    assert records.replica_id.tolist() == [0, replica]
+
+
+def test_pools_of_equal_weight_take_turns_from_the_first_one_on() -> None:
+    """Who is owed as much as another comes after it."""
+    deployment = deployed(Control(routing=validate(RoutingSpec, {"weights": {"a": 1, "b": 1}})))
+    pools = tuple(
+        PoolSetup(name=name, engine=deployment.engine, step_times=SECOND, priced=None, num_replicas=1) for name in "ab"
+    )
+
+    records = both(replace(deployment, pools=pools), make_specs([0.0, 0.25, 0.5, 0.75], 4, 2))
+
+    assert records.replica_id.tolist() == [0, 1, 0, 1]
