@@ -23,7 +23,7 @@ _MOVES: dict[str, tuple[dict[str, Any], dict[str, Any], str, int]] = {
     "more traffic makes tokens cheaper": ({}, {"rate": 20.0}, "usd_per_million_output_tokens", -1),
     "more GPUs share the load": ({"rate": 30.0}, {"rate": 30.0, "gpus": 8}, "p95_tpot_ms", -1),
     "tensor parallelism shortens steps": ({}, {"tensor_parallel_size": 4}, "p50_tpot_ms", -1),
-    "16-bit weights are read longer": ({}, {"quantization": "none"}, "p50_tpot_ms", 1),
+    "16-bit weights are read longer": ({"quantization": "int8"}, {"quantization": "none"}, "p50_tpot_ms", 1),
     "a faster GPU": ({}, {"hardware": "h100-sxm-80gb"}, "p50_tpot_ms", -1),
     "a smaller model": ({}, {"model": "llama-2-7b"}, "p50_tpot_ms", -1),
     "longer prompts": ({}, {"prompt_tokens": 1500}, "p50_ttft_ms", 1),
@@ -53,7 +53,12 @@ _MOVES: dict[str, tuple[dict[str, Any], dict[str, Any], str, int]] = {
         "p50_ttft_ms",
         1,
     ),
-    "kernels launched one by one": ({}, {"cuda_graphs": False}, "p50_tpot_ms", 1),
+    "kernels launched one by one": (
+        {"quantization": "int8"},
+        {"quantization": "int8", "cuda_graphs": False},
+        "p50_tpot_ms",
+        1,
+    ),
     "the host in the way of the GPU": ({}, {"async_scheduling": False}, "p50_tpot_ms", 1),
     "drafts": ({}, {"speculative_decoding": True}, "p50_tpot_ms", -1),
     "better drafts": (
