@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.workload.traces.trace import PrefixBlocks
+if TYPE_CHECKING:
+    from simserve.workload.traces.trace import PrefixBlocks
 
 _SPARSE = 4
 """Numbers of segments are put one after another where fewer than one in so many is used."""
