@@ -109,6 +109,9 @@ _INTERRUPTED_AND_BROKEN = """
 import os, signal, sys
 from simserve.cli import main
 
+# A shell in the background may have had it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def broken(arguments):
     try:
         os.kill(os.getpid(), signal.{name})
