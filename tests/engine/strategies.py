@@ -76,8 +76,7 @@ def ranked_cases(draw: st.DrawFn) -> Case:
     """Draw ranks that step together: continuous batching in blocks, one stage, more requests than one rank holds."""
     case = draw(st.one_of(cases(), pressed_cases()).filter(_can_have_ranks))
     timeout = draw(st.sampled_from([0, 0, 2, 5]))
-    ranks = draw(st.integers(2, 4))
-    config = replace(case.config, data_parallel_size=ranks, attention_dp_timeout_iters=timeout, async_scheduling=False)
+    config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)), attention_dp_timeout_iters=timeout)
     rises = draw(st.lists(st.integers(0, 5), max_size=60))
     times = replace(
         case.times,
@@ -129,8 +128,6 @@ def configs(
     most = max(4, max_num_seqs, max_model_len if is_growing and not is_chunked else 0)
     max_num_batched_tokens = draw(st.integers(most, 64))
     chunk = draw(st.integers(1, max_num_batched_tokens)) if is_chunked else max_num_batched_tokens
-    is_async = draw(st.booleans())
-    can_release_late = is_async and is_growing and admission == "on_demand"
     initial = draw(st.sampled_from([0.0, 0.1, 0.31830988] if is_pressed else [0.0, 0.31830988, 0.7, 1.0]))
     return EngineConfig(
         batching=batching,
@@ -153,8 +150,6 @@ def configs(
         new_token_ratio_decay=draw(st.sampled_from([0.0010033333, 0.017320508, 0.22360680])),
         pipeline_parallel_size=1 if kv_allocation == "none" else draw(st.sampled_from([1, 1, 2, 3, 4])),
         frontend_latency=draw(st.integers(0, 2)) * FRONTEND_UNIT,
-        async_scheduling=is_async,
-        releases_late=can_release_late and draw(st.booleans()),
         async_output=draw(st.booleans()),
         handover_step_seconds=0.01,
         handover_request_seconds=0.003,
@@ -260,7 +255,7 @@ def shared_cases(draw: st.DrawFn) -> Case:
         paces = st.lists(st.integers(ONE_TOKEN, ONE_TOKEN * (1 + drafts)), min_size=len(drawn), max_size=len(drawn))
         drawn = replace(drawn, pace=np.array(draw(paces), dtype=np.int64))
     elif config.pipeline_parallel_size == 1 and draw(st.integers(0, 4)) == 0:
-        config = replace(config, data_parallel_size=draw(st.integers(2, 3)), async_scheduling=False)
+        config = replace(config, data_parallel_size=draw(st.integers(2, 3)))
     times = draw(step_times(config))
     if config.data_parallel_size > 1:
         times = replace(times, shared_seconds=[0.0, math.sqrt(29.0) / 128.0])
@@ -276,8 +271,6 @@ def offloading_cases(draw: st.DrawFn) -> Case:
         num_offload_blocks=draw(st.sampled_from([1, 3, 10, 1000])),
         offload_block_seconds=draw(st.integers(0, 5)) * math.sqrt(41.0) / 512.0,
         offload_latency=draw(st.sampled_from([0, 1])) * math.sqrt(43.0) / 64.0,
-        # In one of thirty cases another block goes to the tier first.
-        releases_late=False,
     )
     return Case(config, case.times, case.specs)
 
@@ -396,9 +389,7 @@ def _is_continuous(case: Case) -> bool:
 def swapping_cases(draw: st.DrawFn) -> Case:
     """Draw a replica that runs short of blocks and swaps, to host memory that may be too small."""
     case = draw(st.one_of(pressed_cases(), ordered_cases()).filter(_can_swap))
-    host = draw(st.sampled_from([0, 3, 10, 1000]))
-    # What swaps (vLLM V0) does not schedule ahead.
-    config = replace(case.config, preemption_mode="swap", num_swap_blocks=host, async_scheduling=False)
+    config = replace(case.config, preemption_mode="swap", num_swap_blocks=draw(st.sampled_from([0, 3, 10, 1000])))
     times = replace(case.times, swap_block_seconds=draw(st.integers(0, 5)) * math.sqrt(37.0) / 512.0)
     return Case(config, times, case.specs)
 
