@@ -92,6 +92,8 @@ class Walk(Cluster):
         """Run to the end and return the columns of what happened."""
         self.run()
         (replica,), records = self.replicas, records_of(self)
+        for scheduler in replica.scheduler.schedulers:
+            scheduler.release_departing()
         assert replica.scheduler.is_empty
         config = replica.pool.config
         waits = config.static_max_wait if config.batching == "static" else np.inf

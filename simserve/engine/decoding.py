@@ -94,13 +94,14 @@ def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: in
     requests.status[index] = COMPLETED
     replica.num_running -= 1
     replica.num_outstanding -= 1
+    tokens = requests.prompt_tokens[index] + output - 1
     if replica.releases_late:
-        depart(replica, index, free_blocks, free_window_blocks)
+        depart(replica, index, tokens, free_blocks, free_window_blocks)
     else:
         if not replica.grows:
             release_fixed(replica, requests, index)
         if replica.cache is not None:
-            leave_prefix(replica, index, requests.prompt_tokens[index] + output - 1)
+            leave_prefix(replica, index, tokens)
     if replica.finished is not None:
         replica.finished.append(index)
 

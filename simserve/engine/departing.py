@@ -12,16 +12,18 @@ from simserve.engine.prefix_cache import leave_prefix
 from simserve.engine.state import Replica, RequestTable
 
 
-def depart(replica: Replica, index: int, free_blocks: int, free_window_blocks: int) -> None:
+def depart(replica: Replica, index: int, tokens: int, free_blocks: int, free_window_blocks: int) -> None:
     """Let a finished request hold what its end has freed, until `release_departing`.
 
     Args:
         replica: The replica, on which the request's growing blocks count as free already.
         index: The request.
+        tokens: What it has in the KV cache.
         free_blocks: Blocks that were free before.
         free_window_blocks: Likewise in the pool of layers with a window.
     """
     replica.departing.append(index)
+    replica.departing_tokens.append(tokens)
     replica.departing_blocks.append(replica.free_blocks - free_blocks)
     replica.departing_window_blocks.append(replica.free_window_blocks - free_window_blocks)
     replica.free_blocks = free_blocks
@@ -31,10 +33,9 @@ def depart(replica: Replica, index: int, free_blocks: int, free_window_blocks: i
 def release_departing(replica: Replica, requests: RequestTable) -> None:
     """Let all of them go: the next step is scheduled."""
     for position in range(len(replica.departing)):
-        index = replica.departing[position]
-        computed = requests.prompt_tokens[index] + requests.output_tokens[index] - 1
-        _release(replica, requests, index, position, computed)
+        _release(replica, requests, position, replica.departing_tokens[position])
     replica.departing.clear()
+    replica.departing_tokens.clear()
     replica.departing_blocks.clear()
     replica.departing_window_blocks.clear()
 
@@ -44,18 +45,20 @@ def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> N
     position = 0
     while replica.departing[position] != index:
         position += 1
-    computed = requests.prompt_tokens[index] + requests.output_tokens[index] - 1
-    _release(replica, requests, index, position, max(computed - 1, requests.prompt_tokens[index]))
+    tokens = replica.departing_tokens[position]
+    _release(replica, requests, position, max(tokens - 1, requests.prompt_tokens[index]))
     replica.departing.pop(position)
+    replica.departing_tokens.pop(position)
     replica.departing_blocks.pop(position)
     replica.departing_window_blocks.pop(position)
     requests.num_preemptions[index] += 1
 
 
-def _release(replica: Replica, requests: RequestTable, index: int, position: int, computed: int) -> None:
+def _release(replica: Replica, requests: RequestTable, position: int, tokens: int) -> None:
+    index = replica.departing[position]
     replica.free_blocks += replica.departing_blocks[position]
     replica.free_window_blocks += replica.departing_window_blocks[position]
     if not replica.grows:
         release_fixed(replica, requests, index)
     if replica.cache is not None:
-        leave_prefix(replica, index, computed)
+        leave_prefix(replica, index, tokens)

@@ -196,6 +196,7 @@ class Replica:
         "decode_slope",
         "departing",
         "departing_blocks",
+        "departing_tokens",
         "departing_window_blocks",
         "end_time",
         "estimate_shrinking",
@@ -357,6 +358,7 @@ class Replica:
         # Finished requests that hold seat and blocks until the next step is scheduled (`simserve.engine.departing`).
         self.releases_late = config.releases_late and config.async_scheduling and self.mode == CONTINUOUS
         self.departing: list[int] = []
+        self.departing_tokens: list[int] = []
         self.departing_blocks: list[int] = []
         self.departing_window_blocks: list[int] = []
         self.swaps = config.preemption_mode == "swap"

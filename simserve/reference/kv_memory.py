@@ -25,6 +25,8 @@ class Scheduler(ABC):
         times: Seconds of its steps.
         waiting: Its queue, the head first.
         running: Those with a seat, in the order of their admission.
+        departing: Those of them that are done: with asynchronous scheduling step n + 1 is scheduled before anybody
+            knows who is done in n.
         closest_estimate: ``estimate``: the nearest that the two sides of the admission test came, tokens.
     """
 
@@ -32,6 +34,7 @@ class Scheduler(ABC):
         self.config, self.times = config, times
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.departing: list[Request] = []
         self.capacity = config.num_blocks
         if config.kv_allocation == "static":
             self.capacity = self.kv_tokens // config.max_model_len
@@ -73,6 +76,14 @@ class Scheduler(ABC):
             self.running.remove(request)
             self.release(request)
 
+    def release_departing(self) -> None:
+        """Take back what those hold that were done when the step was scheduled; their blocks stay cached."""
+        for request in self.departing:
+            self.cache(request, request.prompt_tokens + request.output_tokens - 1)
+            self.running.remove(request)
+            self.release(request)
+        self.departing = []
+
     @property
     def schedulers(self) -> list[Scheduler]:
         """Those behind this one that each have a memory of their own: itself."""
@@ -80,13 +91,18 @@ class Scheduler(ABC):
 
     @property
     def num_running(self) -> int:
-        """Requests with a seat."""
-        return len(self.running)
+        """Requests with a seat that are not done."""
+        return len(self.active)
+
+    @property
+    def active(self) -> list[Request]:
+        """Those with a seat that are not done: a done one keeps it until the next step is scheduled (`departing`)."""
+        return [request for request in self.running if request not in self.departing]
 
     @property
     def num_outstanding(self) -> int:
         """Requests that wait or run."""
-        return len(self.waiting) + len(self.running)
+        return len(self.waiting) + len(self.active)
 
     @property
     def max_num_seqs(self) -> int:

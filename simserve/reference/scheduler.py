@@ -37,6 +37,12 @@ class ContinuousScheduler(Scheduler):
         self.unsent = self.sent_until = 0.0
 
     @property
+    def releases_late(self) -> bool:
+        """Whether who is done in a step keeps seat and blocks until the next one is scheduled (vLLM, asynchronous)."""
+        config = self.config
+        return config.releases_late and config.async_scheduling and config.kv_allocation != "none"
+
+    @property
     def is_growing(self) -> bool:
         """Whether requests take blocks as they grow (and may therefore be preempted)."""
         return self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
@@ -44,8 +50,27 @@ class ContinuousScheduler(Scheduler):
     def schedule(self, now: float) -> Step | None:
         """Choose what the step that starts ``now`` holds; without requests, there is none."""
         if not self.num_outstanding:
+            self.release_departing()
             self.ratio = self.config.new_token_ratio_initial
             return None
+        step = self.planned(now)
+        if self.departing:
+            if step.requests:
+                self.check(step)
+            self.release_departing()
+            if not step.requests:
+                # Nothing could be scheduled ahead: the engine waits for the step that ran, and looks again.
+                step = self.planned(now)
+                self.check(step)
+        else:
+            self.check(step)
+        self.update_ratio(step)
+        step.blocked_by = self.blocked_by(step)
+        step.seconds = self.seconds(step)
+        return step
+
+    def planned(self, now: float) -> Step:
+        """Choose what a step holds; those that are done keep their seats and blocks, and compute nothing."""
         step = Step(now, self.config.max_num_batched_tokens * self.config.pipeline_parallel_size)
         self.sort_queue()
         self.make_way(step)
@@ -60,10 +85,6 @@ class ContinuousScheduler(Scheduler):
             self.admit(step)
             if not step.chunks:
                 self.schedule_decodes(step)
-        self.check(step)
-        self.update_ratio(step)
-        step.blocked_by = self.blocked_by(step)
-        step.seconds = self.seconds(step)
         return step
 
     def blocked_by(self, step: Step) -> str:
@@ -83,14 +104,14 @@ class ContinuousScheduler(Scheduler):
     def schedule_decodes(self, step: Step) -> None:
         """Give every decoding request its tokens, and the blocks it may need for them."""
         while True:
-            decoding = [request for request in self.running if request.is_decoding]
+            decoding = [request for request in self.active if request.is_decoding]
             needs = [self.blocks_needed(request) for request in decoding]
             if self.fits(sum(needs), sum(self.window_growth(request) for request in decoding)):
                 break
             self.preempt(step)
         if not step.has_preempted:
             self.swap_in(step)
-            decoding = [request for request in self.running if request.is_decoding]
+            decoding = [request for request in self.active if request.is_decoding]
             needs = [self.blocks_needed(request) for request in decoding]
         for request, blocks in zip(decoding, needs, strict=True):
             self.take(request, blocks, self.window_growth(request))
@@ -101,7 +122,7 @@ class ContinuousScheduler(Scheduler):
     def swap_in(self, step: Step) -> None:
         """Bring swapped requests back from the head of the queue while a seat and the blocks of a step are free."""
         while self.waiting and self.waiting[0].is_swapped and len(self.running) < self.config.max_num_seqs:
-            growth = sum(self.blocks_needed(request) for request in self.running if request.is_decoding)
+            growth = sum(self.blocks_needed(request) for request in self.active if request.is_decoding)
             head = self.waiting[0]
             if growth + self.blocks_of(head.computed + 1) > self.free:
                 break
@@ -133,7 +154,7 @@ class ContinuousScheduler(Scheduler):
 
     def schedule_chunks(self, step: Step) -> None:
         """Give the prefilling requests their next chunks, in order of admission."""
-        for request in [request for request in self.running if not request.is_decoding]:
+        for request in [request for request in self.active if not request.is_decoding]:
             if request not in self.running:
                 continue
             chunk = min(request.target - request.computed, self.config.max_chunk_tokens, step.budget)
@@ -198,11 +219,14 @@ class ContinuousScheduler(Scheduler):
         Those that were preempted here go first. Blocks must be free for its cache, its next token and the growth of
         those that decode.
         """
+        if not self.active:
+            # Nobody else runs: the next step is scheduled when those that are done have gone.
+            self.release_departing()
         if len(self.running) == self.config.max_num_seqs or self.waiting:
             return False
         blocks, grown = self.blocks_of(request.prompt_tokens), self.blocks_of(request.prompt_tokens + 1)
         if self.is_growing:
-            decoding = [one for one in self.running if one.is_decoding]
+            decoding = [one for one in self.active if one.is_decoding]
             needed = grown + sum(self.blocks_needed(one) for one in decoding)
             windows = self.window_of(grown) + sum(self.window_growth(one) for one in decoding)
             if not self.fits(needed, windows):
@@ -258,10 +282,10 @@ class ContinuousScheduler(Scheduler):
     def is_within_estimate(self, step: Step, head: Request, target: int, free: float) -> bool:
         """Whether the expected new tokens of all leave room for the head (``estimate``)."""
         chunk_of = {request.index: chunk for request, chunk in step.chunks}
-        decoding = sum(estimated_tokens(request) for request in self.running if request.is_decoding)
+        decoding = sum(estimated_tokens(request) for request in self.active if request.is_decoding)
         prefilling = sum(
             estimated_tokens(request) + request.target - request.computed - chunk_of.get(request.index, 0)
-            for request in self.running
+            for request in self.active
             if not request.is_decoding
         )
         asked = target + estimated_tokens(head)
@@ -276,7 +300,7 @@ class ContinuousScheduler(Scheduler):
     def preempt(self, step: Step, chosen: Request | None = None) -> None:
         """Take everything from the victim and queue it again."""
         victim = self.running[-1]
-        decoding = [request for request in self.running if request.is_decoding]
+        decoding = [request for request in self.active if request.is_decoding]
         if self.config.admission == "estimate" and decoding:
             victim = min(decoding, key=lambda one: (one.generated, -one.prompt_tokens, -self.running.index(one)))
         if self.config.scheduling_policy == "priority":
@@ -287,8 +311,21 @@ class ContinuousScheduler(Scheduler):
             )
         victim = chosen or victim
         assert all(victim is not request for request, _ in step.chunks)
-        self.cache(victim, victim.computed)
+        known = victim.computed
+        if victim in self.departing:
+            known = max(victim.prompt_tokens + victim.output_tokens - 2, victim.prompt_tokens)
+        elif self.releases_late and victim.computed > victim.target:
+            # The token of the step that runs is not known yet.
+            known -= 1
+        self.cache(victim, known)
         self.running.remove(victim)
+        if victim in self.departing:
+            # It has all its tokens: only its memory is taken.
+            self.departing.remove(victim)
+            self.release(victim)
+            victim.num_preemptions += 1
+            step.has_preempted = True
+            return
         if victim in step.decoding:
             step.decoding.remove(victim)
         blocks = self.blocks_of(victim.computed)
@@ -331,7 +368,7 @@ class ContinuousScheduler(Scheduler):
             return
         head = self.waiting[0]
         while True:
-            worse = [one for one in self.running if one.priority > head.priority and self.rank(one) > self.rank(head)]
+            worse = [one for one in self.active if one.priority > head.priority and self.rank(one) > self.rank(head)]
             if not worse:
                 break
             target = head.prompt_tokens + head.generated
@@ -341,7 +378,7 @@ class ContinuousScheduler(Scheduler):
                 chunk = min(chunk, config.max_chunk_tokens, step.budget)
             if head.is_swapped:
                 chunk = head.computed + 1
-            decoding = [request for request in self.running if request.is_decoding and config.scheduler == "mixed"]
+            decoding = [request for request in self.active if request.is_decoding and config.scheduler == "mixed"]
             blocks = len(set(found) - self.in_use) + self.blocks_of(chunk)
             blocks += sum(self.blocks_needed(request) for request in decoding)
             window_blocks = self.window_of(len(found)) + self.blocks_of(chunk)
@@ -360,7 +397,7 @@ class ContinuousScheduler(Scheduler):
 
     def update_ratio(self, step: Step) -> None:
         """``estimate``: let the ratio fall with every decode step, and reset it when it was too low."""
-        decoding = [request for request in self.running if request.is_decoding]
+        decoding = [request for request in self.active if request.is_decoding]
         if step.has_preempted and decoding:
             generated = sum(request.generated for request in decoding) + RATIO_LOOKAHEAD_TOKENS * len(decoding)
             self.ratio = min(1.0, generated / (sum(request.max_tokens for request in decoding) + 1))
@@ -422,9 +459,12 @@ class ContinuousScheduler(Scheduler):
                     self.unsent += self.token_seconds
                     request.handed_over = end + self.unsent
             if request.generated == request.output_tokens:
-                self.cache(request, request.prompt_tokens + request.output_tokens - 1)
-                self.running.remove(request)
-                self.release(request)
+                if self.releases_late:
+                    self.departing.append(request)
+                else:
+                    self.cache(request, request.prompt_tokens + request.output_tokens - 1)
+                    self.running.remove(request)
+                    self.release(request)
                 request.status, request.finish = "completed", end + self.unsent
                 finished.append(request)
         return sorted(finished, key=lambda one: one.index)
@@ -476,7 +516,7 @@ class ContinuousScheduler(Scheduler):
 
     def check_space(self, step: Step) -> None:
         """Assert that every token of the step has a place, and no place has two owners."""
-        for request in self.running:
+        for request in self.active:
             chunk = sum(tokens for one, tokens in step.chunks if one is request)
             after = request.computed + chunk + (request in step.decoding)
             assert after <= request.prompt_tokens + request.output_tokens - 1

@@ -53,8 +53,6 @@ _WAITING, _BLOCKED_BY = -2, -1
 def uncovered(deployment: Deployment) -> str | None:
     """Return the key of a deployment that the reference does not cover; None: it covers all."""
     control, engines = deployment.control, [each.engine for each in deployment.pools] or [deployment.engine]
-    if any(each.releases_late for each in engines):
-        return "engine.async_scheduling"
     if control is None:
         return None
     is_static = any(each.batching == "static" for each in engines)
@@ -64,6 +62,7 @@ def uncovered(deployment: Deployment) -> str | None:
         "regions": control.regions is not None,
         "routing.rules": bool(control.routing.rules),
         "engine.batching": is_static and (control.changes_fleet or is_scaled or control.admission is not None),
+        "engine.async_scheduling": control.disaggregation is not None and any(each.releases_late for each in engines),
         "engine.kv_allocation": control.disaggregation is not None
         and any(each.kv_allocation != "paged" or each.batching == "static" for each in engines),
         "pools.speculative": any(each.acceptance for each in deployment.pools),

@@ -83,7 +83,10 @@ def test_compiled_equals_interpreted_at_length(kind: str, data: st.DataObject) -
 def compare(kind: str, data: st.DataObject) -> None:
     """Run a case of a kind both ways."""
     case = data.draw(KINDS[kind]().filter(is_covered))
-    config = dataclasses.replace(case.config, async_scheduling=data.draw(st.booleans()))
+    is_async = data.draw(st.booleans())
+    config = dataclasses.replace(
+        case.config, async_scheduling=is_async, releases_late=is_async and case.config.admission == "on_demand"
+    )
     cluster: dict[str, Any] = {
         "num_replicas": data.draw(st.integers(1, 3)),
         "routing": data.draw(routings()),

@@ -6,6 +6,8 @@ an ``estimate`` that admits by less than 1e-9 tokens. Exact ties are in ``test_t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -40,6 +42,16 @@ def test_the_kernel_agrees_with_the_walker(case: Case) -> None:
 def test_the_kernel_agrees_with_the_walker_when_memory_runs_out(case: Case) -> None:
     """The same where blocks are scarce and preemption is common."""
     agree_or_discard(case)
+
+
+@given(st.one_of(cases(), pressed_cases(), shared_cases(), speculative_cases(), ordered_cases()))
+@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_when_it_schedules_ahead(case: Case) -> None:
+    """Arrivals join a step later, and who is done keeps seat and blocks until the next step is scheduled."""
+    config = case.config
+    assume(config.batching == "continuous" and config.kv_allocation == "paged" and config.data_parallel_size == 1)
+    is_vllm = config.admission == "on_demand" and config.preemption_mode == "recompute"
+    agree_or_discard(replace(case, config=replace(config, async_scheduling=True, releases_late=is_vllm)))
 
 
 @given(ranked_cases())

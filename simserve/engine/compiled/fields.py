@@ -123,6 +123,7 @@ _REPLICA: dict[str, Kind] = {
             "crossing_heap",
             "departing",
             "departing_blocks",
+            "departing_tokens",
             "departing_window_blocks",
             "finish_heap",
             "finished",
