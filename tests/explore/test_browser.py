@@ -102,7 +102,7 @@ def test_every_tab_opens(browser: Any, address: str, width: int) -> None:
 _MOVES = (
     ("simulator", "simulator-a-rate", 60, "p95_ttft_ms", 1),
     ("simulator", "simulator-a-gpus", 8, "p95_tpot_ms", -1),
-    ("simulator", "simulator-a-quantization", "none", "p95_tpot_ms", 1),
+    ("simulator", "simulator-a-quantization", "int8", "p95_tpot_ms", -1),
     ("simulator", "simulator-a-continuous_batching", False, "p50_ttft_ms", 1),
     ("simulator", "simulator-a-speculative_decoding", True, "p95_tpot_ms", -1),
     ("memory-wall", "memory-wall-a-batch", 64, "tokens_per_second", 1),

@@ -502,9 +502,12 @@ def check_export(scenario: Scenario, best: Scenario) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", catalog.names("scenario"))
 def test_every_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
-    """Over all GPUs and shapes; what the plan deploys holds when it is run."""
+    """Over the scenario's GPUs and two others, and all shapes; what the plan deploys holds when it is run."""
     smaller = SMALLER.get(name, [])
-    found = ss.plan(ss.load(name, smaller)).summary
+    scenario = ss.load(name, smaller)
+    own = [scenario.deployment.hardware, *(pool.hardware for pool in scenario.deployment.pools)]
+    gpus = dict.fromkeys((*filter(None, own), "h100-sxm-80gb", "l40s-48gb"))
+    found = ss.plan(scenario, hardware=list(gpus)).summary
 
     assert found["feasible"] == (found["nearest_miss"] is None)
     assert found["candidates"]
