@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from simserve.planner.capacity.search import NEAR_FULL
+from simserve.planner.overrides import with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run
 from simserve.planner.search.member import Member
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import LATENCIES, Trial
+from simserve.planner.search.trial import LATENCIES, MOST_REQUESTS, Trial, is_steady, request_limit, try_fleet
 from simserve.scenario.objective import objective
 from simserve.scenario.schema import Scenario
 
@@ -50,9 +52,22 @@ def _headroom(scenario: Scenario, member: Member, least: int) -> int:
 
 
 def _failing(scenario: Scenario, member: Member) -> Callable[[int], bool]:
+    """Return what tells whether a member fails under so many steps more of traffic.
+
+    What it finishes with its queue never empty is known from its trial; below that a run of a few thousand requests
+    tells steps apart that are as coarse as these.
+    """
+    trial = _trial(member)
+    there = with_overrides(scenario, member.overrides)
+
     def fails(step: int) -> bool:
-        busier = scaled_traffic(scenario, 1 + step * HEADROOM_STEP)
-        return busier is None or not deciding_run(busier, member.overrides, _trial(member).replicas).holds
+        share = 1 + step * HEADROOM_STEP
+        busier = scaled_traffic(scenario, share)
+        if busier is None or (trial.load_ratio or 0.0) * share > NEAR_FULL:
+            return True
+        if not is_steady(there):
+            return not deciding_run(busier, member.overrides, trial.replicas).holds
+        return not try_fleet(busier, member.overrides, trial.replicas, request_limit(there, MOST_REQUESTS)).holds
 
     return fails
 
