@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from simserve.errors import InputError, ScenarioError
 from simserve.perf.shape import ReplicaShape
@@ -25,6 +25,10 @@ Quantization = Literal["auto", WeightFormatName]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 
 How = Literal["stored", "checkpoint", "quantised on load", "quantised before loading"]
+
+COMPRESSED_KV: Final = "fp8"
+"""KV format of compressed attention: FP8 with scales, the rotary part in BF16 (vLLM 0.20.2 and 0.33.0 refuse others in
+the kernels that they choose by themselves, deepseek_v4 attention.py; SGLang 0.5.23 deepseek_v4 memory pool)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +94,12 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
     """Return a replica in the formats that were asked for, ``auto`` resolved.
 
     Raises:
-        ScenarioError: The stored format does not run here; names what does.
+        ScenarioError: The stored format does not run here; names what does. Or the model caches in another.
     """
     model, engine = shape.model, shape.engine
+    if model.compressed_attention is not None and kv_cache not in ("auto", COMPRESSED_KV):
+        rule = f"does not run: {model.name} has compressed attention, which is cached in {COMPRESSED_KV} alone"
+        raise ScenarioError(rule, key="kv_cache_dtype", value=kv_cache, remedy="leave it out")
     if weights != "auto":
         chosen = replace(shape, model=as_loaded(model, engine), quantization=weights)
         return replace(chosen, kv_cache_dtype=_kv_cache(chosen, kv_cache))
@@ -153,6 +160,8 @@ def _kv_cache(shape: ReplicaShape, asked: KVCacheDtype) -> str:
     """
     wide = shape.precision.wide_arithmetic
     _ = shape.precisions
+    if shape.model.compressed_attention is not None:
+        return COMPRESSED_KV
     if asked != "auto":
         return asked
     if _kv_of_checkpoint(shape) is not None:
@@ -234,6 +243,8 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
     kv_source = "16 bit by default"
     if asked_kv_cache != "auto":
         kv_source = "as asked"
+    elif shape.model.compressed_attention is not None:
+        kv_source = "the one format of compressed attention"
     elif _kv_of_checkpoint(shape) is not None:
         kv_source = "as the checkpoint asks"
     elif _keeps_sparse_keys_narrow(shape):

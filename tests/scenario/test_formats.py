@@ -106,6 +106,7 @@ MODELOPT = "nvidia/Llama-3.1-8B-Instruct-FP8"
         ("llama-3.1-8b", ("engine.name=tensorrt-llm", "engine.version=1.0"), "bf16", "16 bit by default"),
         ("llama-3.1-8b", ("hardware=v100s-32gb",), "fp16", "16 bit by default"),
         ("glm-5", (*BIG, "engine.name=sglang"), "bf16", "16 bit by default"),
+        ("deepseek-v4-flash", BIG, "fp8", "the one format of compressed attention"),
         (
             "glm-5",
             ("hardware=b200-sxm-180gb", "tensor_parallel_size=8", "engine.name=sglang"),
@@ -129,6 +130,21 @@ def test_narrow_kv_of_a_checkpoint_halves_the_bytes() -> None:
     narrow, wide = (resolved(f"engine.version={version}", model=MODELOPT) for version in ("0.14", "0.12"))
 
     assert wide.memory.kv_bytes_per_token == 2 * narrow.memory.kv_bytes_per_token
+
+
+def test_compressed_attention_is_cached_in_one_format() -> None:
+    """Another would change no byte, so it is refused rather than taken."""
+    with pytest.raises(ScenarioError, match="cached in fp8 alone"):
+        resolved(*BIG, "kv_cache_dtype=bf16", model="deepseek-v4-flash")
+
+
+@pytest.mark.parametrize(("hardware", "num_bytes"), [("h200-sxm-141gb", 656), ("b200-sxm-180gb", 576)])
+def test_sparse_latents_in_fp8_are_packed_before_blackwell(hardware: str, num_bytes: int) -> None:
+    """512 elements with 4 scales and 64 in 16 bit; or one byte each; the indexer's key beside them."""
+    overrides = (f"hardware={hardware}", "tensor_parallel_size=8", "kv_cache_dtype=fp8")
+    found = resolved(*overrides, model="deepseek-v3.2")
+
+    assert found.memory.kv_bytes_per_token == pytest.approx(61 * (num_bytes + 132))
 
 
 def test_each_pool_has_the_formats_of_its_own_model() -> None:
