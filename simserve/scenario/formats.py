@@ -26,6 +26,9 @@ KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 
 How = Literal["stored", "checkpoint", "quantised on load", "quantised before loading"]
 
+NO_CHECKPOINT: Final = "as asked (no such checkpoint is on record)"
+"""Where weights come from that nobody is known to offer, and that the engine does not make."""
+
 COMPRESSED_KV: Final = "fp8"
 """KV format of compressed attention: FP8 with scales, the rotary part in BF16 (vLLM 0.20.2 and 0.33.0 refuse others in
 the kernels that they choose by themselves, deepseek_v4 attention.py; SGLang 0.5.23 deepseek_v4 memory pool)."""
@@ -63,7 +66,7 @@ class Formats:
     Attributes:
         weights: Weight format, 16 bit by the dtype's name.
         weights_source: ``as stored``, ``checkpoint ORG/NAME``, ``quantised on load by ENGINE``, ``dequantised`` or
-            ``as asked``.
+            `NO_CHECKPOINT`.
         checkpoint: Repository of the weights; None where none is on record.
         kv_cache: KV format.
         kv_cache_source: ``16 bit by default``, ``as the checkpoint asks``, ``the engine's default``, ``as asked``, or
@@ -187,17 +190,25 @@ def _keeps_sparse_keys_narrow(shape: ReplicaShape) -> bool:
 
 
 def _remedy(model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfile) -> str:
-    """Return what runs instead of the stored format: another checkpoint, a later version, another engine or GPU."""
+    """Return what runs instead: a version that has the stored format, another checkpoint, another engine or GPU."""
+    later = _later_versions(model.stored.format, engine)
+    found = [] if later is None else [f"{engine.name} {later}, on GPUs that have its arithmetic"]
     others = [each for each in formats_available(model, engine, hardware) if each.how != "stored"]
-    found = [f"deployment.quantization={each.format} ({each.label})" for each in others]
-    if not found and catalog.has("engine", engine.name):
-        profile = load_engine(engine.name)
-        since = next(
-            (known.version for known in profile.versions if model.stored.format in known.kernels.quantizations), None
-        )
-        found += [] if since is None else [f"{engine.name} runs it from {since} on, on GPUs that have its arithmetic"]
+    found += [f"deployment.quantization={each.format} ({each.label})" for each in others]
     found.append("another engine or GPU runs it")
     return "; ".join(found)
+
+
+def _later_versions(name: WeightFormatName, engine: ResolvedEngine) -> str | None:
+    """Return in words which versions of an engine run a format; None where this one does, or none is known to."""
+    if name in engine.supported_quantizations or not catalog.has("engine", engine.name):
+        return None
+    profile = load_engine(engine.name)
+    if name in profile.features:
+        is_lacking = profile.feature_range(name, engine.version) is None
+        return f"has it in versions {profile.versions_with(name)}" if is_lacking else None
+    since = next((known.version for known in profile.versions if name in known.kernels.quantizations), None)
+    return None if since is None else f"runs it from {since} on"
 
 
 def formats_available(
@@ -249,7 +260,7 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
         kv_source = "as the checkpoint asks"
     elif _keeps_sparse_keys_narrow(shape):
         kv_source = f"{shape.engine.name}'s default for sparse attention"
-    source = "as asked" if how is None else how.label
+    source = NO_CHECKPOINT if how is None else how.label
     if how is None and shape.quantization in WIDE_FORMATS and not shape.model.stored.is_wide:
         source = "dequantised"
     return Formats(

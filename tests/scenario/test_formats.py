@@ -64,12 +64,12 @@ def test_what_is_asked_for_wins() -> None:
     [
         ("fp8", "checkpoint RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8"),
         ("nf4", "quantised on load by vllm"),
-        ("int3", "as asked"),
+        ("int3", "as asked (no such checkpoint is on record)"),
         ("bf16", "as stored"),
     ],
 )
 def test_the_answer_says_where_a_format_comes_from(asked: str, source: str) -> None:
-    """A public checkpoint, the engine while it loads, or the user."""
+    """A public checkpoint, the engine while it loads, or nobody that is known."""
     found = resolved(f"quantization={asked}", "engine.version=0.20")
 
     assert found.formats["weights_source"] == source
@@ -83,6 +83,7 @@ def test_what_an_engine_cannot_run_names_the_stored_format_and_what_would() -> N
     text = str(refusal.value)
     assert "deployment.quantization: 'auto' is mxfp4, as gpt-oss-120b is stored in openai/gpt-oss-120b" in text
     assert "does not run under vllm" in text
+    assert "vllm has it in versions 0.10.1 and newer" in text
     assert "deployment.quantization=none (checkpoint unsloth/gpt-oss-120b-BF16)" in text
 
 
