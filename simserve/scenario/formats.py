@@ -192,7 +192,7 @@ def _keeps_sparse_keys_narrow(shape: ReplicaShape) -> bool:
 def _remedy(model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfile) -> str:
     """Return what runs instead: a version that has the stored format, another checkpoint, another engine or GPU."""
     later = _later_versions(model.stored.format, engine)
-    found = [] if later is None else [f"{engine.name} {later}, on GPUs that have its arithmetic"]
+    found = [] if later is None else [f"{engine.name} {later}"]
     others = [each for each in formats_available(model, engine, hardware) if each.how != "stored"]
     found += [f"deployment.quantization={each.format} ({each.label})" for each in others]
     found.append("another engine or GPU runs it")
@@ -208,7 +208,7 @@ def _later_versions(name: WeightFormatName, engine: ResolvedEngine) -> str | Non
         is_lacking = profile.feature_range(name, engine.version) is None
         return f"has it in versions {profile.versions_with(name)}" if is_lacking else None
     since = next((known.version for known in profile.versions if name in known.kernels.quantizations), None)
-    return None if since is None else f"runs it from {since} on"
+    return None if since is None else f"runs it from {since} on, on GPUs that have its arithmetic"
 
 
 def formats_available(
