@@ -1,6 +1,6 @@
 """A command line as people paste it: words, variables and settings, whatever a chat, a script or a page made of it.
 
-Understood: continued lines, also where only the backslashes, only the line breaks or neither are left; typographic quotes and
+Understood: continued lines, also where only backslashes, line breaks or neither are left; typographic quotes and
 dashes; JSON that lost its quotes; `NAME=value` in front, with `export` or ``-e`` of docker, and `$NAME` after it;
 prompts, comments, and what a shell does with the output. Knows no flag of any engine.
 """
