@@ -26,8 +26,8 @@ GGUF_TILE_ROWS = 8
 """Rows up to which llama.cpp multiplies by matrix-vector kernels (ggml-cuda mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
 
 K_QUANT_UNPACKING_ROWS = 7
-"""Rows whose arithmetic it takes to unpack k-quants where rows are multiplied one by one (Apple's GPUs): fitted to Llama
-3.1 8B in Q4_K_M on M2 Pro and M4 of 2026, tested on other models and chips (calibration/LOG.md)."""
+"""Rows whose arithmetic it takes to unpack k-quants where rows are multiplied one by one (Apple's GPUs): fitted to
+Llama 3.1 8B in Q4_K_M on M2 Pro and M4 of 2026, tested on other models and chips (calibration/LOG.md)."""
 
 GROUP_SIZE = 128
 """Weights that share a scale in the usual GPTQ and AWQ checkpoints."""
