@@ -101,8 +101,9 @@ class ReplicaShape:
         SGLang 0.5.23 alike), those of Blackwell one scale a tensor.
         """
         latent, capability = self.model.mla, self.hardware.compute_capability
-        is_packed = latent is not None and self.model.indexer is not None and self.kv_cache_dtype == "fp8"
-        if not is_packed or capability is None or float(capability) >= PLAIN_SPARSE_KV_CAPABILITY:
+        if latent is None or self.model.indexer is None or self.kv_cache_dtype != "fp8":
+            return kv_element_bytes(self.kv_cache_dtype)
+        if capability is None or float(capability) >= PLAIN_SPARSE_KV_CAPABILITY:
             return kv_element_bytes(self.kv_cache_dtype)
         return latent.packed_bytes / latent.width
 
