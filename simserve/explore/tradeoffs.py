@@ -12,7 +12,6 @@ from simserve.explore.limits import Check
 from simserve.explore.queries import MemoryQuery, ParallelQuery, SpeculationQuery
 from simserve.perf.parallelism import pipeline_bubble
 from simserve.perf.pricing import price
-from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.speculation import cycle_cost, decode_speedup, speedup
 from simserve.profiles.model import load_model
 from simserve.units import format_bytes
@@ -32,7 +31,7 @@ def attention(query: MemoryQuery, _check: Check) -> dict[str, Any]:
     """
     found = resolved_query(query)
     model, room = found.shape.model, max(found.memory.kv_bytes, 0.0)
-    size, ranks = kv_element_bytes(found.shape.kv_cache_dtype), query.tensor_parallel_size
+    size, ranks = found.shape.kv_element_bytes, query.tensor_parallel_size
     heads = model.num_attention_heads
     variants: list[tuple[str, dict[str, Any]]] = [
         ("MHA", {"num_key_value_heads": heads, "mla": None}),

@@ -20,7 +20,6 @@ from simserve.perf.attention_curve import (
     wave_seconds,
 )
 from simserve.perf.efficiency import Array
-from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.kernel_curves import AttentionKernel
 from simserve.profiles.model import AttentionLayers
@@ -81,7 +80,7 @@ def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAtte
     curves = shape.hardware.attention_curves
     if curves is None or layers.compressed is not None or (layers.topk is not None and layers.mla is None):
         return None
-    element = kv_element_bytes(shape.kv_cache_dtype)
+    element = shape.kv_element_bytes
     decode, prefill = layer_heads(layers, shape.tensor_parallel_size, element)
     kind = "heads" if layers.mla is None else "latent"
     bits = 8 if element <= NARROW_KV_BYTES else 16

@@ -116,6 +116,8 @@ def gemm_curve(
         curve = _slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None and machine.unpacking is not None:
         curve = _slowed(class_curve(machine, dtype), compute_share, 1.0)  # one kernel either way, and one start
+        if min_tile_rows != PLAIN_TILE_ROWS:
+            curve = curve.model_copy(update={"min_tile_rows": min_tile_rows})
     if curve is None:
         curve = _unpacking(class_curve(machine, dtype), compute_share, min_tile_rows)
     return _slowed(curve, machine.engine_scale, machine.memory_scale)

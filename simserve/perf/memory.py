@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from simserve.perf.attention import score_bytes
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.quantization import format_name, kv_element_bytes, part_bits
+from simserve.perf.quantization import format_name, part_bits
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
@@ -354,7 +354,7 @@ def host_bytes(shape: ReplicaShape, num_tokens: int) -> float:
 
 
 def _host_kv_bytes_per_token(shape: ReplicaShape) -> float:
-    per_layer = shape.model.kv_bytes_per_token_per_layer(kv_element_bytes(shape.kv_cache_dtype), 1)
+    per_layer = shape.model.kv_bytes_per_token_per_layer(shape.kv_element_bytes, 1)
     return shape.num_cpu_layers * shape.model.attention_share * per_layer
 
 
@@ -369,7 +369,7 @@ def _host_blocks(shape: ReplicaShape) -> int:
 def kv_bytes_per_token(shape: ReplicaShape) -> float:
     """Return the KV bytes of one token on the fullest GPU: its heads, in the layers of its stage and of what drafts."""
     layers = shape.num_layers_per_stage * shape.model.attention_share
-    element = kv_element_bytes(shape.kv_cache_dtype)
+    element = shape.kv_element_bytes
     target = layers * shape.model.kv_bytes_per_token_per_layer(element, shape.tensor_parallel_size)
     return target + draft_kv_bytes_per_token(shape)
 

@@ -25,6 +25,10 @@ that a batch of 16 costs what one does). The experts of vLLM's Marlin tables fit
 GGUF_TILE_ROWS = 8
 """Rows up to which llama.cpp multiplies by matrix-vector kernels (ggml-cuda mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
 
+K_QUANT_UNPACKING_ROWS = 7
+"""Rows whose arithmetic it takes to unpack k-quants where rows are multiplied one by one (Apple's GPUs): fitted to
+Llama 3.1 8B in Q4_K_M on M2 Pro and M4 of 2026, tested on other models and chips (calibration/LOG.md)."""
+
 GROUP_SIZE = 128
 """Weights that share a scale in the usual GPTQ and AWQ checkpoints."""
 
@@ -89,6 +93,7 @@ class WeightFormat:
         compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights inside the kernel (MARLIN,
             Frantar et al. 2024, loses 10 to 20 % at large batch; GGUF kernels of llama.cpp about half).
         min_tile_rows: Rows of the smallest tile of its kernels.
+        vector_unpacking_rows: Rows whose arithmetic unpacking takes where rows are multiplied one by one.
         unpacked_from_rows: Rows from which weights are first written out in 16 bit, which is slower than 16-bit
             weights; none: never.
         unpacked_rows: Rows that one such writing serves; none: all of a step.
@@ -101,6 +106,7 @@ class WeightFormat:
     blackwell_arithmetic: Arithmetic | None = None
     compute_share: float = 1.0
     min_tile_rows: int = PLAIN_TILE_ROWS
+    vector_unpacking_rows: int = 1
     unpacked_from_rows: int | None = None
     unpacked_rows: int | None = None
 
@@ -121,7 +127,7 @@ def _exllama(bits: float) -> WeightFormat:
     )
 
 
-def _gguf(bits: float) -> WeightFormat:
+def _gguf(bits: float, vector_unpacking_rows: int = 1) -> WeightFormat:
     """Return GGUF weights of llama.cpp, whose files store embeddings and LM head low-bit too."""
     return WeightFormat(
         bits=bits,
@@ -129,6 +135,7 @@ def _gguf(bits: float) -> WeightFormat:
         is_everything_stored_so=True,
         compute_share=0.5,
         min_tile_rows=GGUF_TILE_ROWS,
+        vector_unpacking_rows=vector_unpacking_rows,
         unpacked_from_rows=GGUF_UNPACKED_FROM_ROWS,
         unpacked_rows=GGUF_UNPACKED_ROWS,
     )
@@ -154,9 +161,9 @@ WEIGHT_FORMATS: Mapping[WeightFormatName, WeightFormat] = {
         unpacked_from_rows=NF4_UNPACKED_FROM_ROWS,
     ),
     "gguf-q8_0": _gguf(8.5),
-    "gguf-q4_k_m": _gguf(4.8),
+    "gguf-q4_k_m": _gguf(4.8, K_QUANT_UNPACKING_ROWS),
     "gguf-q4_0": _gguf(4.5),
-    "gguf-q2_k": _gguf(2.6),
+    "gguf-q2_k": _gguf(2.6, K_QUANT_UNPACKING_ROWS),
     "mxfp4": replace(_marlin(MXFP4_BITS), blackwell_arithmetic="fp8"),  # with MXFP8 activations, as gpt-oss is served
     "nvfp4": WeightFormat(bits=NVFP4_BITS, arithmetic="fp4", weight_only_share=0.8),
 }
@@ -356,7 +363,8 @@ def resolve_precision(
         smallest = PLAIN_TILE_ROWS
     unpacked_from, unpacked_rows = chosen.unpacked_from_rows, chosen.unpacked_rows
     if unpacking is not None and arithmetic == wide and bits < DTYPE_BITS[wide]:
-        share, smallest, unpacked_from, unpacked_rows = unpacking, tile_rows or smallest, None, None
+        smallest = max(tile_rows or smallest, chosen.vector_unpacking_rows)
+        share, unpacked_from, unpacked_rows = unpacking, None, None
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
             rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"

@@ -18,7 +18,6 @@ from simserve.perf.moe import expert_work, routed_load, shape_of_experts
 from simserve.perf.operators import Work, arithmetic_intensity
 from simserve.perf.parallelism import micro_batch
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.stage import Stage, expert_block, projection, stage_of
 from simserve.perf.weights import launched_gemms
@@ -154,7 +153,7 @@ def _attention(
     """
     shape, times = stage.shape, priced.step_times
     drafts = None if priced.drafting is None else priced.drafting.times
-    element, ranks = kv_element_bytes(shape.kv_cache_dtype), shape.tensor_parallel_size
+    element, ranks = shape.kv_element_bytes, shape.tensor_parallel_size
     shares = [growing_share(shape.model, each.layers) for each in stage.attentions]
     share = sum(shares)
     if not share:

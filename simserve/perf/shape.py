@@ -15,7 +15,7 @@ from simserve.errors import InputError
 from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
 from simserve.perf.parallelism import layers_per_stage
-from simserve.perf.quantization import Precision, format_name, resolve_precision
+from simserve.perf.quantization import Precision, format_name, kv_element_bytes, resolve_precision
 from simserve.perf.weights import layer_weights_bytes
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
@@ -26,6 +26,10 @@ from simserve.units import GIB, format_bytes
 
 Attention = Literal["flash", "standard"]
 SpeculativeMethod = Literal["draft_model", "ngram", "eagle", "mtp"]
+
+PLAIN_SPARSE_KV_CAPABILITY = 10.0
+"""Compute capability from which FlashInfer's kernels of sparse latent attention run, which read plain FP8 (vLLM 0.20.2
+v1/attention/backends/mla/flashinfer_mla_sparse.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,21 @@ class ReplicaShape:
     attention: Attention = "flash"
     speculation: Speculation | None = None
     windowed_kv: WindowedKV | None = None
+
+    @property
+    def kv_element_bytes(self) -> float:
+        """Bytes of an element of the KV cache, the mean where the parts of an entry differ.
+
+        Sparse latent attention in FP8: FlashMLA's kernels, which run before Blackwell, keep the rotary part in 16 bit
+        and a scale for 128 elements of the rest (vLLM 0.20.2 v1/kv_cache_interface.py, 656 bytes in ``fp8_ds_mla``;
+        SGLang 0.5.23 alike), those of Blackwell one scale a tensor.
+        """
+        latent, capability = self.model.mla, self.hardware.compute_capability
+        if latent is None or self.model.indexer is None or self.kv_cache_dtype != "fp8":
+            return kv_element_bytes(self.kv_cache_dtype)
+        if capability is None or float(capability) >= PLAIN_SPARSE_KV_CAPABILITY:
+            return kv_element_bytes(self.kv_cache_dtype)
+        return latent.packed_bytes / latent.width
 
     @property
     def num_gpus(self) -> int:

@@ -414,6 +414,10 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
+    if machine.unpacking is not None:  # what a call takes beyond its bytes and its start is the unpacking of weights
+        unpacking = np.maximum(parts[HOST] - (0.0 if is_beside else curve.start_latency), 0.0)
+        parts[COMPUTE] += unpacking
+        parts[HOST] -= unpacking
     if precision.unpacked_from_rows is not None:
         plain = wide_projection(stage, gemm, tokens, precision.unpacked_bits)
         return unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, plain)

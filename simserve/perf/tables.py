@@ -188,7 +188,7 @@ def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
 
 def _attention_shape(stage: Stage, attention: StageAttention) -> AttentionShape:
     shape = stage.shape
-    return attention_of(attention.layers, shape.tensor_parallel_size, kv_element_bytes(shape.kv_cache_dtype))
+    return attention_of(attention.layers, shape.tensor_parallel_size, shape.kv_element_bytes)
 
 
 def _prefill_seconds(stage: Stage, attention: StageAttention) -> tuple[float, float, float]:

@@ -11,7 +11,6 @@ from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.moe import expected_distinct_experts
 from simserve.perf.parallelism import micro_batch, num_micro_batches
-from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.stage import NORM_PASSES, Stage
 from simserve.profiles.model import Gemm
 
@@ -37,7 +36,7 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
     rounds = num_micro_batches(tokens, shape.pipeline_parallel_size)
     read = layer_weight_bytes(stage, micro_batch(tokens, shape.pipeline_parallel_size))
     read += num_ranks * head.num_weights * stage.precision.other_bits / 8
-    element = kv_element_bytes(shape.kv_cache_dtype)
+    element = shape.kv_element_bytes
     return Traffic(
         token_flops=layer_flops(stage),
         sequence_flops=2.0 * num_ranks * head.num_weights,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.engine_memory import WindowedKV
 from simserve.units import format_bytes
@@ -131,7 +130,7 @@ def _layers(shape: ReplicaShape) -> tuple[int, int, float, float]:
     model = shape.model
     share = shape.num_layers_per_stage / model.num_hidden_layers
     full = round((model.num_hidden_layers - model.num_sliding_layers) * share)
-    element, ranks = kv_element_bytes(shape.kv_cache_dtype), shape.tensor_parallel_size
+    element, ranks = shape.kv_element_bytes, shape.tensor_parallel_size
     windowed = next(layers for layers in model.attention_layers if layers.num_sliding_layers)
     seeing = next((layers for layers in model.attention_layers if not layers.num_sliding_layers), windowed)
     of_each = [layers.kv_bytes_per_token(element, ranks) for layers in (seeing, windowed)]

@@ -511,8 +511,12 @@ class EngineProfile(FrozenModel):
         if found is not None:
             least = f"compute capability {found.capability_at_least:g} or newer"
             return f"{engine} has no {FEATURES[feature]} on {gpu_name} ({compute_capability}): that takes {least}"
-        ranges = ", ".join(each.words for each in _joined(self.features.get(feature, ())))
+        ranges = self.versions_with(feature)
         return f"{engine} has no {FEATURES[feature]} ({f'versions with it: {ranges}' if ranges else 'no version has'})"
+
+    def versions_with(self, feature: str) -> str:
+        """Return in words the versions that have a feature; empty where none has."""
+        return ", ".join(each.words for each in _joined(self.features.get(feature, ())))
 
     def version_source(self, requested: str | None) -> str:
         """Return where the version whose defaults hold comes from, for `ResolvedEngine.sources`.

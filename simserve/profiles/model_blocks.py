@@ -12,6 +12,9 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from simserve.profiles.model_shapes import indexer_key_bytes
 from simserve.validation import FrozenModel
 
+PACKED_LATENT_GROUP = 128
+"""Elements of a latent that share a scale in FlashMLA's FP8 (vLLM 0.20.2 v1/kv_cache_interface.py, ``fp8_ds_mla``)."""
+
 COMPRESSED_SCALE_BYTES = 8
 """Bytes of scales and padding beside a vector of compressed attention: 448 in FP8, 64 in BF16, 584 bytes in all
 (``deepseek_v4_memory_pool.py`` of SGLang 0.5.23)."""
@@ -80,6 +83,16 @@ class LatentAttention(FrozenModel):
     """Width a head of the part of queries and keys without rotation."""
     v_head_dim: PositiveInt
     """Width a head of the values."""
+
+    @property
+    def width(self) -> int:
+        """Elements that are cached of a token."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+    @property
+    def packed_bytes(self) -> float:
+        """Bytes of a token in FlashMLA's FP8: an FP32 scale for 128 elements, the rotary part in BF16."""
+        return self.kv_lora_rank + 4.0 * self.kv_lora_rank / PACKED_LATENT_GROUP + 2.0 * self.qk_rope_head_dim
 
 
 class SparseIndexer(FrozenModel):

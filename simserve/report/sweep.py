@@ -34,6 +34,8 @@ def render_sweep(answer: Sweep, console: Console, out: Path | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    for line in warning_lines(answer.summary):
+        console.print(Text(line, style="bold"))
     lines = sweep_lines(answer, out)
     console.print(Text(lines[0], style="bold"))
     for line in lines[1:]:
@@ -60,19 +62,26 @@ def error_lines(answer: Sweep) -> list[str]:
 
 
 def sweep_lines(answer: Sweep, out: Path | None = None) -> list[str]:
-    """Return the answer in sentences: how many points, how many failed, what the table below holds."""
+    """Return the answer in sentences: how many points, how many failed, in which formats, what the table holds."""
     done = counted(len(answer.rows), "point")
     failed = f", {answer.num_failed} of them without a result" if answer.num_failed else ""
     if answer.was_interrupted:
         first = f"{done} of {answer.num_points:,} are done{failed}."
     else:
         first = f"{done}{failed}" + (f": {out}" if out is not None else ".")
-    lines = [*warning_lines(answer.summary), first, *_reach_lines(answer)]
+    lines = [first, *_reach_lines(answer), *_format_lines(answer)]
     if answer.num_resumed:
         lines.append(f"{counted(answer.num_resumed, 'point')} had been finished before.")
     if len(answer.rows) > _MOST_ROWS:
         lines.append(f"Below, the {_MOST_ROWS} with the cheapest output tokens, those that hold the SLO best first.")
     return lines
+
+
+def _format_lines(answer: Sweep) -> list[str]:
+    """Return the number formats of the points and where they come from, a line each where they differ."""
+    if len(answer.formats) < 2:
+        return [f"{line[:1].upper()}{line[1:]}." for line in answer.formats]
+    return [f"{counted(count, 'point')}: {line}." for line, count in answer.formats.items()]
 
 
 def _reach_lines(answer: Sweep) -> list[str]:
@@ -114,7 +123,9 @@ def shown_rows(answer: Sweep) -> list[list[str]]:
 
 def sweep_html(answer: Sweep) -> str:
     """Return the answer as a fragment of HTML."""
-    return html_table(sweep_lines(answer), header(answer), shown_rows(answer), error_lines(answer))
+    return html_table(
+        [*warning_lines(answer.summary), *sweep_lines(answer)], header(answer), shown_rows(answer), error_lines(answer)
+    )
 
 
 def sweep_page(answer: Sweep, command: str) -> Page:
@@ -132,7 +143,7 @@ def sweep_page(answer: Sweep, command: str) -> Page:
     return Page(
         name="simserve sweep: " + ", ".join(answer.keys),
         answer=f"{lines[0].rstrip('.')} over {listed(list(answer.keys))}.",
-        lines=lines[1:],
+        lines=[*warning_lines(answer.summary), *lines[1:]],
         sections=(
             *([Section(title="Against the grid", panels=panels)] if panels else []),
             Section(title="Points", header=header(answer), rows=shown_rows(answer), notes=error_lines(answer)),

@@ -15,7 +15,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
-from simserve.scenario.formats import formats_available
+from simserve.scenario.formats import formats_available, formats_line
 from simserve.scenario.kv_offload import offload_lines
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
 from simserve.scenario.schema import Scenario
@@ -168,7 +168,9 @@ def _reason(resolved: ResolvedScenario) -> str | None:
     if memory.fits:
         return _mean_beyond(resolved, arithmetic) if is_context_cut(shape.engine) else None
     if memory.longest_sequence == 0:
-        return f"{shape.model.name} does not fit on {shape.num_gpus} x {shape.hardware.name} ({arithmetic})"
+        where = f"{shape.num_gpus} x {shape.hardware.name}"
+        held = formats_line(resolved.formats).removeprefix("weights ")
+        return f"{shape.model.name} does not fit on {where} in {held} ({arithmetic})"
     return (
         f"KV cache smaller than one full-length request of {memory.max_model_len:,} tokens: the longest that "
         f"fits is {memory.longest_sequence:,} ({arithmetic})"

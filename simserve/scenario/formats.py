@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from simserve.errors import InputError, ScenarioError
 from simserve.perf.shape import ReplicaShape
@@ -25,6 +25,13 @@ Quantization = Literal["auto", WeightFormatName]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 
 How = Literal["stored", "checkpoint", "quantised on load", "quantised before loading"]
+
+NO_CHECKPOINT: Final = "as asked (no such checkpoint is on record)"
+"""Where weights come from that nobody is known to offer, and that the engine does not make."""
+
+COMPRESSED_KV: Final = "fp8"
+"""KV format of compressed attention: FP8 with scales, the rotary part in BF16 (vLLM 0.20.2 and 0.33.0 refuse others in
+the kernels that they choose by themselves, deepseek_v4 attention.py; SGLang 0.5.23 deepseek_v4 memory pool)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +66,7 @@ class Formats:
     Attributes:
         weights: Weight format, 16 bit by the dtype's name.
         weights_source: ``as stored``, ``checkpoint ORG/NAME``, ``quantised on load by ENGINE``, ``dequantised`` or
-            ``as asked``.
+            `NO_CHECKPOINT`.
         checkpoint: Repository of the weights; None where none is on record.
         kv_cache: KV format.
         kv_cache_source: ``16 bit by default``, ``as the checkpoint asks``, ``the engine's default``, ``as asked``, or
@@ -90,9 +97,12 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
     """Return a replica in the formats that were asked for, ``auto`` resolved.
 
     Raises:
-        ScenarioError: The stored format does not run here; names what does.
+        ScenarioError: The stored format does not run here; names what does. Or the model caches in another.
     """
     model, engine = shape.model, shape.engine
+    if model.compressed_attention is not None and kv_cache not in ("auto", COMPRESSED_KV):
+        rule = f"does not run: {model.name} has compressed attention, which is cached in {COMPRESSED_KV} alone"
+        raise ScenarioError(rule, key="kv_cache_dtype", value=kv_cache, remedy="leave it out")
     if weights != "auto":
         chosen = replace(shape, model=as_loaded(model, engine), quantization=weights)
         return replace(chosen, kv_cache_dtype=_kv_cache(chosen, kv_cache))
@@ -153,6 +163,8 @@ def _kv_cache(shape: ReplicaShape, asked: KVCacheDtype) -> str:
     """
     wide = shape.precision.wide_arithmetic
     _ = shape.precisions
+    if shape.model.compressed_attention is not None:
+        return COMPRESSED_KV
     if asked != "auto":
         return asked
     if _kv_of_checkpoint(shape) is not None:
@@ -178,17 +190,25 @@ def _keeps_sparse_keys_narrow(shape: ReplicaShape) -> bool:
 
 
 def _remedy(model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfile) -> str:
-    """Return what runs instead of the stored format: another checkpoint, a later version, another engine or GPU."""
+    """Return what runs instead: a version that has the stored format, another checkpoint, another engine or GPU."""
+    later = _later_versions(model.stored.format, engine)
+    found = [] if later is None else [f"{engine.name} {later}"]
     others = [each for each in formats_available(model, engine, hardware) if each.how != "stored"]
-    found = [f"deployment.quantization={each.format} ({each.label})" for each in others]
-    if not found and catalog.has("engine", engine.name):
-        profile = load_engine(engine.name)
-        since = next(
-            (known.version for known in profile.versions if model.stored.format in known.kernels.quantizations), None
-        )
-        found += [] if since is None else [f"{engine.name} runs it from {since} on, on GPUs that have its arithmetic"]
+    found += [f"deployment.quantization={each.format} ({each.label})" for each in others]
     found.append("another engine or GPU runs it")
     return "; ".join(found)
+
+
+def _later_versions(name: WeightFormatName, engine: ResolvedEngine) -> str | None:
+    """Return in words which versions of an engine run a format; None where this one does, or none is known to."""
+    if name in engine.supported_quantizations or not catalog.has("engine", engine.name):
+        return None
+    profile = load_engine(engine.name)
+    if name in profile.features:
+        is_lacking = profile.feature_range(name, engine.version) is None
+        return f"has it in versions {profile.versions_with(name)}" if is_lacking else None
+    since = next((known.version for known in profile.versions if name in known.kernels.quantizations), None)
+    return None if since is None else f"runs it from {since} on, on GPUs that have its arithmetic"
 
 
 def formats_available(
@@ -234,11 +254,13 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
     kv_source = "16 bit by default"
     if asked_kv_cache != "auto":
         kv_source = "as asked"
+    elif shape.model.compressed_attention is not None:
+        kv_source = "the one format of compressed attention"
     elif _kv_of_checkpoint(shape) is not None:
         kv_source = "as the checkpoint asks"
     elif _keeps_sparse_keys_narrow(shape):
         kv_source = f"{shape.engine.name}'s default for sparse attention"
-    source = "as asked" if how is None else how.label
+    source = NO_CHECKPOINT if how is None else how.label
     if how is None and shape.quantization in WIDE_FORMATS and not shape.model.stored.is_wide:
         source = "dequantised"
     return Formats(

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
-from simserve.perf.quantization import KV_BITS
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.sim.autoscaling_spec import AutoscalingSpec, StartupSpec
@@ -83,4 +82,4 @@ def transferred_bytes_per_token(resolved: ResolvedScenario) -> float:
     keeps, and sends, the window alone.
     """
     shape = resolved.shape
-    return shape.model.kv_bytes_per_token(KV_BITS[shape.kv_cache_dtype] / 8)
+    return shape.model.kv_bytes_per_token(shape.kv_element_bytes)

@@ -135,12 +135,16 @@ def test_export_names_the_formats(simserve: Simserve, stored: str) -> None:
 
 
 def test_sweep_names_the_formats_of_each_point(simserve: Simserve, stored: str, tmp_path: Path) -> None:
-    """A column of weights and one of KV."""
+    """A column of weights and one of KV, and above the table each with where it comes from."""
     out = tmp_path / "points.parquet"
-    answer(simserve, "sweep", stored, "--grid", "deployment.quantization=auto,none", "--out", str(out))
+    words = ("sweep", stored, "--grid", "deployment.quantization=auto,none", "--out", str(out))
+    found = answer(simserve, *words)
 
-    rows = duckdb.sql(f"SELECT weights_format, kv_cache_format FROM '{out}' ORDER BY point").fetchall()
-    assert rows == [("mxfp4", "bf16"), ("bf16", "bf16")]
+    wide = "weights bf16, checkpoint unsloth/gpt-oss-20b-BF16; KV bf16"
+    assert found["formats"] == {LINE: 1, wide: 1}
+    rows = duckdb.sql(f"SELECT weights_format, kv_cache_format, formats FROM '{out}' ORDER BY point").fetchall()
+    assert rows == [("mxfp4", "bf16", LINE), ("bf16", "bf16", wide)]
+    assert LINE in " ".join(simserve(*words).stdout.split())
 
 
 def test_the_page_names_the_formats() -> None:

@@ -45,7 +45,7 @@ def test_a_long_table_shows_the_best(simserve: Simserve, small: str) -> None:
     )
 
     assert "Below, the 20 with the cheapest output tokens" in outcome.stdout
-    assert len(outcome.stdout.splitlines()) == 25
+    assert len(outcome.stdout.splitlines()) == 26
 
 
 def test_seed_and_set_change_every_point(simserve: Simserve, small: str) -> None:

@@ -66,6 +66,33 @@ def test_prompts_are_unpacked_inside_the_kernel() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("hardware", "model", "rate"),
+    [
+        ("m2-pro-32gb", "llama-3.1-8b", 33.0),
+        ("m2-pro-32gb", "qwen2.5-14b", 17.6),
+        ("m2-pro-32gb", "phi-4", 17.2),
+        ("m2-pro-32gb", "gemma-3-12b", 19.8),
+        ("m4-32gb", "llama-3.1-8b", 20.87),
+    ],
+)
+def test_k_quants_take_the_arithmetic_of_their_unpacking(hardware: str, model: str, rate: float) -> None:
+    """Tokens a second in Q4_K_M of 2026 (AlexsJones/llmfit pull 1031, brand-o/normiebench issue 3), within 6 %."""
+    shape = make_shape(
+        hardware, model, engine="llama.cpp", max_num_seqs=1, max_model_len=1024, quantization="gguf-q4_k_m"
+    )
+
+    assert stream(price(shape, TABLE_TOKENS)) == pytest.approx(1.0 / rate, rel=0.06)
+
+
+def test_prompts_of_k_quants_are_unpacked_once_a_tile() -> None:
+    """A prompt in Q4_K_M takes what one in Q4_0 takes, a token of it 15 % longer than the bytes say."""
+    plain, packed = (price(make_mac(name), TABLE_TOKENS) for name in ("gguf-q4_0", "gguf-q4_k_m"))
+
+    assert packed.step_times.token_seconds[512] == pytest.approx(plain.step_times.token_seconds[512], rel=0.03)
+    assert stream(packed) > 1.15 * (4.8 / 4.5) * stream(plain)
+
+
 def test_older_builds_start_their_kernels_one_by_one() -> None:
     """Build 4000 takes longer for a token by the same time in every format, on a Mac alone."""
     gaps = [

@@ -64,12 +64,12 @@ def test_what_is_asked_for_wins() -> None:
     [
         ("fp8", "checkpoint RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8"),
         ("nf4", "quantised on load by vllm"),
-        ("int3", "as asked"),
+        ("int3", "as asked (no such checkpoint is on record)"),
         ("bf16", "as stored"),
     ],
 )
 def test_the_answer_says_where_a_format_comes_from(asked: str, source: str) -> None:
-    """A public checkpoint, the engine while it loads, or the user."""
+    """A public checkpoint, the engine while it loads, or nobody that is known."""
     found = resolved(f"quantization={asked}", "engine.version=0.20")
 
     assert found.formats["weights_source"] == source
@@ -83,6 +83,7 @@ def test_what_an_engine_cannot_run_names_the_stored_format_and_what_would() -> N
     text = str(refusal.value)
     assert "deployment.quantization: 'auto' is mxfp4, as gpt-oss-120b is stored in openai/gpt-oss-120b" in text
     assert "does not run under vllm" in text
+    assert "vllm has it in versions 0.10.1 and newer" in text
     assert "deployment.quantization=none (checkpoint unsloth/gpt-oss-120b-BF16)" in text
 
 
@@ -106,6 +107,7 @@ MODELOPT = "nvidia/Llama-3.1-8B-Instruct-FP8"
         ("llama-3.1-8b", ("engine.name=tensorrt-llm", "engine.version=1.0"), "bf16", "16 bit by default"),
         ("llama-3.1-8b", ("hardware=v100s-32gb",), "fp16", "16 bit by default"),
         ("glm-5", (*BIG, "engine.name=sglang"), "bf16", "16 bit by default"),
+        ("deepseek-v4-flash", BIG, "fp8", "the one format of compressed attention"),
         (
             "glm-5",
             ("hardware=b200-sxm-180gb", "tensor_parallel_size=8", "engine.name=sglang"),
@@ -129,6 +131,21 @@ def test_narrow_kv_of_a_checkpoint_halves_the_bytes() -> None:
     narrow, wide = (resolved(f"engine.version={version}", model=MODELOPT) for version in ("0.14", "0.12"))
 
     assert wide.memory.kv_bytes_per_token == 2 * narrow.memory.kv_bytes_per_token
+
+
+def test_compressed_attention_is_cached_in_one_format() -> None:
+    """Another would change no byte, so it is refused rather than taken."""
+    with pytest.raises(ScenarioError, match="cached in fp8 alone"):
+        resolved(*BIG, "kv_cache_dtype=bf16", model="deepseek-v4-flash")
+
+
+@pytest.mark.parametrize(("hardware", "num_bytes"), [("h200-sxm-141gb", 656), ("b200-sxm-180gb", 576)])
+def test_sparse_latents_in_fp8_are_packed_before_blackwell(hardware: str, num_bytes: int) -> None:
+    """512 elements with 4 scales and 64 in 16 bit; or one byte each; the indexer's key beside them."""
+    overrides = (f"hardware={hardware}", "tensor_parallel_size=8", "kv_cache_dtype=fp8")
+    found = resolved(*overrides, model="deepseek-v3.2")
+
+    assert found.memory.kv_bytes_per_token == pytest.approx(61 * (num_bytes + 132))
 
 
 def test_each_pool_has_the_formats_of_its_own_model() -> None:

@@ -156,7 +156,10 @@ def test_weights_that_do_not_fit_say_the_arithmetic_and_what_would() -> None:
 
     message = str(caught.value)
     assert caught.value.exit_code == 3
-    assert message.startswith("llama-3.1-70b does not fit on 1 x h100-sxm-80gb (weights: 70.55 B parameters")
+    assert message.startswith(
+        "llama-3.1-70b does not fit on 1 x h100-sxm-80gb in bf16, as stored in meta-llama/Llama-3.1-70B; KV bf16 "
+        "(weights: 70.55 B parameters"
+    )
     assert "141.1 GB" in message
     assert "--set deployment.tensor_parallel_size=" in message
 

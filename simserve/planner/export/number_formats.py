@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment
 from simserve.planner.export.flags import Flags
+from simserve.scenario.formats import COMPRESSED_KV
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Number format of a scenario -> what servers call it on ``--dtype``."""
@@ -32,6 +33,8 @@ def kv_cache_words(deployment: Deployment, flags: Flags, low_bit: Mapping[str, S
         ScenarioError: The engine's version stores no such KV cache.
     """
     key, asked = "deployment.kv_cache_dtype", deployment.scenario.deployment.kv_cache_dtype
+    if asked == "auto" and deployment.model.compressed_attention is not None:
+        asked = COMPRESSED_KV  # vLLM from 0.20 to 0.29 stops at its own default
     if asked in DTYPES and (asked != arithmetic_dtype(deployment) or deployment.kv_of_auto not in DTYPES):
         return flags.render(_KV_FLAG, DTYPES[asked], key=key)
     if asked in DTYPES or asked == "auto":

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError, ScenarioError, TraceError
+from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.importers import sglang_command, vllm_command
 from simserve.planner.importers.draft import Draft, moved
@@ -28,7 +29,7 @@ from simserve.planner.importers.server import ASSUMED_HARDWARE, Reading, Vocabul
 from simserve.planner.importers.speculation import read_speculation, unsimulated_note
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.load import from_mapping
-from simserve.scenario.resolve import resolve
+from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 
 MAX_BYTES = 64 * 2**20
@@ -563,13 +564,20 @@ def import_log(
         notes.append(f"The log does not say {log.reading.engine}'s version; --engine-version names it.")
     if log.kv.tokens is None and log.kv.bytes is None:
         notes.append("The log does not say the room for KV caches: it is estimated.")
-    draft = None
-    if scenario is not None:
-        draft = _of_scenario(log, scenario, hardware=hardware, model=model, folder=folder or Path(), notes=notes)
-    elif log.reading.model is not None or model is not None:
-        draft = _of_log(log, model, hardware=hardware, notes=notes)
-    else:
+
+    def drafted() -> Draft | None:
+        if scenario is not None:
+            return _of_scenario(log, scenario, hardware=hardware, model=model, folder=folder or Path(), notes=notes)
+        if log.reading.model is not None or model is not None:
+            return _of_log(log, model, hardware=hardware, notes=notes)
         notes.append("The log does not say its model: --model or --scenario names it, and makes a scenario of it.")
+        return None
+
+    draft = drafted()
+    blocks = None if draft is None else _pool_blocks(log, draft)
+    if blocks is not None:
+        log.reading.options["num_gpu_blocks_override"] = blocks
+        draft = drafted()
     is_complete = draft is not None and (scenario is not None or hardware is not None)
     estimated = _estimated_tokens(draft) if is_complete and draft is not None else None
     if draft is not None:
@@ -640,14 +648,35 @@ def _speculate(reading: Reading, scenario: Scenario, settings: dict[str, Any], n
         notes.append(f"The log says speculation by {found[0]['method']}; the scenario's is kept.")
 
 
+def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
+    """Return the blocks of a pool that layers with and without a window share; None where there is no such pool.
+
+    vLLM prints the tokens that every layer holds, of which each takes a block of the pool for each group of layers.
+    """
+    resolved = _without_room(draft) if "num_gpu_blocks_override" in log.reading.options else None
+    if resolved is None or log.kv.blocks is None or log.kv.block_size is None:
+        return None
+    block = pool_block_bytes(resolved.shape, resolved.memory.draft_kv_bytes_per_token)
+    if block is None:
+        return None
+    if log.kv.bytes is not None:
+        return int(log.kv.bytes // block)
+    return round(log.kv.blocks * resolved.memory.kv_bytes_per_token * log.kv.block_size / block)
+
+
 def _estimated_tokens(draft: Draft) -> int | None:
     """Return the KV tokens that a scenario has room for by its own rules, without those that the log says."""
+    resolved = _without_room(draft)
+    return None if resolved is None else resolved.memory.num_kv_blocks * resolved.memory.block_size
+
+
+def _without_room(draft: Draft) -> ResolvedScenario | None:
+    """Return a scenario with the room for KV caches that is estimated; None where it cannot be deployed."""
     deployment = dict(draft.mapping["deployment"])
     engine = dict(deployment["engine"])
     for key in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
         engine.pop(key, None)
     try:
-        memory = resolve(from_mapping(dict(draft.mapping) | {"deployment": deployment | {"engine": engine}})).memory
+        return resolve(from_mapping(dict(draft.mapping) | {"deployment": deployment | {"engine": engine}}))
     except (InputError, InfeasibleError):
         return None
-    return memory.num_kv_blocks * memory.block_size

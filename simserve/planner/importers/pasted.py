@@ -1,6 +1,6 @@
 """A command line as people paste it: words, variables and settings, whatever a chat, a script or a page made of it.
 
-Understood: continued lines, also where only the backslashes or only the line breaks are left; typographic quotes and
+Understood: continued lines, also where only backslashes, line breaks or neither are left; typographic quotes and
 dashes; JSON that lost its quotes; `NAME=value` in front, with `export` or ``-e`` of docker, and `$NAME` after it;
 prompts, comments, and what a shell does with the output. Knows no flag of any engine.
 """
@@ -44,6 +44,8 @@ _PROMPT = re.compile(r"\s*(?:\(\w+\)\s*)?(?:[$%>]\s+|[\w.-]+@[\w.-]+:[^\s]*[$#]\
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
 _SHELL = re.compile(r"(?:\||\|\||&&|&|;|[012&]?>>?.*|<(?![^>]*>).*)")
+_GLUED = re.compile(r"(?<=[0-9])(?=--[a-z]{2})")
+"""Between a number and the flag of the next line."""
 _NEWLINE = "\0"
 _NEXT = ";"
 """The word between two commands."""
@@ -209,8 +211,11 @@ def _unwrapped(line: list[str], where: str) -> list[str]:
 
 
 def _parted(word: str) -> tuple[str, ...]:
-    """Return a word, and the end of its command where that stands right behind it."""
-    return (word[:-1], _NEXT) if len(word) > 1 and word.endswith(_NEXT) else (word,)
+    """Return a word, and what stands right behind it: the end of its command, or flags whose line break is lost."""
+    parts = _GLUED.split(word)
+    if len(parts[-1]) > 1 and parts[-1].endswith(_NEXT):
+        return (*parts[:-1], parts[-1][:-1], _NEXT)
+    return tuple(parts)
 
 
 def _value_of(found: re.Match[str], variables: Mapping[str, str]) -> str:

@@ -85,7 +85,10 @@ def refine_group(space: Space, goal: Goal, found: GroupResult, num_settings: int
 
 
 def held_neighbours(space: Space, goal: Goal, best: Member) -> list[Member]:
-    """Return what holds with as many replicas, at the same price, with one engine knob or option changed."""
+    """Return what holds with as many replicas, at the same price, with one engine knob or option changed.
+
+    A knob that shortens the longest request which the memory has room for is no choice among equals.
+    """
     search, found = Search(space, goal), []
     assert best.trial is not None  # it holds
     replicas, value = best.trial.replicas, search.value(best.trial)[0]
@@ -93,6 +96,8 @@ def held_neighbours(space: Space, goal: Goal, best: Member) -> list[Member]:
     for setting in _settings(space, chosen, most_changes=1):
         member = search.member(space.overrides({**chosen, **setting}))
         if not setting or member.status != "not_better" or search.least_replicas(member) > replicas:
+            continue
+        if (member.max_model_len or 0) < (best.max_model_len or 0):
             continue
         trial = search.trial(member, replicas)
         if trial.holds and math.isclose(search.value(trial)[0], value, rel_tol=EQUAL):

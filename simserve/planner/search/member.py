@@ -52,6 +52,7 @@ class Member:
         trial: Its deciding run: the best fleet that holds, else the nearest.
         makeup: What a number of replicas stands for; None where it is not known to go together.
         tokens: Of all requests, prompts included.
+        max_model_len: The longest request that it serves, of its pools the least; None: not deployed.
         headroom: Steps of more traffic at which it holds, where that decided between equals; else 0.
     """
 
@@ -64,6 +65,7 @@ class Member:
     trial: Trial | None = None
     makeup: Makeup | None = None
     tokens: float = 0.0
+    max_model_len: int | None = None
     headroom: int = 0
 
 

@@ -146,6 +146,7 @@ class Search:
             num_gpus=resolved.shape.num_gpus,
             usd_per_gpu_hour=resolved.gpu_hour_usd,
             makeup=makeup_of(resolved),
+            max_model_len=min(each.memory.max_model_len for each in resolved.pools or (resolved,)),
             tokens=float(specs.prompt_tokens.sum() + specs.output_tokens.sum()),
         )
         if bound.out_of_reach is not None:

@@ -12,6 +12,7 @@ from typing import Any
 from simserve.errors import InfeasibleError, SimserveError
 from simserve.metrics.figures import figure_at
 from simserve.planner.compare import FIGURES
+from simserve.scenario.formats import formats_line
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -24,7 +25,7 @@ Task = tuple[int, dict[str, Any], dict[str, Any], str | None]
 OK = "ok"
 INFEASIBLE = "infeasible"
 INVALID = "invalid"
-TEXTS = ("stability", "binding", "load", "fidelity", "weights_format", "kv_cache_format")
+TEXTS = ("stability", "binding", "load", "fidelity", "weights_format", "kv_cache_format", "formats")
 """Columns of words, besides those of every row."""
 
 
@@ -64,6 +65,7 @@ def run_task(task: Task) -> Row:
         "fidelity": inner["fidelity"],
         "weights_format": inner["formats"]["weights"],
         "kv_cache_format": inner["formats"]["kv_cache"],
+        "formats": formats_line(inner["formats"]),
         "num_gpus": float(scenario.deployment.num_gpus),
     }
     return row | {name: figure_at(summary, key) for name, key in FIGURES.items()}

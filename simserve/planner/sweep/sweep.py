@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,11 @@ class Sweep:
         return sum(row["status"] != OK for row in self.rows)
 
     @property
+    def formats(self) -> dict[str, int]:
+        """Number formats with where they come from, in words -> points that ran in them."""
+        return dict(Counter(row["formats"] for row in self.rows if row["status"] == OK))
+
+    @property
     def points(self) -> pd.DataFrame:
         """One row a point: the columns of the Parquet file."""
         import pandas as pd  # a fifth of a second, needed by notebooks only
@@ -89,6 +95,7 @@ class Sweep:
             "resumed": self.num_resumed,
             "interrupted": self.was_interrupted,
             "keys": list(self.keys),
+            "formats": self.formats,
             "errors": [{"point": row["point"], "error": row["error"]} for row in self.rows if row["status"] != OK],
             "seed": self.seed,
             "version": __version__,

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.quantization import KV_BITS
 from simserve.planner.measured.point import PoolPair
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario
@@ -81,7 +80,7 @@ def replay_pools(pair: PoolPair, priced: Priced) -> tuple[RequestRecords, bool]:
         disaggregation=DisaggregationSpec.model_validate(
             {"transfer_bandwidth": TRANSFER_BANDWIDTH, "max_in_transfer": MAX_IN_TRANSFER}
         ),
-        kv_bytes_per_token=shape.model.kv_bytes_per_token(KV_BITS[shape.kv_cache_dtype] / 8),
+        kv_bytes_per_token=shape.model.kv_bytes_per_token(shape.kv_element_bytes),
     )
     deployment = Deployment(num_replicas=num_replicas, engine=engine, priced=prefill, control=control, pools=setups)
     simulation = simulate(deployment, generate(scenario.workload, seed=scenario.run.seed))

@@ -130,6 +130,8 @@ def test_parallel_sizes_and_formats_are_said() -> None:
     assert command("deployment.quantization=fp16").endswith("--dtype float16")
     assert command("deployment.kv_cache_dtype=fp8").endswith("--kv-cache-dtype fp8")
     assert command("deployment.kv_cache_dtype=bf16") == command()
+    large = ("model=deepseek-v4-flash", "deployment.hardware=h200-sxm-141gb", "deployment.tensor_parallel_size=8")
+    assert "--kv-cache-dtype fp8" in command(*large, "deployment.engine.version=0.24")
     assert "--quantization fp8" in command("model=llama-2-7b", "deployment.quantization=fp8")
     assert command("deployment.quantization=fp8") == "vllm serve RedHatAI/Llama-3.2-1B-Instruct-FP8"
     experts = ("model=mixtral-8x7b", "deployment.tensor_parallel_size=4", "deployment.enable_expert_parallel=true")

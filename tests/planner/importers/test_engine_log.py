@@ -235,6 +235,28 @@ def test_a_log_makes_a_scenario_that_runs_with_its_room(tmp_path: Path) -> None:
     assert import_log(written(tmp_path, VLLM_V1)).difference is None  # its GPU is not known
 
 
+@pytest.mark.parametrize(
+    ("memory_line", "blocks"),
+    [("INFO 10-31 15:07:49 [gpu_worker.py:298] Available KV cache memory: 3.33 GiB\n", 6062), ("", 6060)],
+    ids=["bytes", "tokens"],
+)
+def test_tokens_of_layers_with_windows_take_a_block_for_each_group(
+    tmp_path: Path, memory_line: str, blocks: int
+) -> None:
+    """vLLM 0.11 prints what every layer holds: 48,480 tokens are 3,030 blocks for those with a window, and as many."""
+    text = (
+        "INFO 10-31 15:07:01 [core.py:77] Initializing a V1 LLM engine (v0.11.0) with config: "
+        "model='openai/gpt-oss-120b', max_seq_len=32768, tensor_parallel_size=1, pipeline_parallel_size=1\n"
+        f"{memory_line}INFO 10-31 15:07:50 [kv_cache_utils.py:1087] GPU KV cache size: 48,480 tokens\n"
+    )
+    found = import_log(written(tmp_path, text), hardware="h100-sxm-80gb")
+
+    assert found.draft is not None
+    memory = resolve(found.draft.scenario).memory
+    assert found.log.settings["deployment.engine.num_gpu_blocks_override"] == blocks
+    assert memory.kv_bytes == pytest.approx(3.33 * 2**30, rel=0.002)
+
+
 @pytest.mark.parametrize("text", [SGLANG, TRTLLM], ids=["sglang", "tensorrt-llm"])
 def test_the_room_of_every_engine_replaces_the_estimate(tmp_path: Path, text: str) -> None:
     """Also where vLLM's name of the option is none of the engine's."""

@@ -346,6 +346,7 @@ LLAMA = "vllm serve meta-llama/Llama-3.1-8B"
         f"{LLAMA} \\ -tp 2 \\ --max-num-seqs 8 \\ --port 8000",
         f"{LLAMA} \\\\ --tensor-parallel-size 2 \\\\ --max-num-seqs 8",
         f"{LLAMA} --tensor-parallel-size=2\\--max-num-seqs 8",
+        f"{LLAMA} --tensor-parallel-size 2--max-num-seqs 8--port 8000",
         f"{LLAMA}\n  --tensor-parallel-size 2\n  --max-num-seqs 8\ncurl -H 'a: b' localhost:8000",
         f"{LLAMA} \\n --tensor_parallel_size 2 \\n --max_num_seqs 8",
         f"{LLAMA} \u2013tensor-parallel-size 2 \u2014max-num-seqs 8",

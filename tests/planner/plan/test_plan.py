@@ -27,6 +27,7 @@ from simserve.planner.space.space import parse_choices
 from simserve.profiles import catalog
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.objective import objective
+from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
@@ -543,3 +544,27 @@ def test_the_plan_can_be_exported_to_the_release_it_names() -> None:
     words, _ = read_words(flags_of("vllm", command.version), command.command)
     assert all(word.is_known for word in words)
     assert "--max-num-seqs" in [word.flag for word in words]
+
+
+@pytest.mark.slow
+def test_gpt_oss_120b_takes_one_h100_with_all_the_context_that_fits() -> None:
+    """At one request a second, in MXFP4; a knob that would shorten the longest request is no better choice."""
+    scenario = make_scenario(
+        ["deployment.engine.version='0.33'", "workload.num_requests=300", "slo={ttft: 1 s, tpot: 50 ms}"],
+        model="gpt-oss-120b",
+        deployment={"hardware": "h100-sxm-80gb"},
+        workload={
+            "arrivals": {"process": "poisson", "rate": 1.0},
+            "prompt_tokens": {"distribution": "fixed", "value": 1000},
+            "output_tokens": {"distribution": "fixed", "value": 200},
+        },
+    )
+    best = plan(scenario, PlanOptions(hardware=("h100-sxm-80gb",), max_gpus=2, jobs=1)).summary["best"]
+
+    assert (best["num_gpus"], best["formats"]["weights"], best["formats"]["weights_source"]) == (
+        1,
+        "mxfp4",
+        "as stored",
+    )
+    planned_for = resolve(from_mapping(scenario.as_mapping(), best["overrides"]))
+    assert planned_for.memory.max_model_len == resolve(scenario).memory.max_model_len
