@@ -9,19 +9,19 @@ from __future__ import annotations
 from array import array
 from heapq import heappush
 
-from simserve.engine.attendance import HELD, NOWHERE, PARKED, Attendance, without_answer
-from simserve.engine.callers import SUBMIT, abandon
-from simserve.engine.data_plane import DataPlane, choice, count_at
-from simserve.engine.door import end_pause, refusal_in_front
+from simserve.engine.attendance import HELD, NOWHERE, PARKED, Attendance
+from simserve.engine.callers import SUBMIT
+from simserve.engine.data_plane import DataPlane, count_at
+from simserve.engine.door import end_pause
 from simserve.engine.kernel import seen_time, submit
-from simserve.engine.outcomes import ADMITTED, REJECTED
-from simserve.engine.state import FAILED, RequestTable
+from simserve.engine.state import RequestTable
 from simserve.engine.transfers import begin
 
 CALLS, DRAINS, FROZEN = 1, 2, 4
 """Marks of a replica: it calls when its step ends; it calls when it holds nothing any more; it does nothing."""
-NO_ORDER, HAND_OVER, LOSE, SETTLE = range(4)
-"""Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs."""
+NO_ORDER, HAND_OVER, LOSE, SETTLE, OFFER = range(5)
+"""Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs; let
+those whose turn it is be routed."""
 RETRIED = -1
 """Instead of a reason for a loss: the router sends the request elsewhere, and its client knows nothing."""
 
@@ -82,19 +82,6 @@ def is_open(plane: DataPlane, index: int) -> bool:
     return len(plane.parts[plane.kinds[index]].ready) > 0
 
 
-def arrive_in_front(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
-    """Turn a request away that no replica may take yet, or let it wait for one."""
-    door, presence = attendance.door, attendance.presence
-    assert presence is not None
-    if door is not None:
-        reason = refusal_in_front(door, index, len(presence.parked), 0.0, now)
-        if reason != ADMITTED:
-            attendance.refusals[reason] += 1
-            without_answer(plane, attendance, requests, index, now, REJECTED, reason, now, door.retry_after)
-            return
-    park(attendance, index)
-
-
 def park(attendance: Attendance, index: int) -> None:
     """Let a request wait for a replica to be ready."""
     assert attendance.presence is not None
@@ -130,25 +117,6 @@ def take_in(
     submit(unit, requests, index, now)
     if not is_frozen:
         plane.ends[number] = unit.end_time
-
-
-def hand_over(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
-    """Route a request that has been let in before."""
-    if is_open(plane, index):
-        take_in(plane, attendance, requests, choice(plane, index), index, now)
-    else:
-        park(attendance, index)
-
-
-def lose(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, reason: int, now: float) -> None:
-    """Let a request whose replica is gone be tried again, or be gone."""
-    attendance.place[index] = NOWHERE
-    if reason == RETRIED:
-        abandon(attendance.callers, requests, index, now)
-        requests.ready_time[index] = now
-        hand_over(plane, attendance, requests, index, now)
-    else:
-        without_answer(plane, attendance, requests, index, now, FAILED, reason, now, 0.0)
 
 
 def call_if_awaited(plane: DataPlane, presence: Presence, number: int, now: float) -> None:

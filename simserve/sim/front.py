@@ -6,8 +6,6 @@ A fleet with any of these is a `FrontedFleet`; one without has none of this code
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from simserve.engine.callers import ANSWER, TURN
@@ -16,6 +14,7 @@ from simserve.engine.state import COMPLETED, FAILED
 from simserve.sim.delivery import make_room
 from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fairness import FairQueue
+from simserve.sim.gateway import FrontTotals
 from simserve.sim.fleet import ELSEWHERE, NOWHERE, Fleet
 from simserve.sim.overflow import Overflow
 from simserve.sim.records import API, API_LIMIT, CACHE, REJECTED, REPLICA
@@ -25,27 +24,6 @@ from simserve.sim.schedulers import as_one, each_of, strike
 from simserve.sim.units import READY, Unit
 
 _NOBODY = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontTotals:
-    """What the front of a fleet did, over the whole run.
-
-    Attributes:
-        first_questions: Requests that asked a question of the response cache first; None: there is no cache.
-        expired: Requests that found their answer too old.
-        limited: Times that the API answered 429.
-        asked_again: Requests whose first answer did not do; None: no rule asks twice.
-        discarded_tokens: Tokens of those first answers.
-        service: By class under fair turns: prompt tokens plus twice the generated ones; empty without them.
-    """
-
-    first_questions: int | None = None
-    expired: int = 0
-    limited: int = 0
-    asked_again: int | None = None
-    discarded_tokens: int = 0
-    service: Mapping[str, float] = field(default_factory=dict)
 
 
 class FrontedFleet(Fleet):

@@ -29,6 +29,7 @@ from simserve.engine.compiled.layout import (
 from simserve.engine.compiled.view import View
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
+from simserve.engine.gateway import Gateway
 from simserve.engine.leaps import LEAP_WIDTH, turn_into
 from simserve.engine.progress import Progress
 from simserve.engine.queue import OrderedQueue
@@ -201,6 +202,8 @@ class Compiled:
         callers.num_resent, callers.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
         callers.abandoned += flat.drain("abandoned").tolist()
         callers.events = flat.entries("events")
+        if attendance.gateway is not None:
+            _read_gateway(self._attendance.kept["gateway"], attendance.gateway)
         transfers = attendance.transfers
         if transfers is not None:
             flat = self._attendance.kept["transfers"]
@@ -256,6 +259,18 @@ class _Shared:
         """Return the tables of step times, by the fields of a replica that hold them."""
         names = [name for name, kind in fields.REPLICA.fields.items() if isinstance(kind, Table)]
         return {name: np.array(getattr(times, name), dtype=np.float64) for name in names}
+
+
+def _read_gateway(flat: Memory, gateway: Gateway) -> None:
+    """Write what the gateway has counted into the plane's own record of it."""
+    gateway.num_asked_again, gateway.discarded_tokens = flat.get("num_asked_again"), flat.get("discarded_tokens")
+    if gateway.cache is not None:
+        cache = flat.kept["cache"]
+        gateway.cache.num_first, gateway.cache.num_expired = cache.get("num_first"), cache.get("num_expired")
+    if gateway.api is not None:
+        gateway.api.num_limited = flat.kept["api"].get("num_limited")
+    if gateway.fair is not None:
+        gateway.fair.service = flat.kept["fair"].peek("service").tolist()
 
 
 def _columns(record: Record, values: object) -> Memory:
