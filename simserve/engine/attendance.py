@@ -15,6 +15,8 @@ from simserve.engine.delivery import Delivery, seconds_to_client
 from simserve.engine.door import Door, Finishes
 from simserve.engine.gateway import Gateway, note_end
 from simserve.engine.outcomes import API_LIMIT
+from simserve.engine.paces import Paces
+from simserve.engine.regions import Regions
 from simserve.engine.state import INFINITY, RequestTable
 from simserve.engine.transfers import Transfers, restore
 from simserve.engine.uniforms import num_left
@@ -60,6 +62,10 @@ class Attendance:
         mid_position: How many of the replicas whose steps end at that instant have ended them.
         transfers: KV caches between prefill and decode replicas; None: every replica does both.
         gateway: What stands in front of the replicas; None: nothing but the router.
+        regions: Where clients and replicas are; None: it does not matter.
+        paces: What a step brings each request where pools draft for themselves; None: it is the same on all.
+        open: Replicas that have room for the request at hand.
+        open_pools: Pools that have such.
     """
 
     __slots__ = (
@@ -76,9 +82,13 @@ class Attendance:
         "mid_position",
         "mid_time",
         "num_leaving",
+        "open",
+        "open_pools",
+        "paces",
         "place",
         "presence",
         "refusals",
+        "regions",
         "transfers",
     )
 
@@ -103,6 +113,10 @@ class Attendance:
         self.presence = presence
         self.transfers: Transfers | None = None
         self.gateway: Gateway | None = None
+        self.regions: Regions | None = None
+        self.paces: Paces | None = None
+        self.open: list[int] = []
+        self.open_pools: list[int] = []
         self.mid_time, self.mid_position = -1.0, 0
 
 

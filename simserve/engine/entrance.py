@@ -36,6 +36,7 @@ from simserve.engine.gateway import (
 from simserve.engine.handover import strike
 from simserve.engine.outcomes import ADMITTED, API_LIMIT, REJECTED
 from simserve.engine.presence import is_open, park, take_in
+from simserve.engine.regions import ARRIVED, add_near
 from simserve.engine.routing import choose, deal
 from simserve.engine.state import FAILED, RequestTable
 
@@ -70,11 +71,10 @@ def arrive(plane: DataPlane, attendance: Attendance, requests: RequestTable, ind
 def chosen(plane: DataPlane, attendance: Attendance, index: int) -> int:
     """Return the replica that the router chooses for a request; `NOBODY`: none may take it now."""
     gateway = attendance.gateway
-    if gateway is not None:
-        if goes_to_api(plane, gateway, index):
-            return NOBODY
-        if gateway.fair is not None:
-            return choice_with_room(plane, gateway, index)
+    if gateway is not None and goes_to_api(plane, gateway, index):
+        return NOBODY
+    if attendance.regions is not None or (gateway is not None and gateway.fair is not None):
+        return choice_among(plane, attendance, index)
     if attendance.presence is not None and not is_open(plane, index):
         return NOBODY
     return choice(plane, index)
@@ -85,27 +85,30 @@ def goes_to_api(plane: DataPlane, gateway: Gateway, index: int) -> bool:
     return len(gateway.is_ruled) > 0 and gateway.is_ruled[plane.kinds[index]] != 0
 
 
-def choice_with_room(plane: DataPlane, gateway: Gateway, index: int) -> int:
-    """Return which replica the router chooses of those that have room; `NOBODY`: none has."""
-    numbers, pools = gateway.open, gateway.open_pools
+def choice_among(plane: DataPlane, attendance: Attendance, index: int) -> int:
+    """Return which replica the router chooses of those that are near and have room; `NOBODY`: there is none."""
+    numbers, pools, regions = attendance.open, attendance.open_pools, attendance.regions
     numbers.clear()
-    if not plane.is_divided:
-        add_open(plane, gateway, plane.ready)
+    pools.clear()
+    if regions is not None:
+        add_near(plane, regions, index, pools)
+    elif plane.is_divided and plane.shares is not None:
+        own = plane.parts[plane.kinds[index]].pools
+        for position in range(len(own)):
+            pools.append(own[position])
+    elif plane.is_divided:
+        add_open(plane, attendance, plane.parts[plane.kinds[index]].ready)
     else:
-        part = plane.parts[plane.kinds[index]]
-        if plane.shares is None or len(part.pools) < 2:
-            add_open(plane, gateway, part.ready)
-        else:
+        add_open(plane, attendance, plane.ready)
+    if pools:
+        keep_open(plane, attendance)
+        if plane.shares is not None and len(pools) > 1:
+            pool = deal(plane.shares, pools)
             pools.clear()
-            for position in range(len(part.pools)):
-                numbers.clear()
-                add_open(plane, gateway, plane.pools[part.pools[position]].ready)
-                if numbers:
-                    pools.append(part.pools[position])
-            numbers.clear()
-            if pools:
-                pool = pools[0] if len(pools) == 1 else deal(plane.shares, pools)
-                add_open(plane, gateway, plane.pools[pool].ready)
+            pools.append(pool)
+        numbers.clear()
+        for position in range(len(pools)):
+            add_open(plane, attendance, plane.pools[pools[position]].ready)
     if not numbers:
         return NOBODY
     if plane.is_stale:
@@ -113,14 +116,29 @@ def choice_with_room(plane: DataPlane, gateway: Gateway, index: int) -> int:
     return choose(plane.router, index, numbers, plane.tokens if plane.weighs_tokens else plane.loads)
 
 
-def add_open(plane: DataPlane, gateway: Gateway, ready: list[int]) -> None:
-    """Add those of some replicas that have room for one more request."""
-    assert gateway.fair is not None
-    most = gateway.fair.max_outstanding
+def keep_open(plane: DataPlane, attendance: Attendance) -> None:
+    """Keep those of the pools at hand in which a replica has room."""
+    numbers, pools, kept = attendance.open, attendance.open_pools, 0
+    for position in range(len(pools)):
+        numbers.clear()
+        add_open(plane, attendance, plane.pools[pools[position]].ready)
+        if numbers:
+            pools[kept] = pools[position]
+            kept += 1
+    while len(pools) > kept:
+        pools.pop()
+
+
+def add_open(plane: DataPlane, attendance: Attendance, ready: list[int]) -> None:
+    """Add those of some replicas that have room for one more request: under fair turns they may have none."""
+    gateway = attendance.gateway
     for position in range(len(ready)):
         number = ready[position]
-        if plane.loads[number] < (plane.units[number].max_num_seqs if most == NO_LIMIT else most):
-            gateway.open.append(number)
+        if gateway is not None and gateway.fair is not None:
+            most = gateway.fair.max_outstanding
+            if plane.loads[number] >= (plane.units[number].max_num_seqs if most == NO_LIMIT else most):
+                continue
+        attendance.open.append(number)
 
 
 def is_diverted(
@@ -223,6 +241,8 @@ def hand_over(plane: DataPlane, attendance: Attendance, requests: RequestTable, 
 def lose(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, reason: int, now: float) -> None:
     """Let a request whose replica is gone be tried again, or be gone."""
     attendance.place[index] = NOWHERE
+    if attendance.regions is not None:
+        attendance.regions.arrives_at[index] = ARRIVED
     if reason == RETRIED:
         abandon(attendance.callers, requests, index, now)
         requests.ready_time[index] = now
@@ -255,7 +275,7 @@ def _release_one(
     own = next_class(fair)
     while own != NOBODY:
         index = fair.first[own]
-        number = choice_with_room(plane, gateway, index)
+        number = choice_among(plane, attendance, index)
         if number >= 0:
             take_turn(fair, index, now)
             attendance.place[index] = NOWHERE

@@ -38,7 +38,7 @@ from simserve.engine.door import note_finishes
 from simserve.engine.entrance import arrive, asks_again, hand_over, lose, offer_turn, release, take_up
 from simserve.engine.gateway import NOBODY, cut, step_out
 from simserve.engine.handover import strike
-from simserve.engine.kernel import complete, plan, submit
+from simserve.engine.kernel import complete, plan
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
 from simserve.engine.outcomes import GAVE_UP, TIMED_OUT
 from simserve.engine.presence import (
@@ -49,7 +49,9 @@ from simserve.engine.presence import (
     OFFER,
     Presence,
     call_if_awaited,
+    see,
 )
+from simserve.engine.regions import ARRIVED, answered_at
 from simserve.engine.state import COMPLETED, INFINITY, UNFINISHED, RequestTable
 from simserve.engine.transfers import drop, land, may_step, restore_finished, send_on
 
@@ -66,13 +68,7 @@ def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now
     if kind == ARRIVE:
         arrive(plane, attendance, requests, index, now)
     elif kind == SUBMIT:
-        if attendance.place[index] == HELD - about:
-            attendance.place[index] = about
-            unit = plane.units[about]
-            submit(unit, requests, index, now)
-            presence = attendance.presence
-            if presence is None or not presence.marks[about] & FROZEN:
-                plane.ends[about] = unit.end_time
+        see(plane, attendance, requests, about, index, now)
     elif kind == LAND:
         land(plane, attendance, requests, index, now)
     elif kind == TURN and index == NOBODY:
@@ -119,6 +115,8 @@ def drop_caller(plane: DataPlane, attendance: Attendance, requests: RequestTable
         return
     if place <= HELD:
         number = HELD - place
+        if attendance.regions is not None:
+            attendance.regions.arrives_at[index] = ARRIVED
         leave(plane, attendance, requests, number, index)
         without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
         if presence is not None and not plane.loads[number]:
@@ -178,7 +176,10 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
                     continue
                 if gateway is None or not asks_again(plane, attendance, gateway, requests, number, index, now):
                     # The API server may have it for longer.
-                    end(plane, attendance, requests, index, max(now, requests.finish_time[index]), 0.0)
+                    answered = max(now, requests.finish_time[index])
+                    if attendance.regions is not None:
+                        answered = answered_at(attendance.regions, requests, index, number, answered)
+                    end(plane, attendance, requests, index, answered, 0.0)
             plane.finished.clear()
         else:
             attendance.callers.num_ended += num_finished

@@ -179,8 +179,6 @@ class Gateway:
         asked_again: 1 where the first answer did not do.
         num_asked_again: How many those are.
         discarded_tokens: Of those answers.
-        open: Replicas that have room for the request at hand, under fair turns.
-        open_pools: Pools that have such.
     """
 
     __slots__ = (
@@ -191,8 +189,6 @@ class Gateway:
         "fair",
         "is_ruled",
         "num_asked_again",
-        "open",
-        "open_pools",
         "second",
         "served_by",
     )
@@ -211,8 +207,6 @@ class Gateway:
         self.served_by = array("b", [REPLICA]) * num_requests
         self.asked_again = array("b", [0]) * num_requests
         self.num_asked_again = self.discarded_tokens = 0
-        self.open: list[int] = []
-        self.open_pools: list[int] = []
 
 
 # The response cache.

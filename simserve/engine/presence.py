@@ -14,6 +14,8 @@ from simserve.engine.callers import SUBMIT
 from simserve.engine.data_plane import DataPlane, count_at
 from simserve.engine.door import end_pause
 from simserve.engine.kernel import seen_time, submit
+from simserve.engine.paces import use_pace
+from simserve.engine.regions import ARRIVED, set_off
 from simserve.engine.state import RequestTable
 from simserve.engine.transfers import begin
 
@@ -93,21 +95,34 @@ def take_in(
     plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float
 ) -> None:
     """Give a request to a replica; a scheduler that works ahead may see it later."""
-    unit = plane.units[number]
     door, presence = attendance.door, attendance.presence
     if door is not None and door.has_patience and not plane.loads[number]:
         end_pause(attendance.finishes[number], now)
+    if attendance.paces is not None:
+        use_pace(attendance.paces, requests, number, index)
     count_at(plane, requests, number, index)
-    attendance.place[index] = number
-    if attendance.transfers is not None:
-        begin(attendance.transfers, requests, number, index)
-    is_frozen = False
     if presence is not None:
         presence.num_joined += 1
         presence.joined[index] = presence.num_joined
         presence.last_joined[number] = index
-        is_frozen = presence.marks[number] & FROZEN != 0
-    if plane.schedules_ahead:
+    regions = attendance.regions
+    if regions is not None:
+        set_off(regions, index, number, now)
+        attendance.place[index] = HELD - number
+        heappush(attendance.callers.events, (regions.arrives_at[index], SUBMIT, index, number))
+        return
+    attendance.place[index] = number
+    enter(plane, attendance, requests, number, index, now)
+
+
+def enter(
+    plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float
+) -> None:
+    """Let a request reach the scheduler of its replica."""
+    unit, presence = plane.units[number], attendance.presence
+    if attendance.transfers is not None:
+        begin(attendance.transfers, requests, number, index)
+    if plane.schedules_ahead and unit.config.async_scheduling:
         time = seen_time(unit, now)
         if time > now:
             plane.ends[number] = unit.end_time
@@ -115,7 +130,27 @@ def take_in(
             heappush(attendance.callers.events, (time, SUBMIT, index, number))
             return
     submit(unit, requests, index, now)
-    if not is_frozen:
+    if presence is None or not presence.marks[number] & FROZEN:
+        plane.ends[number] = unit.end_time
+
+
+def see(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float) -> None:
+    """Let a scheduler see a request that is on its way to it, or that it was to see later, if it is still wanted."""
+    if attendance.place[index] != HELD - number:
+        return
+    regions = attendance.regions
+    if regions is not None and regions.arrives_at[index] != ARRIVED:
+        if regions.arrives_at[index] == now:
+            regions.arrives_at[index] = ARRIVED
+            requests.ready_time[index] = now
+            attendance.place[index] = number
+            enter(plane, attendance, requests, number, index, now)
+        # Else it is the news of an attempt that was given up on the way.
+        return
+    attendance.place[index] = number
+    unit, presence = plane.units[number], attendance.presence
+    submit(unit, requests, index, now)
+    if presence is None or not presence.marks[number] & FROZEN:
         plane.ends[number] = unit.end_time
 
 

@@ -95,7 +95,7 @@ class Cluster:
             router,
             weighs_tokens=routing.policy in TOKEN_POLICIES,
             renew_interval=routing.update_interval,
-            schedules_ahead=replicas[0].config.async_scheduling and replicas[0].mode != STATIC,
+            schedules_ahead=any(each.config.async_scheduling and each.mode != STATIC for each in replicas),
             parts=parts,
             kinds=kinds,
             shares=shares,
@@ -284,6 +284,11 @@ class Cluster:
         """Let the plane have one replica more, which has not begun and takes no requests yet."""
         number, (_, members) = len(self.replicas), next(each for each in self._recorders if each[0] is recorder)
         assert isinstance(members, list)
+        regions, paces = self.attendance.regions, self.attendance.paces
+        for of_pool in () if regions is None else (regions.place_of,):
+            of_pool.append(of_pool[members[0]])
+        for of_pool in () if paces is None else (paces.first,):
+            of_pool.append(of_pool[members[0]])
         members.append(number)
         self._note_finishes_of(replica)
         if self._compiled is None:

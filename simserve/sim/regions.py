@@ -30,7 +30,7 @@ class Regions:
     def __init__(self, spec: RegionsSpec, pools: Sequence[Pool], units: Sequence[Unit], specs: RequestSpecs) -> None:
         own = [each.region for each in specs.classes if each.region is not None]
         self.names = tuple(dict.fromkeys([*spec.clients, *own]))
-        self.home = _homes(spec, self.names, specs)
+        self.home = homes_of(spec, self.names, specs)
         self._home: list[int] = self.home.tolist()
         self._units, self._spill_above = units, spec.spill_above
         places = list(dict.fromkeys(pool.region for pool in pools))
@@ -63,7 +63,7 @@ class Regions:
         return sum(self._units[number].load for number in ready) / len(ready)
 
 
-def _homes(spec: RegionsSpec, names: tuple[str, ...], specs: RequestSpecs) -> NDArray[np.int16]:
+def homes_of(spec: RegionsSpec, names: tuple[str, ...], specs: RequestSpecs) -> NDArray[np.int16]:
     """Return the region of every client: its class's, or drawn by the shares."""
     count = len(specs)
     homes = np.zeros(count, dtype=np.int16)

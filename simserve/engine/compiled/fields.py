@@ -313,10 +313,23 @@ GATEWAY = Record(
         "cache": Pointer(RESPONSE_CACHE),
         **dict.fromkeys(("discarded_tokens", "num_asked_again"), INTEGER),
         "fair": Pointer(FAIR_TURNS),
-        **dict.fromkeys(("is_ruled", "open", "open_pools"), Items("q")),
+        "is_ruled": Items("q"),
         "second": Column("i"),
     },
 )
+REGIONS = Record(
+    "regions",
+    {
+        **dict.fromkeys(("arrives_at", "way_back"), Column("d")),
+        "home": Column("i"),
+        "is_streamed": BOOLEAN,
+        **dict.fromkeys(("nearest", "place_of", "place_of_pool"), Items("q")),
+        "num_places": INTEGER,
+        "seconds": Items("d"),
+        "spill_above": FLOAT,
+    },
+)
+PACES = Record("paces", {"first": Items("q"), "values": Column("q")})
 ATTENDANCE = Record(
     "attendance",
     {
@@ -332,10 +345,12 @@ ATTENDANCE = Record(
         "lost_tokens": INTEGER,
         "mid_position": INTEGER,
         "mid_time": FLOAT,
-        "num_leaving": Items("q"),
+        **dict.fromkeys(("num_leaving", "open", "open_pools"), Items("q")),
+        "paces": Pointer(PACES),
         "place": Column("i"),
         "presence": Pointer(PRESENCE),
         "refusals": Column("q"),
+        "regions": Pointer(REGIONS),
         "transfers": Pointer(TRANSFERS),
     },
 )

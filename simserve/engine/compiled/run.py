@@ -71,6 +71,10 @@ class Compiled:
         for name in fields.REQUESTS.fields:
             self._requests.put(name, getattr(requests, name))
         self._table = requests
+        drawn = [requests.pace]
+        if plane.attendance is not None and plane.attendance.paces is not None:
+            drawn.append(plane.attendance.paces.values)
+        self._num_paces = 1 + max(int(np.frombuffer(each, dtype=np.int64).max(initial=0)) for each in drawn)
         self._paths: dict[int, Memory] = {}
         self._shared: dict[tuple[int, int], _Shared] = {}
         self._replicas = Memory(fields.REPLICA, len(replicas))
@@ -110,7 +114,7 @@ class Compiled:
             elif name == "times":
                 self._replicas.put(name, common.times, number)
             elif name in ("progress", "window_progress"):
-                self._replicas.put(name, _progress(getattr(replica, name), self._table), number)
+                self._replicas.put(name, _progress(getattr(replica, name), self._num_paces), number)
             elif name == "cache":
                 self._replicas.put(name, self._cache(replica), number)
             elif not isinstance(kind, Pointer):
@@ -318,7 +322,7 @@ def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
     return memory
 
 
-def _progress(progress: Progress | None, requests: RequestTable) -> Memory | None:
+def _progress(progress: Progress | None, num_paces: int) -> Memory | None:
     """Return the counts by pace of a replica that has not begun, None where it does not speculate."""
     if progress is None:
         return None
@@ -326,7 +330,6 @@ def _progress(progress: Progress | None, requests: RequestTable) -> Memory | Non
     for name, kind in fields.PROGRESS.fields.items():
         if kind == INTEGER:
             memory.put(name, getattr(progress, name))
-    num_paces = max(requests.pace) + 1
     memory.put("counts", np.zeros(num_paces, dtype=np.int64))
     memory.put("remainders", np.zeros(2 * memory.get("_period") * num_paces, dtype=np.int64))
     return memory
