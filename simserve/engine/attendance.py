@@ -139,12 +139,16 @@ def lacks_numbers(plane: DataPlane, attendance: Attendance) -> bool:
         return True
     if draws & TO_ROUTE and num_left(plane.router.uniforms) < numbers_to_route(attendance):
         return True
-    gateway = attendance.gateway
-    if draws & TO_ANSWER and gateway is not None and gateway.api is not None:
-        if num_left(gateway.api.ttft_factors) < 1:
-            return True
+    if draws & TO_ANSWER and lacks_answers(attendance):
+        return True
     needed = len(attendance.leaving) + 1
     return bool(draws & TO_PAUSE) and num_left(attendance.callers.patience.uniforms) < needed
+
+
+def lacks_answers(attendance: Attendance) -> bool:
+    """Return whether random numbers are short for the next answer of the API."""
+    gateway = attendance.gateway
+    return gateway is not None and gateway.api is not None and num_left(gateway.api.ttft_factors) < 1
 
 
 def numbers_to_route(attendance: Attendance) -> int:

@@ -30,6 +30,7 @@ from simserve.engine.gateway import (
     is_taken,
     line_up,
     next_class,
+    seconds_before,
     seconds_to_wait,
     take_turn,
 )
@@ -195,15 +196,12 @@ def _refusal(plane: DataPlane, attendance: Attendance, number: int, index: int, 
     if door is None:
         return ADMITTED
     if number >= 0:
-        return refusal(
-            door, index, plane.units[number], plane.loads[number], attendance.finishes[number].interval, now
-        )
+        return refusal(door, index, plane.units[number], plane.loads[number], attendance.finishes[number].interval, now)
     num_parked, seconds = num_in_front(attendance), 0.0
     gateway = attendance.gateway
     if gateway is not None and gateway.fair is not None:
         fair = gateway.fair
-        own = fair.kinds[index]
-        num_parked, seconds = fair.num_waiting[own], fair.num_waiting[own] * fair.paces[own].interval
+        num_parked, seconds = fair.num_waiting[fair.kinds[index]], seconds_before(fair, index)
     return refusal_in_front(door, index, num_parked, seconds, now)
 
 
@@ -288,7 +286,13 @@ def _release_one(
 
 
 def asks_again(
-    plane: DataPlane, attendance: Attendance, gateway: Gateway, requests: RequestTable, number: int, index: int, now: float
+    plane: DataPlane,
+    attendance: Attendance,
+    gateway: Gateway,
+    requests: RequestTable,
+    number: int,
+    index: int,
+    now: float,
 ) -> bool:
     """Return whether the answer that a replica has just given does not do, so that the request goes elsewhere."""
     if not len(gateway.is_ruled) or gateway.asked_again[index] or gateway.second[index] == NEVER:
@@ -317,7 +321,6 @@ def take_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, in
     gateway = attendance.gateway
     assert gateway is not None
     attendance.place[index] = NOWHERE
-    if goes_to_api(plane, gateway, index):
-        if is_diverted(plane, attendance, gateway, requests, index, NOBODY, now):
-            return
+    if goes_to_api(plane, gateway, index) and is_diverted(plane, attendance, gateway, requests, index, NOBODY, now):
+        return
     hand_over(plane, attendance, requests, index, now)

@@ -74,7 +74,7 @@ def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now
     elif kind == TURN and index == NOBODY:
         if attendance.gateway is not None:
             release(plane, attendance, attendance.gateway, requests, now)
-    elif kind == ANSWER or kind == TURN:
+    elif kind in (ANSWER, TURN):
         if attendance.place[index] == ELSEWHERE and attendance.callers.tries[index] == about:
             if kind == TURN:
                 take_up(plane, attendance, requests, index, now)
@@ -102,7 +102,7 @@ def drop_caller(plane: DataPlane, attendance: Attendance, requests: RequestTable
     place, presence = attendance.place[index], attendance.presence
     if place == NOWHERE or attendance.has_left[index]:
         return
-    if place == ELSEWHERE or place == PARKED:
+    if place in (ELSEWHERE, PARKED):
         gateway = attendance.gateway
         if place == ELSEWHERE:
             cut(requests, index, now)

@@ -371,6 +371,12 @@ def begin_wait(fair: FairTurns, index: int, now: float) -> None:
         end_pause(fair.paces[own], now)
 
 
+def seconds_before(fair: FairTurns, index: int) -> float:
+    """Return how long a request would wait: behind those of its class, at the pace at which their turns come."""
+    own = fair.kinds[index]
+    return fair.num_waiting[own] * fair.paces[own].interval
+
+
 def next_class(fair: FairTurns) -> int:
     """Return the class whose turn it is, of those that wait and were not tried; `NOBODY`: there is none."""
     least = NOBODY

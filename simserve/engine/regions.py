@@ -101,8 +101,7 @@ def add_near(plane: DataPlane, regions: Regions, index: int, pools: list[int]) -
 
 
 def answered_at(regions: Regions, requests: RequestTable, index: int, number: int, now: float) -> float:
-    """Return when the answer of a replica is with its client; unless it is streamed, the row then says what that sees.
-    """
+    """Return when the answer of a replica is with its client; where it is not streamed, its row says so, too."""
     back = one_way(regions, index, number)
     if regions.is_streamed:
         regions.way_back[index] = back

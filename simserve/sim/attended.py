@@ -35,9 +35,9 @@ from simserve.sim.pool_paces import pool_paces, with_any_pace
 from simserve.sim.pool_run import PoolRun
 from simserve.sim.pools import PoolSetup, request_table
 from simserve.sim.prefixes import prefix_paths, prefixes_of
-from simserve.sim.places import Regions
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
+from simserve.sim.regions import Regions
 from simserve.sim.routing import DRAWS, plain_router, shares_of
 from simserve.sim.rules import rules_of
 from simserve.sim.sessions import conversations_of, first_sent

@@ -11,6 +11,7 @@ from simserve import rng
 from simserve.engine.uniforms import Uniforms, num_left
 from simserve.workload.requests import RequestSpecs
 
+
 class Chance:
     """A stream of a run, and the numbers that were drawn from it.
 

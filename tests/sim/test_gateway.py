@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from simserve.engine.compiled.run import reason_against
+from simserve.sim.acceleration import Accelerate
 from simserve.sim.control import Control
 from simserve.sim.simulate import Deployment
 from simserve.workload.requests import RequestSpecs
@@ -19,8 +19,15 @@ from tests.properties.test_fleet_conservation import Cluster, clusters, requests
 from tests.sim.test_attended import assert_same_runs, is_served_plainly, needs_numba, served
 from tests.theory.builders import make_deployment
 
-from hypothesis import Phase
-PHASES = (Phase.explicit, Phase.generate)
+ANY = settings(
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    report_multiple_bugs=False,
+    phases=(Phase.generate,),
+    suppress_health_check=CHECKS,
+)
+AT_LENGTH = settings(ANY, max_examples=300)
 TIMES = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
 
 
@@ -32,51 +39,72 @@ def deployment_of(control: Control, is_ahead: bool) -> Deployment:
     return replace(deployment, control=control, pools=pools)
 
 
+def pools_of(cluster: Cluster) -> Deployment:
+    """Return a cluster as far as the plain plane and compiled code know it."""
+    control = cluster.control
+    if control.disaggregation is not None:
+        control = replace(control, faults=(), updates=(), liveness=None)
+    setups = tuple(
+        replace(
+            each,
+            engine=replace(each.engine, data_parallel_size=1, num_offload_blocks=0),
+            autoscaling=None if control.disaggregation is not None else each.autoscaling,
+        )
+        for each in cluster.setups
+    )
+    return replace(make_deployment(setups[0].engine, TIMES, 1), control=control, pools=setups)
+
+
+def assert_alike(deployment: Deployment, specs: RequestSpecs, *planes: Accelerate | None) -> None:
+    """Assert that a run is the same on two planes."""
+    assert is_served_plainly(deployment)
+    expected, actual = (served(deployment, specs, how) for how in planes)
+    assert_same_runs(expected, actual)
+    assert expected.front == actual.front
+    assert expected.transfers == actual.transfers
+
+
 @given(traffic(), controls(), st.booleans())
-@settings(max_examples=300, report_multiple_bugs=False, phases=PHASES, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@ANY
 def test_the_gateway_is_that_of_the_managed_plane(specs: RequestSpecs, control: Control, is_ahead: bool) -> None:
     """Any cache, API, rules, fair turns, autoscaler and faults."""
-    deployment = deployment_of(control, is_ahead)
     assume(control.has_front)
-    assert is_served_plainly(deployment)
-    expected, actual = served(deployment, specs, None), served(deployment, specs, "off")
-    assert_same_runs(expected, actual)
-    assert expected.front == actual.front
+
+    assert_alike(deployment_of(control, is_ahead), specs, None, "off")
 
 
 @needs_numba
 @given(traffic(), controls(), st.booleans())
-@settings(max_examples=300, report_multiple_bugs=False, phases=PHASES, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@ANY
 def test_the_gateway_runs_compiled_as_it_is(specs: RequestSpecs, control: Control, is_ahead: bool) -> None:
     """Any cache, API, rules, fair turns, autoscaler and faults."""
-    deployment = deployment_of(control, is_ahead)
     assume(control.has_front)
-    expected, actual = served(deployment, specs, "off"), served(deployment, specs, "on")
-    assert_same_runs(expected, actual)
-    assert expected.front == actual.front
+
+    assert_alike(deployment_of(control, is_ahead), specs, "off", "on")
 
 
 @given(requests(), clusters())
-@settings(max_examples=300, report_multiple_bugs=False, phases=PHASES, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@ANY
 def test_pools_are_those_of_the_managed_plane(specs: RequestSpecs, cluster: Cluster) -> None:
     """Any pools, in regions or not, with drafts, probes, updates and faults."""
-    first = cluster.setups[0]
-    deployment = replace(make_deployment(first.engine, TIMES, 1), control=cluster.control, pools=cluster.setups)
-    assume(is_served_plainly(deployment))
-    expected, actual = served(deployment, specs, None), served(deployment, specs, "off")
-    assert_same_runs(expected, actual)
-    assert expected.front == actual.front
+    assert_alike(pools_of(cluster), specs, None, "off")
 
 
 @needs_numba
 @given(requests(), clusters())
-@settings(max_examples=300, report_multiple_bugs=False, phases=PHASES, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@ANY
 def test_pools_run_compiled_as_they_are(specs: RequestSpecs, cluster: Cluster) -> None:
     """Any pools, in regions or not, with drafts, probes, updates and faults."""
-    first = cluster.setups[0]
-    deployment = replace(make_deployment(first.engine, TIMES, 1), control=cluster.control, pools=cluster.setups)
-    assume(is_served_plainly(deployment))
-    assume(not any(reason_against(each.engine, keeps_steps=False) for each in cluster.setups))
-    expected, actual = served(deployment, specs, "off"), served(deployment, specs, "on")
-    assert_same_runs(expected, actual)
-    assert expected.front == actual.front
+    assert_alike(pools_of(cluster), specs, "off", "on")
+
+
+@pytest.mark.slow
+@needs_numba
+@given(requests(), clusters())
+@AT_LENGTH
+def test_pools_are_the_same_on_all_planes_at_length(specs: RequestSpecs, cluster: Cluster) -> None:
+    """The same as above, with more examples."""
+    deployment = pools_of(cluster)
+
+    assert_alike(deployment, specs, None, "off")
+    assert_alike(deployment, specs, "off", "on")
