@@ -20,7 +20,7 @@ from tests.sim.test_attended import assert_same_runs, is_served_plainly, needs_n
 from tests.theory.builders import make_deployment
 
 ANY = settings(
-    max_examples=50,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     report_multiple_bugs=False,
