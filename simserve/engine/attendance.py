@@ -13,7 +13,10 @@ from simserve.engine.conversations import Conversations, following, ready_after
 from simserve.engine.data_plane import DataPlane, count_off
 from simserve.engine.delivery import Delivery, seconds_to_client
 from simserve.engine.door import Door, Finishes
-from simserve.engine.outcomes import DEADLINE, GAVE_UP
+from simserve.engine.gateway import Gateway, note_end
+from simserve.engine.outcomes import API_LIMIT
+from simserve.engine.paces import Paces
+from simserve.engine.regions import Regions
 from simserve.engine.state import INFINITY, RequestTable
 from simserve.engine.transfers import Transfers, restore
 from simserve.engine.uniforms import num_left
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
 NOWHERE = -1
 PARKED = -2
 """Of a request that waits for a replica to be ready."""
-HELD = -3
+ELSEWHERE = -3
+"""Of a request that the gateway has answered, or asks again."""
+HELD = -4
 """Of a request that its replica's scheduler, which works ahead, has yet to see: this less the number of the replica."""
 
-AT_DOOR, TO_ROUTE, TO_PAUSE = 1, 2, 4
-"""What may take random numbers; flags."""
+AT_DOOR, TO_ROUTE, TO_PAUSE, TO_ANSWER, TO_PACE = 1, 2, 4, 8, 16
+"""What may take random numbers; flags. The last two: the first token of an API's answer, and those after it."""
 NUMBERS_TO_ROUTE = 2
 """Most that a request takes."""
 
@@ -56,6 +61,11 @@ class Attendance:
         mid_time: The instant that a drive stopped in, to be given random numbers or answers; negative: in none.
         mid_position: How many of the replicas whose steps end at that instant have ended them.
         transfers: KV caches between prefill and decode replicas; None: every replica does both.
+        gateway: What stands in front of the replicas; None: nothing but the router.
+        regions: Where clients and replicas are; None: it does not matter.
+        paces: What a step brings each request where pools draft for themselves; None: it is the same on all.
+        open: Replicas that have room for the request at hand.
+        open_pools: Pools that have such.
     """
 
     __slots__ = (
@@ -64,6 +74,7 @@ class Attendance:
         "door",
         "draws",
         "finishes",
+        "gateway",
         "going",
         "has_left",
         "leaving",
@@ -71,9 +82,13 @@ class Attendance:
         "mid_position",
         "mid_time",
         "num_leaving",
+        "open",
+        "open_pools",
+        "paces",
         "place",
         "presence",
         "refusals",
+        "regions",
         "transfers",
     )
 
@@ -92,11 +107,16 @@ class Attendance:
         self.leaving: list[tuple[int, int, float]] = []
         self.num_leaving = [0] * num_units
         self.going: list[tuple[int, float]] = []
-        self.refusals = array("q", [0]) * (max(DEADLINE, GAVE_UP) + 1)
+        self.refusals = array("q", [0]) * (API_LIMIT + 1)
         self.finishes = [Finishes(0.0) for _ in range(num_units)]
         self.lost_tokens = 0
         self.presence = presence
         self.transfers: Transfers | None = None
+        self.gateway: Gateway | None = None
+        self.regions: Regions | None = None
+        self.paces: Paces | None = None
+        self.open: list[int] = []
+        self.open_pools: list[int] = []
         self.mid_time, self.mid_position = -1.0, 0
 
 
@@ -117,10 +137,26 @@ def lacks_numbers(plane: DataPlane, attendance: Attendance) -> bool:
     door, draws = attendance.door, attendance.draws
     if draws & AT_DOOR and door is not None and num_left(door.uniforms) < 1:
         return True
-    if draws & TO_ROUTE and num_left(plane.router.uniforms) < NUMBERS_TO_ROUTE:
+    if draws & TO_ROUTE and num_left(plane.router.uniforms) < numbers_to_route(attendance):
+        return True
+    if draws & TO_ANSWER and lacks_answers(attendance):
         return True
     needed = len(attendance.leaving) + 1
     return bool(draws & TO_PAUSE) and num_left(attendance.callers.patience.uniforms) < needed
+
+
+def lacks_answers(attendance: Attendance) -> bool:
+    """Return whether random numbers are short for the next answer of the API."""
+    gateway = attendance.gateway
+    return gateway is not None and gateway.api is not None and num_left(gateway.api.ttft_factors) < 1
+
+
+def numbers_to_route(attendance: Attendance) -> int:
+    """Return how many random numbers the router may take at the next event: turns are given to all who wait."""
+    gateway = attendance.gateway
+    if gateway is None or gateway.fair is None:
+        return NUMBERS_TO_ROUTE
+    return NUMBERS_TO_ROUTE * (2 + gateway.fair.num_parked)
 
 
 def without_answer(
@@ -166,10 +202,12 @@ def end(
     callers.num_ended += 1
     if presence is not None and presence.notes_ends:
         presence.ended.append(index)
-    if conversations is None:
-        return
     if attendance.delivery is not None:
         now += seconds_to_client(attendance.delivery, requests, index)
+    if attendance.gateway is not None:
+        note_end(attendance.gateway, requests, index, now)
+    if conversations is None:
+        return
     group = following(conversations, index, now)
     if group < 0:
         return

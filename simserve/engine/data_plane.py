@@ -135,7 +135,8 @@ class DataPlane:
         self.router = router
         self.weighs_tokens = weighs_tokens and not is_single
         self.is_stale = renew_interval > 0.0 and not is_single
-        self.renew_at = 0.0 if self.is_stale else INFINITY
+        # Where units come and go, those who decide that say when the router looks, too.
+        self.renew_at = 0.0 if self.is_stale and not comes_and_goes else INFINITY
         self.renew_interval = renew_interval
         self.routes_least = (
             router.policy == LEAST and router.affinity is None and not (self.weighs_tokens or self.is_stale or parts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from heapq import heappop
 
 from simserve.engine.attendance import (
+    ELSEWHERE,
     HELD,
     NOWHERE,
     PARKED,
@@ -21,7 +22,7 @@ from simserve.engine.attendance import (
     take_leaving,
     without_answer,
 )
-from simserve.engine.callers import ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, wait_for
+from simserve.engine.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, TURN
 from simserve.engine.cancel import cancel, end_leap
 from simserve.engine.data_plane import (
     CALLED,
@@ -29,30 +30,29 @@ from simserve.engine.data_plane import (
     EVENTS_BETWEEN_CHORES,
     REACHED,
     DataPlane,
-    choice,
     note_finished,
     renew,
 )
 from simserve.engine.delivery import note_leap
-from simserve.engine.door import note_finishes, refusal
+from simserve.engine.door import note_finishes
+from simserve.engine.entrance import arrive, asks_again, hand_over, lose, offer_turn, release, take_up
+from simserve.engine.gateway import NOBODY, cut, step_out
 from simserve.engine.handover import strike
-from simserve.engine.kernel import complete, plan, submit
+from simserve.engine.kernel import complete, plan
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
-from simserve.engine.outcomes import ADMITTED, GAVE_UP, REJECTED, TIMED_OUT
+from simserve.engine.outcomes import GAVE_UP, TIMED_OUT
 from simserve.engine.presence import (
     FROZEN,
     HAND_OVER,
     LOSE,
     NO_ORDER,
+    OFFER,
     Presence,
-    arrive_in_front,
     call_if_awaited,
-    hand_over,
-    is_open,
-    lose,
-    take_in,
+    see,
 )
-from simserve.engine.state import FAILED, INFINITY, UNFINISHED, RequestTable
+from simserve.engine.regions import ARRIVED, answered_at
+from simserve.engine.state import COMPLETED, INFINITY, UNFINISHED, RequestTable
 from simserve.engine.transfers import drop, land, may_step, restore_finished, send_on
 
 
@@ -68,43 +68,33 @@ def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now
     if kind == ARRIVE:
         arrive(plane, attendance, requests, index, now)
     elif kind == SUBMIT:
-        if attendance.place[index] == HELD - about:
-            attendance.place[index] = about
-            unit = plane.units[about]
-            submit(unit, requests, index, now)
-            presence = attendance.presence
-            if presence is None or not presence.marks[about] & FROZEN:
-                plane.ends[about] = unit.end_time
+        see(plane, attendance, requests, about, index, now)
     elif kind == LAND:
         land(plane, attendance, requests, index, now)
+    elif kind == TURN and index == NOBODY:
+        if attendance.gateway is not None:
+            release(plane, attendance, attendance.gateway, requests, now)
+    elif kind in (ANSWER, TURN):
+        if attendance.place[index] == ELSEWHERE and attendance.callers.tries[index] == about:
+            if kind == TURN:
+                take_up(plane, attendance, requests, index, now)
+            else:
+                attendance.place[index] = NOWHERE
+                requests.status[index] = COMPLETED
+                end(plane, attendance, requests, index, now, 0.0)
     elif requests.status[index] != UNFINISHED or attendance.callers.tries[index] != about:
         return
     elif kind == TIMEOUT or (kind == FIRST_BYTE and not requests.first_token_time[index] <= now):
         hang_up(plane, attendance, requests, index, now)
 
 
-def arrive(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
-    """Turn a request away, or hand it to the replica that the router chooses."""
-    if requests.status[index] == FAILED:
-        end(plane, attendance, requests, index, now, 0.0)
-        return
-    wait_for(attendance.callers, index, now)
-    if attendance.presence is not None and not is_open(plane, index):
-        arrive_in_front(plane, attendance, requests, index, now)
-        return
-    number = choice(plane, index)
-    door = attendance.door
-    if door is not None:
-        interval = attendance.finishes[number].interval
-        reason = refusal(door, index, plane.units[number], plane.loads[number], interval, now)
-        if reason != ADMITTED:
-            attendance.refusals[reason] += 1
-            without_answer(plane, attendance, requests, index, now, REJECTED, reason, now, door.retry_after)
-            return
-    take_in(plane, attendance, requests, number, index, now)
-
-
 def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+    """Drop a request whose client waits no longer, at the end of the step that runs; turns are taken after that."""
+    drop_caller(plane, attendance, requests, index, now)
+    offer_turn(attendance, now)
+
+
+def drop_caller(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
     """Drop a request whose client waits no longer, at the end of the step that runs."""
     if attendance.transfers is not None and drop(plane, attendance, requests, index, now):
         without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
@@ -112,13 +102,21 @@ def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, in
     place, presence = attendance.place[index], attendance.presence
     if place == NOWHERE or attendance.has_left[index]:
         return
-    if place == PARKED and presence is not None:
+    if place in (ELSEWHERE, PARKED):
+        gateway = attendance.gateway
+        if place == ELSEWHERE:
+            cut(requests, index, now)
+        elif gateway is not None and gateway.fair is not None:
+            step_out(gateway.fair, index)
+        elif presence is not None:
+            presence.parked.remove(index)
         attendance.place[index] = NOWHERE
-        presence.parked.remove(index)
         without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
         return
     if place <= HELD:
         number = HELD - place
+        if attendance.regions is not None:
+            attendance.regions.arrives_at[index] = ARRIVED
         leave(plane, attendance, requests, number, index)
         without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
         if presence is not None and not plane.loads[number]:
@@ -139,6 +137,7 @@ def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, in
 def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, now: float) -> None:
     """End the step of a replica: answers go out, and whoever has hung up goes."""
     unit, transfers, presence = plane.units[number], attendance.transfers, attendance.presence
+    gateway = attendance.gateway
     if presence is not None and unit.num_steps:
         presence.busy_seconds[number] += now - unit.start_time
     if attendance.delivery is not None:
@@ -173,9 +172,14 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
                 index = plane.finished[position]
                 if attendance.has_left[index]:
                     continue
-                if transfers is None or not send_on(plane, attendance, requests, number, index, now):
+                if transfers is not None and send_on(plane, attendance, requests, number, index, now):
+                    continue
+                if gateway is None or not asks_again(plane, attendance, gateway, requests, number, index, now):
                     # The API server may have it for longer.
-                    end(plane, attendance, requests, index, max(now, requests.finish_time[index]), 0.0)
+                    answered = max(now, requests.finish_time[index])
+                    if attendance.regions is not None:
+                        answered = answered_at(attendance.regions, requests, index, number, answered)
+                    end(plane, attendance, requests, index, answered, 0.0)
             plane.finished.clear()
         else:
             attendance.callers.num_ended += num_finished
@@ -186,6 +190,8 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
         attendance.lost_tokens += requests.generated_tokens[index]
         without_answer(plane, attendance, requests, index, decided_at, TIMED_OUT, GAVE_UP, now, 0.0)
     going.clear()
+    if gateway is not None:
+        offer_turn(attendance, now)
     if presence is not None:
         call_if_awaited(plane, presence, number, now)
 
@@ -196,6 +202,8 @@ def carry_out(plane: DataPlane, attendance: Attendance, presence: Presence, requ
     presence.order = NO_ORDER
     if order == HAND_OVER:
         hand_over(plane, attendance, requests, subject, now)
+    elif order == OFFER:
+        offer_turn(attendance, now)
     elif order == LOSE:
         lose(plane, attendance, requests, subject, presence.reason, now)
     else:

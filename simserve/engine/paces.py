@@ -5,11 +5,31 @@ The counterpart of `simserve.engine.decoding` for replicas with a `Progress`; pl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappush
 
 from simserve.engine.progress import GRID, Progress
 from simserve.engine.state import ESTIMATE_CLIP, SHIFT, Replica, RequestTable
 from simserve.engine.windows import leave_window
+
+
+class Paces:
+    """Speculative decoding where pools differ: what a decode step brings a request on each of them.
+
+    Attributes:
+        values: In parts of a token (`simserve.engine.progress.GRID`), pool after pool; shape [pools x N].
+        first: Of each replica, where the values of its pool begin.
+    """
+
+    __slots__ = ("first", "values")
+
+    def __init__(self, values: Sequence[int], first: list[int]) -> None:
+        self.values, self.first = values, first
+
+
+def use_pace(paces: Paces, requests: RequestTable, number: int, index: int) -> None:
+    """Note what a decode step brings a request on the replica that it joins."""
+    requests.pace[index] = paces.values[paces.first[number] + index]
 
 
 def join_at_pace(

@@ -9,19 +9,21 @@ from __future__ import annotations
 from array import array
 from heapq import heappush
 
-from simserve.engine.attendance import HELD, NOWHERE, PARKED, Attendance, without_answer
-from simserve.engine.callers import SUBMIT, abandon
-from simserve.engine.data_plane import DataPlane, choice, count_at
-from simserve.engine.door import end_pause, refusal_in_front
+from simserve.engine.attendance import HELD, NOWHERE, PARKED, Attendance
+from simserve.engine.callers import SUBMIT
+from simserve.engine.data_plane import DataPlane, count_at
+from simserve.engine.door import end_pause
 from simserve.engine.kernel import seen_time, submit
-from simserve.engine.outcomes import ADMITTED, REJECTED
-from simserve.engine.state import FAILED, RequestTable
+from simserve.engine.paces import use_pace
+from simserve.engine.regions import ARRIVED, set_off
+from simserve.engine.state import RequestTable
 from simserve.engine.transfers import begin
 
 CALLS, DRAINS, FROZEN = 1, 2, 4
 """Marks of a replica: it calls when its step ends; it calls when it holds nothing any more; it does nothing."""
-NO_ORDER, HAND_OVER, LOSE, SETTLE = range(4)
-"""Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs."""
+NO_ORDER, HAND_OVER, LOSE, SETTLE, OFFER = range(5)
+"""Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs; let
+those whose turn it is be routed."""
 RETRIED = -1
 """Instead of a reason for a loss: the router sends the request elsewhere, and its client knows nothing."""
 
@@ -82,19 +84,6 @@ def is_open(plane: DataPlane, index: int) -> bool:
     return len(plane.parts[plane.kinds[index]].ready) > 0
 
 
-def arrive_in_front(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
-    """Turn a request away that no replica may take yet, or let it wait for one."""
-    door, presence = attendance.door, attendance.presence
-    assert presence is not None
-    if door is not None:
-        reason = refusal_in_front(door, index, len(presence.parked), 0.0, now)
-        if reason != ADMITTED:
-            attendance.refusals[reason] += 1
-            without_answer(plane, attendance, requests, index, now, REJECTED, reason, now, door.retry_after)
-            return
-    park(attendance, index)
-
-
 def park(attendance: Attendance, index: int) -> None:
     """Let a request wait for a replica to be ready."""
     assert attendance.presence is not None
@@ -106,21 +95,34 @@ def take_in(
     plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float
 ) -> None:
     """Give a request to a replica; a scheduler that works ahead may see it later."""
-    unit = plane.units[number]
     door, presence = attendance.door, attendance.presence
     if door is not None and door.has_patience and not plane.loads[number]:
         end_pause(attendance.finishes[number], now)
+    if attendance.paces is not None:
+        use_pace(attendance.paces, requests, number, index)
     count_at(plane, requests, number, index)
-    attendance.place[index] = number
-    if attendance.transfers is not None:
-        begin(attendance.transfers, requests, number, index)
-    is_frozen = False
     if presence is not None:
         presence.num_joined += 1
         presence.joined[index] = presence.num_joined
         presence.last_joined[number] = index
-        is_frozen = presence.marks[number] & FROZEN != 0
-    if plane.schedules_ahead:
+    regions = attendance.regions
+    if regions is not None:
+        set_off(regions, index, number, now)
+        attendance.place[index] = HELD - number
+        heappush(attendance.callers.events, (regions.arrives_at[index], SUBMIT, index, number))
+        return
+    attendance.place[index] = number
+    enter(plane, attendance, requests, number, index, now)
+
+
+def enter(
+    plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float
+) -> None:
+    """Let a request reach the scheduler of its replica."""
+    unit, presence = plane.units[number], attendance.presence
+    if attendance.transfers is not None:
+        begin(attendance.transfers, requests, number, index)
+    if plane.schedules_ahead and unit.config.async_scheduling:
         time = seen_time(unit, now)
         if time > now:
             plane.ends[number] = unit.end_time
@@ -128,27 +130,28 @@ def take_in(
             heappush(attendance.callers.events, (time, SUBMIT, index, number))
             return
     submit(unit, requests, index, now)
-    if not is_frozen:
+    if presence is None or not presence.marks[number] & FROZEN:
         plane.ends[number] = unit.end_time
 
 
-def hand_over(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
-    """Route a request that has been let in before."""
-    if is_open(plane, index):
-        take_in(plane, attendance, requests, choice(plane, index), index, now)
-    else:
-        park(attendance, index)
-
-
-def lose(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, reason: int, now: float) -> None:
-    """Let a request whose replica is gone be tried again, or be gone."""
-    attendance.place[index] = NOWHERE
-    if reason == RETRIED:
-        abandon(attendance.callers, requests, index, now)
-        requests.ready_time[index] = now
-        hand_over(plane, attendance, requests, index, now)
-    else:
-        without_answer(plane, attendance, requests, index, now, FAILED, reason, now, 0.0)
+def see(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float) -> None:
+    """Let a scheduler see a request that is on its way to it, or that it was to see later, if it is still wanted."""
+    if attendance.place[index] != HELD - number:
+        return
+    regions = attendance.regions
+    if regions is not None and regions.arrives_at[index] != ARRIVED:
+        if regions.arrives_at[index] == now:
+            regions.arrives_at[index] = ARRIVED
+            requests.ready_time[index] = now
+            attendance.place[index] = number
+            enter(plane, attendance, requests, number, index, now)
+        # Else it is the news of an attempt that was given up on the way.
+        return
+    attendance.place[index] = number
+    unit, presence = plane.units[number], attendance.presence
+    submit(unit, requests, index, now)
+    if presence is None or not presence.marks[number] & FROZEN:
+        plane.ends[number] = unit.end_time
 
 
 def call_if_awaited(plane: DataPlane, presence: Presence, number: int, now: float) -> None:

@@ -17,6 +17,7 @@ from simserve.engine.cancel import end_leap
 from simserve.engine.data_plane import DataPlane, count_at, count_off
 from simserve.engine.handover import strike, take_in
 from simserve.engine.numbers import least_among
+from simserve.engine.paces import use_pace
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 
 if TYPE_CHECKING:
@@ -183,6 +184,8 @@ def land(plane: DataPlane, attendance: Attendance, requests: RequestTable, index
     if transfers.stage[index] != ON_ITS_WAY or transfers.transfer_end[index] != now:
         return
     number = least_among(transfers.ports[transfers.prefill_replica[index]].readers, plane.loads)
+    if attendance.paces is not None:
+        use_pace(attendance.paces, requests, number, index)
     count_at(plane, requests, number, index)
     attendance.place[index] = number
     transfers.stage[index] = LANDED

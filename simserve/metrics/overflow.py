@@ -15,7 +15,7 @@ from simserve.sim.records import API, COMPLETED, RequestRecords
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
-    from simserve.sim.front import FrontTotals
+    from simserve.sim.gateway import FrontTotals
     from simserve.workload.requests import RequestSpecs
 
 _SECONDS_PER_HOUR = 3600.0

@@ -21,7 +21,7 @@ from simserve.reference.cluster import Cluster
 from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN
 from simserve.sim.control import Control
-from simserve.sim.front import FrontTotals
+from simserve.sim.gateway import FrontTotals
 from simserve.sim.pools import PoolSetup, outcomes_of, together
 from simserve.sim.recorder import Recorder, RunTotals, series_sums
 from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords

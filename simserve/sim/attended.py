@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.attendance import AT_DOOR, TO_PAUSE, TO_ROUTE, Attendance
+from simserve.engine.attendance import AT_DOOR, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE, Attendance
 from simserve.engine.callers import Callers
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import Part
+from simserve.engine.gateway import Gateway
+from simserve.engine.numbers import column
+from simserve.engine.paces import Paces
 from simserve.engine.state import Replica
 from simserve.engine.transfers import Transfers
 from simserve.sim.acceleration import Accelerate, compiled_for
@@ -25,15 +28,18 @@ from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
 from simserve.sim.control import Control
 from simserve.sim.delivery import delivery_of
-from simserve.sim.front import FrontTotals
 from simserve.sim.gate import door_of
+from simserve.sim.gateway import FrontTotals, front_totals, gateway_of
 from simserve.sim.patience import callers_of, kinds_of
+from simserve.sim.pool_paces import pool_paces, with_any_pace
 from simserve.sim.pool_run import PoolRun
 from simserve.sim.pools import PoolSetup, request_table
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
+from simserve.sim.regions import Regions
 from simserve.sim.routing import DRAWS, plain_router, shares_of
+from simserve.sim.rules import rules_of
 from simserve.sim.sessions import conversations_of, first_sent
 from simserve.sim.step_log import StepLog
 from simserve.sim.timeline import FleetTimeline
@@ -51,14 +57,7 @@ def why_managed(setups: Sequence[PoolSetup], control: Control) -> str | None:
     """Return what of a run an `AttendedRun` does not know, in a few words; None: it knows all."""
     moves = control.disaggregation is not None
     checks = {
-        "an API beside the replicas": control.overflow is not None,
-        "a response cache": control.response_cache is not None,
-        "a queue of fair turns": control.fairness is not None,
-        "a router by rules": bool(control.routing.rules),
         "a fleet of prefill and decode pools that changes": moves and _has_shifts(setups, control),
-        "a fleet in regions": control.regions is not None,
-        "a pool with drafts of its own": any(each.acceptance for each in setups),
-        "a mixture of schedulers": len({each.engine.async_scheduling for each in setups}) > 1,
     }
     own = [reason_against(each.engine, keeps_steps=False) for each in setups if not _is_steady(each.engine)]
     return next((name for name, applies in checks.items() if applies), next(iter(own), None))
@@ -76,7 +75,7 @@ def _has_shifts(setups: Sequence[PoolSetup], control: Control) -> bool:
 class AttendedRun(PoolRun):
     """Replicas behind one router on the plain data planes."""
 
-    way_back: NDArray[np.float64] | None = None
+    _regions: Regions | None = None
 
     def _build(
         self,
@@ -89,11 +88,16 @@ class AttendedRun(PoolRun):
         obstacles = [reason_against(each.engine, log is not None) for each in setups]
         compiled = compiled_for(accelerate, len(specs), next(filter(None, obstacles), None))
         is_interpreted = compiled is None
+        paces = pool_paces(setups, specs)
+        self._specs = specs = with_any_pace(specs, paces)
         if not any(each.engine.num_offload_blocks for each in setups):
             # Once for caches and router.
             self._specs = specs = replace(specs, prefixes=prefixes_of(specs))
         has_shifts = _has_shifts(setups, control)
-        self.requests = request_table(setups, specs, control.allowed)
+        entrances = [number for number, each in enumerate(setups) if each.role != "decode"]
+        self._rules = rules = rules_of(control.rules, control.allowed, [setups[each].name for each in entrances], specs)
+        limited = (control.allowed,) if rules is None else rules.for_limits()
+        self.requests = request_table(setups, specs, *limited)
         sums = series_sums()
         replicas: list[Replica] = []
         self._members: list[list[int]] = []
@@ -112,15 +116,17 @@ class AttendedRun(PoolRun):
         self._numbers: dict[int, Chance] = {}
         self._attendance = self._attend(control, latency, len(replicas), has_shifts)
         draws_to_route = self._attendance is not None and DRAWS.get(control.routing.policy)
-        chance = self._chance(TO_ROUTE, "routing", _NUMBERS_AT_ONCE) if draws_to_route else None
+        # Under fair turns many requests may be routed at one instant.
+        room = _NUMBERS_AT_ONCE if control.fairness is None else NUMBERS_TO_ROUTE * (len(specs) + 2)
+        chance = self._chance(TO_ROUTE, "routing", room) if draws_to_route else None
         router = plain_router(control.routing, specs, as_lists=is_interpreted, chance=chance)
-        entrances = [number for number, each in enumerate(setups) if each.role != "decode"]
         shares = shares_of(control.routing, [setups[each].name for each in entrances]) if len(setups) > 1 else None
-        allowed = control.allowed
+        allowed = control.allowed if rules is None else rules.allowed
         doors = [self._members[each] for each in entrances]
-        if not allowed and (shares is not None or has_shifts or len(entrances) < len(setups)):
+        needs_pools = shares is not None or control.regions is not None
+        if not allowed and (needs_pools or has_shifts or len(entrances) < len(setups)):
             allowed = (tuple(range(len(entrances))),) * max(len(specs.classes), 1)
-        is_parted = len(setups) > 1 or has_shifts
+        is_parted = len(setups) > 1 or has_shifts or rules is not None or control.regions is not None
         parts = [Part([n for pool in each for n in doors[pool]], each) for each in allowed] if is_parted else []
         self._cluster = Cluster(
             replicas,
@@ -130,12 +136,13 @@ class AttendedRun(PoolRun):
             router,
             on_progress,
             parts=parts,
-            kinds=kinds_of(specs) if parts else (),
+            kinds=(kinds_of(specs) if rules is None else column(rules.kinds, np.int32)) if parts else (),
             shares=shares,
-            pools=[Part(list(each)) for each in doors] if shares is not None else [],
+            pools=[Part(list(each)) for each in doors] if needs_pools else [],
             comes_and_goes=has_shifts,
         )
         if self._attendance is not None:
+            self._attendance.paces = self._paces_of(paces)
             self._cluster.attend(self._attendance, self._numbers)
         conversations = conversations_of(specs, latency, self.arrival_time)
         if conversations is not None:
@@ -171,7 +178,9 @@ class AttendedRun(PoolRun):
         hangs_up = any(each.timeout is not None for each in specs.classes)
         hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
         delivery = delivery_of(streaming, num_replicas) if self._waits and streaming is not None else None
-        is_plain = control.disaggregation is None and not has_shifts
+        is_alike = len({each.engine.async_scheduling for each in self._setups}) == 1
+        is_alike = is_alike and not any(each.acceptance for each in self._setups) and control.regions is None
+        is_plain = is_alike and control.disaggregation is None and not has_shifts and not control.has_front
         if admission is None and delivery is None and not hangs_up and is_plain:
             return None
         presence = None
@@ -194,7 +203,20 @@ class AttendedRun(PoolRun):
             attendance.transfers = transfers_of(
                 control.disaggregation, control.kv_bytes_per_token, self._setups, self._members, len(specs)
             )
+        if control.regions is not None:
+            self._regions = Regions(control.regions, self._setups, specs)
+            attendance.regions = self._regions.on_plane(self._members, is_streamed=streaming is not None)
+        attendance.gateway = gateway_of(control, specs, self._rules, self._numbers)
         return attendance
+
+    def _paces_of(self, paces: Sequence[list[int] | None]) -> Paces | None:
+        """Return what a decode step brings each request on each replica; None where no pool drafts for itself."""
+        drawn = [each for each in paces if each is not None]
+        if not drawn:
+            return None
+        count = len(self._specs)
+        first = [number * count for number, members in enumerate(self._members) for _ in members]
+        return Paces(column(np.concatenate(drawn), np.int64), first)
 
     def _chance(self, taker: int, name: str, room: int) -> Chance:
         self._numbers[taker] = chance = Chance(self._specs, name, room)
@@ -205,9 +227,19 @@ class AttendedRun(PoolRun):
 
         Who gave the answers, where those are on their way to clients that wait; the way of KV caches between the pools.
         """
+        if self._regions is not None:
+            records = replace(records, client_region=self._regions.home, region_names=self._regions.names)
         if self._transfers is not None:
             records = with_transfers(records, self._transfers)
+        if self._gateway is not None:
+            return replace(records, served_by=np.frombuffer(self._gateway.served_by, dtype=np.int8))
         return records if self.front is None else replace(records, served_by=np.full(len(records), REPLICA, np.int8))
+
+    @property
+    def way_back(self) -> NDArray[np.float64] | None:
+        """With regions and streaming: seconds of each answer's way to its client; else None."""
+        regions = None if self._attendance is None else self._attendance.regions
+        return None if regions is None or not regions.is_streamed else np.array(regions.way_back)
 
     @property
     def _transfers(self) -> Transfers | None:
@@ -219,8 +251,14 @@ class AttendedRun(PoolRun):
         return {} if self._transfers is None else transfer_totals(self._transfers)
 
     @property
+    def _gateway(self) -> Gateway | None:
+        return None if self._attendance is None else self._attendance.gateway
+
+    @property
     def front(self) -> FrontTotals | None:
-        """What the way to clients that wait for answers did, beside delaying them: nothing; None: there is none."""
+        """What stood in front of the replicas did; the way of answers to clients that wait for them counts too."""
+        if self._gateway is not None:
+            return front_totals(self._gateway, self._rules, tuple(each.name for each in self._specs.classes))
         return None if self._attendance is None or self._attendance.delivery is None else FrontTotals()
 
     @property

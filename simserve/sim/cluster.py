@@ -14,7 +14,7 @@ import numpy as np
 import simpy
 
 from simserve.engine import slowing
-from simserve.engine.attendance import AT_DOOR, NOWHERE, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, send
+from simserve.engine.attendance import NOWHERE, TO_PAUSE, TO_ROUTE, Attendance, numbers_to_route, send
 from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.data_plane import CHORES, DataPlane, Part
 from simserve.engine.door import Finishes
@@ -95,7 +95,7 @@ class Cluster:
             router,
             weighs_tokens=routing.policy in TOKEN_POLICIES,
             renew_interval=routing.update_interval,
-            schedules_ahead=replicas[0].config.async_scheduling and replicas[0].mode != STATIC,
+            schedules_ahead=any(each.config.async_scheduling and each.mode != STATIC for each in replicas),
             parts=parts,
             kinds=kinds,
             shares=shares,
@@ -134,7 +134,7 @@ class Cluster:
         if hangs_up or attendance.transfers is not None:
             # Whoever hangs up in the step that answers is not answered; what has prefilled goes on.
             self._note_finishes()
-        if attendance.presence is not None and attendance.presence.notes_ends:
+        if attendance.gateway is not None or (attendance.presence is not None and attendance.presence.notes_ends):
             self._note_finishes()
 
     @property
@@ -204,8 +204,8 @@ class Cluster:
     def top_up(self) -> None:
         """Draw as many numbers as the next event may take."""
         for taker, chance in self._numbers:
-            least = {AT_DOOR: 1, TO_ROUTE: NUMBERS_TO_ROUTE}.get(taker)
-            chance.top_up(1 + self._num_leaving() if least is None else least)
+            least = numbers_to_route(self.attendance) if taker == TO_ROUTE else 1
+            chance.top_up(1 + self._num_leaving() if taker == TO_PAUSE else least)
 
     def _num_leaving(self) -> int:
         assert self._attendance is not None
@@ -256,6 +256,26 @@ class Cluster:
         assert presence is not None
         return presence
 
+    def kind_of(self, index: int) -> int:
+        """Return which of the parts of the plane a request may go to."""
+        return self._plane.kinds[index]
+
+    def waiting_in_turn(self) -> list[int]:
+        """Return the requests that wait in front of the replicas under fair turns."""
+        gateway = None if self._attendance is None else self._attendance.gateway
+        if gateway is None or gateway.fair is None:
+            return []
+        live = self.attendance.gateway
+        assert live is not None
+        assert live.fair is not None
+        waiting = []
+        for index in live.fair.first:
+            while index >= 0:
+                waiting.append(index)
+                # A column: compiled code links them where they are.
+                index = gateway.fair.behind[index]
+        return waiting
+
     def unit(self, number: int) -> Replica:
         """Return one of the replicas, likewise."""
         return self.replicas[number] if self._compiled is None else cast(Replica, self._compiled.unit(number))
@@ -264,6 +284,11 @@ class Cluster:
         """Let the plane have one replica more, which has not begun and takes no requests yet."""
         number, (_, members) = len(self.replicas), next(each for each in self._recorders if each[0] is recorder)
         assert isinstance(members, list)
+        regions, paces = self.attendance.regions, self.attendance.paces
+        for of_pool in () if regions is None else (regions.place_of,):
+            of_pool.append(of_pool[members[0]])
+        for of_pool in () if paces is None else (paces.first,):
+            of_pool.append(of_pool[members[0]])
         members.append(number)
         self._note_finishes_of(replica)
         if self._compiled is None:

@@ -6,167 +6,157 @@ A fleet with any of these is a `FrontedFleet`; one without has none of this code
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
+from simserve.engine.attendance import TO_ANSWER, TO_PACE
 from simserve.engine.callers import ANSWER, TURN
 from simserve.engine.delivery import note_leap
-from simserve.engine.state import COMPLETED, FAILED
+from simserve.engine.gateway import (
+    NEVER,
+    NO_LIMIT,
+    REFUSE,
+    STAY,
+    FairTurns,
+    Gateway,
+    answer_again,
+    answer_by_api,
+    begin_wait,
+    charge_answer,
+    charge_prompt,
+    cut,
+    is_answered,
+    is_taken,
+    line_up,
+    note_end,
+    seconds_before,
+    seconds_to_wait,
+    step_out,
+    take_turn,
+)
+from simserve.engine.state import FAILED
+from simserve.sim.chance import Chance
 from simserve.sim.delivery import make_room
 from simserve.sim.disaggregation import DisaggregatedFleet
-from simserve.sim.fairness import FairQueue
 from simserve.sim.fleet import ELSEWHERE, NOWHERE, Fleet
-from simserve.sim.overflow import Overflow
 from simserve.sim.records import API, API_LIMIT, CACHE, REJECTED, REPLICA
-from simserve.sim.response_cache import ResponseCache
-from simserve.sim.rules import NEVER, Rules
+from simserve.sim.rules import Rules
 from simserve.sim.schedulers import as_one, each_of, strike
 from simserve.sim.units import READY, Unit
 
 _NOBODY = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontTotals:
-    """What the front of a fleet did, over the whole run.
+class FairQueue:
+    """Requests that wait in front of the replicas in fair turns, as whoever parks them sees them."""
 
-    Attributes:
-        first_questions: Requests that asked a question of the response cache first; None: there is no cache.
-        expired: Requests that found their answer too old.
-        limited: Times that the API answered 429.
-        asked_again: Requests whose first answer did not do; None: no rule asks twice.
-        discarded_tokens: Tokens of those first answers.
-        service: By class under fair turns: prompt tokens plus twice the generated ones; empty without them.
-    """
+    def __init__(self, turns: FairTurns) -> None:
+        self._turns = turns
 
-    first_questions: int | None = None
-    expired: int = 0
-    limited: int = 0
-    asked_again: int | None = None
-    discarded_tokens: int = 0
-    service: Mapping[str, float] = field(default_factory=dict)
+    def __len__(self) -> int:
+        """Return how many requests wait."""
+        return self._turns.num_parked
+
+    def __iter__(self) -> Iterator[int]:
+        """Go through those that wait, class by class."""
+        turns = self._turns
+        for index in turns.first:
+            while index >= 0:
+                yield index
+                index = turns.behind[index]
+
+    def append(self, index: int) -> None:
+        """Let a request wait, behind those of its class."""
+        line_up(self._turns, index)
+
+    def remove(self, index: int) -> None:
+        """Take a request out, wherever it stands."""
+        step_out(self._turns, index)
+
+
+def in_turn(turns: FairTurns) -> list[int]:
+    """Return the first of each class that waits, whose turn it is first."""
+    waiting = [own for own, index in enumerate(turns.first) if index >= 0]
+    waiting.sort(key=lambda own: (turns.counters[own], own))
+    return [turns.first[own] for own in waiting]
 
 
 class FrontedFleet(Fleet):
     """A fleet with something in front of its replicas.
 
     Attributes:
-        cache: Answers given again; None: none are.
-        overflow: The API; None: there is none.
-        fair: The queue in front of the replicas, which is then also what is `parked`; None: they have their own.
-        rules: Which requests are asked twice; None: none.
-        served_by: Of each request, who answers it, an index into `simserve.sim.records.SERVERS`.
+        front: What that is.
+        fair: Its queue, which is then also what is `parked`; None: who waits for a replica to be ready is in no turn.
+        rules: Where requests go by rule, and which are asked twice; None: no rule says so.
     """
 
-    cache: ResponseCache | None = None
-    overflow: Overflow | None = None
+    front: Gateway
     fair: FairQueue | None = None
     rules: Rules | None = None
-    served_by: bytearray
-    num_asked_again = 0
-    num_discarded_tokens = 0
 
-    def build_front(
-        self,
-        *,
-        cache: ResponseCache | None,
-        overflow: Overflow | None,
-        fair: FairQueue | None,
-        max_outstanding: int | None,
-        rules: Rules | None,
-    ) -> None:
+    def build_front(self, front: Gateway, rules: Rules | None, numbers: Mapping[int, Chance]) -> None:
         """Put up what stands in front; the router, the callers and the gate are there.
 
         Args:
-            cache: See the class.
-            overflow: Likewise.
-            fair: Likewise.
-            max_outstanding: With ``fair``: unanswered requests of a replica; None: its seats.
+            front: See the class.
             rules: Likewise.
+            numbers: Where the random numbers of the API come from.
         """
-        self.cache, self.overflow, self.fair, self.rules = cache, overflow, fair, rules
-        self.served_by = bytearray(len(self.requests.ready_time))
-        self._asked_again = bytearray(len(self.requests.ready_time))
-        if cache is not None or fair is not None:
-            self.callers.on_end.append(self._note_end)
+        self.front, self.rules, self._numbers = front, rules, numbers
+        if front.cache is not None or front.fair is not None:
+            self.callers.on_end.append(lambda index, now: note_end(front, self.requests, index, now))
+        fair = front.fair
         if fair is not None:
-            self.parked = fair  # type: ignore[assignment]
+            self.fair = FairQueue(fair)
+            self.parked = self.fair  # type: ignore[assignment]
             if self.gate is not None:
-                self.gate.parked_before, self.gate.seconds_before = fair.waiting_of, fair.seconds_before
-            self.router.has_room = lambda unit: (
-                unit.load < (unit.replica.max_num_seqs if max_outstanding is None else max_outstanding)
-            )
-
-    def totals(self, class_names: tuple[str, ...]) -> FrontTotals:
-        """Return what the front did; after the run."""
-        service = [] if self.fair is None else self.fair.service
-        return FrontTotals(
-            first_questions=None if self.cache is None else self.cache.num_first,
-            expired=0 if self.cache is None else self.cache.num_expired,
-            limited=0 if self.overflow is None else self.overflow.num_limited,
-            asked_again=None if self.rules is None or not self.rules.asks_twice else self.num_asked_again,
-            discarded_tokens=self.num_discarded_tokens,
-            service=dict(zip(class_names, service, strict=False)),
-        )
+                self.gate.parked_before = lambda index: fair.num_waiting[fair.kinds[index]]
+                self.gate.seconds_before = lambda index: seconds_before(fair, index)
+            most = fair.max_outstanding
+            self.router.has_room = lambda unit: unit.load < (unit.replica.max_num_seqs if most == NO_LIMIT else most)
 
     # Elsewhere: the cache and the API.
 
     def _arrive(self, index: int, now: float) -> None:
-        cache = self.cache
-        if cache is not None and self.requests.status[index] != FAILED and cache.answers(index, now):
+        cache, requests = self.front.cache, self.requests
+        if cache is not None and requests.status[index] != FAILED and is_answered(cache, index, now):
             self.callers.wait_for(index, now)
-            self._answer_elsewhere(index, cache.serve(index, now), CACHE)
+            self._answer_elsewhere(index, answer_again(cache, requests, index, now), CACHE)
             return
         super()._arrive(index, now)
 
     def _diverts(self, index: int, unit: Unit | None, now: float) -> bool:
-        api = self.overflow
+        api, requests = self.front.api, self.requests
         if api is None:
             return False
         is_ruled = self.rules is not None and self.rules.goes_to_api(index)
-        if not is_ruled and not api.takes(index, unit, len(self.parked), now):
+        load, num_running = (-1, 0) if unit is None else (unit.load, unit.replica.num_running)
+        if not is_ruled and not is_taken(api, index, load, num_running, len(self.parked), now):
             return False
-        wait = api.wait(index, now)
+        wait = seconds_to_wait(api, requests, index, now)
         if wait > 0.0:
             api.num_limited += 1
-            if api.when_limited == "stay" and not is_ruled:
+            if api.when_limited == STAY and not is_ruled:
                 return False
-            if api.when_limited == "refuse":
+            if api.when_limited == REFUSE:
                 self.refusals[API_LIMIT] += 1
                 self.callers.without_answer(index, now, REJECTED, API_LIMIT, free_at=now, retry_after=wait)
                 return True
-        self._answer_elsewhere(index, api.serve(index, now + wait), API)
+        for taker in (TO_ANSWER, TO_PACE):
+            self._numbers[taker].top_up(1)
+        self._answer_elsewhere(index, answer_by_api(api, requests, index, now + wait), API)
         return True
 
     def _answer_elsewhere(self, index: int, answered_at: float, server: int) -> None:
-        self.served_by[index] = server
+        self.front.served_by[index] = server
         self._place[index] = ELSEWHERE
         heappush(self._events, (answered_at, ANSWER, index, self.callers.attempt(index)))
 
     def _hang_up(self, index: int, now: float) -> None:
         if self._place[index] == ELSEWHERE:
-            self._cut(index, now)
+            cut(self.requests, index, now)
         super()._hang_up(index, now)
         self._offer_turn(now)
-
-    def _cut(self, index: int, now: float) -> None:
-        """Leave of an answer from elsewhere what has come by ``now``."""
-        requests = self.requests
-        first, last = requests.first_token_time[index], requests.finish_time[index]
-        tokens = requests.generated_tokens[index]
-        if not now >= first:
-            requests.first_token_time[index] = float("nan")
-            requests.generated_tokens[index] = 0
-            requests.itl_max[index] = -1.0
-        elif last > first:
-            requests.generated_tokens[index] = 1 + int((now - first) / (last - first) * (tokens - 1))
-
-    def _note_end(self, index: int, now: float) -> None:
-        if self.cache is not None and self.requests.status[index] == COMPLETED and self.served_by[index] != CACHE:
-            self.cache.keep(index, now)
-        if self.fair is not None and self.served_by[index] == REPLICA:
-            self.fair.charge_answer(index)
 
     # Fair turns.
 
@@ -180,15 +170,16 @@ class FrontedFleet(Fleet):
             self._offer_turn(now)
 
     def _hand_to(self, index: int, number: int, now: float) -> None:
-        self.served_by[index] = REPLICA
-        if self.fair is None:
+        self.front.served_by[index] = REPLICA
+        fair = self.front.fair
+        if fair is None:
             super()._hand_to(index, number, now)
             return
-        self.fair.begin_wait(index, now)
+        begin_wait(fair, index, now)
         # Whoever waits already may be before it.
-        super()._hand_to(index, number if not len(self.fair) else _NOBODY, now)
+        super()._hand_to(index, number if not fair.num_parked else _NOBODY, now)
         if self._place[index] >= 0:
-            self.fair.charge_prompt(index)
+            charge_prompt(fair, self.requests, index)
         elif number >= 0:
             self._release(now)
 
@@ -210,18 +201,18 @@ class FrontedFleet(Fleet):
 
     def _release(self, now: float) -> None:
         """Give what waits to replicas with room, in fair order."""
-        fair = self.fair
+        fair = self.front.fair
         assert fair is not None
         found = True
-        while found and len(fair):
+        while found and fair.num_parked:
             found = False
-            for index in fair.in_turn():
+            for index in in_turn(fair):
                 number = self.router.choose(index)
                 if number >= 0:
-                    fair.take_turn(index, now)
+                    take_turn(fair, index, now)
                     self._place[index] = NOWHERE
                     super()._hand_to(index, number, now)
-                    fair.charge_prompt(index)
+                    charge_prompt(fair, self.requests, index)
                     found = True
                     break
 
@@ -243,17 +234,18 @@ class FrontedFleet(Fleet):
     def _goes_on(self, index: int, unit: Unit, now: float) -> bool:
         if super()._goes_on(index, unit, now):
             return True
-        if self.rules is None or self._asked_again[index] or self.rules.second[index] == NEVER:
+        front = self.front
+        if self.rules is None or front.asked_again[index] or self.rules.second[index] == NEVER:
             return False
         strike(unit.replica, index)
-        self._asked_again[index] = 1
-        self.num_asked_again += 1
-        self.num_discarded_tokens += self.requests.generated_tokens[index]
+        front.asked_again[index] = 1
+        front.num_asked_again += 1
+        front.discarded_tokens += self.requests.generated_tokens[index]
         for pool in self.pools:
             if pool.paths is not None:
                 pool.paths.cached_tokens[index] = 0
-        if self.fair is not None:
-            self.fair.charge_answer(index)
+        if front.fair is not None:
+            charge_answer(front.fair, self.requests, index)
         self.rules.kinds[index] = self.rules.second[index]
         self.router.redirect(index, int(self.rules.second[index]))
         self.callers.again(index, now)

@@ -11,19 +11,20 @@ from numpy.typing import NDArray
 
 from simserve.engine.callers import Event
 from simserve.engine.conversations import Conversations
+from simserve.engine.gateway import Gateway
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.affinity import affinity_of
 from simserve.sim.attended import why_managed
 from simserve.sim.callers import Callers
+from simserve.sim.chance import Chance
 from simserve.sim.decisions import Decisions
 from simserve.sim.delivery import delivery_of
 from simserve.sim.disaggregation import DisaggregatedFleet
-from simserve.sim.fairness import FairQueue
 from simserve.sim.fleet import Fleet
-from simserve.sim.front import FrontedDisaggregatedFleet, FrontedFleet, FrontTotals
+from simserve.sim.front import FrontedDisaggregatedFleet, FrontedFleet
 from simserve.sim.gate import Gate
+from simserve.sim.gateway import FrontTotals, front_totals, gateway_of
 from simserve.sim.handover import Handover
-from simserve.sim.overflow import Overflow
 from simserve.sim.pool_paces import pool_paces, with_any_pace
 from simserve.sim.pool_run import PoolRun
 from simserve.sim.pools import PoolSetup, request_table
@@ -31,7 +32,6 @@ from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, RequestRecords
 from simserve.sim.regions import Regions
-from simserve.sim.response_cache import ResponseCache
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.rules import rules_of
@@ -75,7 +75,8 @@ class ManagedRun(PoolRun):
         self.fleet.router = Router(control.routing, self.fleet.units, first, specs, allowed, affinity, kinds)
         self._regions: Regions | None = None
         if control.regions is not None:
-            self._regions = self.fleet.regions = Regions(control.regions, self._pools, self.fleet.units, specs)
+            self._regions = self.fleet.regions = Regions(control.regions, self._pools, specs)
+            self._regions.units = self.fleet.units
             self.fleet.router.near = self._regions.near
             self.fleet.way_back = None if control.streaming is None else [0.0] * len(specs)
         streaming = control.streaming
@@ -130,30 +131,26 @@ class ManagedRun(PoolRun):
         return self._control.has_front or (self._waits and self._control.streaming is not None)
 
     def _build_front(self, fleet: FrontedFleet) -> None:
-        control, specs, requests = self._control, self._specs, self.requests
+        control, specs = self._control, self._specs
         if control.streaming is not None and self._waits:
             fleet.callers.delivery = delivery_of(control.streaming, 0)
-        cache, api, fair = control.response_cache, control.overflow, control.fairness
-        fleet.build_front(
-            cache=None if cache is None else ResponseCache(cache, requests, specs),
-            overflow=None if api is None else Overflow(api, requests, specs),
-            fair=None if fair is None else FairQueue(fair, requests, specs),
-            max_outstanding=None if fair is None else fair.max_outstanding,
-            rules=self._rules,
-        )
+        numbers: dict[int, Chance] = {}
+        front = gateway_of(control, specs, self._rules, numbers)
+        count = len(specs)
+        fleet.build_front(front or Gateway(count, None, None, None, [], ()), self._rules, numbers)
 
     @property
     def front(self) -> FrontTotals | None:
         """What the front did; None where nothing stands in front of the replicas."""
         names = tuple(each.name for each in self._specs.classes)
-        return self.fleet.totals(names) if isinstance(self.fleet, FrontedFleet) else None
+        return front_totals(self.fleet.front, self._rules, names) if isinstance(self.fleet, FrontedFleet) else None
 
     @property
     def served_by(self) -> NDArray[np.int8] | None:
         """Who answered each request, an index into `SERVERS`; None: replicas answered all."""
         if not isinstance(self.fleet, FrontedFleet):
             return None
-        return np.frombuffer(self.fleet.served_by, dtype=np.int8)
+        return np.frombuffer(self.fleet.front.served_by, dtype=np.int8)
 
     @property
     def transfers(self) -> dict[str, float]:

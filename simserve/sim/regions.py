@@ -8,6 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
+from simserve.engine import regions as engine
+from simserve.engine.numbers import column
+from simserve.engine.state import INFINITY
+from simserve.sim.pools import PoolSetup
 from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.units import Pool, Unit
 from simserve.workload.requests import RequestSpecs
@@ -19,21 +23,23 @@ class Regions:
     Args:
         spec: Where clients are, and how far apart regions are; it covers all that are named.
         pools: All pools of the run, each with its region.
-        units: The fleet, as it grows.
         specs: What arrives, for its seed and its classes.
 
     Attributes:
         names: The regions that clients are in.
         home: Of each request an index into ``names``, shape [N].
+        units: A fleet, as it grows, which asks for pools.
     """
 
-    def __init__(self, spec: RegionsSpec, pools: Sequence[Pool], units: Sequence[Unit], specs: RequestSpecs) -> None:
+    units: Sequence[Unit] = ()
+
+    def __init__(self, spec: RegionsSpec, pools: Sequence[Pool | PoolSetup], specs: RequestSpecs) -> None:
         own = [each.region for each in specs.classes if each.region is not None]
         self.names = tuple(dict.fromkeys([*spec.clients, *own]))
         self.home = _homes(spec, self.names, specs)
         self._home: list[int] = self.home.tolist()
-        self._units, self._spill_above = units, spec.spill_above
-        places = list(dict.fromkeys(pool.region for pool in pools))
+        self._pools, self._spill_above = pools, spec.spill_above
+        self._places = places = list(dict.fromkeys(pool.region for pool in pools))
         self._seconds = [{place: spec.one_way(name, place) or 0.0 for place in places} for name in self.names]
         self._nearest = [sorted(places, key=seconds.__getitem__) for seconds in self._seconds]
 
@@ -60,7 +66,27 @@ class Regions:
 
     def _load(self, pools: Sequence[Pool]) -> float:
         ready = [number for pool in pools for number in pool.ready]
-        return sum(self._units[number].load for number in ready) / len(ready)
+        return sum(self.units[number].load for number in ready) / len(ready)
+
+    def on_plane(self, members: Sequence[Sequence[int]], *, is_streamed: bool) -> engine.Regions:
+        """Return them as the plane goes by them.
+
+        Args:
+            members: The replicas of each pool.
+            is_streamed: Whether tokens are on their way one by one.
+        """
+        places, pools = self._places, self._pools
+        place_of_pool = [places.index(each.region) for each in pools]
+        return engine.Regions(
+            home=column(self.home, np.int32),
+            num_places=len(places),
+            nearest=[places.index(place) for own in self._nearest for place in own],
+            seconds=[own[place] for own in self._seconds for place in places],
+            place_of_pool=[place for each, place in zip(pools, place_of_pool, strict=True) if each.role != "decode"],
+            place_of=[place for place, numbers in zip(place_of_pool, members, strict=True) for _ in numbers],
+            spill_above=INFINITY if self._spill_above is None else self._spill_above,
+            is_streamed=is_streamed,
+        )
 
 
 def _homes(spec: RegionsSpec, names: tuple[str, ...], specs: RequestSpecs) -> NDArray[np.int16]:

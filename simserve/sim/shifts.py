@@ -17,7 +17,8 @@ from simserve.engine.attendance import HELD, Attendance
 from simserve.engine.compiled.view import fill
 from simserve.engine.data_plane import CALLED, CHORES
 from simserve.engine.door import Finishes
-from simserve.engine.presence import CALLS, DRAINS, FROZEN, HAND_OVER, LOSE, RETRIED, SETTLE
+from simserve.engine.entrance import RETRIED
+from simserve.engine.presence import CALLS, DRAINS, FROZEN, HAND_OVER, LOSE, OFFER, SETTLE
 from simserve.engine.routing import LEAST
 from simserve.engine.state import INFINITY, UNFINISHED, Replica, RequestTable
 from simserve.engine.tables import StepTimes
@@ -105,7 +106,6 @@ class Shifts(Lives):
         super().__init__(pools)
         self.requests: RequestTable = cluster.requests
         self._cluster, self._allowed = cluster, allowed
-        self._classes = specs.request_class
         self._concurrency = specs.concurrency
         self._tells: list[Callable[[int], None]] = []
         presence = attendance.presence
@@ -183,6 +183,8 @@ class Shifts(Lives):
         # They have passed the door already, so they are not refused any more.
         for index in parked:
             self._cluster.tell(HAND_OVER, index, now)
+        if self._cluster.attendance.gateway is not None:
+            self._cluster.tell(OFFER, 0, now)
 
     def _take_members(self, unit: Unit) -> list[int]:
         plane, number = self._cluster.plane, unit.number
@@ -271,11 +273,8 @@ class Shifts(Lives):
 
     def num_parked(self, pool: Pool) -> int:
         """Return how many requests wait for a replica of a pool to be ready, whether or not others may serve them."""
-        number, count = self.pools.index(pool), 0
-        for index in self._cluster.presence.parked:
-            kind = 0 if self._classes is None else int(self._classes[index])
-            count += number in self._allowed[kind]
-        return count
+        number, parked = self.pools.index(pool), [*self._cluster.presence.parked, *self._cluster.waiting_in_turn()]
+        return sum(number in self._allowed[self._cluster.kind_of(index)] for index in parked)
 
     def holds(self, unit: Unit, index: int) -> bool:
         """Return whether a request is at a replica."""

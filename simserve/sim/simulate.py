@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from simserve.engine.tables import StepTimes
     from simserve.perf.tables import PricedDeployment
     from simserve.sim.attended import AttendedRun
-    from simserve.sim.front import FrontTotals
+    from simserve.sim.gateway import FrontTotals
     from simserve.sim.managed import ManagedRun
     from simserve.sim.pools import PoolOutcome, PoolSetup
     from simserve.sim.step_log import StepLog

@@ -44,9 +44,11 @@ def transfers_of(
 
 
 def _readers(source: PoolSetup, setups: Sequence[PoolSetup], members: Sequence[Sequence[int]]) -> list[int]:
-    """Return the replicas that take in what a pool computes: those that decode its model and format."""
+    """Return the replicas that take in what a pool computes: those that decode its model and format
+    in its region."""
     pairs = zip(setups, members, strict=True)
-    pools = [numbers for each, numbers in pairs if each.role == "decode" and each.kv_layout == source.kv_layout]
+    alike = source.kv_layout, source.region
+    pools = [numbers for each, numbers in pairs if each.role == "decode" and (each.kv_layout, each.region) == alike]
     return [number for numbers in pools for number in numbers]
 
 

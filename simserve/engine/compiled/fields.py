@@ -272,6 +272,64 @@ PRESENCE = Record(
         "notes_ends": BOOLEAN,
     },
 )
+RESPONSE_CACHE = Record(
+    "response_cache",
+    {
+        **dict.fromkeys(("expiry", "latency"), FLOAT),
+        "is_filled": BOOLEAN,
+        "made_at": Column("d"),
+        **dict.fromkeys(("num_expired", "num_first"), INTEGER),
+        "question": Column("q"),
+    },
+)
+API = Record(
+    "api",
+    {
+        **dict.fromkeys(("above", "calls", "tokens"), Pointer(BUCKET)),
+        "class_rule": Items("q"),
+        **dict.fromkeys(("gap_factors", "ttft_factors"), Pointer(UNIFORMS)),
+        "kinds": Column("i"),
+        **dict.fromkeys(("max_queue", "num_limited", "when_limited"), INTEGER),
+        **dict.fromkeys(("tokens_per_second", "ttft"), FLOAT),
+    },
+)
+FAIR_TURNS = Record(
+    "fair_turns",
+    {
+        **dict.fromkeys(("before", "behind"), Column("q")),
+        **dict.fromkeys(("counters", "service", "shares"), Items("d")),
+        **dict.fromkeys(("first", "last", "num_waiting", "tried"), Items("q")),
+        "kinds": Column("i"),
+        "last_emptied": FLOAT,
+        **dict.fromkeys(("max_outstanding", "num_parked"), INTEGER),
+        "paces": Records(FINISHES),
+    },
+)
+GATEWAY = Record(
+    "gateway",
+    {
+        "api": Pointer(API),
+        **dict.fromkeys(("asked_again", "served_by"), Column("b")),
+        "cache": Pointer(RESPONSE_CACHE),
+        **dict.fromkeys(("discarded_tokens", "num_asked_again"), INTEGER),
+        "fair": Pointer(FAIR_TURNS),
+        "is_ruled": Items("q"),
+        "second": Column("i"),
+    },
+)
+REGIONS = Record(
+    "regions",
+    {
+        **dict.fromkeys(("arrives_at", "way_back"), Column("d")),
+        "home": Column("i"),
+        "is_streamed": BOOLEAN,
+        **dict.fromkeys(("nearest", "place_of", "place_of_pool"), Items("q")),
+        "num_places": INTEGER,
+        "seconds": Items("d"),
+        "spill_above": FLOAT,
+    },
+)
+PACES = Record("paces", {"first": Items("q"), "values": Column("q")})
 ATTENDANCE = Record(
     "attendance",
     {
@@ -280,16 +338,19 @@ ATTENDANCE = Record(
         "door": Pointer(DOOR),
         "draws": INTEGER,
         "finishes": Records(FINISHES),
+        "gateway": Pointer(GATEWAY),
         "going": Items("qd"),
         "has_left": Column("b"),
         "leaving": Items("qqd"),
         "lost_tokens": INTEGER,
         "mid_position": INTEGER,
         "mid_time": FLOAT,
-        "num_leaving": Items("q"),
+        **dict.fromkeys(("num_leaving", "open", "open_pools"), Items("q")),
+        "paces": Pointer(PACES),
         "place": Column("i"),
         "presence": Pointer(PRESENCE),
         "refusals": Column("q"),
+        "regions": Pointer(REGIONS),
         "transfers": Pointer(TRANSFERS),
     },
 )

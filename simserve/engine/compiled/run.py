@@ -29,6 +29,7 @@ from simserve.engine.compiled.layout import (
 from simserve.engine.compiled.view import View
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
+from simserve.engine.gateway import Gateway
 from simserve.engine.leaps import LEAP_WIDTH, turn_into
 from simserve.engine.progress import Progress
 from simserve.engine.queue import OrderedQueue
@@ -70,6 +71,10 @@ class Compiled:
         for name in fields.REQUESTS.fields:
             self._requests.put(name, getattr(requests, name))
         self._table = requests
+        drawn = [requests.pace]
+        if plane.attendance is not None and plane.attendance.paces is not None:
+            drawn.append(plane.attendance.paces.values)
+        self._num_paces = 1 + max(int(np.frombuffer(each, dtype=np.int64).max(initial=0)) for each in drawn)
         self._paths: dict[int, Memory] = {}
         self._shared: dict[tuple[int, int], _Shared] = {}
         self._replicas = Memory(fields.REPLICA, len(replicas))
@@ -109,7 +114,7 @@ class Compiled:
             elif name == "times":
                 self._replicas.put(name, common.times, number)
             elif name in ("progress", "window_progress"):
-                self._replicas.put(name, _progress(getattr(replica, name), self._table), number)
+                self._replicas.put(name, _progress(getattr(replica, name), self._num_paces), number)
             elif name == "cache":
                 self._replicas.put(name, self._cache(replica), number)
             elif not isinstance(kind, Pointer):
@@ -201,6 +206,8 @@ class Compiled:
         callers.num_resent, callers.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
         callers.abandoned += flat.drain("abandoned").tolist()
         callers.events = flat.entries("events")
+        if attendance.gateway is not None:
+            _read_gateway(self._attendance.kept["gateway"], attendance.gateway)
         transfers = attendance.transfers
         if transfers is not None:
             flat = self._attendance.kept["transfers"]
@@ -258,6 +265,18 @@ class _Shared:
         return {name: np.array(getattr(times, name), dtype=np.float64) for name in names}
 
 
+def _read_gateway(flat: Memory, gateway: Gateway) -> None:
+    """Write what the gateway has counted into the plane's own record of it."""
+    gateway.num_asked_again, gateway.discarded_tokens = flat.get("num_asked_again"), flat.get("discarded_tokens")
+    if gateway.cache is not None:
+        cache = flat.kept["cache"]
+        gateway.cache.num_first, gateway.cache.num_expired = cache.get("num_first"), cache.get("num_expired")
+    if gateway.api is not None:
+        gateway.api.num_limited = flat.kept["api"].get("num_limited")
+    if gateway.fair is not None:
+        gateway.fair.service = flat.kept["fair"].peek("service").tolist()
+
+
 def _columns(record: Record, values: object) -> Memory:
     """Return an object of numbers and columns; columns in lists are copied, others used where they are."""
     memory = Memory(record)
@@ -303,7 +322,7 @@ def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
     return memory
 
 
-def _progress(progress: Progress | None, requests: RequestTable) -> Memory | None:
+def _progress(progress: Progress | None, num_paces: int) -> Memory | None:
     """Return the counts by pace of a replica that has not begun, None where it does not speculate."""
     if progress is None:
         return None
@@ -311,7 +330,6 @@ def _progress(progress: Progress | None, requests: RequestTable) -> Memory | Non
     for name, kind in fields.PROGRESS.fields.items():
         if kind == INTEGER:
             memory.put(name, getattr(progress, name))
-    num_paces = max(requests.pace) + 1
     memory.put("counts", np.zeros(num_paces, dtype=np.int64))
     memory.put("remainders", np.zeros(2 * memory.get("_period") * num_paces, dtype=np.int64))
     return memory
