@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 from simserve.errors import InputError, nearest
 from simserve.profiles.architecture import ModelProfile
@@ -233,11 +233,10 @@ def format_name(name: str) -> WeightFormatName:
     Raises:
         InputError: There is no such format; names the nearest.
     """
-    known = next((each for each in WEIGHT_FORMATS if each == name), None)
-    if known is None:
+    if name not in WEIGHT_FORMATS:
         rule, remedy = "is not a known weight format", nearest(name, WEIGHT_FORMATS)
         raise InputError(rule, key="quantization", value=name, remedy=remedy)
-    return known
+    return cast("WeightFormatName", name)
 
 
 def weight_format(name: str) -> WeightFormat:
@@ -340,9 +339,8 @@ def resolve_precision(
     is_old = compute_capability is not None and float(compute_capability) < MARLIN_CAPABILITY
     if name == "gptq-int4" and is_old and has_marlin:
         chosen = WEIGHT_FORMATS["gptq-int4-exllama"]
-    usable = [each for each in WEIGHT_FORMATS if each in engine_formats and _has_arithmetic(each, model_dtype, peaks)]
-    remedy = "choose from " + ", ".join(usable)
     if name not in engine_formats:
+        remedy = _remedy(engine_formats, model_dtype, peaks)
         raise InputError(f"does not run under {engine_name}", key="quantization", value=name, remedy=remedy)
     wide = _wide_dtype(name, model_dtype, peaks)
     arithmetic = wide if chosen.arithmetic == "model" else chosen.arithmetic
@@ -368,6 +366,7 @@ def resolve_precision(
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
             rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"
+            remedy = _remedy(engine_formats, model_dtype, peaks)
             raise InputError(rule, key="quantization", value=name, remedy=remedy)
     return Precision(
         name=name,
@@ -401,6 +400,11 @@ def _wide_dtype(name: str, model_dtype: str, peaks: Mapping[str, float] | None =
 
 def _conversion_note(wide: str, stored: str, hardware_name: str) -> str:
     return "" if wide == stored else f"{hardware_name} has no {stored} arithmetic: converted to {wide}"
+
+
+def _remedy(engine_formats: Sequence[str], model_dtype: str, peaks: Mapping[str, float]) -> str:
+    usable = [each for each in WEIGHT_FORMATS if each in engine_formats and _has_arithmetic(each, model_dtype, peaks)]
+    return "choose from " + ", ".join(usable)
 
 
 def _has_arithmetic(name: str, model_dtype: str, peaks: Mapping[str, float]) -> bool:

@@ -177,11 +177,9 @@ class ReplicaShape:
     def machine(self) -> Machine:
         """One GPU as the operators see it."""
         efficiency = self.hardware.efficiency
-        peaks = {dtype: self.hardware.peak_flops(dtype) for dtype in self.hardware.supported_dtypes}
-        most = min(self.engine.max_flops, self._most_of_fp16)
         return Machine(
             name=self.hardware.name,
-            peaks={dtype: min(peak, most) for dtype, peak in peaks.items() if peak is not None},
+            peaks=self._peaks,
             bandwidth=min(self.hardware.memory.bandwidth, self.engine.max_bandwidth),
             gemm_efficiency=efficiency.gemm,
             gemm_overlap=efficiency.gemm_overlap,
@@ -198,6 +196,13 @@ class ReplicaShape:
             grouped_gemm_curves=self.hardware.grouped_gemm_curves_of(self.engine.name),
             activation_quantisation=self.hardware.activation_quantisation,
         )
+
+    @property
+    def _peaks(self) -> dict[str, float]:
+        """FLOP/s by the dtypes that the GPU has arithmetic for, as far as the engine's kernels reach."""
+        peaks = {dtype: self.hardware.peak_flops(dtype) for dtype in self.hardware.supported_dtypes}
+        most = min(self.engine.max_flops, self._most_of_fp16)
+        return {dtype: min(peak, most) for dtype, peak in peaks.items() if peak is not None}
 
     @property
     def _most_of_fp16(self) -> float:
@@ -234,7 +239,7 @@ class ReplicaShape:
         return resolve_precision(
             name,
             model_dtype=self.model.dtype,
-            peaks=self.machine.peaks,
+            peaks=self._peaks,
             hardware_name=self.hardware.name,
             engine_name=self.engine.name,
             engine_formats=self.engine.supported_quantizations,

@@ -233,6 +233,8 @@ class ModelProfile(FrozenModel):
             return tuple(layer for layer in layers if self.layer_pattern[layer] == letter) or tuple(layers)
         if part == "indexer" and self.indexer is not None:
             return tuple(layers[self.indexer.num_unsparse_layers :])
+        if self.moe is None:
+            return tuple(layers)
         if part in ("experts", "shared_experts"):
             return tuple(layer for layer in layers if self.is_moe_layer(layer)) or tuple(layers)
         if part == "mlp":
@@ -560,9 +562,9 @@ class ModelProfile(FrozenModel):
     def mlp_kinds(self) -> list[tuple[int, int]]:
         """Return one layer of each kind of MLP (dense, with experts) and how many layers the model has of it."""
         counts = ((False, self.num_dense_layers), (True, self.num_moe_layers))
-        layers = [layer for layer in range(self.num_hidden_layers) if self._has_mlp(layer)]
+        layers = range(self.num_hidden_layers)
         return [
-            (next(layer for layer in layers if self.is_moe_layer(layer) is is_moe), count)
+            (next(layer for layer in layers if self._has_mlp(layer) and self.is_moe_layer(layer) is is_moe), count)
             for is_moe, count in counts
             if count
         ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
@@ -68,6 +69,8 @@ UNSIMULATED_METHODS = ("medusa", "mlp_speculator", "suffix", "ngram_gpu", "paral
 
 _NOT_KNOWN = "defaults of"
 _VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
+KEPT_VERSIONS = 1024
+"""Version numbers that are read once: a search compares a few with each other in every trial."""
 
 
 class Tier(FrozenModel):
@@ -555,10 +558,19 @@ def version_key(version: str, known: list[str] | None = None) -> tuple[int, ...]
     Raises:
         InputError: The text does not begin with a number.
     """
-    match = _VERSION.match(version.strip())
-    if match is None:
+    numbers = _numbers_of(version)
+    if numbers is None:
         remedy = f"known are {', '.join(known)}" if known else None
         raise InputError("is not a version number", key="deployment.engine.version", value=version, remedy=remedy)
+    return numbers
+
+
+@lru_cache(maxsize=KEPT_VERSIONS)
+def _numbers_of(version: str) -> tuple[int, ...] | None:
+    """Return the numbers of a version without zeros at its end; None where the text does not begin with one."""
+    match = _VERSION.match(version.strip())
+    if match is None:
+        return None
     numbers = [int(part) for part in match[1].split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()

@@ -44,15 +44,16 @@ def check_fit(resolved: ResolvedScenario) -> None:
         raise InfeasibleError(reason, remedy=_remedy(resolved))
 
 
-def leading_warnings(*scenarios: Scenario) -> list[str]:
+def leading_warnings(*scenarios: Scenario | ResolvedScenario) -> list[str]:
     """Return what leads every answer about scenarios: architectures that are assumed, and what fits only with less.
 
-    A scenario that cannot be resolved adds nothing: its own answer is the error.
+    A scenario may be resolved already. One that cannot be resolved adds nothing: its own answer is the error.
 
     Raises:
         ProfileError: A model is missing or invalid.
     """
-    found = dict.fromkeys(assumed_architectures(*scenarios))
+    asked = (each.scenario if isinstance(each, ResolvedScenario) else each for each in scenarios)
+    found = dict.fromkeys(assumed_architectures(*asked))
     for scenario in scenarios:
         try:
             found.update(dict.fromkeys(fit_notes(resolve(scenario))))

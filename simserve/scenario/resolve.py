@@ -136,6 +136,19 @@ def resolve(scenario: Scenario | ResolvedScenario, connector: str | None = None)
     )
 
 
+def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenario:
+    """Return a scenario resolved that differs from a resolved one in its replicas and in the number of requests alone.
+
+    Raises:
+        InputError: They do not go together.
+    """
+    if scenario.deployment.pools:
+        return resolve(scenario)
+    check_combinations(scenario)
+    check_engine(scenario, known.engine)
+    return replace(known, scenario=scenario)
+
+
 def _check_apis(scenario: Scenario) -> None:
     """Refuse an API that is not known, before anything is simulated."""
     from simserve.profiles.api import load_api

@@ -340,7 +340,7 @@ def _facts(
         fidelity=priced.fidelity,
         fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
-        warnings=leading_warnings(scenario),
+        warnings=leading_warnings(resolved),
         engine_resolved={
             **resolved.shape.engine.model_dump(),
             "notes": [

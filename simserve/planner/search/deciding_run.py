@@ -20,7 +20,7 @@ from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
     Trial,
-    deployed,
+    fleet_of,
     is_steady,
     least_requests,
     request_limit,
@@ -28,7 +28,6 @@ from simserve.planner.search.trial import (
 )
 from simserve.scenario.finishable import find_finishable
 from simserve.scenario.objective import objective
-from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import ClosedLoopArrivals
@@ -71,12 +70,13 @@ def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tria
     A short run drops what misses by far, and passes what meets the objective by far and has settled. What can be
     finished refuses a load that is too near to it, or above; between, longer runs decide.
     """
-    there = deployed(scenario, overrides, replicas)
+    resolved = fleet_of(scenario, overrides, replicas)
+    there = resolved.scenario
     least = least_requests(there)
     trial = try_fleet(scenario, overrides, replicas, max(SHORT_REQUESTS, least))
     if not trial.holds and _misses_by_far(scenario, trial):
         return trial
-    resolved, offered = resolve(there), own_traffic(there)
+    offered = own_traffic(there)
     finishable = find_finishable(resolved, deploy(resolved)) if offered.is_stationary else None
     if finishable is None or math.isnan(trial.mean_stay):
         return trial

@@ -30,6 +30,7 @@ from simserve.planner.search.trial import (
     MOST_REQUESTS,
     SECONDS_PER_HOUR,
     Trial,
+    deployed,
     is_one_job,
     request_limit,
     try_fleet,
@@ -67,6 +68,7 @@ class Search:
         self.known: Member | None = None
         self.best_value = (goal.ceiling, math.inf)
         self._seen: dict[tuple[tuple[str, str], ...], Member] = {}
+        self._tried: dict[str, Trial] = {}
         self._specs: RequestSpecs | None = None
         self._has_missed = False
 
@@ -342,6 +344,13 @@ class Search:
         return smallest_integer(seems_to_hold, least, most, starts_high=True)
 
     def trial(self, member: Member, replicas: int) -> Trial:
+        """Run a fleet, once: members that differ in how many replicas a pool has come to the same ones."""
+        fleet = deployed(self.space.scenario, member.overrides, replicas).hash
+        if fleet not in self._tried:
+            self._tried[fleet] = self._trial(member, replicas)
+        return replace(self._tried[fleet], overrides=dict(member.overrides))
+
+    def _trial(self, member: Member, replicas: int) -> Trial:
         """Run a fleet: a short look first, all requests only where that does not fail by far."""
         scenario = self.space.scenario
         there = self.space.apply(member.overrides)

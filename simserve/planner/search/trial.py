@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from simserve.planner.scaling import has_own_clock
 from simserve.planner.space.makeup import merged, settings
 from simserve.scenario.finishable import Finishable, has_load_ratio
 from simserve.scenario.objective import objective
+from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import (
@@ -37,6 +39,8 @@ MOST_REQUESTS = 5000
 """Requests that decide in the search; the plan is confirmed on all of the scenario's."""
 DOUBT = 0.05
 """How far below the share asked for a first look must lie to count as a miss."""
+KEPT_DEPLOYMENTS = 8
+"""Deployments that are kept resolved: several runs of one follow each other."""
 REQUESTS_PER_CLIENT = 10
 """Requests of each client of a closed loop in a run that is shortened, at least."""
 CONVERSATIONS_PER_CLIENT = 2
@@ -131,8 +135,9 @@ def try_fleet(
         InfeasibleError: The model does not fit.
         KeyboardInterrupt: The user stopped the run.
     """
-    asked = _shortened(deployed(scenario, {**overrides, "run.replications": replications}, replicas), num_requests)
-    result = run(asked, explain=explain, finishable=finishable)
+    there = fleet_of(scenario, overrides, replicas)
+    asked = _shortened(there.scenario, num_requests, replications)
+    result = run(resolve_like(asked, there), explain=explain, finishable=finishable)
     if result.simulation.was_interrupted:
         raise KeyboardInterrupt
     return _trial(asked, overrides, replicas, result.summary)
@@ -148,6 +153,30 @@ def deployed(scenario: Scenario, overrides: Overrides, replicas: int) -> Scenari
     """Return the scenario on a fleet."""
     there = with_overrides(scenario, overrides)
     return with_overrides(there, settings(there.deployment, replicas))
+
+
+def fleet_of(scenario: Scenario, overrides: Overrides, replicas: int) -> ResolvedScenario:
+    """Return the scenario on a fleet, resolved: of a deployment once for all numbers of replicas tried in a row.
+
+    Raises:
+        InputError: The overrides do not go together.
+    """
+    key = id(scenario), repr(sorted(overrides.items()))
+    if key in _resolved:
+        _, there, known = _resolved[key]
+        _resolved.move_to_end(key)
+        return resolve_like(with_overrides(there, settings(there.deployment, replicas)), known)
+    there = with_overrides(scenario, overrides)
+    known = resolve(with_overrides(there, settings(there.deployment, replicas)))
+    _resolved[key] = scenario, there, known
+    if len(_resolved) > KEPT_DEPLOYMENTS:
+        _resolved.popitem(last=False)
+    return known
+
+
+_resolved: OrderedDict[tuple[int, str], tuple[Scenario, Scenario, ResolvedScenario]] = OrderedDict()
+"""Scenario by identity, and overrides -> the scenario itself, lest another one takes its place; with the overrides; and
+resolved."""
 
 
 def is_steady(scenario: Scenario) -> bool:
@@ -218,7 +247,9 @@ def is_short(scenario: Scenario) -> bool:
     return workload.num_requests is not None and workload.num_requests <= MOST_REQUESTS
 
 
-def _shortened(scenario: Scenario, num_requests: int | None) -> Scenario:
+def _shortened(scenario: Scenario, num_requests: int | None, replications: int) -> Scenario:
+    if scenario.run.replications != replications:
+        scenario = scenario.model_copy(update={"run": scenario.run.model_copy(update={"replications": replications})})
     if num_requests is None:
         return scenario
     workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})

@@ -177,6 +177,7 @@ def test_steady_traffic_is_judged_alike_whatever_number_of_requests_is_asked() -
     assert far.requests < few.requests
 
 
+@pytest.mark.slow
 def test_what_a_fleet_is_said_to_bear_does_not_depend_on_the_requests_asked() -> None:
     """And it lies below what it finishes, by little where the bound is lax."""
     most = finished(steady(1.0))

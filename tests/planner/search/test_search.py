@@ -1,0 +1,58 @@
+"""The search on one kind of GPU: what it simulates, and how often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simserve.planner.search import search
+from simserve.planner.search.member import Goal
+from simserve.planner.search.search import Search
+from simserve.planner.search.trial import deployed, fleet_of
+from simserve.planner.space.space import space_on
+from simserve.planner.space.traffic import traffic_of
+from simserve.scenario.load import load
+from simserve.scenario.resolve import replica_shape, resolve
+from simserve.scenario.schema import Scenario
+
+FEW = ["workload.num_requests=200"]
+
+
+def search_of(scenario: Scenario) -> Search:
+    """Return a search on the scenario's own GPU."""
+    engine = replica_shape(scenario).engine
+    return Search(space_on(scenario, scenario.deployment.hardware, {}, {}, engine, traffic_of(scenario)), Goal())
+
+
+def test_members_that_come_to_the_same_fleet_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many replicas a pool has says nothing where the fleet's size is given; each keeps its own overrides."""
+    ran: list[int] = []
+    decide = search.deciding_run
+
+    def counted(scenario: Scenario, overrides: dict[str, Any], replicas: int) -> search.Trial:
+        ran.append(replicas)
+        return decide(scenario, overrides, replicas)
+
+    monkeypatch.setattr(search, "deciding_run", counted)
+    found = search_of(load("chatbot", FEW))
+    own, same = found.member({}), found.member({"deployment.replicas": 3})
+
+    trials = [found.trial(own, 4), found.trial(same, 4), found.trial(own, 5)]
+
+    assert ran == [4, 5]
+    assert trials[0].latencies == trials[1].latencies != trials[2].latencies
+    assert [each.overrides for each in trials] == [{}, {"deployment.replicas": 3}, {}]
+    assert len(found.trials) == len(ran)
+
+
+@pytest.mark.parametrize("name", ["chatbot", "two-pools", "busy-scales-late"])
+def test_a_deployment_resolved_for_one_fleet_is_that_of_another(name: str) -> None:
+    """Pools and scaling included: nothing but the number of replicas comes with the second."""
+    scenario, overrides = load(name), {"deployment.engine.max_num_seqs": 32}
+
+    few, many = (fleet_of(scenario, overrides, replicas) for replicas in (4, 6))
+
+    assert few == resolve(deployed(scenario, overrides, 4))
+    assert many == resolve(deployed(scenario, overrides, 6))
+    assert few.scenario != many.scenario
