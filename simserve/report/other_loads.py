@@ -29,15 +29,15 @@ OVERLOADED_REQUESTS = 2000
 """Of a load that is never finished, or so nearly that nothing settles: enough to show that almost nothing is in time."""
 _FACTORS = (1.0, 1.41, 0.71, 2.0, 0.5, 1.19, 2.83, 1.68)
 """Times the scenario's load, the most telling first."""
-BUDGET = 100_000
+BUDGET = 60_000
 """Requests that all runs may simulate together: a run that takes more than what is left is not made.
 How many conversations take is foreseen, to a few percent."""
 _LEAST_LOADS = 3
 _MOST_FURTHER = 3
 """Halvings below and doublings above, where goodput is highest at the end of what was tried."""
-_LOOKS = 3
-_LONGER = 1.3
-"""Times the requests of a run that should have settled and has not."""
+_LOOKS = 2
+_SPARE = 1.2
+"""Times the requests that a run needs by what a shorter one held at once: it may hold more."""
 _KEPT = ("p95_ttft", "p95_tpot", "goodput", "throughput", "attainment")
 
 
@@ -72,10 +72,10 @@ def other_loads(asked: Scenario | ResolvedScenario, finishable_rate: float | Non
         loads.measure(own * factor)
     if len(loads.found) < _LEAST_LOADS:
         return None
-    loads.settle(slo.attainment)
-    for end, factor in ((max, 2.0), (min, 0.5)):
-        loads.further(end, factor)
-    loads.settle(slo.attainment)
+    for _ in range(_LOOKS):  # where goodput is highest by short runs, and by those that have settled
+        for end, factor in ((max, 2.0), (min, 0.5)):
+            loads.further(end, factor)
+        loads.settle(slo.attainment)
     found = [loads.found[load] for load in sorted(loads.found)]
     return {
         "own": own,
@@ -110,9 +110,8 @@ class _Loads:
         """Run steady traffic until it settles: the shortest such runs first, the longest where the SLO ends."""
         if not self.probe.is_steady:
             return
-        for _ in range(_LOOKS):  # a longer run may hold more requests at once, and needs to be longer for it
-            for needed, load in sorted((self._settling(load), load) for load in self.found):
-                self.measure(load, needed)
+        for needed, load in sorted((self._settling(load), load) for load in self.found):
+            self.measure(load, needed)
         for load in self._around(asked):
             self.measure(load, max(self._settling(load), long_run_requests(load)))
 
@@ -132,9 +131,10 @@ class _Loads:
         if load > highest_promised(self.probe.finishable):
             return OVERLOADED_REQUESTS
         seen = self.found[load]
+        if seen.has_settled:
+            return seen.num_simulated
         needed = settled_requests(load / self.probe.finishable.rate, seen.in_flight)
-        is_too_short = seen.has_settled is False and seen.num_simulated >= needed
-        return math.ceil(_LONGER * seen.num_simulated) if is_too_short else needed
+        return math.ceil(_SPARE * max(needed, seen.num_simulated))
 
     def _around(self, asked: float) -> list[float]:
         """Return the highest load up to which the SLO holds and the one above it, where both can settle."""
