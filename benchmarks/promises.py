@@ -176,6 +176,28 @@ OVERLOADS: tuple[Case, ...] = (
 )
 
 
+GROWS_FROM, GROWS_TO = 0.4, 0.8
+"""Shares of the arrivals of a long run between which its queue grows or does not."""
+LEAST_GROWTH = 0.003
+"""Of the requests that arrive meanwhile, those that a growing queue keeps."""
+GROWTH_REACH = 0.08
+GROWTH_BISECTIONS = 4
+"""Bisections from 8 % below what is found to 8 % above it: to 0.5 %."""
+AT_MOST_FOUR = ("deployment.autoscaling={metric: running, target: 60, max_replicas: 4}",)
+GROWTHS: tuple[tuple[Case, tuple[str, ...]], ...] = (
+    (("chatbot", ("workload.arrivals={process: gamma, rate: 5, cv: 3}",)), ()),
+    (("disaggregation", ()), ()),
+    (("two-pools", ()), ()),
+    (("multi-turn", ()), ()),
+    (("prefix-routing", ()), ()),
+    (("speculative-decoding", ()), ()),
+    (("chatbot", AT_MOST_FOUR), ("deployment.autoscaling=null", "deployment.replicas=4")),
+    (("overload-and-shedding", ()), ("deployment.admission=null",)),
+    (("overflow-to-api", ("workload.arrivals={process: poisson, rate: 30}",)), ("deployment.overflow=null",)),
+)
+"""Cases, and what is changed where a long run judges them: nobody is turned away there, and all replicas are up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One case: what was promised, and what brute force says.
@@ -383,13 +405,55 @@ def _overloads(cases: int) -> None:
     print(f"\nJudged right: {right} of {count}; farthest off: {max(errors):.1%}.")
 
 
+def grows(name: str, overrides: tuple[str, ...], rate: float) -> bool:
+    """Return whether the queue of a long run grows for as long as requests come."""
+    changes = [f"workload.arrivals.rate={rate!r}", f"workload.num_requests={JUDGE_REQUESTS}", f"run.seed={JUDGE_SEED}"]
+    records = run(ss.load(name, [*overrides, *changes]), explain=False, finishable=None).simulation.records
+    arrived, finished_at = np.sort(records.arrival_time), np.sort(records.finish_time)
+    ends = [int(share * len(arrived)) for share in (GROWS_FROM, GROWS_TO)]
+    inside = [each - int(np.searchsorted(finished_at, arrived[each])) for each in ends]
+    return inside[1] - inside[0] > LEAST_GROWTH * (ends[1] - ends[0])
+
+
+def _growths(cases: int) -> None:
+    """Print the load from which on a long queue grows, beside what is found, and what short runs are called there."""
+    print("| scenario | finishable /s | a long queue grows from /s | off by | short runs judged right |")
+    print("|---|---|---|---|---|")
+    errors, right, count = [], 0, 0
+    for (name, overrides), relaxed in GROWTHS[:cases]:
+        first = run(ss.load(name, [*overrides, "workload.num_requests=500"]), explain=False).summary["simserve"]
+        found = first["finishable_throughput"]
+        low, high = ((1 - GROWTH_REACH) * found, (1 + GROWTH_REACH) * found)
+        for _ in range(GROWTH_BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if grows(name, (*overrides, *relaxed), middle) else (middle, high)
+        truth = (low + high) / 2
+        judged = [
+            (_verdict(name, overrides, share * truth, num_requests, seed) == "overloaded") == (share > 1)
+            for share in SHARES
+            for num_requests in SHORT_LENGTHS
+            for seed in range(FIRST_SEED, FIRST_SEED + SHORT_SEEDS)
+        ]
+        errors.append(abs(found / truth - 1))
+        right, count = right + sum(judged), count + len(judged)
+        title = " ".join([name, *overrides])
+        row = f"| `{title}` | {found:.4g} | {truth:.4g} | {found / truth - 1:+.1%} | {sum(judged)} of {len(judged)} |"
+        print(row, flush=True)
+    print(f"\nJudged right: {right} of {count}; farthest off: {max(errors):.1%}.")
+
+
 def _verdict(name: str, overrides: tuple[str, ...], rate: float, num_requests: int, seed: int) -> str:
     changes = [f"workload.arrivals.rate={rate!r}", f"workload.num_requests={num_requests}", f"run.seed={seed}"]
     summary = run(ss.load(name, [*overrides, *changes]), explain=False).summary
     return str(summary["simserve"]["stability"])
 
 
-TABLES: Mapping[str, Callable[[int], None]] = {"capacities": _capacities, "plans": _plans, "overloads": _overloads}
+TABLES: Mapping[str, Callable[[int], None]] = {
+    "capacities": _capacities,
+    "plans": _plans,
+    "overloads": _overloads,
+    "growths": _growths,
+}
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NUM_REQUESTS = 600
 """Of the first run of a load, at least."""
 OVERLOADED_REQUESTS = 2000
-"""Of a load that is never finished, or so nearly that nothing settles: enough to show that almost nothing is in time."""
+"""Of a load that is never finished, or so nearly that nothing settles."""
 _FACTORS = (1.0, 1.41, 0.71, 2.0, 0.5, 1.19, 2.83, 1.68)
 """Times the scenario's load, the most telling first."""
 BUDGET = 60_000
