@@ -22,6 +22,8 @@ import numpy as np
 import simserve as ss
 from simserve.scenario.run import run
 
+CASES = 30
+"""Rows of a table at most; of the experiments on coverage that share is made."""
 SHORT_RUNS = 20
 """Runs of the trial's own length at the rate that is promised."""
 LONG_RUNS = 3
@@ -196,6 +198,20 @@ GROWTHS: tuple[tuple[Case, tuple[str, ...]], ...] = (
     (("overflow-to-api", ("workload.arrivals={process: poisson, rate: 30}",)), ("deployment.overflow=null",)),
 )
 """Cases, and what is changed where a long run judges them: nobody is turned away there, and all replicas are up."""
+
+
+EXPERIMENTS = 400
+EXPERIMENT_REPLICATIONS, EXPERIMENT_REQUESTS = 20, 2000
+COVERED_SHARES = (0.66, 0.8)
+"""Load ratios at which runs of that length have settled."""
+NEAR_SHARE = 0.9
+"""One at which they have not, and `--precision` lengthens them."""
+NEAR_EXPERIMENTS = 24
+NEAR_PRECISION = 0.05
+TRUTH_RUNS = 8
+COVERED = tuple(
+    f"{statistic}_{latency}_ms" for latency in ("ttft", "tpot") for statistic in ("mean", "p50", "p95", "p99")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,11 +464,54 @@ def _verdict(name: str, overrides: tuple[str, ...], rate: float, num_requests: i
     return str(summary["simserve"]["stability"])
 
 
+def _coverage(cases: int) -> None:
+    """Print how often the 95 % intervals of replications hold what runs of 500,000 requests find."""
+    heads = (*COVERED, "request_throughput")
+    print(f"| load | runs | settled | {' | '.join(heads)} |")
+    print("|---|---|---|" + "---|" * len(heads))
+    finishable = run(ss.load("chatbot"), explain=False).summary["simserve"]["finishable_throughput"]
+    several = f"{EXPERIMENT_REPLICATIONS} x {EXPERIMENT_REQUESTS:,}"
+    replicated = ("run.replications=20", f"workload.num_requests={EXPERIMENT_REQUESTS}")
+    experiments = cases * EXPERIMENTS // CASES
+    for share in COVERED_SHARES:
+        _covered(share * finishable, share, several, experiments, replicated)
+    _covered(NEAR_SHARE * finishable, NEAR_SHARE, several, NEAR_EXPERIMENTS, replicated)
+    precise = (f"run.precision={NEAR_PRECISION}", "run.max_replications=20", replicated[1])
+    _covered(NEAR_SHARE * finishable, NEAR_SHARE, f"--precision {NEAR_PRECISION:g}", NEAR_EXPERIMENTS, precise)
+
+
+def _covered(rate: float, share: float, runs: str, experiments: int, options: tuple[str, ...]) -> None:
+    """Print one row: a load, and what is asked of its runs."""
+    arrivals = f"workload.arrivals.rate={rate!r}"
+    names = (*COVERED, "request_throughput")
+    long = [
+        run(
+            ss.load("chatbot", [arrivals, f"workload.num_requests={LONGEST}", f"run.seed={JUDGE_SEED + each}"]),
+            explain=False,
+            finishable=None,
+        ).summary
+        for each in range(TRUTH_RUNS)
+    ]
+    truth = {name: float(np.mean([summary[name] for summary in long])) for name in names}
+    hits, stated, settled = dict.fromkeys(names, 0), dict.fromkeys(names, 0), 0
+    for seed in range(FIRST_SEED, FIRST_SEED + experiments):
+        inner = run(ss.load("chatbot", [arrivals, *options, f"run.seed={seed}"]), explain=False).summary["simserve"]
+        settled += inner["settled"]
+        for name in names:
+            interval = inner["confidence_intervals"][name]
+            if interval["low"] is not None:
+                stated[name] += 1
+                hits[name] += interval["low"] <= truth[name] <= interval["high"]
+    told = " | ".join(f"{hits[name] / stated[name]:.3f}" if stated[name] else "none stated" for name in names)
+    print(f"| {share:g} | {runs} | {settled} of {experiments} | {told} |", flush=True)
+
+
 TABLES: Mapping[str, Callable[[int], None]] = {
     "capacities": _capacities,
     "plans": _plans,
     "overloads": _overloads,
     "growths": _growths,
+    "coverage": _coverage,
 }
 
 
@@ -460,7 +519,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=[])
-    parser.add_argument("--cases", type=int, default=30)
+    parser.add_argument("--cases", type=int, default=CASES)
     asked: Any = parser.parse_args()
     for name in asked.tables or TABLES:
         TABLES[name](asked.cases)

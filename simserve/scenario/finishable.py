@@ -36,9 +36,7 @@ FEWEST_REQUESTS = 4000
 MOST_REQUESTS = 32_000
 """Requests of one run at most, unless the clients alone are more."""
 CANDIDATES = 8
-"""Requests that are drawn for each that is sent, so that those sent hold the traffic's mean work."""
-CONVERSATIONS_PER_CLIENT = 8
-"""Conversations that are drawn for each that is under way at the start."""
+"""Requests, or conversations, that are drawn for each that is sent: those sent hold the traffic's mean work."""
 ROUNDS = 8
 """Requests of each client at least: two until all are well under way, one at the end, the others measured."""
 SPARE_CLIENTS = 1.3
@@ -281,7 +279,7 @@ def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients
         specs = _drawn(scenario, CANDIDATES * num_requests)
         specs = specs.of_rows(_balanced(_work(deployment, specs), clients, scenario.run.seed))
     else:
-        specs = _of_conversations(scenario, num_requests, clients)
+        specs = _of_conversations(scenario, deployment, num_requests, clients)
     thinking = specs.think_time.copy() if len(specs.think_time) else np.zeros(len(specs))
     if specs.turn is not None:
         thinking[specs.turn == 1] = 0.0
@@ -296,25 +294,26 @@ def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients
     )
 
 
-def _of_conversations(scenario: Scenario, num_requests: int, clients: int) -> RequestSpecs:
+def _of_conversations(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:
     """Return conversations, with one for each client to begin with that has lasted for a while.
 
-    Those that are under way are taken from a draw of their own, of many more than there are clients: they are long ones
-    more often than not, and were they taken from those that follow, short ones would be left.
+    Those that are under way are taken from a draw of their own: they are long ones more often than not, and were they
+    taken from those that follow, short ones would be left. Both are chosen among many more, so that work is balanced.
     """
+    # Of a conversation that is under way at the start, the turns before are not sent.
     specs = _drawn(scenario, num_requests)
     if specs.turn is None or specs.session is None:
         return specs
-    count = _num_conversations(specs)
+    count = len(_edges(specs)) - 1
     candidates = count // 2
+    whole = np.arange(candidates, count)
     if scenario.workload.trace is None:
-        specs = _drawn(scenario, math.ceil((1 + CONVERSATIONS_PER_CLIENT * clients / count) * num_requests))
-        candidates = max(_num_conversations(specs) - count, 1)
-    return _under_way(specs, candidates, clients, scenario.run.seed)
-
-
-def _num_conversations(specs: RequestSpecs) -> int:
-    return len(_edges(specs)) - 1
+        specs = _drawn(scenario, math.ceil(CANDIDATES * (1 + clients / count) * num_requests))
+        edges = _edges(specs)
+        candidates = max(len(edges) - 1 - CANDIDATES * count, 1)
+        work = np.add.reduceat(_work(deployment, specs), edges[:-1])
+        whole = candidates + _balanced(work[candidates:], clients, scenario.run.seed)
+    return _under_way(specs, candidates, whole, clients, scenario.run.seed)
 
 
 def _edges(specs: RequestSpecs) -> NDArray[np.int64]:
@@ -323,8 +322,8 @@ def _edges(specs: RequestSpecs) -> NDArray[np.int64]:
     return np.append(np.flatnonzero(np.append(True, np.diff(specs.session) != 0)), len(specs))
 
 
-def _under_way(specs: RequestSpecs, candidates: int, clients: int, seed: int) -> RequestSpecs:
-    """Return the conversations after the first so many, and before them a part of some of these.
+def _under_way(specs: RequestSpecs, candidates: int, whole: NDArray[np.int64], clients: int, seed: int) -> RequestSpecs:
+    """Return some conversations, and before them a part of so many of the first candidates.
 
     A turn drawn at random, and those behind it: long conversations as often as they are met. Else all contexts would
     be short at first, and grow together.
@@ -338,10 +337,12 @@ def _under_way(specs: RequestSpecs, candidates: int, clients: int, seed: int) ->
     begun = [np.arange(row, edges[number[row] + 1]) for row in chosen]
     assert specs.turn is not None  # conversations
     dropped = [np.full(len(rows), specs.turn[rows[0]] - 1) for rows in begun]
-    whole = np.arange(edges[candidates], len(specs))
-    moved = specs.of_rows(np.concatenate([*begun, whole]))
+    rows = [*begun, *(np.arange(edges[each], edges[each + 1]) for each in whole)]
+    moved = specs.of_rows(np.concatenate(rows))
     assert moved.turn is not None  # conversations
-    return replace(moved, turn=moved.turn - np.concatenate([*dropped, np.zeros(len(whole), dtype=np.int64)]))
+    late = np.zeros(len(moved), dtype=np.int64)
+    late[: sum(map(len, dropped))] = np.concatenate(dropped)
+    return replace(moved, turn=moved.turn - late)
 
 
 def _mean_pause(specs: RequestSpecs) -> float:
