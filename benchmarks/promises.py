@@ -22,6 +22,8 @@ import numpy as np
 import simserve as ss
 from simserve.scenario.run import run
 
+CASES = 30
+"""Rows of a table at most; of the experiments on coverage that share is made."""
 SHORT_RUNS = 20
 """Runs of the trial's own length at the rate that is promised."""
 LONG_RUNS = 3
@@ -173,6 +175,42 @@ OVERLOADS: tuple[Case, ...] = (
     on("qwen3-32b", "h100-sxm-80gb", 4, 500, "deployment.engine.name=sglang", "deployment.engine.version=null"),
     on("deepseek-v3", "h200-sxm-141gb", 8, 600, *AS_STORED),
     on("phi-4", "l40s-48gb", 2, 12000),
+)
+
+
+GROWS_FROM, GROWS_TO = 0.4, 0.8
+"""Shares of the arrivals of a long run between which its queue grows or does not."""
+LEAST_GROWTH = 0.003
+"""Of the requests that arrive meanwhile, those that a growing queue keeps."""
+GROWTH_REACH = 0.08
+GROWTH_BISECTIONS = 4
+"""Bisections from 8 % below what is found to 8 % above it: to 0.5 %."""
+AT_MOST_FOUR = ("deployment.autoscaling={metric: running, target: 60, max_replicas: 4}",)
+GROWTHS: tuple[tuple[Case, tuple[str, ...]], ...] = (
+    (("chatbot", ("workload.arrivals={process: gamma, rate: 5, cv: 3}",)), ()),
+    (("disaggregation", ()), ()),
+    (("two-pools", ()), ()),
+    (("multi-turn", ()), ()),
+    (("prefix-routing", ()), ()),
+    (("speculative-decoding", ()), ()),
+    (("chatbot", AT_MOST_FOUR), ("deployment.autoscaling=null", "deployment.replicas=4")),
+    (("overload-and-shedding", ()), ("deployment.admission=null",)),
+    (("overflow-to-api", ("workload.arrivals={process: poisson, rate: 30}",)), ("deployment.overflow=null",)),
+)
+"""Cases, and what is changed where a long run judges them: nobody is turned away there, and all replicas are up."""
+
+
+EXPERIMENTS = 400
+EXPERIMENT_REPLICATIONS, EXPERIMENT_REQUESTS = 20, 2000
+COVERED_SHARES = (0.66, 0.8)
+"""Load ratios at which runs of that length have settled."""
+NEAR_SHARE = 0.9
+"""One at which they have not, and `--precision` lengthens them."""
+NEAR_EXPERIMENTS = 24
+NEAR_PRECISION = 0.05
+TRUTH_RUNS = 8
+COVERED = tuple(
+    f"{statistic}_{latency}_ms" for latency in ("ttft", "tpot") for statistic in ("mean", "p50", "p95", "p99")
 )
 
 
@@ -383,20 +421,105 @@ def _overloads(cases: int) -> None:
     print(f"\nJudged right: {right} of {count}; farthest off: {max(errors):.1%}.")
 
 
+def grows(name: str, overrides: tuple[str, ...], rate: float) -> bool:
+    """Return whether the queue of a long run grows for as long as requests come."""
+    changes = [f"workload.arrivals.rate={rate!r}", f"workload.num_requests={JUDGE_REQUESTS}", f"run.seed={JUDGE_SEED}"]
+    records = run(ss.load(name, [*overrides, *changes]), explain=False, finishable=None).simulation.records
+    arrived, finished_at = np.sort(records.arrival_time), np.sort(records.finish_time)
+    ends = [int(share * len(arrived)) for share in (GROWS_FROM, GROWS_TO)]
+    inside = [each - int(np.searchsorted(finished_at, arrived[each])) for each in ends]
+    return inside[1] - inside[0] > LEAST_GROWTH * (ends[1] - ends[0])
+
+
+def _growths(cases: int) -> None:
+    """Print the load from which on a long queue grows, beside what is found, and what short runs are called there."""
+    print("| scenario | finishable /s | a long queue grows from /s | off by | short runs judged right |")
+    print("|---|---|---|---|---|")
+    errors, right, count = [], 0, 0
+    for (name, overrides), relaxed in GROWTHS[:cases]:
+        first = run(ss.load(name, [*overrides, "workload.num_requests=500"]), explain=False).summary["simserve"]
+        found = first["finishable_throughput"]
+        low, high = ((1 - GROWTH_REACH) * found, (1 + GROWTH_REACH) * found)
+        for _ in range(GROWTH_BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if grows(name, (*overrides, *relaxed), middle) else (middle, high)
+        truth = (low + high) / 2
+        judged = [
+            (_verdict(name, overrides, share * truth, num_requests, seed) == "overloaded") == (share > 1)
+            for share in SHARES
+            for num_requests in SHORT_LENGTHS
+            for seed in range(FIRST_SEED, FIRST_SEED + SHORT_SEEDS)
+        ]
+        errors.append(abs(found / truth - 1))
+        right, count = right + sum(judged), count + len(judged)
+        title = " ".join([name, *overrides])
+        row = f"| `{title}` | {found:.4g} | {truth:.4g} | {found / truth - 1:+.1%} | {sum(judged)} of {len(judged)} |"
+        print(row, flush=True)
+    print(f"\nJudged right: {right} of {count}; farthest off: {max(errors):.1%}.")
+
+
 def _verdict(name: str, overrides: tuple[str, ...], rate: float, num_requests: int, seed: int) -> str:
     changes = [f"workload.arrivals.rate={rate!r}", f"workload.num_requests={num_requests}", f"run.seed={seed}"]
     summary = run(ss.load(name, [*overrides, *changes]), explain=False).summary
     return str(summary["simserve"]["stability"])
 
 
-TABLES: Mapping[str, Callable[[int], None]] = {"capacities": _capacities, "plans": _plans, "overloads": _overloads}
+def _coverage(cases: int) -> None:
+    """Print how often the 95 % intervals of replications hold what runs of 500,000 requests find."""
+    heads = (*COVERED, "request_throughput")
+    print(f"| load | runs | settled | {' | '.join(heads)} |")
+    print("|---|---|---|" + "---|" * len(heads))
+    finishable = run(ss.load("chatbot"), explain=False).summary["simserve"]["finishable_throughput"]
+    several = f"{EXPERIMENT_REPLICATIONS} x {EXPERIMENT_REQUESTS:,}"
+    replicated = ("run.replications=20", f"workload.num_requests={EXPERIMENT_REQUESTS}")
+    experiments = cases * EXPERIMENTS // CASES
+    for share in COVERED_SHARES:
+        _covered(share * finishable, share, several, experiments, replicated)
+    _covered(NEAR_SHARE * finishable, NEAR_SHARE, several, NEAR_EXPERIMENTS, replicated)
+    precise = (f"run.precision={NEAR_PRECISION}", "run.max_replications=20", replicated[1])
+    _covered(NEAR_SHARE * finishable, NEAR_SHARE, f"--precision {NEAR_PRECISION:g}", NEAR_EXPERIMENTS, precise)
+
+
+def _covered(rate: float, share: float, runs: str, experiments: int, options: tuple[str, ...]) -> None:
+    """Print one row: a load, and what is asked of its runs."""
+    arrivals = f"workload.arrivals.rate={rate!r}"
+    names = (*COVERED, "request_throughput")
+    long = [
+        run(
+            ss.load("chatbot", [arrivals, f"workload.num_requests={LONGEST}", f"run.seed={JUDGE_SEED + each}"]),
+            explain=False,
+            finishable=None,
+        ).summary
+        for each in range(TRUTH_RUNS)
+    ]
+    truth = {name: float(np.mean([summary[name] for summary in long])) for name in names}
+    hits, stated, settled = dict.fromkeys(names, 0), dict.fromkeys(names, 0), 0
+    for seed in range(FIRST_SEED, FIRST_SEED + experiments):
+        inner = run(ss.load("chatbot", [arrivals, *options, f"run.seed={seed}"]), explain=False).summary["simserve"]
+        settled += inner["settled"]
+        for name in names:
+            interval = inner["confidence_intervals"][name]
+            if interval["low"] is not None:
+                stated[name] += 1
+                hits[name] += interval["low"] <= truth[name] <= interval["high"]
+    told = " | ".join(f"{hits[name] / stated[name]:.3f}" if stated[name] else "none stated" for name in names)
+    print(f"| {share:g} | {runs} | {settled} of {experiments} | {told} |", flush=True)
+
+
+TABLES: Mapping[str, Callable[[int], None]] = {
+    "capacities": _capacities,
+    "plans": _plans,
+    "overloads": _overloads,
+    "growths": _growths,
+    "coverage": _coverage,
+}
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=[])
-    parser.add_argument("--cases", type=int, default=30)
+    parser.add_argument("--cases", type=int, default=CASES)
     asked: Any = parser.parse_args()
     for name in asked.tables or TABLES:
         TABLES[name](asked.cases)

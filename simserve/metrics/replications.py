@@ -92,7 +92,7 @@ def confidence_intervals(
     replications in which they are defined. Latencies, where their samples are there: the figure of all requests
     together, and the jackknife that leaves out one replication after the other (Efron and Tibshirani, "An Introduction
     to the Bootstrap", 1993, chapter 11): a percentile of a short run is biased, and the mean of such percentiles as
-    well. The interval is None below two replications, and where a run is too short for its load to have settled.
+    well. The interval is None below two replications, and where runs are too short for their load to have settled.
 
     Args:
         summaries: What `simserve.metrics.summary.summarize` returned, one a replication.
@@ -104,7 +104,7 @@ def confidence_intervals(
     found = {name: _interval([value for value in values if value is not None]) for name, values in columns.items()}
     if len(samples) > 1:
         found |= _jackknifed(samples)
-    if any(summary["simserve"]["settled"] is False for summary in summaries):
+    if have_settled(summaries) is False:
         found = {name: {**each, "half_width": None, "low": None, "high": None} for name, each in found.items()}
     return found
 
@@ -173,7 +173,42 @@ def _left_out(columns: Sequence[NDArray[np.float64]]) -> tuple[list[float], list
     owner = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
     order = np.argsort(values, kind="stable")
     values, owner = values[order], owner[order]
-    return _described(values), [_described(values[owner != number]) for number in range(len(columns))]
+    places_of = np.split(np.argsort(owner, kind="stable"), np.cumsum([len(column) for column in columns])[:-1])
+    center = float(values[len(values) // 2]) if len(values) else 0.0
+    sums = _powers(values, center)
+    return _described(values), [_described_without(values, places, center, sums) for places in places_of]
+
+
+def _powers(values: NDArray[np.float64], center: float) -> tuple[float, float]:
+    """Return the sums of the deviations from a centre, and of their squares."""
+    deviations = values - center
+    return float(np.sum(deviations)), float(np.sum(deviations**2))
+
+
+def _described_without(
+    ascending: NDArray[np.float64], places: NDArray[np.int64], center: float, sums: tuple[float, float]
+) -> list[float]:
+    """Return `_described` of the values but those at some ascending places, without a copy of all of them.
+
+    Args:
+        ascending: All values.
+        places: Of those that are left out.
+        center: Near the middle of the values.
+        sums: `_powers` of all of them.
+    """
+    left = len(ascending) - len(places)
+    if not left:
+        return _described(np.zeros(0))
+    # The r-th that is kept stands behind as many dropped ones as have fewer than r + 1 kept before them.
+    kept_before = places - np.arange(len(places))
+    at = (left - 1) * np.array(PERCENTILES) / 100
+    low = np.floor(at).astype(np.int64)
+    high = np.minimum(low + 1, left - 1)
+    lower, upper = (ascending[ranks + np.searchsorted(kept_before, ranks, side="right")] for ranks in (low, high))
+    dropped = _powers(ascending[places], center)
+    mean = (sums[0] - dropped[0]) / left
+    std = math.sqrt(max(0.0, (sums[1] - dropped[1]) / left - mean**2))
+    return [center + mean, std, *(lower + (at - low) * (upper - lower)).tolist()]
 
 
 def _described(ascending: NDArray[np.float64]) -> list[float]:
@@ -231,8 +266,7 @@ def pool(summaries: Sequence[Mapping[str, Any]], samples: Sequence[Sample] = ())
     if inner["window"]["requests"] is not None:
         inner["window"]["requests"] = round(inner["window"]["requests"])
     inner["stability"] = max((each["simserve"]["stability"] for each in summaries), key=_SEVERITY.index)
-    verdicts = [each["simserve"]["settled"] for each in summaries]
-    inner["settled"] = None if None in verdicts else all(verdicts)
+    inner["settled"] = have_settled(summaries)
     inner["confidence_intervals"] = confidence_intervals(summaries, samples)
     if len(samples) > 1:
         pooled |= {
@@ -242,6 +276,15 @@ def pool(summaries: Sequence[Mapping[str, Any]], samples: Sequence[Sample] = ())
         }
     inner["thresholds"] = _pool_thresholds([each["simserve"]["thresholds"] for each in summaries])
     return pooled
+
+
+def have_settled(summaries: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Return whether at least half of the runs are long enough for their load; None where that is not known.
+
+    How much of each counts is drawn with it: of runs of a length that just does, some lose more to the warm-up.
+    """
+    verdicts = [summary["simserve"]["settled"] for summary in summaries]
+    return None if None in verdicts else 2 * sum(verdicts) >= len(verdicts)
 
 
 @dataclass(frozen=True, slots=True)

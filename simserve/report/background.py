@@ -27,7 +27,7 @@ def background(asked: Scenario | ResolvedScenario, result: RunResult, *, with_pa
     Args:
         asked: What was run.
         result: What came of it.
-        with_page: Whether what a page shows besides is looked for too, some 0.1 s: the deployment at other loads
+        with_page: Whether what a page shows besides is looked for too, up to a second: the deployment at other loads
             (`simserve.report.other_loads`), and of a scenario that names no API the cheapest one with its weights.
 
     Raises:

@@ -10,6 +10,7 @@ import numpy as np
 
 from simserve.metrics.batch_means import BEYOND_PERCENTILE, needed_requests
 from simserve.metrics.kv_room import requests_in_kv
+from simserve.metrics.replications import ATTAINMENT_HALF_WIDTH
 from simserve.metrics.result import RunResult
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.report.arriving import LOOPS
@@ -101,15 +102,28 @@ def measured(result: RunResult) -> str:
         return "no request was sent"
     requests = counted(window["requests"], "request")
     replications = num_replications(result)
-    few = _too_few(window["requests"], is_each=replications > 1)
+    few = _not_settled(result) + _too_few(window["requests"], is_each=replications > 1)
     if replications > 1:
-        text = f"{requests} a run in the measured parts of {replications} runs; ± is the 95% interval"
-        return f"{text}{_precision_reached(result.summary['simserve']['replications'])}{few}"
+        text = f"{requests} a run in the measured parts of {replications} runs"
+        interval = "" if result.summary["simserve"]["settled"] is False else "; ± is the 95% interval"
+        return f"{text}{interval}{_precision_reached(result.summary['simserve']['replications'])}{few}"
     length = window["end_s"] - window["start_s"]
     if length >= _WHOLE * duration:
         return f"{requests}, the whole run of {format_seconds(duration)}{_why_whole(result)}{few}"
     start, end = format_seconds(window["start_s"]), format_seconds(window["end_s"])
     return f"{requests} that arrived from {start} to {end}, after the warm-up{few}"
+
+
+def _not_settled(result: RunResult) -> str:
+    """Return that a run is too short for what it measures to be that of a longer one, where it is; else nothing."""
+    inner = result.summary["simserve"]
+    if inner["settled"] is not False:
+        return ""
+    lacks = "no 95% interval, since " if num_replications(result) > 1 else ""
+    if inner["stability"] == "overloaded":
+        return f"; {lacks}an overloaded run never settles: the longer it is, the later its requests" if lacks else ""
+    longer = "" if result.scenario["run"].get("precision") is not None else ": --precision 0.05 lengthens it"
+    return f"; {lacks}at load {inner['load_ratio']:.2f} a run of this length has not settled{longer}"
 
 
 def _why_whole(result: RunResult) -> str:
@@ -142,6 +156,9 @@ def _precision_reached(replications: Mapping[str, Any]) -> str:
         return f", at most {asked} of every latency"
     if width["half_width"] is None:
         return f"; {width['metric']} is defined in fewer than two of them"
+    if width["metric"] == "slo_attainment":  # a share is asked for in points, whatever the precision
+        points = f"{100 * width['half_width']:.3g} percentage points, {100 * ATTAINMENT_HALF_WIDTH:.3g} was asked"
+        return f"; slo_attainment is known to {points}"
     return f"; {width['metric']} is known to {100 * width['half_width']:.3g}%, {asked} was asked"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from simserve.metrics.result import RunResult
 from simserve.report.answer_plots import goodput_against_load, latency_against_load, load_label
 from simserve.report.axes import GREY
-from simserve.report.quantities import count, number
+from simserve.report.quantities import count, listed, number
 from simserve.report.sketch import DOTTED, Mark, Note, Rule, Sketch
 
 
@@ -62,6 +62,20 @@ def borne_words(result: RunResult, found: Mapping[str, Any], unit: str) -> str:
     last = holds.index(False) - 1 if False in holds else len(loads) - 1
     beyond = "" if last == len(loads) - 1 else f", not at {_load(found, loads[last + 1])}"
     return f"the SLO holds at {_load(found, loads[last])} {unit}{beyond}"
+
+
+def runs_words(found: Mapping[str, Any], unit: str) -> str:
+    """Return of how many requests the runs are, and which of them are too short for what they show."""
+    fewest, most = min(found["requests"]), max(found["requests"])
+    told = f"From runs of {count(fewest)}" + ("" if fewest == most else f" to {count(most)}") + " requests"
+    unsettled = [
+        _load(found, load)
+        for load, settled, stability in zip(found["loads"], found["settled"], found["stability"], strict=True)
+        if settled is False and stability != "overloaded"
+    ]
+    if not unsettled:
+        return told
+    return f"{told}; too short to have settled at {listed(unsettled)} {unit}"
 
 
 def _own(found: Mapping[str, Any]) -> list[Mark]:

@@ -63,12 +63,12 @@ def figure_groups(result: RunResult) -> list[PanelGroup]:
 
 
 def _load_group(result: RunResult, found: Mapping[str, Any]) -> PanelGroup:
-    """Return latency and goodput at other loads, from short runs beside this one."""
+    """Return latency and goodput at other loads, from runs beside this one."""
     from simserve.report import load_plots
 
     unit = "clients" if found["is_closed"] else "requests/s"
     told = f"{load_plots.knee_words(found, unit)}; {load_plots.borne_words(result, found, unit)}"
-    note = f"{told}. From short runs, {count(found['requests'])} requests or more each; simserve capacity narrows it"
+    note = f"{told}. {load_plots.runs_words(found, unit)}; simserve capacity narrows it"
     panels = (
         panel("load-latency", "Latency against load", "", load_plots.latency(result, found), f"{told}."),
         panel("load-goodput", "Goodput against load", "", load_plots.goodput(found), f"{told}."),

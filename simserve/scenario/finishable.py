@@ -36,7 +36,7 @@ FEWEST_REQUESTS = 4000
 MOST_REQUESTS = 32_000
 """Requests of one run at most, unless the clients alone are more."""
 CANDIDATES = 8
-"""Requests that are drawn for each that is sent, so that those sent hold the traffic's mean work."""
+"""Requests, or conversations, that are drawn for each that is sent: those sent hold the traffic's mean work."""
 ROUNDS = 8
 """Requests of each client at least: two until all are well under way, one at the end, the others measured."""
 SPARE_CLIENTS = 1.3
@@ -275,11 +275,11 @@ def _drawn(scenario: Scenario, num_requests: int) -> RequestSpecs:
 def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:
     """Return the requests that the clients send one after another."""
     is_alone = not scenario.workload.has_sessions and scenario.workload.trace is None
-    # Of a conversation that is under way at the start, the turns before are not sent.
-    specs = _drawn(scenario, (CANDIDATES if is_alone else 2) * num_requests)
     if is_alone:
+        specs = _drawn(scenario, CANDIDATES * num_requests)
         specs = specs.of_rows(_balanced(_work(deployment, specs), clients, scenario.run.seed))
-    specs = _under_way(specs, clients, scenario.run.seed)
+    else:
+        specs = _of_conversations(scenario, deployment, num_requests, clients)
     thinking = specs.think_time.copy() if len(specs.think_time) else np.zeros(len(specs))
     if specs.turn is not None:
         thinking[specs.turn == 1] = 0.0
@@ -294,34 +294,55 @@ def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients
     )
 
 
-def _under_way(specs: RequestSpecs, clients: int, seed: int) -> RequestSpecs:
-    """Return the requests with a conversation for each client to begin with that has lasted for a while.
+def _of_conversations(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:
+    """Return conversations, with one for each client to begin with that has lasted for a while.
+
+    Those that are under way are taken from a draw of their own: they are long ones more often than not, and were they
+    taken from those that follow, short ones would be left. Both are chosen among many more, so that work is balanced.
+    """
+    # Of a conversation that is under way at the start, the turns before are not sent.
+    specs = _drawn(scenario, num_requests)
+    if specs.turn is None or specs.session is None:
+        return specs
+    count = len(_edges(specs)) - 1
+    candidates = count // 2
+    whole = np.arange(candidates, count)
+    if scenario.workload.trace is None:
+        specs = _drawn(scenario, math.ceil(CANDIDATES * (1 + clients / count) * num_requests))
+        edges = _edges(specs)
+        candidates = max(len(edges) - 1 - CANDIDATES * count, 1)
+        work = np.add.reduceat(_work(deployment, specs), edges[:-1])
+        whole = candidates + _balanced(work[candidates:], clients, scenario.run.seed)
+    return _under_way(specs, candidates, whole, clients, scenario.run.seed)
+
+
+def _edges(specs: RequestSpecs) -> NDArray[np.int64]:
+    """Return where each conversation begins, and the end of the last."""
+    assert specs.session is not None  # conversations
+    return np.append(np.flatnonzero(np.append(True, np.diff(specs.session) != 0)), len(specs))
+
+
+def _under_way(specs: RequestSpecs, candidates: int, whole: NDArray[np.int64], clients: int, seed: int) -> RequestSpecs:
+    """Return some conversations, and before them a part of so many of the first candidates.
 
     A turn drawn at random, and those behind it: long conversations as often as they are met. Else all contexts would
     be short at first, and grow together.
     """
-    if specs.turn is None or specs.session is None:
-        return specs
+    edges = _edges(specs)
     stream = rng.stream(seed, "finishable_turns", REPLICATION)
-    is_new = np.append(True, np.diff(specs.session) != 0)
-    number = np.cumsum(is_new) - 1
-    begun_at = stream.permutation(len(specs))
+    number = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+    begun_at = stream.permutation(int(edges[candidates]))
     _, first = np.unique(number[begun_at], return_index=True)
     chosen = begun_at[np.sort(first)][:clients]  # one row of each of so many conversations, in the order of the draw
-    later = np.setdiff1d(np.arange(number[-1] + 1), number[chosen])
-    edges = np.append(np.flatnonzero(is_new), len(specs))
     begun = [np.arange(row, edges[number[row] + 1]) for row in chosen]
-    whole = [np.arange(edges[each], edges[each + 1]) for each in later]
-    rows = np.concatenate([*begun, *whole])
-    dropped = np.concatenate(
-        [
-            *(np.full(len(each), specs.turn[each[0]] - 1) for each in begun),
-            *(np.zeros(len(each), int) for each in whole),
-        ]
-    )
-    moved = specs.of_rows(rows)
-    assert moved.turn is not None
-    return replace(moved, turn=moved.turn - dropped)
+    assert specs.turn is not None  # conversations
+    dropped = [np.full(len(rows), specs.turn[rows[0]] - 1) for rows in begun]
+    rows = [*begun, *(np.arange(edges[each], edges[each + 1]) for each in whole)]
+    moved = specs.of_rows(np.concatenate(rows))
+    assert moved.turn is not None  # conversations
+    late = np.zeros(len(moved), dtype=np.int64)
+    late[: sum(map(len, dropped))] = np.concatenate(dropped)
+    return replace(moved, turn=moved.turn - late)
 
 
 def _mean_pause(specs: RequestSpecs) -> float:

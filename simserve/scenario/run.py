@@ -12,7 +12,7 @@ import numpy as np
 from simserve import __version__
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.pools import drafted
-from simserve.metrics.replications import PILOT_RUNS, Sample, pool, widest
+from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
 from simserve.metrics.result import RunResult
 from simserve.metrics.speculation import SpeculationFacts
 from simserve.metrics.summary import RunFacts, latency_values, measure, summarize
@@ -46,6 +46,8 @@ LEAST_WAITING_SHARE = 0.1
 """Below it, no limit of the scheduler is looked into; half of what `simserve.metrics.bottleneck` asks for."""
 MOST_LENGTHENED = 1_000_000
 """Requests of one run, where a precision is asked of runs that are too short: longer ones take minutes."""
+LOOK_AGAIN = 1.1
+"""Times as many runs at which the precision is looked at again: pooling all requests takes as long as a run."""
 Progress = Callable[[int, int], None]
 """Called now and then with the requests done and all requests of the run."""
 
@@ -169,6 +171,7 @@ class _Runs:
         facts: What a summary says besides.
         summaries: One a replication.
         samples: The latencies of each, where several are asked for.
+        next_look: How many are done when the precision is looked at again.
     """
 
     scenario: Scenario
@@ -177,6 +180,7 @@ class _Runs:
     facts: RunFacts
     summaries: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    next_look: int = 0
 
     def add(self, simulation: Simulation, specs: RequestSpecs) -> None:
         """Keep the figures of one more run."""
@@ -221,7 +225,11 @@ def _replicate(
         runs.add(first, specs)
         if shown is not None:
             shown(len(specs), len(specs))
-        while _asks_longer(runs):
+        while True:
+            if not _asks_longer(runs):
+                _add_more(runs, deployment, count, progress, further)
+            if not _asks_longer(runs):
+                break
             longer = _lengthened(runs)
             specs, first = replicate(deployment, longer, 0, progress=shown, **options)
             if first.was_interrupted:
@@ -230,7 +238,6 @@ def _replicate(
                 longer, first, specs, _with_load(replace(facts, **_of_run(resolved, first)), specs, finishable)
             )
             runs.add(first, specs)
-        _add_more(runs, deployment, count, progress, further)
     except KeyboardInterrupt:
         if not runs.summaries:
             runs.add(runs.first, runs.specs)
@@ -282,9 +289,8 @@ def _asks_longer(runs: _Runs) -> bool:
     """Return whether a precision is asked of runs that are too short to have settled, and longer ones would be."""
     if runs.scenario.run.precision is None or runs.first.was_interrupted:
         return False
-    inner = runs.summaries[0]["simserve"]
-    has_settled = inner["settled"] is not False
-    return not has_settled and inner["stability"] != "overloaded" and 2 * len(runs.specs) <= MOST_LENGTHENED
+    is_overloaded = runs.summaries[0]["simserve"]["stability"] == "overloaded"
+    return have_settled(runs.summaries) is False and not is_overloaded and 2 * len(runs.specs) <= MOST_LENGTHENED
 
 
 def _lengthened(runs: _Runs) -> Scenario:
@@ -307,10 +313,15 @@ def _with_load(facts: RunFacts, specs: RequestSpecs, finishable: Finishable | No
 def _asks_another(runs: _Runs, count: int) -> bool:
     """Return whether one more replication is to be run: the first ``count``, then until the precision is reached."""
     run, done = runs.scenario.run, len(runs.summaries)
+    if run.precision is not None and _asks_longer(runs):
+        return False  # longer ones take their place
     if done < count or run.precision is None:
         return done < count
-    if done >= run.max_replications or runs.summaries[0]["simserve"]["settled"] is False:
+    if done >= run.max_replications or have_settled(runs.summaries) is False:
         return False
+    if done < runs.next_look:
+        return True
+    runs.next_look = math.ceil(LOOK_AGAIN * done)
     width = widest(runs.summaries, run.precision, runs.samples)
     return width is not None and not width.is_narrow
 

@@ -18,6 +18,7 @@ from simserve.metrics.replications import (
     _left_out,
     _of_jackknife,
     confidence_intervals,
+    have_settled,
     pool,
     widest,
 )
@@ -213,3 +214,24 @@ def test_a_figure_that_one_run_defines_is_not_known() -> None:
 
     assert lone is not None
     assert not lone.is_narrow
+
+
+@pytest.mark.parametrize("sizes", [(50, 1, 7, 300), (20, 20, 20), (0, 2), (1, 3)])
+def test_what_is_left_without_a_run_is_that_of_the_others_together(sizes: tuple[int, ...]) -> None:
+    """Found by ranks, without a copy of all others: the same mean, deviation and percentiles, with ties too."""
+    draw = np.random.default_rng(len(sizes))
+    runs = [np.round(draw.lognormal(size=size), 1) for size in sizes]
+
+    _, left_out = _left_out(runs)
+
+    for number, found in enumerate(left_out):
+        others = np.sort(np.concatenate([run for other, run in enumerate(runs) if other != number]))
+        assert found == pytest.approx(_described(others), rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"), [([True, True, False], True), ([True, False, False], False), ([True, None], None)]
+)
+def test_runs_have_settled_where_most_of_them_have(verdicts: list[bool | None], expected: bool | None) -> None:
+    """One that loses more to its warm-up than the others takes no interval away; half of them do."""
+    assert have_settled([{"simserve": {"settled": verdict}} for verdict in verdicts]) is expected

@@ -32,7 +32,9 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "empty": ("chatbot", "workload.num_requests=20", "workload.prompt_tokens={distribution: fixed, value: 20000}"),
     "preempting": ("batch-size-sweet-spot", "workload.num_requests=200", "deployment.engine.max_num_seqs=64"),
-    "replicated": ("chatbot", "workload.num_requests=150", "run.replications=3"),
+    "replicated": ("chatbot", "workload.num_requests=1500", "run.replications=3"),
+    "unsettled": ("chatbot", "workload.num_requests=150", "run.replications=3"),
+    "lone-unsettled": ("chatbot", "workload.num_requests=150"),
 }
 
 

@@ -11,7 +11,7 @@ import simserve as ss
 from simserve.metrics.stored import read_result
 from simserve.report import other_loads as other_loads_module
 from simserve.report.html import render_report
-from simserve.report.load_plots import borne_words, goodput, knee, knee_words, latency
+from simserve.report.load_plots import borne_words, goodput, knee, knee_words, latency, runs_words
 from simserve.report.other_loads import NUM_REQUESTS, other_loads
 from simserve.report.sketch import Curve, Level, Note, Rule
 from simserve.sim.simulate import simulate
@@ -128,7 +128,37 @@ def test_the_page_of_a_run_has_it_and_so_has_one_written_anew(tmp_path: Path) ->
     assert plain.background["loads"] is None
     assert "At other loads" in page
     assert again == page
-    assert f"{NUM_REQUESTS} requests or more each" in page
+    assert "From runs of " in page
+
+
+def test_steady_loads_are_run_until_they_settle(chatbot: dict[str, Any]) -> None:
+    """Whatever number of requests the scenario says; the two around the end of the SLO for 30,000 requests or 20
+    minutes; above what is finished nothing settles, and nothing of length is spent there."""
+    finishable = ss.run(ss.load("chatbot")).summary["simserve"]["finishable_throughput"]
+    rows = list(
+        zip(chatbot["loads"], chatbot["requests"], chatbot["settled"], chatbot["attainment"], strict=True),
+    )
+
+    below = [row for row in rows if row[0] < 0.965 * finishable]
+    last = max(load for load, _, _, attained in below if attained >= 0.95)
+
+    assert all(settled for _, _, settled, _ in below)
+    assert all(requests >= 1200 * load for load, requests, _, _ in below if load == last)
+    assert all(settled is False and requests <= 2000 for load, requests, settled, _ in rows if load >= finishable)
+
+
+def test_words_name_the_runs_that_were_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a budget for short runs alone the loads near what is finished have not settled, and the page says so."""
+    monkeypatch.setattr(other_loads_module, "BUDGET", 9 * NUM_REQUESTS)
+    found = other_loads(ss.load("chatbot", SMALL))
+    assert found is not None
+
+    words = runs_words(found, "requests/s")
+
+    assert words.startswith("From runs of 600 to ")
+    assert "; too short to have settled at " in words
+    assert "11" in words.split("settled at ")[1]
+    assert runs_words({**found, "settled": [None] * len(found["loads"])}, "clients").endswith(" requests")
 
 
 def test_stopped_meanwhile_the_run_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -16,8 +17,9 @@ from simserve.report.facts import measured
 from simserve.report.quantities import UNDEFINED
 from simserve.report.tables import latency_rows
 from simserve.report.terminal import render_run
+from simserve.scenario.load import load
 from simserve.scenario.run import run as run_scenario
-from tests.report.builders import CASES, run, terminal
+from tests.report.builders import CASES, page_text, run, terminal
 from tests.scenario.builders import make_scenario
 
 _ORDER = ("SLO", "Latency", "Throughput", "Memory", "Dollars", "Step time", "Queue", "Engine", "Fidelity")
@@ -71,8 +73,30 @@ def test_percentiles_of_an_overloaded_run_are_marked() -> None:
 
 def test_replications_show_their_intervals() -> None:
     """Half-widths beside the means."""
-    assert "±" in terminal("replicated")
-    assert "3 runs" in terminal("replicated")
+    row = next(line for line in terminal("replicated").splitlines() if line.split()[:2] == ["TTFT", "ms"])
+
+    assert row.count("±") == 5
+    assert "3 runs; ± is the 95% interval" in " ".join(terminal("replicated").split())
+
+
+def test_runs_that_have_not_settled_claim_no_interval() -> None:
+    """And say so, with what helps; alone they are marked too."""
+    several, alone = (" ".join(terminal(case).split()) for case in ("unsettled", "lone-unsettled"))
+
+    assert "±" not in several
+    assert "no 95% interval, since at load 0.44 a run of this length has not settled: --precision 0.05" in several
+    assert "; at load 0.44 a run of this length has not settled: --precision 0.05" in alone
+    assert "settled" not in terminal("replicated")
+    assert "no 95% interval, since at load 0.44" in page_text("unsettled")
+
+
+def test_the_attainment_is_asked_for_in_points() -> None:
+    """One percentage point, whatever precision is asked of latencies: the line says how far it was reached."""
+    changes = ["workload.arrivals.rate=9.5", "workload.num_requests=1500"]
+
+    said = measured(run_scenario(load("chatbot", [*changes, "run.precision=0.9", "run.max_replications=2"])))
+
+    assert re.search(r"; slo_attainment is known to [\d.]+ percentage points, 1 was asked", said)
 
 
 def test_a_run_without_a_kv_cache_says_so() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.files import summary_text
+from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
@@ -73,6 +74,21 @@ def test_a_precision_out_of_reach_ends_at_the_most_runs() -> None:
     replications = summary["simserve"]["replications"]
     assert (replications["asked"], replications["done"], replications["reached"]) == (6, 6, False)
     assert replications["widest"]["half_width"] > replications["widest"]["allowed"]
+
+
+def test_a_precision_lengthens_runs_until_they_settle() -> None:
+    """At a load of 0.9 runs of 1,500 requests claim no interval; with a precision all are as long as it takes."""
+    near = ["workload.arrivals.rate=11.3", "workload.num_requests=1500"]
+
+    short = run(load("chatbot", [*near, "run.replications=2"]), explain=False).summary["simserve"]
+    precise = ["run.precision=0.9", "run.max_replications=2"]
+    long = run(load("chatbot", [*near, *precise]), explain=False).summary["simserve"]
+
+    assert not short["settled"]
+    assert short["confidence_intervals"]["p95_ttft_ms"]["half_width"] is None
+    assert long["settled"]
+    assert long["replications"]["requests_each"] == 12_000
+    assert long["confidence_intervals"]["p95_ttft_ms"]["half_width"] is not None
 
 
 def test_equal_runs_reach_any_precision_with_the_pilot() -> None:
