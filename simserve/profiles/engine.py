@@ -39,6 +39,7 @@ from simserve.profiles.engine_profile import (
     LoadedMethod,
     MemoryRule,
     NewTokenRatio,
+    Scheduling,
     Tiered,
     load_engine,
 )
@@ -238,6 +239,7 @@ class _Place:
         tensor_parallel_size: Tensor-parallel ranks.
         num_ranks: Tensor- times pipeline-parallel ranks.
         host_slowdown: Times as long as on an H100 node that work on the CPU takes.
+        drafter: Who drafts in speculative decoding; None: nobody does.
     """
 
     gpu_memory_bytes: float
@@ -245,6 +247,7 @@ class _Place:
     tensor_parallel_size: int
     num_ranks: int
     host_slowdown: float = 1.0
+    drafter: str | None = None
 
     def value(self, tiered: Tiered) -> float:
         """Return the default that holds here."""
@@ -272,6 +275,7 @@ def resolve_engine(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     host_slowdown: float = 1.0,
+    drafter: str | None = None,
 ) -> ResolvedEngine:
     """Return every option of an engine as that version resolves it on that GPU.
 
@@ -288,13 +292,14 @@ def resolve_engine(
         tensor_parallel_size: For defaults that depend on it (SGLang).
         pipeline_parallel_size: Likewise.
         host_slowdown: Of the node, as its hardware profile has it.
+        drafter: Who drafts in speculative decoding; None: nobody does.
 
     Raises:
         InputError: A value is not supported, or two contradict each other.
     """
     known = profile.nearest_version(version)
     ranks = tensor_parallel_size * pipeline_parallel_size
-    place = _Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown)
+    place = _Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown, drafter)
     check_options(options)
     features = profile.features_of(version, compute_capability)
     choices = _Choices(options, f"{profile.name} {known.version} default on {gpu_name}")
@@ -537,7 +542,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
     host = known.host
     if choices.asked.enforce_eager and host.enforced_eager_seconds_per_layer is not None:
         host = host.model_copy(update={"eager_seconds_per_layer": host.enforced_eager_seconds_per_layer})
-    is_async = choices.pick("async_scheduling", known.scheduling.async_scheduling)
+    is_async = _is_async(choices, known.scheduling, place)
     if is_async and not host.overlap:
         rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"
         raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
@@ -568,6 +573,16 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
         "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
     }
+
+
+def _is_async(choices: _Choices, rules: Scheduling, place: _Place) -> bool:
+    """Return whether the next step is prepared while this one runs; what goes with that by default differs."""
+    note = ""
+    if rules.async_scheduling and not rules.async_pipeline and place.num_ranks > place.tensor_parallel_size:
+        note = "off with pipeline stages"
+    elif rules.async_scheduling and place.drafter and place.drafter not in (rules.async_drafters or (place.drafter,)):
+        note = f"off with drafts by {place.drafter}"
+    return choices.pick("async_scheduling", rules.async_scheduling and not note, note)
 
 
 def _kernels(known: EngineVersion, features: tuple[str, ...]) -> dict[str, Any]:

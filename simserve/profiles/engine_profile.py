@@ -110,6 +110,10 @@ class Scheduling(FrozenModel):
     """Whether equal prefixes share KV blocks."""
     async_scheduling: bool
     """Whether the host prepares the next step while the GPU computes this one."""
+    async_drafters: tuple[Literal["draft_model", "ngram", "eagle", "mtp"], ...] | None = None
+    """Drafters of speculative decoding beside which `async_scheduling` stays on by default; absent: all."""
+    async_pipeline: bool = True
+    """Whether `async_scheduling` stays on by default with more than one pipeline stage."""
     releases_late: bool = False
     """With `async_scheduling`: whether a finished request keeps seat and blocks until the next step is scheduled."""
     async_output: bool = False

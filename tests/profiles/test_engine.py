@@ -39,12 +39,17 @@ ENGINES = [
 STATIC = {"batching": "static"}
 
 
+DRAFTERS = ("draft_model", "ngram", "eagle", "mtp")
+
+
 def resolve(
     name: str = "vllm",
     version: str | None = "0.12",
     gpu: str = "h100-sxm-80gb",
     model_max_len: int = 8192,
     tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    drafter: str | None = None,
     **overrides: Any,
 ) -> ResolvedEngine:
     """Resolve an engine on a GPU of the catalogue with the user's keys."""
@@ -56,6 +61,8 @@ def resolve(
         model_max_len=model_max_len,
         options=EngineOptions(**overrides),
         tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
+        drafter=drafter,
     )
 
 
@@ -625,6 +632,35 @@ def test_engines_without_a_launch_time_of_their_own_lose_their_graphs_alone() ->
 def test_vllm_schedules_ahead_from_0_14() -> None:
     """Until then asked for only."""
     assert [resolve("vllm", version).async_scheduling for version in ("0.13", "0.14")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("version", "drafters"),
+    [("0.13", set()), ("0.14", {"eagle", "mtp"}), ("0.20", {"eagle", "mtp"}), ("0.33", set(DRAFTERS))],
+)
+def test_vllm_schedules_ahead_beside_the_drafters_that_its_version_names(version: str, drafters: set[str]) -> None:
+    """EAGLE and MTP from 0.14 on, all of them in 0.33; nothing is hidden behind the GPU beside the others."""
+    engines = {drafter: resolve("vllm", version, drafter=drafter) for drafter in DRAFTERS}
+
+    assert {drafter for drafter, engine in engines.items() if engine.async_scheduling} == drafters
+    assert all((engine.host_overlap > 0.0) is engine.async_scheduling for engine in engines.values())
+    assert all(engine.releases_late is engine.async_scheduling for engine in engines.values())
+
+
+def test_vllm_0_14_does_not_schedule_ahead_with_pipeline_stages() -> None:
+    """Later ones do, and the source of the default says why it is off."""
+    old, new = (resolve("vllm", version, pipeline_parallel_size=2) for version in ("0.14", "0.15"))
+
+    assert (old.async_scheduling, new.async_scheduling) == (False, True)
+    assert old.sources["async_scheduling"].endswith("off with pipeline stages")
+
+
+def test_asynchronous_scheduling_that_was_asked_for_stays_on_beside_any_drafter() -> None:
+    """The rule moves a default, not a choice."""
+    engine = resolve("vllm", "0.20", drafter="draft_model", async_scheduling=True)
+
+    assert engine.async_scheduling
+    assert engine.sources["async_scheduling"] == "scenario"
 
 
 def test_a_slower_host_takes_longer_for_all_that_the_cpu_does() -> None:

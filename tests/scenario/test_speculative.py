@@ -228,3 +228,11 @@ def test_replications_draw_other_paces_and_pool_their_counts() -> None:
     assert not np.array_equal(*(each.simulation.records.finish_time for each in alone))
     assert pooled["num_drafts"] > 1.5 * alone[0].summary["simserve"]["speculation"]["num_drafts"]
     assert pooled["num_speculative_tokens"] == 3
+
+
+def test_the_engine_schedules_ahead_only_beside_drafters_that_allow_it() -> None:
+    """vLLM 0.20 names EAGLE and MTP; who drafts reaches the engine's defaults and the scheduler."""
+    engines = [resolve(speculating(block)).shape.engine for block in (EAGLE, NGRAM, MODEL)]
+
+    assert [engine.async_scheduling for engine in engines] == [True, False, False]
+    assert engines[1].sources["async_scheduling"].endswith("off with drafts by ngram")

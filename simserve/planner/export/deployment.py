@@ -327,6 +327,7 @@ def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> Resolved
         tensor_parallel_size=shape.tensor_parallel_size,
         pipeline_parallel_size=shape.pipeline_parallel_size,
         host_slowdown=shape.hardware.host_slowdown,
+        drafter=None if deployment.speculative is None else deployment.speculative.method,
     )
     return engine.model_copy(update={"sources": {}})
 
