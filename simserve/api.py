@@ -59,6 +59,7 @@ def run(
     out: str | Path | None = None,
     force: bool = False,
     timeline: bool = False,
+    steps: bool = False,
     prometheus: bool = False,
     advise: bool | None = None,
     reference: Sequence[str] = (),
@@ -74,6 +75,7 @@ def run(
             `report.html`, written all together or not at all; None: no file is written.
         force: Whether ``out`` may hold the result of another scenario or seed, which is then replaced.
         timeline: Whether every step is kept, and written to ``out`` as `timeline.json`, which Perfetto opens.
+        steps: Whether every step is kept, for ``.steps`` of the result: the first 2,000,000 of the run.
         prometheus: Whether ``out`` also gets `metrics.prom`: what vLLM's /metrics would say at the end of the run.
         advise: Whether a run that misses what is asked is followed by runs of what would hold
             (`simserve.planner.advice`: some 60,000 requests more), for ``advice`` of the summary, which is else None.
@@ -94,7 +96,7 @@ def run(
     if not isinstance(scenario, Scenario):
         reference = reference or (str(scenario),)
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
-    how: dict[str, Any] = {"progress": progress, "keep_steps": timeline, "accelerate": accelerate}
+    how: dict[str, Any] = {"progress": progress, "keep_steps": timeline or steps, "accelerate": accelerate}
     if by_reference:
         for name, is_asked in {"timeline": timeline, "accelerate": accelerate != "auto"}.items():
             if is_asked:

@@ -218,6 +218,9 @@ class Cluster:
     def note_step_end(self, replica: Replica, step: Step) -> None:
         """Hear of a step that is over, before its effects."""
 
+    def note_finished(self, replica: Replica, num_finished: int) -> None:
+        """Hear how many requests have all their tokens with the step that is over."""
+
 
 def splits_prompts(pool: Pool) -> bool:
     """Whether a pool computes a prompt in parts, or needs no room for it in a step."""

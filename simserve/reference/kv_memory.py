@@ -28,6 +28,8 @@ class Scheduler(ABC):
         departing: Those of them that are done: with asynchronous scheduling step n + 1 is scheduled before anybody
             knows who is done in n.
         closest_estimate: ``estimate``: the nearest that the two sides of the admission test came, tokens.
+        num_admitted: Requests that have taken a seat so far, those that came back after a preemption included.
+        num_preempted: Requests that have lost their KV cache so far.
     """
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
@@ -47,6 +49,7 @@ class Scheduler(ABC):
         self.free_in_host = config.num_swap_blocks
         self.spans: list[tuple[int, int]] = []
         self.closest_estimate = math.inf
+        self.num_admitted = self.num_preempted = 0
 
     @abstractmethod
     def schedule(self, now: float) -> Step | None:

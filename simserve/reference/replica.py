@@ -198,6 +198,7 @@ class Replica:
             self.busy_seconds += now - step.start
             cluster.note_step_end(self, step)
             finished = self.scheduler.complete(step, now)
+            cluster.note_finished(self, len(finished))
             for request in finished:
                 self.leave(request)
             if finished:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
@@ -27,6 +28,7 @@ from simserve.sim.recorder import Recorder, RunTotals, series_sums
 from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation
+from simserve.sim.step_log import COLUMNS, StepTable
 from simserve.sim.timeline import FleetTimeline
 
 if TYPE_CHECKING:
@@ -93,18 +95,33 @@ def refuse(scenario: Scenario, key: str | None, remedy: str) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class NotedSteps:
+    """The steps of a run by the reference, shape [columns of a `StepTable`, steps]."""
+
+    rows: NDArray[np.float64]
+
+    def table(self) -> StepTable:
+        """Return them as a table."""
+        return StepTable.of([self.rows], self.rows.shape[1])
+
+
 class NotedCluster(Cluster):
     """A cluster whose steps are written down, for the sums of a result.
 
     Attributes:
         rows: By pool and scheduler, one row a step as `simserve.engine.leaps.LEAP_FIELDS` has them.
         advances: Likewise, the tokens that each step adds to the contexts.
+        steps: One row a step of a scheduler, as `simserve.sim.step_log.StepTable` has them.
     """
 
     def __init__(self, pools: Sequence[Pool], control: Control, specs: RequestSpecs) -> None:
         self.rows: dict[tuple[int, int], list[list[float]]] = defaultdict(list)
         self.advances: dict[tuple[int, int], list[float]] = defaultdict(list)
         self.num_moved_blocks: dict[int, int] = defaultdict(int)
+        self.steps: list[list[float]] = []
+        self._counted: dict[Scheduler, tuple[int, int]] = {}
+        self._last: dict[Replica, list[float]] = {}
         super().__init__(pools, control, specs)
 
     def note_step(self, replica: Replica, step: Step) -> None:
@@ -115,6 +132,19 @@ class NotedCluster(Cluster):
             self.rows[key].append(row)
             self.advances[key].append(advance)
             self.num_moved_blocks[key[0]] += part.moved_blocks
+            counts = scheduler.num_admitted, scheduler.num_preempted
+            admitted, preempted = (
+                now - before for now, before in zip(counts, self._counted.get(scheduler, (0, 0)), strict=True)
+            )
+            self._counted[scheduler] = counts
+            start, seconds = step.start, step.seconds
+            own = [float(replica.number), start, seconds, *_tokens(scheduler, part), admitted, preempted, 0]
+            self._last[replica] = own
+            self.steps.append(own)
+
+    def note_finished(self, replica: Replica, num_finished: int) -> None:
+        """Write down how many finished with the last step of a replica."""
+        self._last[replica][-1] = num_finished
 
     def note_step_end(self, replica: Replica, step: Step) -> None:
         """Write down who waited in a step."""
@@ -135,6 +165,17 @@ def _parts(replica: Replica, step: Step) -> list[tuple[Scheduler, Step]]:
         return [(replica.scheduler, step)]
     own = replica.scheduler.of_rank  # type: ignore[attr-defined]
     return [(rank, part) for rank, part in own if part is not None]
+
+
+def _tokens(scheduler: Scheduler, step: Step) -> tuple[float, float, float, float]:
+    """Return the tokens of prompts, those of decoding sequences and of their contexts, and the sequences of a step."""
+    config, decoding = scheduler.config, step.decoding
+    prompt = sum(chunk for _, chunk in step.chunks)
+    contexts = sum(request.computed + request.fraction for request in decoding)
+    if config.kv_allocation == "none":
+        # Every sequence is computed anew.
+        return prompt + contexts + len(decoding), 0.0, 0.0, len(step.requests)
+    return prompt, (1 + config.num_speculative_tokens) * len(decoding), contexts, len(step.requests)
 
 
 def _row(scheduler: Scheduler, step: Step, seconds: float) -> tuple[list[float], float]:
@@ -201,7 +242,7 @@ def by_reference(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
     return _in_order(records_of(cluster), specs)
 
 
-def simulate_by_reference(deployment: Deployment, specs: RequestSpecs) -> Simulation:
+def simulate_by_reference(deployment: Deployment, specs: RequestSpecs, *, keep_steps: bool = False) -> Simulation:
     """Serve ``specs`` to the end by the reference, with all that a result is made of."""
     control = _control(deployment)
     setups, pools = _pools(deployment, control)
@@ -231,6 +272,7 @@ def simulate_by_reference(deployment: Deployment, specs: RequestSpecs) -> Simula
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=_transfer_sums(cluster),
         front=_front(cluster),
+        steps=NotedSteps(np.array(cluster.steps, dtype=np.float64).reshape(-1, len(COLUMNS)).T) if keep_steps else None,
         api_token_seconds=min(each.engine.api_token_seconds for each in setups),
     )
 

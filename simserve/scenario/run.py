@@ -209,7 +209,8 @@ def _replicate(
     options: dict[str, Any] = {"keep_steps": keep_steps, "accelerate": accelerate}
     further: dict[str, Any] = {"accelerate": accelerate}
     if by_reference:
-        options = further = {"serve": _referee(scenario, deployment)}
+        further = {"serve": _referee(scenario, deployment)}
+        options = {**further, "keep_steps": keep_steps}
     shown = _part(progress, 0, count)
     specs, first = replicate(deployment, scenario, 0, progress=shown, **options)
     facts = _facts(resolved, priced, first, specs, explain=explain)
@@ -248,8 +249,10 @@ def _referee(scenario: Scenario, deployment: Deployment) -> Callable[..., Simula
 
     refuse(scenario, uncounted(deployment), "run the scenario without --reference")
 
-    def serve(own: Deployment, specs: RequestSpecs, *, progress: Progress | None = None) -> Simulation:
-        simulation = simulate_by_reference(own, specs)
+    def serve(
+        own: Deployment, specs: RequestSpecs, *, progress: Progress | None = None, keep_steps: bool = False
+    ) -> Simulation:
+        simulation = simulate_by_reference(own, specs, keep_steps=keep_steps)
         if progress is not None:
             progress(len(specs), len(specs))
         return simulation

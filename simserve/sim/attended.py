@@ -60,7 +60,7 @@ def why_managed(setups: Sequence[PoolSetup], control: Control) -> str | None:
         "a pool with drafts of its own": any(each.acceptance for each in setups),
         "a mixture of schedulers": len({each.engine.async_scheduling for each in setups}) > 1,
     }
-    own = [reason_against(each.engine, keeps_steps=False) for each in setups if not _is_steady(each.engine)]
+    own = [reason_against(each.engine) for each in setups if not _is_steady(each.engine)]
     return next((name for name, applies in checks.items() if applies), next(iter(own), None))
 
 
@@ -86,7 +86,7 @@ class AttendedRun(PoolRun):
         accelerate: Accelerate,
     ) -> None:
         control, setups, specs = self._control, self._setups, self._specs
-        obstacles = [reason_against(each.engine, log is not None) for each in setups]
+        obstacles = [reason_against(each.engine) for each in setups]
         compiled = compiled_for(accelerate, len(specs), next(filter(None, obstacles), None))
         is_interpreted = compiled is None
         if not any(each.engine.num_offload_blocks for each in setups):

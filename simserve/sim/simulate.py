@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from simserve.sim.front import FrontTotals
     from simserve.sim.managed import ManagedRun
     from simserve.sim.pools import PoolOutcome, PoolSetup
-    from simserve.sim.step_log import StepLog
+    from simserve.sim.step_log import KeptSteps, StepLog
     from simserve.sim.streaming import StreamTotals
     from simserve.sim.streaming_spec import StreamingSpec
     from simserve.sim.timeline import FleetTimeline
@@ -97,7 +97,7 @@ class Simulation:
     was_interrupted: bool
     has_clients: bool = False
     has_changing_fleet: bool = False
-    steps: StepLog | None = None
+    steps: KeptSteps | None = None
     timeline: FleetTimeline | None = None
     pools: tuple[PoolOutcome, ...] = ()
     transfers: Mapping[str, float] = field(default_factory=dict)
@@ -289,7 +289,7 @@ def _run(
     log: StepLog | None = None,
     accelerate: Accelerate = "off",
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
-    compiled = compiled_for(accelerate, len(specs), reason_against(config, log is not None))
+    compiled = compiled_for(accelerate, len(specs), reason_against(config))
     times = times.as_lists() if compiled is None else times
     requests = RequestTable(
         specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority, is_lean=True
