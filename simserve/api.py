@@ -16,6 +16,7 @@ from simserve.scenario.run import Progress
 from simserve.scenario.run import run as run_scenario
 from simserve.scenario.schema import Scenario
 from simserve.sim.acceleration import Accelerate
+from simserve.sim.own_parts import OwnParts
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from simserve.report.validation_page import Validation
     from simserve.scenario.load import Overrides
     from simserve.scenario.verify import Verification
+    from simserve.sim.own_parts import AdmissionFunction, AutoscalerFunction, RouterFunction, StepSecondsFunction
 
 PageT = TypeVar("PageT")
 
@@ -66,6 +68,10 @@ def run(
     progress: Progress | None = None,
     accelerate: Accelerate = "auto",
     by_reference: bool = False,
+    router: RouterFunction | None = None,
+    admission: AdmissionFunction | None = None,
+    autoscaler: AutoscalerFunction | None = None,
+    step_seconds: StepSecondsFunction | None = None,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -87,9 +93,21 @@ def run(
             ``on``: wherever it covers the run; ``off``: never. The results are the same.
         by_reference: Whether the run is made by the reference in plain SimPy instead, step by step: the same result,
             some hundreds of requests a second. What it does not cover is refused.
+        router: A policy of one's own, ``router(request, replicas)``: it returns one of the replicas, or its number.
+            What it sees is `simserve.sim.own_parts.RequestView` and `ReplicaView`.
+        admission: Admission control of one's own, ``admission(request, replicas)``: True, False, or why not; it is
+            asked before that of the scenario.
+        autoscaler: ``autoscaler(pool)``, a `simserve.sim.own_parts.PoolView`: how many replicas the pool should have,
+            instead of the metric of ``deployment.autoscaling``.
+        step_seconds: ``step_seconds(prompt_tokens, decode_tokens, context_tokens)``: the seconds of a step, instead of
+            those that the hardware's profile gives.
+
+    With a part of one's own the run is interpreted, with an event an arrival; an exception of the function is raised as
+    it is, behind one line on stderr that says when.
 
     Raises:
-        UsageError: ``out`` cannot be used, known before anything is simulated; ``on``, and numba does not work.
+        UsageError: ``out`` cannot be used, known before anything is simulated; ``on``, and numba does not work; a part
+            of one's own returns what it may not, or goes with nothing in the scenario.
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
         InputError: A scenario, profile or trace is missing or invalid.
     """
@@ -102,6 +120,13 @@ def run(
             if is_asked:
                 raise UsageError("is not for a run by the reference", key=name, remedy="leave one of the two out")
         how["by_reference"] = True
+    own = OwnParts(router=router, admission=admission, autoscaler=autoscaler, step_seconds=step_seconds)
+    if own.names:
+        if advise:
+            raise UsageError(
+                "looks for other deployments, which parts of one's own may not fit", key="advise", remedy="leave it out"
+            )
+        how["own"], advise = own, False
     advised = reference if advise or (advise is None and out is not None) else None
     if out is None:
         if prometheus:

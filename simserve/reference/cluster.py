@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from simserve.reference.steps import Step
     from simserve.sim.control import Control
+    from simserve.sim.own_parts import Judge
     from simserve.workload.requests import RequestSpecs
 
 
@@ -35,6 +36,7 @@ class Cluster:
         pools: What serves: one pool or several.
         control: What decides.
         specs: What arrives.
+        judge: Asks a user's own parts; None: there are none.
 
     Attributes:
         requests: Every request, by its number.
@@ -42,14 +44,18 @@ class Cluster:
         num_lost_tokens: Tokens of requests that were then given up.
     """
 
-    def __init__(self, pools: Sequence[Pool], control: Control, specs: RequestSpecs) -> None:
+    def __init__(
+        self, pools: Sequence[Pool], control: Control, specs: RequestSpecs, judge: Judge | None = None
+    ) -> None:
         self.clock, self.pools, self.control, self.specs = Clock(), list(pools), control, specs
+        self.judge = judge
         self.replicas: list[Replica] = []
         self.landed: deque[Request] = deque()
         self.num_lost_tokens = 0
         entrances = [pool for pool in self.pools if pool.role != "decode"]
         self.transfers = Transfers(self, control.disaggregation)
         self.router = Router(control.routing, entrances, control.allowed, specs, self.replicas)
+        self.router.judge = judge
         decoding = [pool for pool in self.pools if pool.role == "decode"]
         plain = type(control.routing)()
         self.decode_router = Router(plain, decoding, (), specs, self.replicas)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
     from simserve.reference.steps import Step
+    from simserve.sim.own_parts import Judge
 
 
 class Scheduler(ABC):
@@ -58,6 +59,13 @@ class Scheduler(ABC):
     @abstractmethod
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a step about; return what has finished, in the order of its requests."""
+
+    def take_own_seconds(self, step: Step, judge: Judge) -> None:
+        """Let a planned step take the seconds of a user's own function, and the copies of KV blocks in it theirs."""
+        decodes = (1 + self.config.num_speculative_tokens) * len(step.decoding)
+        contexts = sum(request.computed + request.fraction for request in step.decoding)
+        seconds = judge.seconds(sum(chunk for _, chunk in step.chunks), decodes, contexts, step.start)
+        step.seconds = seconds + self.times.swap_block_seconds * step.moved_blocks
 
     def submit(self, request: Request) -> None:
         """Queue a request."""

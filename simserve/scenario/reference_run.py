@@ -23,6 +23,7 @@ from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN
 from simserve.sim.control import Control
 from simserve.sim.front import FrontTotals
+from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.pools import PoolSetup, outcomes_of, together
 from simserve.sim.recorder import Recorder, RunTotals, series_sums
 from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
@@ -115,14 +116,16 @@ class NotedCluster(Cluster):
         steps: One row a step of a scheduler, as `simserve.sim.step_log.StepTable` has them.
     """
 
-    def __init__(self, pools: Sequence[Pool], control: Control, specs: RequestSpecs) -> None:
+    def __init__(
+        self, pools: Sequence[Pool], control: Control, specs: RequestSpecs, judge: Judge | None = None
+    ) -> None:
         self.rows: dict[tuple[int, int], list[list[float]]] = defaultdict(list)
         self.advances: dict[tuple[int, int], list[float]] = defaultdict(list)
         self.num_moved_blocks: dict[int, int] = defaultdict(int)
         self.steps: list[list[float]] = []
         self._counted: dict[Scheduler, tuple[int, int]] = {}
         self._last: dict[Replica, list[float]] = {}
-        super().__init__(pools, control, specs)
+        super().__init__(pools, control, specs, judge)
 
     def note_step(self, replica: Replica, step: Step) -> None:
         """Write down what every scheduler of a replica does in a step."""
@@ -242,17 +245,20 @@ def by_reference(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
     return _in_order(records_of(cluster), specs)
 
 
-def simulate_by_reference(deployment: Deployment, specs: RequestSpecs, *, keep_steps: bool = False) -> Simulation:
+def simulate_by_reference(
+    deployment: Deployment, specs: RequestSpecs, *, keep_steps: bool = False, own: OwnParts | None = None
+) -> Simulation:
     """Serve ``specs`` to the end by the reference, with all that a result is made of."""
     control = _control(deployment)
     setups, pools = _pools(deployment, control)
-    cluster = NotedCluster(pools, control, specs)
+    judge = None if own is None else Judge(own, specs, is_stale=control.routing.update_interval > 0)
+    cluster = NotedCluster(pools, control, specs, judge)
     cluster.run()
     records = records_of(cluster)
     last = np.fmax(records.admitted_time, records.finish_time)
     end_time = float(np.nanmax(last, initial=0.0))
     timeline = _timeline(cluster, setups, end_time)
-    recorders = _recorders(cluster, setups)
+    recorders = _recorders(cluster, setups, has_own_seconds=own is not None and own.step_seconds is not None)
     outcomes = outcomes_of(setups, recorders, records, end_time, timeline)
     is_plain = control.is_plain and not deployment.pools and not cluster.clients.num_resent
     totals: RunTotals = together(outcomes)
@@ -282,12 +288,12 @@ def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
     return ordered if specs.closes_at is None else ordered.sent()
 
 
-def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup]) -> list[Recorder]:
+def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup], *, has_own_seconds: bool) -> list[Recorder]:
     """Return the sums of each pool over its steps."""
     sums, recorders = series_sums(), []
     for number, setup in enumerate(setups):
         recorder = Recorder(setup.engine, setup.step_times.as_lists(), setup.priced, sums)
-        recorder.scales_parts = any(fault.kind == "slow" for fault in cluster.control.faults)
+        recorder.scales_parts = has_own_seconds or any(fault.kind == "slow" for fault in cluster.control.faults)
         own = sorted(key for key in cluster.rows if key[0] == number)
         gaps = [gap for one in cluster.requests if _pool_of(cluster, one) == number for gap in one.past_gaps + one.gaps]
         rows = [row for key in own for row in cluster.rows[key]]

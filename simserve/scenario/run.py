@@ -26,6 +26,7 @@ from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
 from simserve.scenario.objective import objective
+from simserve.scenario.own_parts import check_own_parts
 from simserve.scenario.pools import pool_setups
 from simserve.scenario.pricing import grid
 from simserve.scenario.replication import replicate
@@ -40,6 +41,7 @@ from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
+    from simserve.sim.own_parts import OwnParts
     from simserve.sim.records import RequestRecords
 
 LEAST_WAITING_SHARE = 0.1
@@ -59,6 +61,7 @@ def run(
     accelerate: Accelerate = "auto",
     finishable: Finishable | Literal["find"] | None = "find",
     by_reference: bool = False,
+    own: OwnParts | None = None,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -76,6 +79,8 @@ def run(
             None: the queue's trend alone says whether the run keeps up.
         by_reference: Whether the run is made by the reference in plain SimPy (`simserve.reference`), step by step. What
             is said of other limits and of the load ratio comes from further runs, which are the plane's.
+        own: A user's own parts. Nothing is then said of other limits, nor of the load ratio: that comes from runs of
+            what the scenario says alone.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -84,8 +89,11 @@ def run(
     resolved = resolve(asked)
     scenario = resolved.scenario
     # What another limit would bring is asked of one kind of replica.
-    explain = explain and not resolved.pools
+    explain = explain and not resolved.pools and own is None
     check_fit(resolved)
+    if own is not None:
+        check_own_parts(own, resolved)
+        finishable = None
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
     runs = _replicate(
@@ -97,6 +105,7 @@ def run(
         accelerate=accelerate,
         finishable=finishable,
         by_reference=by_reference,
+        own=own,
     )
     first = runs.first
     summary = pool(runs.summaries, runs.samples) if _plans_several(scenario) else runs.summaries[0]
@@ -197,6 +206,7 @@ def _replicate(
     accelerate: Accelerate = "auto",
     finishable: Finishable | Literal["find"] | None = "find",
     by_reference: bool = False,
+    own: OwnParts | None = None,
 ) -> _Runs:
     """Return every replication that is asked for; with a precision, of runs long enough to have settled.
 
@@ -211,9 +221,13 @@ def _replicate(
     if by_reference:
         further = {"serve": _referee(scenario, deployment)}
         options = {**further, "keep_steps": keep_steps}
+    if own is not None:
+        options["own"] = further["own"] = own
     shown = _part(progress, 0, count)
     specs, first = replicate(deployment, scenario, 0, progress=shown, **options)
     facts = _facts(resolved, priced, first, specs, explain=explain)
+    if own is not None:
+        facts = replace(facts, warnings=[*facts.warnings, own.note])
     runs = _Runs(scenario, first, specs, facts)
     try:
         if finishable == "find":
@@ -250,9 +264,14 @@ def _referee(scenario: Scenario, deployment: Deployment) -> Callable[..., Simula
     refuse(scenario, uncounted(deployment), "run the scenario without --reference")
 
     def serve(
-        own: Deployment, specs: RequestSpecs, *, progress: Progress | None = None, keep_steps: bool = False
+        served: Deployment,
+        specs: RequestSpecs,
+        *,
+        progress: Progress | None = None,
+        keep_steps: bool = False,
+        own: OwnParts | None = None,
     ) -> Simulation:
-        simulation = simulate_by_reference(own, specs, keep_steps=keep_steps)
+        simulation = simulate_by_reference(served, specs, keep_steps=keep_steps, own=own)
         if progress is not None:
             progress(len(specs), len(specs))
         return simulation

@@ -17,6 +17,7 @@ from simserve.sim.faults import Faults
 from simserve.sim.liveness import Liveness
 from simserve.sim.lives import Lives
 from simserve.sim.outages import Outages
+from simserve.sim.own_parts import Judge
 from simserve.sim.pools import PoolSetup
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.updates import Updates
@@ -46,6 +47,7 @@ class Decisions:
         self._arrival_time = arrival_time
         self._outages = Outages(fleet)
         self._updates: Updates | None = None
+        self.judge: Judge | None = None
 
     def run(self) -> bool:
         """Run to the end; return whether the user stopped it."""
@@ -53,7 +55,9 @@ class Decisions:
         for pool, setup in zip(fleet.pools, self._setups, strict=True):
             scaling = setup.autoscaling if pool.name else control.autoscaling
             if scaling is not None:
-                env.process(Autoscaler(scaling, env, fleet, pool, self._meets_slo).run())
+                autoscaler = Autoscaler(scaling, env, fleet, pool, self._meets_slo)
+                autoscaler.judge = self.judge
+                env.process(autoscaler.run())
         if control.faults:
             Faults(env, fleet, self._specs, self._outages).start(control.faults)
         if control.liveness is not None:
@@ -145,5 +149,5 @@ def _data_plane(env: simpy.Environment, fleet: Lives) -> Generator[simpy.Event, 
 def _renew(env: simpy.Environment, fleet: Lives, interval: float) -> Generator[simpy.Event, Any, None]:
     """Let the router look at the replicas every so often."""
     while True:
-        fleet.refresh()
+        fleet.refresh(env.now)
         yield env.timeout(interval)

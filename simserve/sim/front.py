@@ -216,7 +216,7 @@ class FrontedFleet(Fleet):
         while found and len(fair):
             found = False
             for index in fair.in_turn():
-                number = self.router.choose(index)
+                number = self.router.choose(index, now)
                 if number >= 0:
                     fair.take_turn(index, now)
                     self._place[index] = NOWHERE

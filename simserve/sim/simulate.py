@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from simserve.sim.attended import AttendedRun
     from simserve.sim.front import FrontTotals
     from simserve.sim.managed import ManagedRun
+    from simserve.sim.own_parts import OwnParts
     from simserve.sim.pools import PoolOutcome, PoolSetup
     from simserve.sim.step_log import KeptSteps, StepLog
     from simserve.sim.streaming import StreamTotals
@@ -133,6 +134,7 @@ def simulate(
     progress: Progress | None = None,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
+    own: OwnParts | None = None,
 ) -> Simulation:
     """Serve ``specs`` to the end.
 
@@ -142,6 +144,7 @@ def simulate(
         progress: Called now and then.
         keep_steps: Whether every step is kept, for a timeline.
         accelerate: Whether the kernel runs compiled: where it pays, always where it can, or never.
+        own: A user's own parts: the run is then interpreted, an event an arrival.
 
     Raises:
         UsageError: It must, and there is no numba that works.
@@ -153,8 +156,8 @@ def simulate(
         log = StepLog()
     engine, priced = deployment.engine, deployment.priced
     control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
-    if _has_decisions(deployment, control, specs):
-        return _decided(deployment, control, specs, progress, log, accelerate)
+    if own is not None or _has_decisions(deployment, control, specs):
+        return _decided(deployment, control, specs, progress, log, accelerate, is_managed=own is not None, own=own)
     records, totals, end_time, was_interrupted = _run(
         engine, priced.step_times, priced, deployment.num_replicas, control.routing, specs, progress, log, accelerate
     )
@@ -198,6 +201,7 @@ def _decided(
     accelerate: Accelerate,
     *,
     is_managed: bool = False,
+    own: OwnParts | None = None,
 ) -> Simulation:
     """Serve ``specs`` where something decides; with ``is_managed`` as a fleet that changes, whether or not it does."""
     from simserve.sim.attended import AttendedRun, why_managed
@@ -221,7 +225,7 @@ def _decided(
     if is_managed or obstacle is not None:
         from simserve.sim.managed import ManagedRun
 
-        run = ManagedRun(control, setups, specs, latency, on_progress, log, accelerate)
+        run = ManagedRun(control, setups, specs, latency, on_progress, log, accelerate, own)
     else:
         run = AttendedRun(control, setups, specs, latency, on_progress, log, accelerate)
     was_interrupted = run.run()
