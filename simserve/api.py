@@ -19,6 +19,8 @@ from simserve.sim.acceleration import Accelerate
 from simserve.sim.own_parts import OwnParts
 
 if TYPE_CHECKING:
+    import simpy
+
     from simserve.metrics.api_cost import ApiPrices
     from simserve.planner.capacity.answer import Progress as LoadProgress
     from simserve.planner.compare import Progress as RunsProgress
@@ -40,6 +42,7 @@ __all__ = [
     "Progress",
     "RunResult",
     "Scenario",
+    "Simulation",
     "capacity",
     "compare",
     "cost",
@@ -138,6 +141,90 @@ def run(
         result = _run(loaded, how, advised, with_page=True)
         write_folder(result, folder, timeline=timeline, prometheus=prometheus)
     return result
+
+
+class Simulation:
+    """A scenario's deployment on SimPy's clock, for clients of one's own: each is a SimPy process.
+
+        sim = ss.Simulation("chatbot")
+
+        def client(sim):
+            for _ in range(10):
+                answer = yield sim.submit(prompt_tokens=2000, output_tokens=100)
+                yield sim.env.timeout(1.0 if answer.status == "completed" else 5.0)
+
+        for _ in range(50):
+            sim.env.process(client(sim))
+        result = sim.run()
+
+    Attributes:
+        env: The SimPy environment (``timeout``, ``process``, ``event``, ``now``).
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name. Its arrivals are not looked at; what its workload draws
+            of each request (lengths, class, prefix) is that of the request submitted next.
+        by_reference: Whether the reference in plain SimPy serves, as for `run`.
+        steps: Whether every step is kept, as for `run`.
+        router: As for `run`, and so are the next three.
+        admission: Likewise.
+        autoscaler: Likewise.
+        step_seconds: Likewise.
+
+    Raises:
+        UsageError: The scenario has what such clients do not go with.
+        InfeasibleError: The model does not fit.
+        InputError: A scenario, profile or trace is missing or invalid.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario | str | Path,
+        *,
+        by_reference: bool = False,
+        steps: bool = False,
+        router: RouterFunction | None = None,
+        admission: AdmissionFunction | None = None,
+        autoscaler: AutoscalerFunction | None = None,
+        step_seconds: StepSecondsFunction | None = None,
+    ) -> None:
+        from simserve.scenario.own_clients import OwnClients  # SimPy and the reference
+
+        own = OwnParts(router=router, admission=admission, autoscaler=autoscaler, step_seconds=step_seconds)
+        self._scenario = scenario if isinstance(scenario, Scenario) else load(scenario)
+        parts = own if own.names else None
+        self._clients = OwnClients(self._scenario, by_reference=by_reference, steps=steps, own=parts)
+        self.env = self._clients.env
+
+    def submit(
+        self, *, prompt_tokens: int | None = None, output_tokens: int | None = None, max_tokens: int | None = None
+    ) -> simpy.Event:
+        """Send a request now; the event that is returned fires when the answer is there, with what became of it.
+
+        Args:
+            prompt_tokens: None: as the scenario's workload draws it.
+            output_tokens: Likewise. What the client asks for at most is then the same, unless it is given too.
+            max_tokens: Likewise.
+
+        Returns:
+            An event whose value is a `simserve.sim.own_clients.Answer`: ``number status ttft e2e output_tokens
+            replica_id``.
+
+        Raises:
+            UsageError: The workload has no request left, or a length is none.
+        """
+        return self._clients.submit(prompt_tokens=prompt_tokens, output_tokens=output_tokens, max_tokens=max_tokens)
+
+    def run(self, until: float | None = None) -> RunResult:
+        """Run until the processes begun so far are done and everything sent is answered, or for ``until`` seconds.
+
+        Raises:
+            UsageError: There is no process, or it has been run.
+        """
+        from simserve.report.background import background
+
+        result = self._clients.run(until)
+        shown = background(resolve(self._scenario), result, with_page=False)
+        return _dressed(replace(result, background=shown), RunResult)
 
 
 def _run(

@@ -102,13 +102,17 @@ class Cluster:
 
     def run(self) -> None:
         """Run until every request has come to its end, or nothing can happen any more."""
+        self.start()
+        done = self.clients.start()
+        while not done.processed and self.clock.peek() < math.inf:
+            self.clock.step()
+
+    def start(self) -> None:
+        """Launch the replicas, and let everybody begin who decides."""
         for pool in self.pools:
             for place in range(pool.num_replicas):
                 self.fleet.launch(pool, place).become_ready()
         self.start_deciding()
-        done = self.clients.start()
-        while not done.processed and self.clock.peek() < math.inf:
-            self.clock.step()
 
     def start_deciding(self) -> None:
         """Let everybody begin who decides."""

@@ -199,7 +199,7 @@ def _row(scheduler: Scheduler, step: Step, seconds: float) -> tuple[list[float],
     return [*row, *shared, 0.0, 0.0, held, used, used, 0.0, 0.0], advance
 
 
-def _pools(deployment: Deployment, control: Control) -> tuple[list[PoolSetup], list[Pool]]:
+def pools_of(deployment: Deployment, control: Control) -> tuple[list[PoolSetup], list[Pool]]:
     """Return the pools of a deployment as it has them, and as the reference does."""
     one = PoolSetup(
         name="",
@@ -240,7 +240,7 @@ def _control(deployment: Deployment) -> Control:
 def by_reference(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
     """Return what becomes of requests by the reference."""
     control = _control(deployment)
-    cluster = Cluster(_pools(deployment, control)[1], control, specs)
+    cluster = Cluster(pools_of(deployment, control)[1], control, specs)
     cluster.run()
     return _in_order(records_of(cluster), specs)
 
@@ -250,10 +250,18 @@ def simulate_by_reference(
 ) -> Simulation:
     """Serve ``specs`` to the end by the reference, with all that a result is made of."""
     control = _control(deployment)
-    setups, pools = _pools(deployment, control)
+    setups, pools = pools_of(deployment, control)
     judge = None if own is None else Judge(own, specs, is_stale=control.routing.update_interval > 0)
     cluster = NotedCluster(pools, control, specs, judge)
     cluster.run()
+    return simulation_of(cluster, deployment, setups, keep_steps=keep_steps)
+
+
+def simulation_of(
+    cluster: NotedCluster, deployment: Deployment, setups: Sequence[PoolSetup], *, keep_steps: bool
+) -> Simulation:
+    """Return what a cluster's run produced, once it is over."""
+    control, specs, own = cluster.control, cluster.specs, None if cluster.judge is None else cluster.judge.parts
     records = records_of(cluster)
     last = np.fmax(records.admitted_time, records.finish_time)
     end_time = float(np.nanmax(last, initial=0.0))

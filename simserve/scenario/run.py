@@ -62,6 +62,7 @@ def run(
     finishable: Finishable | Literal["find"] | None = "find",
     by_reference: bool = False,
     own: OwnParts | None = None,
+    served: tuple[RequestSpecs, Simulation] | None = None,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -81,6 +82,7 @@ def run(
             is said of other limits and of the load ratio comes from further runs, which are the plane's.
         own: A user's own parts. Nothing is then said of other limits, nor of the load ratio: that comes from runs of
             what the scenario says alone.
+        served: A run that clients of a user's own have made, whose result it is then; None: it is made here.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -89,10 +91,12 @@ def run(
     resolved = resolve(asked)
     scenario = resolved.scenario
     # What another limit would bring is asked of one kind of replica.
-    explain = explain and not resolved.pools and own is None
+    explain = explain and not resolved.pools and own is None and served is None
     check_fit(resolved)
     if own is not None:
         check_own_parts(own, resolved)
+        finishable = None
+    if served is not None:
         finishable = None
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
@@ -106,6 +110,7 @@ def run(
         finishable=finishable,
         by_reference=by_reference,
         own=own,
+        served=served,
     )
     first = runs.first
     summary = pool(runs.summaries, runs.samples) if _plans_several(scenario) else runs.summaries[0]
@@ -207,6 +212,7 @@ def _replicate(
     finishable: Finishable | Literal["find"] | None = "find",
     by_reference: bool = False,
     own: OwnParts | None = None,
+    served: tuple[RequestSpecs, Simulation] | None = None,
 ) -> _Runs:
     """Return every replication that is asked for; with a precision, of runs long enough to have settled.
 
@@ -224,7 +230,7 @@ def _replicate(
     if own is not None:
         options["own"] = further["own"] = own
     shown = _part(progress, 0, count)
-    specs, first = replicate(deployment, scenario, 0, progress=shown, **options)
+    specs, first = served or replicate(deployment, scenario, 0, progress=shown, **options)
     facts = _facts(resolved, priced, first, specs, explain=explain)
     if own is not None:
         facts = replace(facts, warnings=[*facts.warnings, own.note])

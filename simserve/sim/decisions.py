@@ -49,9 +49,9 @@ class Decisions:
         self._updates: Updates | None = None
         self.judge: Judge | None = None
 
-    def run(self) -> bool:
-        """Run to the end; return whether the user stopped it."""
-        env, control, fleet = simpy.Environment(), self._control, self._fleet
+    def start(self, env: simpy.Environment) -> None:
+        """Let everybody begin who decides."""
+        control, fleet = self._control, self._fleet
         for pool, setup in zip(fleet.pools, self._setups, strict=True):
             scaling = setup.autoscaling if pool.name else control.autoscaling
             if scaling is not None:
@@ -68,6 +68,11 @@ class Decisions:
         interval = control.routing.update_interval
         if interval:
             env.process(_renew(env, fleet, interval))
+
+    def run(self) -> bool:
+        """Run to the end; return whether the user stopped it."""
+        env, fleet = simpy.Environment(), self._fleet
+        self.start(env)
         done = env.process(_data_plane(env, fleet))
         try:
             env.run(until=done)

@@ -47,6 +47,7 @@ class Fleet(Lives):
     Attributes:
         refusals: How often each of `REASONS` was the answer at the door, tries that were repeated included.
         parked: Requests that wait for a replica to be ready.
+        time: The last instant that was looked at, seconds.
         judge: Asks a user's own parts; None: there are none.
         way_back: With regions and streaming: seconds of each answer's way to its client, in no row then; else None.
     """
@@ -70,6 +71,7 @@ class Fleet(Lives):
         self.refusals = [0] * len(REASONS)
         self.parked: deque[int] = deque()
         self.num_lost_tokens = 0
+        self.time = 0.0
         self._ends: list[float] = []
         self._events = events
         self._place = [NOWHERE] * len(requests.ready_time)
@@ -146,6 +148,7 @@ class Fleet(Lives):
             while moment < end:
                 if moment >= until:
                     return
+                self.time = moment
                 self._happen(moment)
                 if self.news:
                     return
@@ -153,6 +156,7 @@ class Fleet(Lives):
                 moment = next_moment()
             if end >= until or end == INFINITY:
                 return
+            self.time = end
             due = (ends.index(end),) if ends.count(end) == 1 else [n for n, time in enumerate(ends) if time == end]
             for number in due:
                 self.complete(units[number], end)

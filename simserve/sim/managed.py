@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import simpy
 from numpy.typing import NDArray
 
 from simserve.engine.callers import Event
@@ -96,6 +97,8 @@ class ManagedRun(PoolRun):
         self._decisions = Decisions(control, self._setups, self.fleet, specs, self.arrival_time)
         self._decisions.judge = judge
         self._sessions: Sessions | None = None
+        if self.has_own_clients:
+            return
         conversations = conversations_of(specs, latency, self.arrival_time)
         if conversations is not None:
             send = self.fleet.callers.send
@@ -108,6 +111,10 @@ class ManagedRun(PoolRun):
             # One tokeniser, in order: nobody overtakes a long prompt.
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
             self.fleet.schedule_all()
+
+    def start(self, env: simpy.Environment) -> None:
+        """Let everybody begin who decides, on a clock of somebody else's."""
+        self._decisions.start(env)
 
     def run(self) -> bool:
         """Run to the end; return whether the user stopped it."""

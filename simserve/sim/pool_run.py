@@ -34,6 +34,7 @@ class PoolRun(ABC):
         log: Keeps every step; None: nobody asks.
         accelerate: Whether it runs compiled, where it can.
         own: A user's own parts; None: there are none.
+        has_own_clients: Whether clients of a user's own send the requests, at times of their own.
 
     Attributes:
         requests: The table of all requests.
@@ -52,8 +53,9 @@ class PoolRun(ABC):
         log: StepLog | None = None,
         accelerate: Accelerate = "off",
         own: OwnParts | None = None,
+        has_own_clients: bool = False,
     ) -> None:
-        self.own = own
+        self.own, self.has_own_clients = own, has_own_clients
         self._control, self._setups, self._specs = control, tuple(setups), specs
         self._pools: list[Pool] = []
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)

@@ -7,7 +7,7 @@ so a run costs SimPy events per decision, not per request or token. It knows no 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -205,20 +205,9 @@ def _decided(
 ) -> Simulation:
     """Serve ``specs`` where something decides; with ``is_managed`` as a fleet that changes, whether or not it does."""
     from simserve.sim.attended import AttendedRun, why_managed
-    from simserve.sim.pools import PoolSetup, together
 
-    engine, priced, streaming = deployment.engine, deployment.priced, control.streaming
-    setups = deployment.pools or (
-        PoolSetup(
-            name="",
-            engine=engine,
-            step_times=priced.step_times,
-            priced=priced,
-            num_replicas=deployment.num_replicas,
-            gpus_per_replica=deployment.gpus_per_replica,
-        ),
-    )
-    latency = _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency)
+    streaming, setups = control.streaming, setups_of(deployment)
+    latency = frontend_latency(deployment.engine, specs) + (0.0 if streaming is None else streaming.network_latency)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     run: ManagedRun | AttendedRun
     obstacle = why_managed(setups, control)
@@ -228,7 +217,22 @@ def _decided(
         run = ManagedRun(control, setups, specs, latency, on_progress, log, accelerate, own)
     else:
         run = AttendedRun(control, setups, specs, latency, on_progress, log, accelerate)
-    was_interrupted = run.run()
+    return simulation_of(run, specs, control, setups, log, was_interrupted=run.run())
+
+
+def simulation_of(
+    run: ManagedRun | AttendedRun,
+    specs: RequestSpecs,
+    control: Control,
+    setups: Sequence[PoolSetup],
+    log: StepLog | None,
+    *,
+    was_interrupted: bool,
+) -> Simulation:
+    """Return what a run of pools produced, once it is over."""
+    from simserve.sim.pools import together
+
+    streaming = control.streaming
     records = run.dressed(_records(run.requests, run.arrival_time, specs, run.cached_tokens))
     end_time = end_of(run.requests)
     outcomes = run.outcomes(records, end_time)
@@ -255,13 +259,28 @@ def _decided(
     return replace(simulation, records=_in_order(simulation.records, specs))
 
 
+def setups_of(deployment: Deployment) -> tuple[PoolSetup, ...]:
+    """Return the pools of a deployment; its equal replicas are one."""
+    from simserve.sim.pools import PoolSetup
+
+    one = PoolSetup(
+        name="",
+        engine=deployment.engine,
+        step_times=deployment.priced.step_times,
+        priced=deployment.priced,
+        num_replicas=deployment.num_replicas,
+        gpus_per_replica=deployment.gpus_per_replica,
+    )
+    return deployment.pools or (one,)
+
+
 def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
     """Return the records in order of arrival; of clients that stop, without what they never sent."""
     ordered = records.by_arrival() if specs.sends_out_of_order else records
     return ordered if specs.closes_at is None else ordered.sent()
 
 
-def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
+def frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
     """Return the seconds from sending each request to the router."""
     tokens = specs.prompt_tokens.astype(np.float64)
     return config.frontend_latency + config.tokenization_per_token * tokens
@@ -314,7 +333,7 @@ def _run(
     everybody = [(recorder, range(len(replicas)))]
     cluster = Cluster(replicas, requests, everybody, routing, router, on_progress, num_ranks)
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
-    latency = _frontend_latency(config, specs)
+    latency = frontend_latency(config, specs)
     conversations = conversations_of(specs, latency, arrival_time)
     if conversations is not None:
         cluster.converse(conversations, first_sent(conversations, specs))
