@@ -19,8 +19,6 @@ from simserve.sim.acceleration import Accelerate
 from simserve.sim.own_parts import OwnParts
 
 if TYPE_CHECKING:
-    import simpy
-
     from simserve.metrics.api_cost import ApiPrices
     from simserve.planner.capacity.answer import Progress as LoadProgress
     from simserve.planner.compare import Progress as RunsProgress
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from simserve.report.validation_page import Validation
     from simserve.scenario.load import Overrides
     from simserve.scenario.verify import Verification
+    from simserve.sim.own_clients import Event
     from simserve.sim.own_parts import AdmissionFunction, AutoscalerFunction, RouterFunction, StepSecondsFunction
 
 PageT = TypeVar("PageT")
@@ -197,7 +196,7 @@ class Simulation:
 
     def submit(
         self, *, prompt_tokens: int | None = None, output_tokens: int | None = None, max_tokens: int | None = None
-    ) -> simpy.Event:
+    ) -> Event:
         """Send a request now; the event that is returned fires when the answer is there, with what became of it.
 
         Args:

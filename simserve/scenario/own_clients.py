@@ -6,15 +6,13 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import simpy
-
 from simserve.errors import UsageError
 from simserve.scenario.reference_run import NotedCluster, pools_of, refuse, simulation_of, uncounted
 from simserve.scenario.replication import traffic
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
 from simserve.sim.control import Control
-from simserve.sim.own_clients import Answer, PlaneClients, answer_later, unsent
+from simserve.sim.own_clients import Answer, Environment, Event, PlaneClients, Process, answer_later, unsent
 from simserve.sim.own_parts import Judge
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.step_log import StepLog
@@ -32,10 +30,10 @@ class _Served(Protocol):
     """Whatever serves requests that are submitted one by one."""
 
     @property
-    def env(self) -> simpy.Environment:
+    def env(self) -> Environment:
         """The clock."""
 
-    def submit(self, index: int) -> simpy.Event:
+    def submit(self, index: int) -> Event:
         """Send a request now."""
 
     def simulation(self, *, was_interrupted: bool) -> Simulation:
@@ -54,9 +52,9 @@ class ReferenceClients:
         judge = None if own is None else Judge(own, specs, is_stale=control.routing.update_interval > 0)
         self._cluster = NotedCluster(pools, control, specs, judge)
         self._cluster.start()
-        self.env: simpy.Environment = self._cluster.clock
+        self.env: Environment = self._cluster.clock
 
-    def submit(self, index: int) -> simpy.Event:
+    def submit(self, index: int) -> Event:
         """Send a request now; the event that is returned fires with its `Answer`."""
         cluster = self._cluster
         request = cluster.requests[index] = cluster.request_of(index)
@@ -69,7 +67,7 @@ class ReferenceClients:
         life.callbacks.append(lambda ended: self._answer(request, answer, ended.value.heard_at))
         return answer
 
-    def _answer(self, request: Request, event: simpy.Event, heard_at: float) -> None:
+    def _answer(self, request: Request, event: Event, heard_at: float) -> None:
         sent = request.arrival
         status = request.status.replace(" ", "_")
         first, tokens = request.first_token - sent, request.generated
@@ -123,21 +121,21 @@ class OwnClients:
             self._served = PlaneClients(deployment, self._specs, own, StepLog() if steps else None)
         self.env = self._served.env
         self._num_sent = 0
-        self._answers: list[simpy.Event] = []
-        self._processes: list[simpy.Event] = []
+        self._answers: list[Event] = []
+        self._processes: list[Event] = []
         self._begin = self.env.process
         # Those that are begun before the run are the clients that it waits for.
         setattr(self.env, "process", self._note_process)  # noqa: B010
         self._has_run = False
 
-    def _note_process(self, generator: Any) -> simpy.Process:
+    def _note_process(self, generator: Any) -> Process:
         process = self._begin(generator)
         self._processes.append(process)
         return process
 
     def submit(
         self, *, prompt_tokens: int | None = None, output_tokens: int | None = None, max_tokens: int | None = None
-    ) -> simpy.Event:
+    ) -> Event:
         """Send the next request that the scenario draws; the event that is returned fires with its `Answer`.
 
         Args:

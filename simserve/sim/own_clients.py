@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import simpy
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from simserve.sim.own_parts import OwnParts
     from simserve.sim.simulate import Deployment, Simulation
     from simserve.sim.step_log import StepLog
+
+Environment: TypeAlias = simpy.Environment
+Event: TypeAlias = simpy.Event
+Process: TypeAlias = simpy.Process
 
 _PER_REQUEST = ("arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "pace", "priority", "request_class")
 _LIMITED = ("prompt_tokens", "output_tokens", "max_tokens", "is_truncated", "status", "reason")
@@ -168,8 +172,6 @@ def answer_later(env: simpy.Environment, event: simpy.Event, answer: Answer, hea
 
 def _row(specs: RequestSpecs, index: int) -> RequestSpecs:
     """Return one of several requests."""
-    columns = {name: getattr(specs, name) for name in _PER_REQUEST}
-    own: dict[str, Any] = {
-        name: None if values is None else values[index : index + 1] for name, values in columns.items()
-    }
+    row, columns = slice(index, index + 1), {name: getattr(specs, name) for name in _PER_REQUEST}
+    own: dict[str, Any] = {name: None if values is None else values[row] for name, values in columns.items()}
     return replace(specs, **own, prefixes=None, session=None)
