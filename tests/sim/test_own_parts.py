@@ -85,8 +85,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Callable[..., Any]]]] = {
 def test_the_reference_asks_the_same(case: str) -> None:
     """Every request fares the same on the plane and on the reference, and so does every step."""
     changes, parts = CASES[case]
-    plane = run(changes, 60, steps=True, **parts)
-    reference = run(changes, 60, steps=True, by_reference=True, **parts)
+    plane = run(changes, 30, steps=True, **parts)
+    reference = run(changes, 30, steps=True, by_reference=True, **parts)
 
     assert compared(reference.simulation.records, plane.simulation.records).is_equal
     for name in ("replica_id", "num_sequences", "prompt_tokens", "num_admitted", "num_finished"):
