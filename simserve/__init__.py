@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simserve.api import (
         RunResult,
         Scenario,
+        Simulation,
         capacity,
         compare,
         cost,
@@ -36,6 +37,7 @@ __all__ = [
     "RunResult",
     "Scenario",
     "SimserveError",
+    "Simulation",
     "__version__",
     "capacity",
     "compare",

@@ -16,6 +16,7 @@ from simserve.scenario.run import Progress
 from simserve.scenario.run import run as run_scenario
 from simserve.scenario.schema import Scenario
 from simserve.sim.acceleration import Accelerate
+from simserve.sim.own_parts import OwnParts
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from simserve.report.validation_page import Validation
     from simserve.scenario.load import Overrides
     from simserve.scenario.verify import Verification
+    from simserve.sim.own_clients import Event
+    from simserve.sim.own_parts import AdmissionFunction, AutoscalerFunction, RouterFunction, StepSecondsFunction
 
 PageT = TypeVar("PageT")
 
@@ -38,6 +41,7 @@ __all__ = [
     "Progress",
     "RunResult",
     "Scenario",
+    "Simulation",
     "capacity",
     "compare",
     "cost",
@@ -59,12 +63,17 @@ def run(
     out: str | Path | None = None,
     force: bool = False,
     timeline: bool = False,
+    steps: bool = False,
     prometheus: bool = False,
     advise: bool | None = None,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
     accelerate: Accelerate = "auto",
     by_reference: bool = False,
+    router: RouterFunction | None = None,
+    admission: AdmissionFunction | None = None,
+    autoscaler: AutoscalerFunction | None = None,
+    step_seconds: StepSecondsFunction | None = None,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -74,6 +83,7 @@ def run(
             `report.html`, written all together or not at all; None: no file is written.
         force: Whether ``out`` may hold the result of another scenario or seed, which is then replaced.
         timeline: Whether every step is kept, and written to ``out`` as `timeline.json`, which Perfetto opens.
+        steps: Whether every step is kept, for ``.steps`` of the result: the first 2,000,000 of the run.
         prometheus: Whether ``out`` also gets `metrics.prom`: what vLLM's /metrics would say at the end of the run.
         advise: Whether a run that misses what is asked is followed by runs of what would hold
             (`simserve.planner.advice`: some 60,000 requests more), for ``advice`` of the summary, which is else None.
@@ -85,21 +95,40 @@ def run(
             ``on``: wherever it covers the run; ``off``: never. The results are the same.
         by_reference: Whether the run is made by the reference in plain SimPy instead, step by step: the same result,
             some hundreds of requests a second. What it does not cover is refused.
+        router: A policy of one's own, ``router(request, replicas)``: it returns one of the replicas, or its number.
+            What it sees is `simserve.sim.own_parts.RequestView` and `ReplicaView`.
+        admission: Admission control of one's own, ``admission(request, replicas)``: True, False, or why not; it is
+            asked before that of the scenario.
+        autoscaler: ``autoscaler(pool)``, a `simserve.sim.own_parts.PoolView`: how many replicas the pool should have,
+            instead of the metric of ``deployment.autoscaling``.
+        step_seconds: ``step_seconds(prompt_tokens, decode_tokens, context_tokens)``: the seconds of a step, instead of
+            those that the hardware's profile gives.
+
+    With a part of one's own the run is interpreted, with an event an arrival; an exception of the function is raised as
+    it is, behind one line on stderr that says when.
 
     Raises:
-        UsageError: ``out`` cannot be used, known before anything is simulated; ``on``, and numba does not work.
+        UsageError: ``out`` cannot be used, known before anything is simulated; ``on``, and numba does not work; a part
+            of one's own returns what it may not, or goes with nothing in the scenario.
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
         InputError: A scenario, profile or trace is missing or invalid.
     """
     if not isinstance(scenario, Scenario):
         reference = reference or (str(scenario),)
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
-    how: dict[str, Any] = {"progress": progress, "keep_steps": timeline, "accelerate": accelerate}
+    how: dict[str, Any] = {"progress": progress, "keep_steps": timeline or steps, "accelerate": accelerate}
     if by_reference:
         for name, is_asked in {"timeline": timeline, "accelerate": accelerate != "auto"}.items():
             if is_asked:
                 raise UsageError("is not for a run by the reference", key=name, remedy="leave one of the two out")
         how["by_reference"] = True
+    own = OwnParts(router=router, admission=admission, autoscaler=autoscaler, step_seconds=step_seconds)
+    if own.names:
+        if advise:
+            raise UsageError(
+                "looks for other deployments, which parts of one's own may not fit", key="advise", remedy="leave it out"
+            )
+        how["own"], advise = own, False
     advised = reference if advise or (advise is None and out is not None) else None
     if out is None:
         if prometheus:
@@ -111,6 +140,90 @@ def run(
         result = _run(loaded, how, advised, with_page=True)
         write_folder(result, folder, timeline=timeline, prometheus=prometheus)
     return result
+
+
+class Simulation:
+    """A scenario's deployment on SimPy's clock, for clients of one's own: each is a SimPy process.
+
+        sim = ss.Simulation("chatbot")
+
+        def client(sim):
+            for _ in range(10):
+                answer = yield sim.submit(prompt_tokens=2000, output_tokens=100)
+                yield sim.env.timeout(1.0 if answer.status == "completed" else 5.0)
+
+        for _ in range(50):
+            sim.env.process(client(sim))
+        result = sim.run()
+
+    Attributes:
+        env: The SimPy environment (``timeout``, ``process``, ``event``, ``now``).
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name. Its arrivals are not looked at; what its workload draws
+            of each request (lengths, class, prefix) is that of the request submitted next.
+        by_reference: Whether the reference in plain SimPy serves, as for `run`.
+        steps: Whether every step is kept, as for `run`.
+        router: As for `run`, and so are the next three.
+        admission: Likewise.
+        autoscaler: Likewise.
+        step_seconds: Likewise.
+
+    Raises:
+        UsageError: The scenario has what such clients do not go with.
+        InfeasibleError: The model does not fit.
+        InputError: A scenario, profile or trace is missing or invalid.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario | str | Path,
+        *,
+        by_reference: bool = False,
+        steps: bool = False,
+        router: RouterFunction | None = None,
+        admission: AdmissionFunction | None = None,
+        autoscaler: AutoscalerFunction | None = None,
+        step_seconds: StepSecondsFunction | None = None,
+    ) -> None:
+        from simserve.scenario.own_clients import OwnClients  # SimPy and the reference
+
+        own = OwnParts(router=router, admission=admission, autoscaler=autoscaler, step_seconds=step_seconds)
+        self._scenario = scenario if isinstance(scenario, Scenario) else load(scenario)
+        parts = own if own.names else None
+        self._clients = OwnClients(self._scenario, by_reference=by_reference, steps=steps, own=parts)
+        self.env = self._clients.env
+
+    def submit(
+        self, *, prompt_tokens: int | None = None, output_tokens: int | None = None, max_tokens: int | None = None
+    ) -> Event:
+        """Send a request now; the event that is returned fires when the answer is there, with what became of it.
+
+        Args:
+            prompt_tokens: None: as the scenario's workload draws it.
+            output_tokens: Likewise. What the client asks for at most is then the same, unless it is given too.
+            max_tokens: Likewise.
+
+        Returns:
+            An event whose value is a `simserve.sim.own_clients.Answer`: ``number status ttft e2e output_tokens
+            replica_id``.
+
+        Raises:
+            UsageError: The workload has no request left, or a length is none.
+        """
+        return self._clients.submit(prompt_tokens=prompt_tokens, output_tokens=output_tokens, max_tokens=max_tokens)
+
+    def run(self, until: float | None = None) -> RunResult:
+        """Run until the processes begun so far are done and everything sent is answered, or for ``until`` seconds.
+
+        Raises:
+            UsageError: There is no process, or it has been run.
+        """
+        from simserve.report.background import background
+
+        result = self._clients.run(until)
+        shown = background(resolve(self._scenario), result, with_page=False)
+        return _dressed(replace(result, background=shown), RunResult)
 
 
 def _run(

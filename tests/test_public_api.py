@@ -17,6 +17,7 @@ _PUBLIC = [
     "RunResult",
     "Scenario",
     "SimserveError",
+    "Simulation",
     "__version__",
     "capacity",
     "compare",

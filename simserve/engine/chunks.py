@@ -11,6 +11,7 @@ from simserve.engine.preemption import preempt
 from simserve.engine.prefix_cache import cache_blocks, evict, find_prefix, use_prefix
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
+    ADMITTED,
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_SCATTER,
@@ -175,8 +176,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 requests.replica_id[index] = replica.identity
                 if cache is not None:
                     cache.paths.cached_tokens[index] = cached
-            elif replica.evictions is not None:
-                replica.evictions.extend((index, replica.start_time, READMITTED))
+                if replica.batch_log is not None:
+                    replica.batch_log.extend((index, replica.start_time, ADMITTED))
+            elif replica.batch_log is not None:
+                replica.batch_log.extend((index, replica.start_time, READMITTED))
             if cache is not None:
                 replica.prefilling.append(index)
                 if cached:
@@ -381,8 +384,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             replica.irregular_gaps.extend((gap, 1.0))
             if gap > requests.itl_max[index]:
                 requests.itl_max[index] = gap
-            if replica.evictions is not None:
-                replica.evictions.extend((index, now, RECOMPUTED))
+            if replica.batch_log is not None:
+                replica.batch_log.extend((index, now, RECOMPUTED))
         else:
             replica.api_free_at = max(replica.api_free_at, now) + replica.api_token_seconds
             requests.first_token_time[index] = replica.api_free_at

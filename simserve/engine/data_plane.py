@@ -6,7 +6,7 @@ It knows arrivals, conversations and schedulers, and no loop over events: that i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ class DataPlane:
         renew_interval: Seconds between two looks of the router at the replicas; 0: what it knows is never stale.
         schedules_ahead: Whether the schedulers work a step ahead.
         parts: Where units are not all alike, those that each kind of request may go to; empty: any may go to all.
-        kinds: Of each request an index into ``parts``.
+        kinds: Of each request an index into ``parts``; None: there are none.
         shares: How pools share the requests of a part by weight; None: they do not, its units are all alike.
         pools: The units of each pool, where they do.
         comes_and_goes: Whether units do, so that ``parts`` say which are there.
@@ -124,7 +124,7 @@ class DataPlane:
         renew_interval: float = 0.0,
         schedules_ahead: bool = False,
         parts: Sequence[Part] = (),
-        kinds: Sequence[int] = (),
+        kinds: MutableSequence[int] | None = None,
         shares: Shares | None = None,
         pools: Sequence[Part] = (),
         comes_and_goes: bool = False,
@@ -148,7 +148,8 @@ class DataPlane:
         self.tokens = [0] * len(units)
         self.seen = [0] * len(units)
         self.ready = list(range(len(units)))
-        self.parts, self.kinds, self.is_divided = parts, kinds, len(parts) > 0
+        self.parts, self.is_divided = parts, len(parts) > 0
+        self.kinds: MutableSequence[int] = [] if kinds is None else kinds
         self.shares, self.pools = shares, pools
         self.due: list[int] = []
         self.cursor = 0

@@ -9,7 +9,7 @@ from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kv import release_fixed
 from simserve.engine.paces import generated_at_pace, join_at_pace, leave_at_pace
 from simserve.engine.prefix_cache import leave_prefix
-from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, SHIFT, Replica, RequestTable
+from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, FINISHED, SHIFT, Replica, RequestTable
 from simserve.engine.windows import join_window, leave_window, window_growth_of_step
 
 
@@ -92,6 +92,8 @@ def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: in
     requests.finish_time[index] = max(replica.end_time, replica.api_free_at)
     requests.generated_tokens[index] = output
     requests.status[index] = COMPLETED
+    if replica.batch_log is not None:
+        replica.batch_log.extend((index, replica.end_time, FINISHED))
     replica.num_running -= 1
     replica.num_outstanding -= 1
     tokens = requests.prompt_tokens[index] + output - 1

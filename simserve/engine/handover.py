@@ -6,7 +6,7 @@ from simserve.engine.decoding import growth_of_step, join_decoding
 from simserve.engine.departing import release_departing
 from simserve.engine.kv import take_fixed
 from simserve.engine.numbers import remove_all
-from simserve.engine.state import Replica, RequestTable
+from simserve.engine.state import ADMITTED, Replica, RequestTable
 from simserve.engine.windows import pool_blocks, take_blocks, window_growth_of_step
 
 
@@ -50,5 +50,7 @@ def take_in(replica: Replica, requests: RequestTable, index: int, now: float) ->
     requests.first_token_time[index] = now
     requests.replica_id[index] = replica.identity
     replica.end_time = now
+    if replica.batch_log is not None:
+        replica.batch_log.extend((index, now, ADMITTED))
     join_decoding(replica, requests, index, prompt, 1)
     return True

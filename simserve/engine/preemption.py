@@ -131,8 +131,8 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     if replica.cache is not None:
         leave_prefix(replica, index, computed)
     requests.num_preemptions[index] += 1
-    if replica.evictions is not None:
-        replica.evictions.extend((index, replica.start_time, EVICTED))
+    if replica.batch_log is not None:
+        replica.batch_log.extend((index, replica.start_time, EVICTED))
     replica.num_running -= 1
     if replica.uses_estimate:
         replica.waiting.append(index)

@@ -43,8 +43,9 @@ CONTINUOUS, STATIC, UNCACHED = range(3)
 BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER = range(5)
 """What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough."""
 
-EVICTED, READMITTED, RECOMPUTED = range(3)
-"""What happens to a preempted request: it loses its KV cache, has a seat again, has its KV cache again."""
+EVICTED, READMITTED, RECOMPUTED, RETURNED, ADMITTED, FINISHED = range(6)
+"""What happens to a request in a batch: it loses its KV cache, has a seat again, has its KV cache again; comes back
+with it from host memory; has a seat for the first time; has all its tokens."""
 
 SHIFT = 32
 """An entry of the finish heap is ``finish_step << SHIFT | index``: one integer orders by step, then by request."""
@@ -180,6 +181,7 @@ class Replica:
         "api_token_seconds",
         "attended_keys",
         "attended_pairs",
+        "batch_log",
         "batch_rows",
         "block_size",
         "block_weight",
@@ -201,7 +203,6 @@ class Replica:
         "end_time",
         "estimate_shrinking",
         "estimate_sum",
-        "evictions",
         "finish_heap",
         "finished",
         "first_seconds",
@@ -410,8 +411,8 @@ class Replica:
         self.batch_rows: list[tuple[float, ...]] = []
         self.irregular_gaps: list[float] = []
         self.finished: list[int] | None = None
-        # For a timeline: (request, seconds, what) of preemptions; None: nobody asks.
-        self.evictions: list[float] | None = None
+        # For the step log: (request, seconds, what) of whoever enters and leaves the batch; None: nobody asks.
+        self.batch_log: list[float] | None = None
 
 
 _Code = Literal["b", "i", "q"]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from simserve.engine.leaps import end_row, leap_row
 from simserve.engine.state import (
+    ADMITTED,
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SEATS,
     COMPLETED,
+    FINISHED,
     INFINITY,
     Replica,
     RequestTable,
@@ -48,6 +50,8 @@ def plan_static(replica: Replica, requests: RequestTable) -> None:
         index = waiting.popleft()
         batch.append(index)
         requests.scheduled_time[index] = now
+        if replica.batch_log is not None:
+            replica.batch_log.extend((index, now, ADMITTED))
         requests.replica_id[index] = replica.identity
     replica.num_running = size
     replica.num_queued = len(waiting)
@@ -77,6 +81,8 @@ def complete_static(replica: Replica, requests: RequestTable) -> int:
         requests.first_token_time[index] = requests.finish_time[index] = replica.end_time
         requests.generated_tokens[index] = requests.output_tokens[index]
         requests.status[index] = COMPLETED
+        if replica.batch_log is not None:
+            replica.batch_log.extend((index, replica.end_time, FINISHED))
         if replica.finished is not None:
             replica.finished.append(index)
     size = len(replica.chunk_requests)

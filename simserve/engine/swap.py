@@ -9,7 +9,7 @@ victim is computed again.
 from __future__ import annotations
 
 from simserve.engine.decoding import growth_of_step, join_decoding
-from simserve.engine.state import Replica, RequestTable
+from simserve.engine.state import RETURNED, Replica, RequestTable
 
 
 def swap_out(replica: Replica, requests: RequestTable, index: int, context: int) -> None:
@@ -44,6 +44,8 @@ def swap_in(replica: Replica, requests: RequestTable) -> bool:
         replica.moved_blocks += blocks
         replica.running.append(index)
         replica.num_running += 1
+        if replica.batch_log is not None:
+            replica.batch_log.extend((index, replica.start_time, RETURNED))
         has_come = True
     return has_come
 

@@ -10,9 +10,11 @@ from heapq import heapify, heappop, heappush
 from simserve.engine.gaps import keep_largest_gap, push_gap
 from simserve.engine.leaps import leap_row
 from simserve.engine.state import (
+    ADMITTED,
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SEATS,
     COMPLETED,
+    FINISHED,
     INFINITY,
     MASK,
     SHIFT,
@@ -36,6 +38,8 @@ def plan_uncached(replica: Replica, requests: RequestTable) -> None:
         tokens += length
         pairs += length * (length + 1) * 0.5
         requests.scheduled_time[index] = now
+        if replica.batch_log is not None:
+            replica.batch_log.extend((index, now, ADMITTED))
         requests.replica_id[index] = replica.identity
     replica.num_queued = len(waiting)
     replica.late_arrivals_sum = 0.0
@@ -153,6 +157,8 @@ def _finish(replica: Replica, requests: RequestTable, index: int, context: int) 
     requests.finish_time[index] = replica.end_time
     requests.generated_tokens[index] = requests.output_tokens[index]
     requests.status[index] = COMPLETED
+    if replica.batch_log is not None:
+        replica.batch_log.extend((index, replica.end_time, FINISHED))
     replica.num_running -= 1
     replica.num_outstanding -= 1
     if replica.finished is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.errors import UsageError
 from simserve.metrics.latency import RequestLatencies, request_latencies
 from simserve.metrics.slo import SLO
 from simserve.metrics.tables import Column, request_columns, series_columns
@@ -75,6 +76,28 @@ class RunResult:
     def timeseries(self) -> pd.DataFrame:
         """One row a time bin, the columns of `timeseries.parquet`."""
         return _frame(series_columns(self.simulation.totals.series))
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row an engine step of the first replication, in the order in which they begin.
+
+        Columns as of `simserve.sim.step_log.StepTable`: ``replica_id start_s seconds prompt_tokens decode_tokens
+        context_tokens num_sequences num_admitted num_preempted num_finished``.
+
+        ``attrs["num_steps_of_run"]`` is how many steps there were; the table holds the first 2,000,000 of them.
+
+        Raises:
+            UsageError: The run did not keep its steps.
+        """
+        import pandas as pd  # a fifth of a second, needed by notebooks only
+
+        log = self.simulation.steps
+        if log is None:
+            raise UsageError("were not kept by this run", key="steps", remedy="run it with steps=True")
+        table = log.table()
+        frame = pd.DataFrame(table.columns)
+        frame.attrs["num_steps_of_run"] = table.num_steps_of_run
+        return frame
 
     @property
     def threshold_failures(self) -> list[str]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from simserve.reference.steps import Step
     from simserve.sim.control import Control
+    from simserve.sim.own_parts import Judge
     from simserve.workload.requests import RequestSpecs
 
 
@@ -35,6 +36,7 @@ class Cluster:
         pools: What serves: one pool or several.
         control: What decides.
         specs: What arrives.
+        judge: Asks a user's own parts; None: there are none.
 
     Attributes:
         requests: Every request, by its number.
@@ -42,14 +44,18 @@ class Cluster:
         num_lost_tokens: Tokens of requests that were then given up.
     """
 
-    def __init__(self, pools: Sequence[Pool], control: Control, specs: RequestSpecs) -> None:
+    def __init__(
+        self, pools: Sequence[Pool], control: Control, specs: RequestSpecs, judge: Judge | None = None
+    ) -> None:
         self.clock, self.pools, self.control, self.specs = Clock(), list(pools), control, specs
+        self.judge = judge
         self.replicas: list[Replica] = []
         self.landed: deque[Request] = deque()
         self.num_lost_tokens = 0
         entrances = [pool for pool in self.pools if pool.role != "decode"]
         self.transfers = Transfers(self, control.disaggregation)
         self.router = Router(control.routing, entrances, control.allowed, specs, self.replicas)
+        self.router.judge = judge
         decoding = [pool for pool in self.pools if pool.role == "decode"]
         plain = type(control.routing)()
         self.decode_router = Router(plain, decoding, (), specs, self.replicas)
@@ -96,13 +102,17 @@ class Cluster:
 
     def run(self) -> None:
         """Run until every request has come to its end, or nothing can happen any more."""
+        self.start()
+        done = self.clients.start()
+        while not done.processed and self.clock.peek() < math.inf:
+            self.clock.step()
+
+    def start(self) -> None:
+        """Launch the replicas, and let everybody begin who decides."""
         for pool in self.pools:
             for place in range(pool.num_replicas):
                 self.fleet.launch(pool, place).become_ready()
         self.start_deciding()
-        done = self.clients.start()
-        while not done.processed and self.clock.peek() < math.inf:
-            self.clock.step()
 
     def start_deciding(self) -> None:
         """Let everybody begin who decides."""
@@ -217,6 +227,9 @@ class Cluster:
 
     def note_step_end(self, replica: Replica, step: Step) -> None:
         """Hear of a step that is over, before its effects."""
+
+    def note_finished(self, replica: Replica, num_finished: int) -> None:
+        """Hear how many requests have all their tokens with the step that is over."""
 
 
 def splits_prompts(pool: Pool) -> bool:

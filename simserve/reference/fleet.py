@@ -126,6 +126,9 @@ class Autoscaler:
         """Return how many replicas the metric asks for, where ``count`` are there or will be back."""
         spec, ready = self.spec, [replica for replica in present if replica.is_ready]
         parked = self.cluster.num_parked(self.pool)
+        judge = self.cluster.judge
+        if judge is not None and judge.parts.autoscaler is not None:
+            return judge.wanted_in(self.pool.name, now, count, [replica.gauges for replica in ready], parked)
         waiting = parked + sum(replica.num_waiting for replica in ready)
         running = sum(replica.scheduler.num_running for replica in ready)
         if not count:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simserve.sim.control import Control
     from simserve.sim.fairness_spec import FairnessSpec
     from simserve.sim.overflow_spec import OverflowSpec
+    from simserve.sim.own_parts import Judge
     from simserve.sim.response_cache_spec import ResponseCacheSpec
     from simserve.workload.requests import RequestSpecs
 
@@ -60,6 +61,11 @@ class Gateway:
         replica = None if is_for_api else self.cluster.router.choose(request)
         if self.api is not None and self.diverts(request, replica):
             return
+        if self.cluster.judge is not None and self.cluster.judge.parts.admission is not None:
+            reason = self.own_refusal(self.cluster.judge, request)
+            if reason:
+                self.refuse(request, reason, 0.0 if self.admission is None else self.admission.spec.retry_after)
+                return
         if self.admission is not None:
             own = len(self.waiting) if self.fair is None else self.fair.waiting_of(request)
             seconds = 0.0 if self.fair is None else self.fair.seconds_before(request)
@@ -68,6 +74,13 @@ class Gateway:
                 self.refuse(request, reason, self.admission.spec.retry_after)
                 return
         self.hand_over(request, replica)
+
+    def own_refusal(self, judge: Judge, request: Request) -> str:
+        """Return why a user's own admission control refuses a request; empty: it does not."""
+        router = self.cluster.router
+        replicas = [replica for pool in router.pools_for(request) for replica in router.open_in(pool)]
+        gauges = [replica.gauges for replica in replicas]
+        return judge.refusal(request.index, self.clock.now, request.max_tokens, gauges)
 
     def refuse(self, request: Request, reason: str, retry_after: float) -> None:
         """Turn a request away."""

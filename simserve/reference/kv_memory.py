@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
     from simserve.reference.steps import Step
+    from simserve.sim.own_parts import Judge
 
 
 class Scheduler(ABC):
@@ -28,6 +29,8 @@ class Scheduler(ABC):
         departing: Those of them that are done: with asynchronous scheduling step n + 1 is scheduled before anybody
             knows who is done in n.
         closest_estimate: ``estimate``: the nearest that the two sides of the admission test came, tokens.
+        num_admitted: Requests that have taken a seat so far, those that came back after a preemption included.
+        num_preempted: Requests that have lost their KV cache so far.
     """
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
@@ -47,6 +50,7 @@ class Scheduler(ABC):
         self.free_in_host = config.num_swap_blocks
         self.spans: list[tuple[int, int]] = []
         self.closest_estimate = math.inf
+        self.num_admitted = self.num_preempted = 0
 
     @abstractmethod
     def schedule(self, now: float) -> Step | None:
@@ -55,6 +59,13 @@ class Scheduler(ABC):
     @abstractmethod
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a step about; return what has finished, in the order of its requests."""
+
+    def take_own_seconds(self, step: Step, judge: Judge) -> None:
+        """Let a planned step take the seconds of a user's own function, and the copies of KV blocks in it theirs."""
+        decodes = (1 + self.config.num_speculative_tokens) * len(step.decoding)
+        contexts = sum(request.computed + request.fraction for request in step.decoding)
+        seconds = judge.seconds(sum(chunk for _, chunk in step.chunks), decodes, contexts, step.start)
+        step.seconds = seconds + self.times.swap_block_seconds * step.moved_blocks
 
     def submit(self, request: Request) -> None:
         """Queue a request."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simserve.reference.request import Request
     from simserve.reference.steps import Step
     from simserve.sim.autoscaling_spec import AutoscalingSpec
+    from simserve.sim.own_parts import Gauges
 
 
 MOST_LOSSES = 10
@@ -146,6 +147,12 @@ class Replica:
         """Share of its KV memory in use."""
         return self.scheduler.kv_share
 
+    @property
+    def gauges(self) -> Gauges:
+        """What a user's own functions see of it."""
+        running = self.scheduler.num_running
+        return self.number, self.pool.name, running, self.num_waiting, self.tokens, self.kv_share
+
     # Its work: one step after another.
 
     def work(self) -> Steps:
@@ -176,6 +183,9 @@ class Replica:
         if self.pool.role == "decode":
             self.take_in()
         self.step = self.scheduler.schedule(now)
+        judge = self.cluster.judge
+        if self.step is not None and judge is not None and judge.parts.step_seconds is not None:
+            self.scheduler.take_own_seconds(self.step, judge)
         if self.step is not None:
             self.step_ends = now + self.step.seconds
             for request in self.step.requests or [one for part in self.step.parts for one in part.requests]:
@@ -198,6 +208,7 @@ class Replica:
             self.busy_seconds += now - step.start
             cluster.note_step_end(self, step)
             finished = self.scheduler.complete(step, now)
+            cluster.note_finished(self, len(finished))
             for request in finished:
                 self.leave(request)
             if finished:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from simserve.reference.clock import Clock, Steps
     from simserve.reference.replica import Pool, Replica
     from simserve.reference.request import Request
+    from simserve.sim.own_parts import Judge
     from simserve.sim.routing_spec import RoutingSpec
     from simserve.workload.requests import RequestSpecs
 
@@ -35,6 +36,7 @@ class Router:
     Attributes:
         has_room: Whether a replica may be given one more request.
         reads: Whether a pool may serve a request, beside its class; for the KV caches of prefill pools.
+        judge: Asks a user's own router; None: the policy decides.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Router:
         self.spec, self.pools, self.allowed, self.specs, self.replicas = spec, list(pools), allowed, specs, replicas
         self.has_room: Callable[[Replica], bool] = lambda _: True
         self.reads: Callable[[Request, Pool], bool] = lambda _request, _pool: True
+        self.judge: Judge | None = None
         self.chance = Chance(specs, "routing")
         self.turn = 0
         self.credits = [0.0] * len(self.pools)
@@ -57,6 +60,8 @@ class Router:
     def refresh(self) -> None:
         """Look at every replica; until the next look, this is what is known."""
         self.seen = {replica.number: self.load_now(replica) for replica in self.replicas}
+        if self.judge is not None:
+            self.judge.refresh(replica.gauges for replica in self.replicas)
 
     def look(self, clock: Clock) -> Steps:
         """Refresh the view every so often (a SimPy process)."""
@@ -85,6 +90,10 @@ class Router:
         ready = [replica for pool in pools for replica in self.open_in(pool)]
         if not ready:
             return None
+        if self.judge is not None and self.judge.parts.router is not None:
+            gauges = [replica.gauges for replica in ready]
+            chosen = self.judge.route(request.index, ready[0].clock.now, request.max_tokens, gauges)
+            return self.replicas[chosen]
         if self.spec.policy == "session" and self.specs.session is not None:
             session = int(self.specs.session[request.index])
             return self.by_memory(ready, [(session, SESSION_WORTH)] if session >= 0 else [], 0.0)

@@ -127,6 +127,7 @@ class ContinuousScheduler(Scheduler):
             if growth + self.blocks_of(head.computed + 1) > self.free:
                 break
             self.running.append(self.waiting.popleft())
+            self.num_admitted += 1
             self.take(head, self.blocks_of(head.computed), 0)
             head.is_swapped = False
             self.free_in_host += head.blocks
@@ -211,6 +212,7 @@ class ContinuousScheduler(Scheduler):
         if is_first:
             request.cached_tokens = request.computed
         self.running.append(request)
+        self.num_admitted += 1
         return request
 
     def seat_computed(self, request: Request) -> bool:
@@ -235,6 +237,7 @@ class ContinuousScheduler(Scheduler):
             return False
         request.computed = request.target = request.prompt_tokens
         self.running.append(request)
+        self.num_admitted += 1
         self.take(request, blocks if self.is_growing else self.blocks_of(self.longest(request)), self.window_of(blocks))
         return True
 
@@ -326,6 +329,7 @@ class ContinuousScheduler(Scheduler):
             victim.num_preemptions += 1
             step.has_preempted = True
             return
+        self.num_preempted += 1
         if victim in step.decoding:
             step.decoding.remove(victim)
         blocks = self.blocks_of(victim.computed)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.leaps import LEAP_FIELDS
-from simserve.engine.state import EVICTED, READMITTED, RECOMPUTED, Replica
+from simserve.engine.state import EVICTED, READMITTED, RECOMPUTED, RETURNED, Replica
 from simserve.errors import InvariantError
 from simserve.metrics.result import RunResult
 from simserve.sim.records import STATUSES, UNFINISHED, RequestRecords
@@ -69,7 +69,7 @@ def timeline(result: RunResult, max_steps: int = MAX_STEPS) -> Timeline:
         InvariantError: The run kept no steps.
     """
     log = result.simulation.steps
-    if log is None:
+    if not isinstance(log, StepLog):
         raise InvariantError("a timeline needs a run that kept its steps")
     until, total = _limit(log, max_steps)
     events = [_named("process_name", -1, "requests that no replica served")] if _lost(result).any() else []
@@ -289,7 +289,7 @@ def _interruptions(
         elif what == READMITTED:
             yield "recompute", seconds, following
         else:
-            assert what == RECOMPUTED
+            assert what in (RECOMPUTED, RETURNED)
 
 
 def _count_events(result: RunResult, log: StepLog, until: float) -> Iterator[Event]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
@@ -22,11 +23,13 @@ from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN
 from simserve.sim.control import Control
 from simserve.sim.gateway import FrontTotals
+from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.pools import PoolSetup, outcomes_of, together
 from simserve.sim.recorder import Recorder, RunTotals, series_sums
 from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation
+from simserve.sim.step_log import COLUMNS, StepTable
 from simserve.sim.timeline import FleetTimeline
 
 if TYPE_CHECKING:
@@ -93,19 +96,36 @@ def refuse(scenario: Scenario, key: str | None, remedy: str) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class NotedSteps:
+    """The steps of a run by the reference, shape [columns of a `StepTable`, steps]."""
+
+    rows: NDArray[np.float64]
+
+    def table(self) -> StepTable:
+        """Return them as a table."""
+        return StepTable.of([self.rows], self.rows.shape[1])
+
+
 class NotedCluster(Cluster):
     """A cluster whose steps are written down, for the sums of a result.
 
     Attributes:
         rows: By pool and scheduler, one row a step as `simserve.engine.leaps.LEAP_FIELDS` has them.
         advances: Likewise, the tokens that each step adds to the contexts.
+        steps: One row a step of a scheduler, as `simserve.sim.step_log.StepTable` has them.
     """
 
-    def __init__(self, pools: Sequence[Pool], control: Control, specs: RequestSpecs) -> None:
+    def __init__(
+        self, pools: Sequence[Pool], control: Control, specs: RequestSpecs, judge: Judge | None = None
+    ) -> None:
         self.rows: dict[tuple[int, int], list[list[float]]] = defaultdict(list)
         self.advances: dict[tuple[int, int], list[float]] = defaultdict(list)
         self.num_moved_blocks: dict[int, int] = defaultdict(int)
-        super().__init__(pools, control, specs)
+        self.steps: list[list[float]] = []
+        self._counted: dict[Scheduler, tuple[int, int]] = {}
+        self._last: dict[Replica, list[float]] = {}
+        super().__init__(pools, control, specs, judge)
 
     def note_step(self, replica: Replica, step: Step) -> None:
         """Write down what every scheduler of a replica does in a step."""
@@ -115,6 +135,19 @@ class NotedCluster(Cluster):
             self.rows[key].append(row)
             self.advances[key].append(advance)
             self.num_moved_blocks[key[0]] += part.moved_blocks
+            counts = scheduler.num_admitted, scheduler.num_preempted
+            admitted, preempted = (
+                now - before for now, before in zip(counts, self._counted.get(scheduler, (0, 0)), strict=True)
+            )
+            self._counted[scheduler] = counts
+            start, seconds = step.start, step.seconds
+            own = [float(replica.number), start, seconds, *_tokens(scheduler, part), admitted, preempted, 0]
+            self._last[replica] = own
+            self.steps.append(own)
+
+    def note_finished(self, replica: Replica, num_finished: int) -> None:
+        """Write down how many finished with the last step of a replica."""
+        self._last[replica][-1] = num_finished
 
     def note_step_end(self, replica: Replica, step: Step) -> None:
         """Write down who waited in a step."""
@@ -137,6 +170,17 @@ def _parts(replica: Replica, step: Step) -> list[tuple[Scheduler, Step]]:
     return [(rank, part) for rank, part in own if part is not None]
 
 
+def _tokens(scheduler: Scheduler, step: Step) -> tuple[float, float, float, float]:
+    """Return the tokens of prompts, those of decoding sequences and of their contexts, and the sequences of a step."""
+    config, decoding = scheduler.config, step.decoding
+    prompt = sum(chunk for _, chunk in step.chunks)
+    contexts = sum(request.computed + request.fraction for request in decoding)
+    if config.kv_allocation == "none":
+        # Every sequence is computed anew.
+        return prompt + contexts + len(decoding), 0.0, 0.0, len(step.requests)
+    return prompt, (1 + config.num_speculative_tokens) * len(decoding), contexts, len(step.requests)
+
+
 def _row(scheduler: Scheduler, step: Step, seconds: float) -> tuple[list[float], float]:
     """Return a step as a leap of one step, and the tokens that it adds to the contexts."""
     config, chunks = scheduler.config, step.chunks
@@ -155,7 +199,7 @@ def _row(scheduler: Scheduler, step: Step, seconds: float) -> tuple[list[float],
     return [*row, *shared, 0.0, 0.0, held, used, used, 0.0, 0.0], advance
 
 
-def _pools(deployment: Deployment, control: Control) -> tuple[list[PoolSetup], list[Pool]]:
+def pools_of(deployment: Deployment, control: Control) -> tuple[list[PoolSetup], list[Pool]]:
     """Return the pools of a deployment as it has them, and as the reference does."""
     one = PoolSetup(
         name="",
@@ -196,22 +240,33 @@ def _control(deployment: Deployment) -> Control:
 def by_reference(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
     """Return what becomes of requests by the reference."""
     control = _control(deployment)
-    cluster = Cluster(_pools(deployment, control)[1], control, specs)
+    cluster = Cluster(pools_of(deployment, control)[1], control, specs)
     cluster.run()
     return _in_order(records_of(cluster), specs)
 
 
-def simulate_by_reference(deployment: Deployment, specs: RequestSpecs) -> Simulation:
+def simulate_by_reference(
+    deployment: Deployment, specs: RequestSpecs, *, keep_steps: bool = False, own: OwnParts | None = None
+) -> Simulation:
     """Serve ``specs`` to the end by the reference, with all that a result is made of."""
     control = _control(deployment)
-    setups, pools = _pools(deployment, control)
-    cluster = NotedCluster(pools, control, specs)
+    setups, pools = pools_of(deployment, control)
+    judge = None if own is None else Judge(own, specs, is_stale=control.routing.update_interval > 0)
+    cluster = NotedCluster(pools, control, specs, judge)
     cluster.run()
+    return simulation_of(cluster, deployment, setups, keep_steps=keep_steps)
+
+
+def simulation_of(
+    cluster: NotedCluster, deployment: Deployment, setups: Sequence[PoolSetup], *, keep_steps: bool
+) -> Simulation:
+    """Return what a cluster's run produced, once it is over."""
+    control, specs, own = cluster.control, cluster.specs, None if cluster.judge is None else cluster.judge.parts
     records = records_of(cluster)
     last = np.fmax(records.admitted_time, records.finish_time)
     end_time = float(np.nanmax(last, initial=0.0))
     timeline = _timeline(cluster, setups, end_time)
-    recorders = _recorders(cluster, setups)
+    recorders = _recorders(cluster, setups, has_own_seconds=own is not None and own.step_seconds is not None)
     outcomes = outcomes_of(setups, recorders, records, end_time, timeline)
     is_plain = control.is_plain and not deployment.pools and not cluster.clients.num_resent
     totals: RunTotals = together(outcomes)
@@ -231,6 +286,7 @@ def simulate_by_reference(deployment: Deployment, specs: RequestSpecs) -> Simula
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=_transfer_sums(cluster),
         front=_front(cluster),
+        steps=NotedSteps(np.array(cluster.steps, dtype=np.float64).reshape(-1, len(COLUMNS)).T) if keep_steps else None,
         api_token_seconds=min(each.engine.api_token_seconds for each in setups),
     )
 
@@ -240,12 +296,12 @@ def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
     return ordered if specs.closes_at is None else ordered.sent()
 
 
-def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup]) -> list[Recorder]:
+def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup], *, has_own_seconds: bool) -> list[Recorder]:
     """Return the sums of each pool over its steps."""
     sums, recorders = series_sums(), []
     for number, setup in enumerate(setups):
         recorder = Recorder(setup.engine, setup.step_times.as_lists(), setup.priced, sums)
-        recorder.scales_parts = any(fault.kind == "slow" for fault in cluster.control.faults)
+        recorder.scales_parts = has_own_seconds or any(fault.kind == "slow" for fault in cluster.control.faults)
         own = sorted(key for key in cluster.rows if key[0] == number)
         gaps = [gap for one in cluster.requests if _pool_of(cluster, one) == number for gap in one.past_gaps + one.gaps]
         rows = [row for key in own for row in cluster.rows[key]]

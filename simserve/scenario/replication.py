@@ -45,10 +45,10 @@ def replicate(
         ScenarioError: Nothing arrives, a warm-up leaves nothing to measure, or clients never stop asking.
         InputError: A trace is missing or invalid.
     """
-    specs = _traffic(scenario, replication)
+    specs = traffic(scenario, replication)
     simulation = serve(deployment, specs, **options)
     while _ran_out(specs, simulation):
-        more = _traffic(scenario, replication, _enough(scenario, specs, simulation))
+        more = traffic(scenario, replication, _enough(scenario, specs, simulation))
         if len(more) == len(specs):
             break
         specs, simulation = more, serve(deployment, more, **options)
@@ -69,7 +69,7 @@ def arrived(scenario: Scenario, num_records: int) -> RequestSpecs:
     return specs
 
 
-def _traffic(scenario: Scenario, replication: int, num_requests: int | None = None) -> RequestSpecs:
+def traffic(scenario: Scenario, replication: int, num_requests: int | None = None) -> RequestSpecs:
     """Return the requests of one replication; a warm-up must leave some of them to measure."""
     seed = scenario.run.seed
     with scenario.blaming("workload"):

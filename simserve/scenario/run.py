@@ -26,6 +26,7 @@ from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
 from simserve.scenario.objective import objective
+from simserve.scenario.own_parts import check_own_parts
 from simserve.scenario.pools import pool_setups
 from simserve.scenario.pricing import grid
 from simserve.scenario.replication import replicate
@@ -40,6 +41,7 @@ from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
+    from simserve.sim.own_parts import OwnParts
     from simserve.sim.records import RequestRecords
 
 LEAST_WAITING_SHARE = 0.1
@@ -61,6 +63,8 @@ def run(
     accelerate: Accelerate = "auto",
     finishable: Finishable | Literal["find"] | None = "find",
     by_reference: bool = False,
+    own: OwnParts | None = None,
+    served: tuple[RequestSpecs, Simulation] | None = None,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -78,6 +82,9 @@ def run(
             None: the queue's trend alone says whether the run keeps up.
         by_reference: Whether the run is made by the reference in plain SimPy (`simserve.reference`), step by step. What
             is said of other limits and of the load ratio comes from further runs, which are the plane's.
+        own: A user's own parts. Nothing is then said of other limits, nor of the load ratio: that comes from runs of
+            what the scenario says alone.
+        served: A run that clients of a user's own have made, whose result it is then; None: it is made here.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -86,8 +93,13 @@ def run(
     resolved = resolve(asked)
     scenario = resolved.scenario
     # What another limit would bring is asked of one kind of replica.
-    explain = explain and not resolved.pools
+    explain = explain and not resolved.pools and own is None and served is None
     check_fit(resolved)
+    if own is not None:
+        check_own_parts(own, resolved)
+        finishable = None
+    if served is not None:
+        finishable = None
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
     runs = _replicate(
@@ -99,6 +111,8 @@ def run(
         accelerate=accelerate,
         finishable=finishable,
         by_reference=by_reference,
+        own=own,
+        served=served,
     )
     first = runs.first
     summary = pool(runs.summaries, runs.samples) if _plans_several(scenario) else runs.summaries[0]
@@ -201,6 +215,8 @@ def _replicate(
     accelerate: Accelerate = "auto",
     finishable: Finishable | Literal["find"] | None = "find",
     by_reference: bool = False,
+    own: OwnParts | None = None,
+    served: tuple[RequestSpecs, Simulation] | None = None,
 ) -> _Runs:
     """Return every replication that is asked for; with a precision, of runs long enough to have settled.
 
@@ -213,10 +229,15 @@ def _replicate(
     options: dict[str, Any] = {"keep_steps": keep_steps, "accelerate": accelerate}
     further: dict[str, Any] = {"accelerate": accelerate}
     if by_reference:
-        options = further = {"serve": _referee(scenario, deployment)}
+        further = {"serve": _referee(scenario, deployment)}
+        options = {**further, "keep_steps": keep_steps}
+    if own is not None:
+        options["own"] = further["own"] = own
     shown = _part(progress, 0, count)
-    specs, first = replicate(deployment, scenario, 0, progress=shown, **options)
+    specs, first = served or replicate(deployment, scenario, 0, progress=shown, **options)
     facts = _facts(resolved, priced, first, specs, explain=explain)
+    if own is not None:
+        facts = replace(facts, warnings=[*facts.warnings, own.note])
     runs = _Runs(scenario, first, specs, facts)
     try:
         if finishable == "find":
@@ -255,8 +276,15 @@ def _referee(scenario: Scenario, deployment: Deployment) -> Callable[..., Simula
 
     refuse(scenario, uncounted(deployment), "run the scenario without --reference")
 
-    def serve(own: Deployment, specs: RequestSpecs, *, progress: Progress | None = None) -> Simulation:
-        simulation = simulate_by_reference(own, specs)
+    def serve(
+        served: Deployment,
+        specs: RequestSpecs,
+        *,
+        progress: Progress | None = None,
+        keep_steps: bool = False,
+        own: OwnParts | None = None,
+    ) -> Simulation:
+        simulation = simulate_by_reference(served, specs, keep_steps=keep_steps, own=own)
         if progress is not None:
             progress(len(specs), len(specs))
         return simulation

@@ -59,7 +59,7 @@ def why_managed(setups: Sequence[PoolSetup], control: Control) -> str | None:
     checks = {
         "a fleet of prefill and decode pools that changes": moves and _has_shifts(setups, control),
     }
-    own = [reason_against(each.engine, keeps_steps=False) for each in setups if not _is_steady(each.engine)]
+    own = [reason_against(each.engine) for each in setups if not _is_steady(each.engine)]
     return next((name for name, applies in checks.items() if applies), next(iter(own), None))
 
 
@@ -85,7 +85,7 @@ class AttendedRun(PoolRun):
         accelerate: Accelerate,
     ) -> None:
         control, setups, specs = self._control, self._setups, self._specs
-        obstacles = [reason_against(each.engine, log is not None) for each in setups]
+        obstacles = [reason_against(each.engine) for each in setups]
         compiled = compiled_for(accelerate, len(specs), next(filter(None, obstacles), None))
         is_interpreted = compiled is None
         paces = pool_paces(setups, specs)
@@ -136,7 +136,7 @@ class AttendedRun(PoolRun):
             router,
             on_progress,
             parts=parts,
-            kinds=(kinds_of(specs) if rules is None else column(rules.kinds, np.int32)) if parts else (),
+            kinds=(kinds_of(specs) if rules is None else column(rules.kinds, np.int32)) if parts else None,
             shares=shares,
             pools=[Part(list(each)) for each in doors] if needs_pools else [],
             comes_and_goes=has_shifts,

@@ -12,7 +12,9 @@ import simpy
 from simserve.engine.kv import kv_share
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.lives import Lives
+from simserve.sim.own_parts import Judge
 from simserve.sim.records import DRAINED
+from simserve.sim.routing import gauges_of
 from simserve.sim.schedulers import as_one
 from simserve.sim.units import DRAINING, READY, STARTING, STOPPED, Pool, Unit
 
@@ -46,6 +48,7 @@ class Autoscaler:
         self._busy_before: dict[int, float] = {}
         self._num_ended = self._num_met = 0
         self._load_at_miss = 0.0
+        self.judge: Judge | None = None
         if spec.metric == "slo":
             fleet.tell_ends(self._count_end)
 
@@ -85,6 +88,9 @@ class Autoscaler:
         spec = self._spec
         ready = [unit for unit in present if unit.state == READY]
         parked = self._fleet.num_parked(self._pool)
+        if self.judge is not None and self.judge.parts.autoscaler is not None:
+            gauges = [gauges_of(unit, now) for unit in ready]
+            return self.judge.wanted_in(self._pool.name, now, count, gauges, parked)
         waiting = parked + sum(unit.num_waiting for unit in ready)
         running = sum(unit.replica.num_running for unit in ready)
         if not count:

@@ -127,6 +127,11 @@ class Callers:
         """Requests whose first attempt was to reach the router, and has not: their times and indices."""
         return [(time, index) for time, kind, index, attempt in self._callers.events if kind == ARRIVE and not attempt]
 
+    def submit(self, index: int, ready_time: float) -> None:
+        """Let a request that was sent at its ``arrival_time`` arrive at ``ready_time``; it follows on no other."""
+        self._callers.sent_at[index] = float(self._arrival_time[index])
+        rules.put(self._callers, self._requests, index, ready_time)
+
     def send(self, index: int, ready_time: float) -> None:
         """Let a request of a conversation arrive at ``ready_time``, not before the one before it is off the server."""
         self._callers.sent_at[index] = float(self._arrival_time[index])

@@ -6,7 +6,7 @@ SimPy's side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableSequence, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -75,7 +75,7 @@ class Cluster:
         on_progress: Callable[[int], None] | None = None,
         num_ranks: int = 1,
         parts: Sequence[Part] = (),
-        kinds: Sequence[int] = (),
+        kinds: MutableSequence[int] | None = None,
         shares: Shares | None = None,
         pools: Sequence[Part] = (),
         comes_and_goes: bool = False,

@@ -17,6 +17,7 @@ from simserve.sim.faults import Faults
 from simserve.sim.liveness import Liveness
 from simserve.sim.lives import Lives
 from simserve.sim.outages import Outages
+from simserve.sim.own_parts import Judge
 from simserve.sim.pools import PoolSetup
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.updates import Updates
@@ -46,14 +47,17 @@ class Decisions:
         self._arrival_time = arrival_time
         self._outages = Outages(fleet)
         self._updates: Updates | None = None
+        self.judge: Judge | None = None
 
-    def run(self) -> bool:
-        """Run to the end; return whether the user stopped it."""
-        env, control, fleet = simpy.Environment(), self._control, self._fleet
+    def start(self, env: simpy.Environment) -> None:
+        """Let everybody begin who decides."""
+        control, fleet = self._control, self._fleet
         for pool, setup in zip(fleet.pools, self._setups, strict=True):
             scaling = setup.autoscaling if pool.name else control.autoscaling
             if scaling is not None:
-                env.process(Autoscaler(scaling, env, fleet, pool, self._meets_slo).run())
+                autoscaler = Autoscaler(scaling, env, fleet, pool, self._meets_slo)
+                autoscaler.judge = self.judge
+                env.process(autoscaler.run())
         if control.faults:
             Faults(env, fleet, self._specs, self._outages).start(control.faults)
         if control.liveness is not None:
@@ -64,6 +68,11 @@ class Decisions:
         interval = control.routing.update_interval
         if interval:
             env.process(_renew(env, fleet, interval))
+
+    def run(self) -> bool:
+        """Run to the end; return whether the user stopped it."""
+        env, fleet = simpy.Environment(), self._fleet
+        self.start(env)
         done = env.process(_data_plane(env, fleet))
         try:
             env.run(until=done)
@@ -145,5 +154,5 @@ def _data_plane(env: simpy.Environment, fleet: Lives) -> Generator[simpy.Event, 
 def _renew(env: simpy.Environment, fleet: Lives, interval: float) -> Generator[simpy.Event, Any, None]:
     """Let the router look at the replicas every so often."""
     while True:
-        fleet.refresh()
+        fleet.refresh(env.now)
         yield env.timeout(interval)

@@ -20,12 +20,13 @@ from simserve.engine.state import COMPLETED, FAILED, INFINITY, UNFINISHED, Reque
 from simserve.sim.callers import Callers
 from simserve.sim.gate import Gate
 from simserve.sim.lives import Lives
+from simserve.sim.own_parts import Judge
 from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
 from simserve.sim.records import REASONS
 from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
-from simserve.sim.schedulers import cancel, complete, plan, seen_time, strike, submit, take_finished, use_times
+from simserve.sim.schedulers import as_one, cancel, complete, plan, seen_time, strike, submit, take_finished, use_times
 from simserve.sim.units import DRAINING, Pool, Unit
 
 EVENTS_BETWEEN_CHORES = 1024
@@ -46,12 +47,15 @@ class Fleet(Lives):
     Attributes:
         refusals: How often each of `REASONS` was the answer at the door, tries that were repeated included.
         parked: Requests that wait for a replica to be ready.
+        time: The last instant that was looked at, seconds.
+        judge: Asks a user's own parts; None: there are none.
         way_back: With regions and streaming: seconds of each answer's way to its client, in no row then; else None.
     """
 
     router: Router
     callers: Callers
     gate: Gate | None = None
+    judge: Judge | None = None
     regions: Regions | None = None
     way_back: list[float] | None = None
 
@@ -67,6 +71,7 @@ class Fleet(Lives):
         self.refusals = [0] * len(REASONS)
         self.parked: deque[int] = deque()
         self.num_lost_tokens = 0
+        self.time = 0.0
         self._ends: list[float] = []
         self._events = events
         self._place = [NOWHERE] * len(requests.ready_time)
@@ -105,9 +110,9 @@ class Fleet(Lives):
         else:
             self.callers.without_answer(index, now, LOST, unit.loss, free_at=now)
 
-    def refresh(self) -> None:
+    def refresh(self, now: float) -> None:
         """Let the router look at the replicas."""
-        self.router.refresh()
+        self.router.refresh(now)
 
     def tell_ends(self, tell: Callable[[int], None]) -> None:
         """Call ``tell`` with every request that comes to its end."""
@@ -136,12 +141,14 @@ class Fleet(Lives):
         ends, units, requests = self._ends, self.units, self.requests
         countdown, next_moment = EVENTS_BETWEEN_CHORES, self._next_moment
         due: Sequence[int]
+        has_own_seconds = self.judge is not None and self.judge.parts.step_seconds is not None
         while not self.news:
             end = min(ends, default=INFINITY)
             moment = next_moment()
             while moment < end:
                 if moment >= until:
                     return
+                self.time = moment
                 self._happen(moment)
                 if self.news:
                     return
@@ -149,6 +156,7 @@ class Fleet(Lives):
                 moment = next_moment()
             if end >= until or end == INFINITY:
                 return
+            self.time = end
             due = (ends.index(end),) if ends.count(end) == 1 else [n for n, time in enumerate(ends) if time == end]
             for number in due:
                 self.complete(units[number], end)
@@ -159,6 +167,8 @@ class Fleet(Lives):
                 replica = unit.replica
                 if replica.end_time == end and not unit.is_frozen and self._may_step(unit, end):
                     plan(replica, requests)
+                    if has_own_seconds:
+                        self._take_own_seconds(unit)
                 ends[number] = INFINITY if unit.is_frozen else replica.end_time
             countdown -= 1
             if not countdown:
@@ -215,21 +225,48 @@ class Fleet(Lives):
 
     def _admit(self, index: int, now: float) -> None:
         """Refuse a request, or route it."""
-        number = self.router.choose(index)
+        number = self.router.choose(index, now)
         unit = None if number < 0 else self.units[number]
         if self._diverts(index, unit, now):
             return
+        if self.judge is not None and self.judge.parts.admission is not None:
+            reason = self._own_refusal(index, now)
+            if reason != ADMITTED:
+                self._refuse(index, reason, now, 0.0 if self.gate is None else self.gate.retry_after)
+                return
         if self.gate is not None:
             reason = self.gate.refusal(index, unit, len(self.parked), now)
             if reason != ADMITTED:
-                self.refusals[reason] += 1
-                retry_after = self.gate.retry_after
-                self.callers.without_answer(index, now, REJECTED, reason, free_at=now, retry_after=retry_after)
+                self._refuse(index, reason, now, self.gate.retry_after)
                 return
         self._hand_to(index, number, now)
 
+    def _refuse(self, index: int, reason: int, now: float, retry_after: float) -> None:
+        self.refusals[reason] += 1
+        self.callers.without_answer(index, now, REJECTED, reason, free_at=now, retry_after=retry_after)
+
+    def _own_refusal(self, index: int, now: float) -> int:
+        """Return why a user's own admission control refuses a request, an index into `REASONS`."""
+        assert self.judge is not None
+        gauges = self.router.gauges(self.router.ready_for(index), now)
+        return REASONS.index(self.judge.refusal(index, now, self.requests.max_tokens[index], gauges))
+
+    def _take_own_seconds(self, unit: Unit) -> None:
+        """Let the planned step take the seconds of a user's own function; it is then alone in its leap."""
+        assert self.judge is not None
+        replica = as_one(unit.replica)
+        if not replica.num_steps:
+            return
+        prompt = replica.prefill_tokens if replica.chunk_requests else 0
+        decodes = replica.num_scheduled_decodes
+        context = replica.context_sum if decodes else 0.0
+        seconds = self.judge.seconds(prompt, decodes * replica.tokens_per_decode, context, replica.start_time)
+        seconds += replica.times.swap_block_seconds * replica.moved_blocks
+        replica.num_steps, replica.first_seconds, replica.increment_seconds = 1, seconds, 0.0
+        replica.end_time = replica.start_time + seconds
+
     def _route(self, index: int, now: float) -> None:
-        self._hand_to(index, self.router.choose(index), now)
+        self._hand_to(index, self.router.choose(index, now), now)
 
     def _hand_to(self, index: int, number: int, now: float) -> None:
         if number < 0:

@@ -207,7 +207,7 @@ class FrontedFleet(Fleet):
         while found and fair.num_parked:
             found = False
             for index in in_turn(fair):
-                number = self.router.choose(index)
+                number = self.router.choose(index, now)
                 if number >= 0:
                     take_turn(fair, index, now)
                     self._place[index] = NOWHERE

@@ -185,7 +185,7 @@ class Lives:
         """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
 
     @abstractmethod
-    def refresh(self) -> None:
+    def refresh(self, now: float) -> None:
         """Let the router look at the replicas; until the next look, that is what it knows."""
 
     @abstractmethod

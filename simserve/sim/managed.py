@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import simpy
 from numpy.typing import NDArray
 
 from simserve.engine.callers import Event
@@ -25,6 +26,7 @@ from simserve.sim.front import FrontedDisaggregatedFleet, FrontedFleet
 from simserve.sim.gate import Gate
 from simserve.sim.gateway import FrontTotals, front_totals, gateway_of
 from simserve.sim.handover import Handover
+from simserve.sim.own_parts import Judge
 from simserve.sim.pool_paces import pool_paces, with_any_pace
 from simserve.sim.pool_run import PoolRun
 from simserve.sim.pools import PoolSetup, request_table
@@ -54,7 +56,7 @@ class ManagedRun(PoolRun):
         accelerate: Accelerate,
     ) -> None:
         control, setups = self._control, self._setups
-        compiled_for(accelerate, len(self._specs), why_managed(setups, control) or "a fleet")
+        compiled_for(accelerate, len(self._specs), why_managed(setups, control) or "a run with parts of one's own")
         paces = pool_paces(setups, self._specs)
         self._specs = specs = with_any_pace(self._specs, paces)
         entrances = [setup.name for setup in setups if setup.role != "decode"]
@@ -81,6 +83,11 @@ class ManagedRun(PoolRun):
             self.fleet.way_back = None if control.streaming is None else [0.0] * len(specs)
         streaming = control.streaming
         self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, streaming)
+        judge = None
+        if self.own is not None:
+            judge = Judge(self.own, specs, is_stale=control.routing.update_interval > 0)
+            self.fleet.judge = self.fleet.router.judge = judge
+            self.fleet.router.max_tokens = self.requests.max_tokens
         if control.admission is not None:
             self.fleet.gate = Gate(control.admission, control, specs)
         if isinstance(self.fleet, FrontedFleet):
@@ -89,7 +96,10 @@ class ManagedRun(PoolRun):
             for place in range(setup.num_replicas):
                 self.fleet.launch(pool, 0.0, is_ready=True, place=place)
         self._decisions = Decisions(control, self._setups, self.fleet, specs, self.arrival_time)
+        self._decisions.judge = judge
         self._sessions: Sessions | None = None
+        if self.has_own_clients:
+            return
         conversations = conversations_of(specs, latency, self.arrival_time)
         if conversations is not None:
             send = self.fleet.callers.send
@@ -102,6 +112,10 @@ class ManagedRun(PoolRun):
             # One tokeniser, in order: nobody overtakes a long prompt.
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
             self.fleet.schedule_all()
+
+    def start(self, env: simpy.Environment) -> None:
+        """Let everybody begin who decides, on a clock of somebody else's."""
+        self._decisions.start(env)
 
     def run(self) -> bool:
         """Run to the end; return whether the user stopped it."""
@@ -229,6 +243,7 @@ class ManagedRun(PoolRun):
     def _pool(self, setup: PoolSetup, sums: BinnedSums, log: StepLog | None) -> Pool:
         times = setup.step_times.as_lists()
         recorder = Recorder(setup.engine, times, setup.priced, sums, log)
+        recorder.scales_parts = self.own is not None and self.own.step_seconds is not None
         # What a decode replica takes in has been computed elsewhere.
         paths = recorder.paths = None if setup.role == "decode" else prefix_paths(setup.engine, self._specs)
         return pool_of(setup, self._control, times, recorder, paths, self.requests)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simserve.engine.state import RequestTable
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.control import Control
+from simserve.sim.own_parts import OwnParts
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of
 from simserve.sim.records import RequestRecords
 from simserve.sim.sessions import forget_unsent
@@ -32,6 +33,8 @@ class PoolRun(ABC):
         on_progress: Called now and then with the number of requests that have ended.
         log: Keeps every step; None: nobody asks.
         accelerate: Whether it runs compiled, where it can.
+        own: A user's own parts; None: there are none.
+        has_own_clients: Whether clients of a user's own send the requests, at times of their own.
 
     Attributes:
         requests: The table of all requests.
@@ -49,7 +52,10 @@ class PoolRun(ABC):
         on_progress: Callable[[int], None] | None,
         log: StepLog | None = None,
         accelerate: Accelerate = "off",
+        own: OwnParts | None = None,
+        has_own_clients: bool = False,
     ) -> None:
+        self.own, self.has_own_clients = own, has_own_clients
         self._control, self._setups, self._specs = control, tuple(setups), specs
         self._pools: list[Pool] = []
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)

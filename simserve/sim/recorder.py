@@ -168,7 +168,11 @@ class Recorder:
         for number, part in zip(busy, _parts(rows, counts), strict=True):
             compiled.take_leaps(number, part)
             self._keep_clock(compiled.replicas[number], part)
-        self._add(rows, self._advances(rows, compiled.take_advances(numbers)), counts)
+        advances = self._advances(rows, compiled.take_advances(numbers))
+        if self._log is not None:
+            changes = [compiled.take_batch_log(number) for number in busy]
+            self._keep_steps([compiled.replicas[number] for number in busy], rows, advances, changes, counts)
+        self._add(rows, advances, counts)
 
     def flush(self, replica: Replica) -> None:
         """Add up and clear the rows that a replica has written."""
@@ -191,12 +195,13 @@ class Recorder:
         advances: list[float] = []
         for replica, part in zip(busy, _parts(rows, counts), strict=True):
             take_leaps(replica.leaps, part)
-            if self._log is not None:
-                self._log.add(replica, part.copy())
             self._keep_clock(replica, part)
             advances += replica.advances
             replica.advances.clear()
-        self._add(rows, self._advances(rows, advances), counts)
+        each = self._advances(rows, advances)
+        if self._log is not None:
+            self._keep_steps(busy, rows, each, [_taken(replica.batch_log) for replica in busy], counts)
+        self._add(rows, each, counts)
 
     def add_steps(
         self, rows: Floats, advances: Floats, counts: Sequence[int], gaps: Floats, swapped_blocks: int
@@ -213,6 +218,20 @@ class Recorder:
         self._swapped_blocks += swapped_blocks
         self._add_irregular(np.stack([gaps, np.ones_like(gaps)], axis=1))
         self._add(rows, advances, counts)
+
+    def _keep_steps(
+        self,
+        replicas: Sequence[Replica],
+        rows: Floats,
+        advances: Floats,
+        changes: Sequence[Floats],
+        counts: Sequence[int],
+    ) -> None:
+        assert self._log is not None
+        stops = list(accumulate(counts))
+        for replica, count, stop, own in zip(replicas, counts, stops, changes, strict=True):
+            part = slice(stop - count, stop)
+            self._log.add(replica, rows[:, part].copy(), advances[part].copy(), own)
 
     def _room(self, num_leaps: int) -> Floats:
         """Return room for so many leaps, shape [fields, leaps], the same every time."""
@@ -398,6 +417,14 @@ class Recorder:
         if has_tail.any():
             second = first[has_tail] + increment[has_tail]
             self._histogram.add_progressions(second, increment[has_tail], steps[has_tail] - 1, gaps[has_tail])
+
+
+def _taken(entries: list[float] | None) -> Floats:
+    """Return what is in a list, and clear it."""
+    taken = np.array(entries or (), dtype=np.float64)
+    if entries is not None:
+        entries.clear()
+    return taken
 
 
 def _parts(rows: Floats, counts: Sequence[int]) -> list[Floats]:

@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from simserve.engine import routing
+from simserve.engine.kv import kv_share
 from simserve.engine.routing import Affinity, Shares, choose, deal
 from simserve.sim.affinity import affinity_of
 from simserve.sim.chance import Chance
 from simserve.sim.routing_spec import BLIND_POLICIES, TOKEN_POLICIES, RoutingSpec
+from simserve.sim.schedulers import as_one
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
+    from simserve.sim.own_parts import Gauges, Judge
     from simserve.sim.units import Pool, Unit
 
 NONE_READY = -1
@@ -54,6 +57,13 @@ def _router(spec: RoutingSpec, affinity: Affinity | None, chance: Chance) -> rou
     return routing.Router(_POLICIES.get(spec.policy, routing.LEAST), affinity, guard, chance.uniforms)
 
 
+def gauges_of(unit: Unit, now: float) -> Gauges:
+    """Return what a user's own functions see of a replica."""
+    replica = unit.replica
+    share = kv_share(as_one(replica), now)
+    return unit.number, unit.pool.name, replica.num_running, unit.num_waiting, unit.tokens, share
+
+
 class Router:
     """Chooses replicas by one policy.
 
@@ -69,9 +79,13 @@ class Router:
     Attributes:
         has_room: Whether a replica may be given one more request; None: every ready one may.
         near: Which of the pools that may serve a request it goes to; None: any.
+        judge: Asks a user's own router; None: the policy decides.
+        max_tokens: With it: the most tokens of each answer.
     """
 
     has_room: Callable[[Unit], bool] | None = None
+    judge: Judge | None = None
+    max_tokens: Sequence[int] = ()
 
     def __init__(
         self,
@@ -99,9 +113,11 @@ class Router:
         self._draws = DRAWS.get(spec.policy, 0)
         self._weighs_tokens = spec.policy in TOKEN_POLICIES
 
-    def refresh(self) -> None:
+    def refresh(self, now: float = 0.0) -> None:
         """Look at every replica; until the next look, this is what the router knows."""
         self._seen = self._live_signals()
+        if self.judge is not None:
+            self.judge.refresh(gauges_of(unit, now) for unit in self._units)
 
     def redirect(self, index: int, kind: int) -> None:
         """Let a request go to other pools from now on.
@@ -113,22 +129,35 @@ class Router:
         assert self._kinds is not None
         self._kinds[index] = kind
 
-    def choose(self, index: int) -> int:
+    def choose(self, index: int, now: float = 0.0) -> int:
         """Return the number of the replica that a request goes to; -1 while none is ready (or has room)."""
+        ready = self.open_to(index)
+        if not ready:
+            return NONE_READY
+        if self.judge is not None and self.judge.parts.router is not None:
+            return self.judge.route(index, now, self.max_tokens[index], self.gauges(ready, now))
+        self._chance.top_up(self._draws)
+        return choose(self._router, index, ready, self._signals())
+
+    def gauges(self, numbers: Sequence[int], now: float) -> list[Gauges]:
+        """Return what a user's own functions see of replicas, as they are."""
+        return [gauges_of(self._units[number], now) for number in numbers]
+
+    def ready_for(self, index: int) -> list[int]:
+        """Return the replicas that a request may go to, whichever pool's turn it is."""
+        return [number for pool in self.allowed_pools(index) for number in self._open(pool)]
+
+    def open_to(self, index: int) -> list[int]:
+        """Return the replicas that a request may go to, of the pool whose turn it is where pools have shares."""
         pools = self.allowed_pools(index)
         if self.near is not None:
             pools = self.near(index, pools)
         if len(pools) == 1:
-            ready = self._open(pools[0])
-        else:
-            pools = [pool for pool in pools if self._open(pool)]
-            if self._shares is not None and len(pools) > 1:
-                pools = [self._pools[deal(self._shares, [self._pools.index(pool) for pool in pools])]]
-            ready = [number for pool in pools for number in self._open(pool)]
-        if not ready:
-            return NONE_READY
-        self._chance.top_up(self._draws)
-        return choose(self._router, index, ready, self._signals())
+            return self._open(pools[0])
+        pools = [pool for pool in pools if self._open(pool)]
+        if self._shares is not None and len(pools) > 1:
+            pools = [self._pools[deal(self._shares, [self._pools.index(pool) for pool in pools])]]
+        return [number for pool in pools for number in self._open(pool)]
 
     def _open(self, pool: Pool) -> list[int]:
         """Return the replicas of a pool that a request may go to, ascending."""

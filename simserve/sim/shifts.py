@@ -253,7 +253,7 @@ class Shifts(Lives):
             else:
                 return
 
-    def refresh(self) -> None:
+    def refresh(self, _now: float) -> None:
         """Let the router look at the replicas; until the next look, that is what it knows."""
         plane = self._cluster.plane
         fill(plane.seen, plane.tokens if plane.weighs_tokens else plane.loads)

@@ -7,7 +7,7 @@ so a run costs SimPy events per decision, not per request or token. It knows no 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from simserve.sim.attended import AttendedRun
     from simserve.sim.gateway import FrontTotals
     from simserve.sim.managed import ManagedRun
+    from simserve.sim.own_parts import OwnParts
     from simserve.sim.pools import PoolOutcome, PoolSetup
-    from simserve.sim.step_log import StepLog
+    from simserve.sim.step_log import KeptSteps, StepLog
     from simserve.sim.streaming import StreamTotals
     from simserve.sim.streaming_spec import StreamingSpec
     from simserve.sim.timeline import FleetTimeline
@@ -97,7 +98,7 @@ class Simulation:
     was_interrupted: bool
     has_clients: bool = False
     has_changing_fleet: bool = False
-    steps: StepLog | None = None
+    steps: KeptSteps | None = None
     timeline: FleetTimeline | None = None
     pools: tuple[PoolOutcome, ...] = ()
     transfers: Mapping[str, float] = field(default_factory=dict)
@@ -133,6 +134,7 @@ def simulate(
     progress: Progress | None = None,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
+    own: OwnParts | None = None,
 ) -> Simulation:
     """Serve ``specs`` to the end.
 
@@ -142,6 +144,7 @@ def simulate(
         progress: Called now and then.
         keep_steps: Whether every step is kept, for a timeline.
         accelerate: Whether the kernel runs compiled: where it pays, always where it can, or never.
+        own: A user's own parts: the run is then interpreted, an event an arrival.
 
     Raises:
         UsageError: It must, and there is no numba that works.
@@ -153,8 +156,8 @@ def simulate(
         log = StepLog()
     engine, priced = deployment.engine, deployment.priced
     control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
-    if _has_decisions(deployment, control, specs):
-        return _decided(deployment, control, specs, progress, log, accelerate)
+    if own is not None or _has_decisions(deployment, control, specs):
+        return _decided(deployment, control, specs, progress, log, accelerate, is_managed=own is not None, own=own)
     records, totals, end_time, was_interrupted = _run(
         engine, priced.step_times, priced, deployment.num_replicas, control.routing, specs, progress, log, accelerate
     )
@@ -198,33 +201,38 @@ def _decided(
     accelerate: Accelerate,
     *,
     is_managed: bool = False,
+    own: OwnParts | None = None,
 ) -> Simulation:
     """Serve ``specs`` where something decides; with ``is_managed`` as a fleet that changes, whether or not it does."""
     from simserve.sim.attended import AttendedRun, why_managed
-    from simserve.sim.pools import PoolSetup, together
 
-    engine, priced, streaming = deployment.engine, deployment.priced, control.streaming
-    setups = deployment.pools or (
-        PoolSetup(
-            name="",
-            engine=engine,
-            step_times=priced.step_times,
-            priced=priced,
-            num_replicas=deployment.num_replicas,
-            gpus_per_replica=deployment.gpus_per_replica,
-        ),
-    )
-    latency = _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency)
+    streaming, setups = control.streaming, setups_of(deployment)
+    latency = frontend_latency(deployment.engine, specs) + (0.0 if streaming is None else streaming.network_latency)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     run: ManagedRun | AttendedRun
     obstacle = why_managed(setups, control)
     if is_managed or obstacle is not None:
         from simserve.sim.managed import ManagedRun
 
-        run = ManagedRun(control, setups, specs, latency, on_progress, log, accelerate)
+        run = ManagedRun(control, setups, specs, latency, on_progress, log, accelerate, own)
     else:
         run = AttendedRun(control, setups, specs, latency, on_progress, log, accelerate)
-    was_interrupted = run.run()
+    return simulation_of(run, specs, control, setups, log, was_interrupted=run.run())
+
+
+def simulation_of(
+    run: ManagedRun | AttendedRun,
+    specs: RequestSpecs,
+    control: Control,
+    setups: Sequence[PoolSetup],
+    log: StepLog | None,
+    *,
+    was_interrupted: bool,
+) -> Simulation:
+    """Return what a run of pools produced, once it is over."""
+    from simserve.sim.pools import together
+
+    streaming = control.streaming
     records = run.dressed(_records(run.requests, run.arrival_time, specs, run.cached_tokens))
     end_time = end_of(run.requests)
     outcomes = run.outcomes(records, end_time)
@@ -251,13 +259,28 @@ def _decided(
     return replace(simulation, records=_in_order(simulation.records, specs))
 
 
+def setups_of(deployment: Deployment) -> tuple[PoolSetup, ...]:
+    """Return the pools of a deployment; its equal replicas are one."""
+    from simserve.sim.pools import PoolSetup
+
+    one = PoolSetup(
+        name="",
+        engine=deployment.engine,
+        step_times=deployment.priced.step_times,
+        priced=deployment.priced,
+        num_replicas=deployment.num_replicas,
+        gpus_per_replica=deployment.gpus_per_replica,
+    )
+    return deployment.pools or (one,)
+
+
 def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
     """Return the records in order of arrival; of clients that stop, without what they never sent."""
     ordered = records.by_arrival() if specs.sends_out_of_order else records
     return ordered if specs.closes_at is None else ordered.sent()
 
 
-def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
+def frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
     """Return the seconds from sending each request to the router."""
     tokens = specs.prompt_tokens.astype(np.float64)
     return config.frontend_latency + config.tokenization_per_token * tokens
@@ -289,7 +312,7 @@ def _run(
     log: StepLog | None = None,
     accelerate: Accelerate = "off",
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
-    compiled = compiled_for(accelerate, len(specs), reason_against(config, log is not None))
+    compiled = compiled_for(accelerate, len(specs), reason_against(config))
     times = times.as_lists() if compiled is None else times
     requests = RequestTable(
         specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority, is_lean=True
@@ -310,7 +333,7 @@ def _run(
     everybody = [(recorder, range(len(replicas)))]
     cluster = Cluster(replicas, requests, everybody, routing, router, on_progress, num_ranks)
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
-    latency = _frontend_latency(config, specs)
+    latency = frontend_latency(config, specs)
     conversations = conversations_of(specs, latency, arrival_time)
     if conversations is not None:
         cluster.converse(conversations, first_sent(conversations, specs))

@@ -1,17 +1,26 @@
-"""StepLog: every step of a run, for timelines. Kept beside the run, a row a leap; a run without it costs nothing."""
+"""StepLog: every step of a run, for timelines and tables. Kept beside the run, a row a leap; without it, it is free."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.leaps import LEAP_FIELDS
-from simserve.engine.state import Replica
+from simserve.engine.state import ADMITTED, EVICTED, FINISHED, READMITTED, RECOMPUTED, RETURNED, Replica
+
+MOST_STEPS = 2_000_000
+"""Steps of all replicas that a log keeps, the first of the run: some 200 MB as a table, and at most 700 MB of leaps and
+changes of batches while the run goes on."""
+
+_ROUNDING = 1e-12
+_HALVINGS = 60
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,40 +34,159 @@ class Steps:
         num_prefilling: Requests with a chunk.
         prefill_tokens: Tokens of the chunks.
         context_tokens: Tokens of the decoding sequences in the KV cache.
+        seconds: How long each takes.
     """
 
     start_time: Floats
     end_time: Floats
-    num_decoding: NDArray[np.int64]
-    num_prefilling: NDArray[np.int64]
-    prefill_tokens: NDArray[np.int64]
-    context_tokens: NDArray[np.int64]
+    num_decoding: Integers
+    num_prefilling: Integers
+    prefill_tokens: Integers
+    context_tokens: Integers
+    seconds: Floats
 
     def __len__(self) -> int:
         """Return the number of steps."""
         return len(self.start_time)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTable:
+    """The steps of a run in the order of their beginning, one entry each; ranks that step together are one step.
+
+    Attributes:
+        replica_id: Which replica takes the step.
+        start_s: When it begins, seconds.
+        seconds: How long it takes.
+        prompt_tokens: Tokens of prompts that it computes, those of preempted requests that are computed again included.
+        decode_tokens: Tokens that it computes for sequences that decode: one each, and with speculative decoding the
+            drafts that are verified.
+        context_tokens: Tokens of the decoding sequences in the KV cache when it begins.
+        num_sequences: Sequences that take part.
+        num_admitted: Requests that take a seat with it, after a preemption too.
+        num_preempted: Requests that lose their KV cache so that it can run.
+        num_finished: Requests that have all their tokens with its end; at a replica that only prefills, the first one.
+        num_steps_of_run: Steps there were; more than the entries where the run was longer than `MOST_STEPS`.
+    """
+
+    replica_id: Integers
+    start_s: Floats
+    seconds: Floats
+    prompt_tokens: Integers
+    decode_tokens: Integers
+    context_tokens: Integers
+    num_sequences: Integers
+    num_admitted: Integers
+    num_preempted: Integers
+    num_finished: Integers
+    num_steps_of_run: int
+
+    @classmethod
+    def of(cls, rows: Sequence[Floats], num_steps_of_run: int) -> StepTable:
+        """Return the table of the steps of several schedulers, cut to `MOST_STEPS`.
+
+        Args:
+            rows: Of each scheduler the columns in the order of the attributes, shape [10, steps].
+            num_steps_of_run: How many steps all schedulers took.
+        """
+        table = np.concatenate([np.zeros((len(COLUMNS), 0)), *rows], axis=1)
+        table = table[:, np.lexsort((table[0], table[1]))][:, :MOST_STEPS]
+        # Ranks of one replica step at one instant.
+        is_new = np.append(True, (np.diff(table[0]) != 0) | (np.diff(table[1]) != 0))[: table.shape[1]]
+        firsts = np.flatnonzero(is_new)
+        own = {}
+        for position, name in enumerate(COLUMNS):
+            if name in ("replica_id", "start_s"):
+                own[name] = table[position, firsts]
+            elif name == "seconds":
+                own[name] = np.maximum.reduceat(table[position], firsts) if len(firsts) else table[position]
+            else:
+                own[name] = np.add.reduceat(table[position], firsts) if len(firsts) else table[position]
+            if name not in ("start_s", "seconds"):
+                own[name] = np.rint(own[name]).astype(np.int64)
+        is_whole = num_steps_of_run <= MOST_STEPS
+        return cls(**own, num_steps_of_run=len(firsts) if is_whole else num_steps_of_run)
+
+    @property
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """Every column by its name."""
+        return {name: getattr(self, name) for name in COLUMNS}
+
+
+class KeptSteps(Protocol):
+    """Whatever a run kept its steps in."""
+
+    def table(self) -> StepTable:
+        """Return the steps."""
+
+
+COLUMNS = (
+    "replica_id",
+    "start_s",
+    "seconds",
+    "prompt_tokens",
+    "decode_tokens",
+    "context_tokens",
+    "num_sequences",
+    "num_admitted",
+    "num_preempted",
+    "num_finished",
+)
+
+
 @dataclass(slots=True)
 class StepLog:
-    """The leaps and preemptions of every scheduler of a run.
+    """The leaps of every scheduler of a run, and who entered and left its batch.
 
     Attributes:
         replicas: The schedulers: replicas, or ranks of data-parallel attention.
+        num_steps: Steps there were, kept or not.
+        until: What begins later is no longer kept, seconds.
     """
 
     replicas: list[Replica] = field(default_factory=list)
+    num_steps: int = 0
+    until: float = np.inf
     _leaps: dict[int, list[Floats]] = field(default_factory=dict)
+    _advances: dict[int, list[Floats]] = field(default_factory=dict)
+    _changes: dict[int, list[Floats]] = field(default_factory=dict)
+    _num_kept: int = 0
 
     def watch(self, replicas: Sequence[Replica]) -> None:
         """Follow these schedulers too, from now on."""
         self.replicas += replicas
         for replica in replicas:
-            replica.evictions = []
+            replica.batch_log = []
 
-    def add(self, replica: Replica, rows: Floats) -> None:
-        """Keep leaps, shape [fields, leaps]."""
-        self._leaps.setdefault(id(replica), []).append(rows)
+    def add(self, replica: Replica, rows: Floats, advances: Floats, changes: Floats) -> None:
+        """Keep what a scheduler has done.
+
+        Args:
+            replica: The scheduler.
+            rows: Its leaps, shape [fields, leaps].
+            advances: The tokens that a step of each leap adds to the contexts.
+            changes: Who entered and left its batch, shape [3 * entries]: request, seconds, what.
+        """
+        self.num_steps += int(rows[1].sum())
+        in_time, changes = rows[0] <= self.until, changes.reshape(-1, 3)
+        self._leaps.setdefault(id(replica), []).append(rows[:, in_time])
+        self._advances.setdefault(id(replica), []).append(advances[in_time])
+        self._changes.setdefault(id(replica), []).append(changes[changes[:, 1] <= self.until])
+        self._num_kept += int(in_time.sum())
+        if self._num_kept > 2 * MOST_STEPS:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """Forget leaps behind the first `MOST_STEPS`, which hold as many steps at least."""
+        starts = np.concatenate([rows[0] for blocks in self._leaps.values() for rows in blocks])
+        self.until = float(np.partition(starts, MOST_STEPS)[MOST_STEPS])
+        self._num_kept = 0
+        for number, blocks in self._leaps.items():
+            leaps, advances = np.concatenate(blocks, axis=1), np.concatenate(self._advances[number])
+            changes, in_time = np.concatenate(self._changes[number]), leaps[0] <= self.until
+            self._leaps[number], self._advances[number] = [leaps[:, in_time]], [advances[in_time]]
+            self._changes[number] = [changes[changes[:, 1] <= self.until]]
+            self._num_kept += int(in_time.sum())
 
     def leaps(self, replica: Replica) -> Floats:
         """Return the leaps of a scheduler in order, shape [fields, leaps]: rows are `LEAP_FIELDS`."""
@@ -68,8 +196,9 @@ class StepLog:
     def steps(self, replica: Replica, until: float = np.inf) -> Steps:
         """Return the steps of a scheduler that begin before ``until``, leaps taken apart."""
         rows = dict(zip(LEAP_FIELDS, self.leaps(replica), strict=True))
+        advances = np.concatenate(self._advances.get(id(replica), [np.zeros(0)]))
         kept = rows["start_time"] < until
-        rows = {name: row[kept] for name, row in rows.items()}
+        rows, advances = {name: row[kept] for name, row in rows.items()}, advances[kept]
         counts = rows["num_steps"].astype(np.int64)
         leap = np.repeat(np.arange(len(counts)), counts)
         step = np.arange(len(leap)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -78,21 +207,57 @@ class StepLog:
         after = step + 1
         end = start + first * after + increment * (after * (after - 1) * 0.5)
         in_time = begin < until
-        decoding = rows["num_decoding"][leap]
-        return Steps(
-            begin[in_time],
-            end[in_time],
-            *(
-                np.asarray(column[in_time], dtype=np.int64)
-                for column in (
-                    decoding,
-                    rows["num_prefilling"][leap],
-                    rows["prefill_tokens"][leap],
-                    rows["context_tokens"][leap] + decoding * step,
-                )
-            ),
-        )
+        context = rows["context_tokens"][leap] + advances[leap] * step
+        whole = (rows["num_decoding"][leap], rows["num_prefilling"][leap], rows["prefill_tokens"][leap], context)
+        counted = [np.asarray(np.rint(column[in_time]), dtype=np.int64) for column in whole]
+        seconds = (first + increment * step)[in_time]
+        return Steps(begin[in_time], end[in_time], counted[0], counted[1], counted[2], counted[3], seconds)
+
+    def table(self) -> StepTable:
+        """Return every step of all schedulers, and who entered and left with it."""
+        until = self._limit()
+        return StepTable.of([self._columns(replica, until) for replica in self.replicas], self.num_steps)
+
+    def _limit(self) -> float:
+        """Return a time before which `MOST_STEPS` steps begin, and few more, all of them kept; inf: there are no more.
+
+        Steps of a leap get no shorter, so that more have begun at any time than if all were equally long.
+        """
+        if self.num_steps <= MOST_STEPS:
+            return np.inf
+        rows = np.concatenate([self.leaps(replica) for replica in self.replicas], axis=1)
+        start, count, first, increment = rows[:4]
+        mean = first + increment * (count - 1.0) * 0.5
+        earliest, latest = 0.0, min(self.until, float((start + mean * count).max()))
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (earliest + latest)
+            if np.clip(np.ceil((middle - start) / mean), 0.0, count).sum() < MOST_STEPS:
+                earliest = middle
+            else:
+                latest = middle
+        return float(np.nextafter(latest, np.inf))
+
+    def _columns(self, replica: Replica, until: float) -> Floats:
+        steps, changes = self.steps(replica, until), self._changes_of(replica)
+        columns = np.empty((len(COLUMNS), len(steps)))
+        columns[0], columns[1], columns[2] = replica.identity, steps.start_time, steps.seconds
+        columns[3], columns[5] = steps.prefill_tokens, steps.context_tokens
+        columns[4] = steps.num_decoding * replica.tokens_per_decode
+        columns[6] = steps.num_decoding + steps.num_prefilling
+        for position, kinds in enumerate(((ADMITTED, READMITTED, RETURNED), (EVICTED,), (FINISHED,)), start=7):
+            times = changes[np.isin(changes[:, 2], kinds), 1]
+            # Who finishes does so when a step ends, the others when one begins; both are the beginning of the next.
+            if FINISHED in kinds and len(steps):
+                times = times[times <= steps.end_time[-1] * (1.0 + _ROUNDING)]
+            own = np.searchsorted(steps.start_time, times, side="left") - (FINISHED in kinds)
+            own = own[(own >= 0) & (own < len(steps))]
+            columns[position] = np.bincount(own, minlength=len(steps))
+        return columns
+
+    def _changes_of(self, replica: Replica) -> Floats:
+        return np.concatenate(self._changes.get(id(replica), [np.zeros((0, 3))]))
 
     def evictions(self, replica: Replica) -> Floats:
         """Return (request, seconds, what) of each preemption and what followed it, shape [events, 3]."""
-        return np.array(replica.evictions or (), dtype=np.float64).reshape(-1, 3)
+        changes = self._changes_of(replica)
+        return changes[np.isin(changes[:, 2], (EVICTED, READMITTED, RECOMPUTED, RETURNED))]

@@ -47,7 +47,7 @@ needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reas
 
 def is_covered(case: Case) -> bool:
     """Return whether the case runs compiled."""
-    return reason_against(case.config, False) is None
+    return reason_against(case.config) is None
 
 
 KINDS = {

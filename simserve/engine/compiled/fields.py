@@ -139,7 +139,7 @@ _REPLICA: dict[str, Kind] = {
         ),
         Items("q"),
     ),
-    **dict.fromkeys(("advances", "evictions", "gap_values", "irregular_gaps", "leaps", "stall_times"), Items("d")),
+    **dict.fromkeys(("advances", "batch_log", "gap_values", "irregular_gaps", "leaps", "stall_times"), Items("d")),
     **dict.fromkeys(
         ("decode_attention_base", "decode_base", "decode_slope", "sequence_seconds", "token_seconds"), Table("d")
     ),
@@ -161,7 +161,7 @@ _HOT = (
     *("swaps", "uses_estimate", "has_plain_admission", "has_late_tokens", "token_budget", "tokens_per_decode"),
     *("identity", "config", "times", "cache", "progress", "gap_values", "gap_leaps", "residues", "finish_heap"),
     *("chunk_requests", "chunk_tokens", "leaps", "running", "prefilling", "late_tokens", "stall_leaps", "finished"),
-    *("evictions", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
+    *("batch_log", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
     *("waiting", "keeps_windows", "block_weight", "releases_late", "departing"),
 )
 _OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))

@@ -7,6 +7,7 @@ whoever builds the compiled function hands it over.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ Drive = Callable[[int, int, float], int]
 _OF_A_LINK = ("seconds", "waited")
 
 
-def reason_against(config: EngineConfig, keeps_steps: bool) -> str | None:
+def reason_against(config: EngineConfig) -> str | None:
     """Return what of a run compiled code does not cover, in a few words; None: it covers all."""
     checks = {
         "static batching": config.batching == "static",
@@ -49,7 +50,6 @@ def reason_against(config: EngineConfig, keeps_steps: bool) -> str | None:
         "preemption by priority": config.scheduling_policy == "priority" and config.priority_preemption,
         "a tier behind the prefix cache": config.num_offload_blocks > 0,
         "data-parallel attention": config.data_parallel_size > 1,
-        "a timeline of every step": keeps_steps,
     }
     return next((name for name, applies in checks.items() if applies), None)
 
@@ -71,7 +71,7 @@ class Compiled:
         for name in fields.REQUESTS.fields:
             self._requests.put(name, getattr(requests, name))
         self._table = requests
-        drawn = [requests.pace]
+        drawn: list[Any] = [requests.pace]
         if plane.attendance is not None and plane.attendance.paces is not None:
             drawn.append(plane.attendance.paces.values)
         self._num_paces = 1 + max(int(np.frombuffer(each, dtype=np.int64).max(initial=0)) for each in drawn)
@@ -229,6 +229,10 @@ class Compiled:
     def take_advances(self, numbers: Sequence[int]) -> NDArray[np.float64]:
         """Return what a step of each leap with decodes added to the contexts, where replicas speculate."""
         return self._take("advances", numbers)
+
+    def take_batch_log(self, number: int) -> NDArray[np.float64]:
+        """Return who entered and left the batch of a replica that logs it, shape [3 * entries], and forget it."""
+        return self._replicas.drain("batch_log", number)
 
     def take_gaps(self, numbers: Sequence[int]) -> NDArray[np.float64]:
         """Return the irregular gaps of replicas, shape [gaps, 2], and forget them."""

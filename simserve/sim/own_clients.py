@@ -1,0 +1,177 @@
+"""PlaneClients: clients of a user's own as SimPy processes, beside the data plane on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from simserve.sim.control import Control
+from simserve.sim.managed import ManagedRun
+from simserve.sim.pools import request_table
+from simserve.sim.records import STATUSES
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.simulate import frontend_latency, setups_of, simulation_of
+from simserve.workload.requests import RequestSpecs
+
+if TYPE_CHECKING:
+    from simserve.sim.own_parts import OwnParts
+    from simserve.sim.simulate import Deployment, Simulation
+    from simserve.sim.step_log import StepLog
+
+Environment: TypeAlias = simpy.Environment
+Event: TypeAlias = simpy.Event
+Process: TypeAlias = simpy.Process
+
+_PER_REQUEST = ("arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "pace", "priority", "request_class")
+_LIMITED = ("prompt_tokens", "output_tokens", "max_tokens", "is_truncated", "status", "reason")
+
+
+class Answer(NamedTuple):
+    """What a client of one's own hears, when it hears it.
+
+    Attributes:
+        number: Of the request, in the order of submission, from 0.
+        status: ``completed``, ``rejected``, ``timed_out`` or ``failed``.
+        ttft: Seconds from its sending to its first token; NaN: it got none.
+        e2e: Seconds from its sending to its end.
+        output_tokens: Tokens that it got.
+        replica_id: The replica that served it; -1: none did.
+    """
+
+    number: int
+    status: str
+    ttft: float
+    e2e: float
+    output_tokens: int
+    replica_id: int
+
+
+def unsent(specs: RequestSpecs) -> RequestSpecs:
+    """Return drawn requests as ones that clients of a user's own send, none of which has been sent."""
+    count = len(specs)
+    return replace(
+        specs,
+        arrival_time=np.full(count, np.nan),
+        prompt_tokens=np.array(specs.prompt_tokens),
+        output_tokens=np.array(specs.output_tokens),
+        max_tokens=np.array(specs.max_tokens),
+        think_time=np.zeros(0),
+        concurrency=None,
+        is_stationary=False,
+        offered_rate=np.nan,
+        turn=None,
+        ramp_up=None,
+        loop=None,
+        loops=(),
+        # What is never sent is left out of the records.
+        closes_at=np.inf,
+    )
+
+
+class PlaneClients:
+    """A run on the plane whose requests are submitted one by one.
+
+    Args:
+        deployment: What serves them.
+        specs: As of `unsent`; a request's lengths may be set before it is submitted.
+        own: A user's own parts; None: there are none.
+        log: Keeps every step; None: nobody asks.
+    """
+
+    def __init__(
+        self, deployment: Deployment, specs: RequestSpecs, own: OwnParts | None = None, log: StepLog | None = None
+    ) -> None:
+        self._control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+        self._deployment, self._specs, self._log = deployment, specs, log
+        self._setups = setups_of(deployment)
+        latency = frontend_latency(deployment.engine, specs)
+        self._run = ManagedRun(self._control, self._setups, specs, latency, None, log, "off", own, has_own_clients=True)
+        self._fleet = self._run.fleet
+        self._fleet.callers.on_end.append(self._tell)
+        self._waiting: dict[int, simpy.Event] = {}
+        self.env = simpy.Environment()
+        self._run.start(self.env)
+        self.env.process(self._drive())
+
+    def submit(self, index: int) -> simpy.Event:
+        """Send a request now; the event that is returned fires with its `Answer`."""
+        row = _row(self._specs, index)
+        table = request_table(self._setups, row, self._control.allowed)
+        requests = self._fleet.requests
+        for name in _LIMITED:
+            getattr(requests, name)[index] = getattr(table, name)[0]
+        self._specs.arrival_time[index] = self._run.arrival_time[index] = now = self.env.now
+        latency: NDArray[np.float64] = frontend_latency(self._deployment.engine, row)
+        self._fleet.callers.submit(index, now + float(latency[0]))
+        self._waiting[index] = event = self.env.event()
+        return event
+
+    def _tell(self, index: int, heard_at: float) -> None:
+        """Stop the plane, and let a client hear."""
+        self._fleet.news.append(lambda: self._answer(index, heard_at))
+        self._fleet.news_time = self._fleet.time
+
+    def _answer(self, index: int, heard_at: float) -> None:
+        requests, sent = self._fleet.requests, float(self._run.arrival_time[index])
+        answer = Answer(
+            index,
+            STATUSES[requests.status[index]],
+            requests.first_token_time[index] - sent,
+            heard_at - sent,
+            requests.generated_tokens[index],
+            requests.replica_id[index],
+        )
+        answer_later(self.env, self._waiting.pop(index), answer, heard_at)
+
+    def _drive(self) -> Generator[simpy.Event, Any, None]:
+        """Drive the plane from event to event of everybody else; wait for news of them when nothing is to come."""
+        env, fleet = self.env, self._fleet
+        yield env.timeout(0)
+        while True:
+            until = env.peek()
+            fleet.drive(until)
+            if fleet.news:
+                yield env.timeout(max(fleet.news_time - env.now, 0.0))
+                news, fleet.news = fleet.news, []
+                for tell in news:
+                    tell()
+                yield env.timeout(0)
+            elif until == float("inf"):
+                return
+            else:
+                yield env.timeout(max(until - env.now, 0.0))
+
+    def simulation(self, *, was_interrupted: bool) -> Simulation:
+        """Return what happened so far."""
+        self._fleet.flush()
+        found = simulation_of(
+            self._run, self._specs, self._control, self._setups, self._log, was_interrupted=was_interrupted
+        )
+        return replace(found, is_open_loop=False, has_clients=True)
+
+
+def answer_later(env: simpy.Environment, event: simpy.Event, answer: Answer, heard_at: float) -> None:
+    """Let an event fire with an answer when its client hears it."""
+    delay = heard_at - env.now
+    if delay <= 0.0:
+        event.succeed(answer)
+        return
+    timeout = env.timeout(delay)
+    assert timeout.callbacks is not None
+
+    def answer_now(_: simpy.Event) -> None:
+        event.succeed(answer)
+
+    timeout.callbacks.append(answer_now)
+
+
+def _row(specs: RequestSpecs, index: int) -> RequestSpecs:
+    """Return one of several requests."""
+    row, columns = slice(index, index + 1), {name: getattr(specs, name) for name in _PER_REQUEST}
+    own: dict[str, Any] = {name: None if values is None else values[row] for name, values in columns.items()}
+    return replace(specs, **own, prefixes=None, session=None)
