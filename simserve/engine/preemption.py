@@ -6,13 +6,13 @@ The victim keeps its generated tokens and prefills them again with its prompt. S
 from __future__ import annotations
 
 from heapq import heapify
+from typing import Any
 
 from simserve.engine.decoding import generated_by_now, growth_of_step, leave_decoding
 from simserve.engine.departing import preempt_departing
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
-from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import EVICTED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
 from simserve.engine.swap import swap_out
 from simserve.engine.windows import give_back, window_growth_of_step
@@ -48,19 +48,11 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
         worse one is still running.
     """
     queue, config = replica.waiting, replica.config
-    assert isinstance(queue, OrderedQueue)
     head = queue[0]
-    urgency, rank = requests.priority[head], queue.rank(head)
-    running = replica.running
     forget_finished(replica, requests)
-    # Who has waited long enough to come before the head again would only change places with it.
-    worse = [
-        (requests.priority[index], requests.ready_time[index], index)
-        for index in running
-        if requests.priority[index] > urgency and queue.rank(index) > rank and index not in replica.departing
-    ]
+    victim = _worse(replica, requests, head)
     has_preempted = False
-    while worse:
+    while victim >= 0:
         target = requests.prompt_tokens[head] + requests.generated_tokens[head]
         swapped = requests.swapped_tokens[head] if replica.swaps else 0
         blocks = idle = 0
@@ -80,12 +72,34 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
                 window += window_growth_of_step(replica)
             if not replica.has_window_pool or window <= replica.free_window_blocks:
                 return True
-        victim = max(worse)
-        worse.remove(victim)
-        running.remove(victim[2])
-        preempt(replica, requests, victim[2])
+        replica.running.remove(victim)
+        preempt(replica, requests, victim)
         has_preempted = True
+        victim = _worse(replica, requests, head)
     return has_preempted
+
+
+def _worse(replica: Replica, requests: RequestTable, head: int) -> int:
+    """Return who has the worst priority of those running that are less urgent than the head of the queue; -1: nobody.
+
+    Who has waited long enough to come before the head again would only change places with it.
+    """
+    running, priority, ready_time = replica.running, requests.priority, requests.ready_time
+    urgency, rank = priority[head], rank_of(replica, head)
+    worst = -1
+    for position in range(len(running)):
+        index = running[position]
+        if priority[index] <= urgency or rank_of(replica, index) <= rank or index in replica.departing:
+            continue
+        if worst < 0 or (priority[index], ready_time[index], index) > (priority[worst], ready_time[worst], worst):
+            worst = index
+    return worst
+
+
+def rank_of(replica: Replica, index: int) -> float:
+    """Return what a request is ordered by in the queue of a replica that goes by priority."""
+    queue: Any = replica.waiting
+    return queue.rank(index)  # type: ignore[no-any-return]
 
 
 def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:

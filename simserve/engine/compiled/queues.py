@@ -160,6 +160,12 @@ def _queue_remove(queue: Any, index: Any) -> Any:
     return remove
 
 
+@overload_method(QueueType, "rank", strict=False)
+def _queue_rank(queue: Any, index: Any) -> Any:
+    # As `simserve.engine.queue.OrderedQueue.rank`.
+    return lambda queue, index: _ranks(queue)[index] + _ready(queue)[index] * _ageing(queue)
+
+
 @register_jitable
 def _head(queue: Any) -> Any:
     if word_at(queue, _IS_RANKED):

@@ -341,7 +341,7 @@ UNREACHED: dict[str, Any] = {
         _nothing,
     ),
     **dict.fromkeys(("complete_static", "complete_uncached", "free_tokens", "range_need"), _zero),
-    **dict.fromkeys(("make_way", "take_range"), _false),
+    "take_range": _false,
 }
 REPLACED: dict[str, Any] = {
     each.__name__: each

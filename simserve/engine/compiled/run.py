@@ -47,7 +47,6 @@ def reason_against(config: EngineConfig) -> str | None:
         "static batching": config.batching == "static",
         "serving without a KV cache": config.kv_allocation == "none",
         "contiguous KV allocation": config.kv_allocation in ("pow2", "oracle"),
-        "preemption by priority": config.scheduling_policy == "priority" and config.priority_preemption,
         "a tier behind the prefix cache": config.num_offload_blocks > 0,
         "data-parallel attention": config.data_parallel_size > 1,
     }
