@@ -22,7 +22,7 @@ _HOMES: Mapping[str, str] = {
     "OffloadTotals": "simserve.sim.offload",
     "PoolOutcome": "simserve.sim.pools",
     "StreamTotals": "simserve.sim.streaming",
-    "FrontTotals": "simserve.sim.front",
+    "FrontTotals": "simserve.sim.gateway",
     "FleetTimeline": "simserve.sim.timeline",
     "SLO": "simserve.metrics.slo",
 }

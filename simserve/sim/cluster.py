@@ -134,7 +134,9 @@ class Cluster:
         if hangs_up or attendance.transfers is not None:
             # Whoever hangs up in the step that answers is not answered; what has prefilled goes on.
             self._note_finishes()
-        if attendance.gateway is not None or (attendance.presence is not None and attendance.presence.notes_ends):
+        if attendance.gateway is not None or attendance.regions is not None:
+            self._note_finishes()
+        if attendance.presence is not None and attendance.presence.notes_ends:
             self._note_finishes()
 
     @property

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.control import Control
+from simserve.sim.pools import PoolSetup
+from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.simulate import Deployment
+from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
-from tests.builders import affine_step_times, make_config
+from tests.builders import affine_step_times, make_config, make_specs
 from tests.properties import test_conservation
 from tests.properties.test_conservation import CHECKS, controls, traffic
 from tests.properties.test_fleet_conservation import Cluster, clusters, requests
@@ -108,3 +111,17 @@ def test_pools_are_the_same_on_all_planes_at_length(specs: RequestSpecs, cluster
 
     assert_alike(deployment, specs, None, "off")
     assert_alike(deployment, specs, "off", "on")
+
+
+@pytest.mark.parametrize("how", ["off", pytest.param("on", marks=needs_numba)])
+def test_the_way_back_counts_where_nobody_hangs_up(how: Accelerate) -> None:
+    """Regions and nothing else: each answer is as long on its way as on the managed plane."""
+    specs = make_specs([0.0, 0.1, 0.2, 0.9], 4, [3, 5, 2, 4])
+    regions = validate(RegionsSpec, {"clients": {"eu": 0.5, "us": 0.5}, "latency": {"eu": {"us": "0.3 s"}}})
+    deployment = make_deployment(make_config(), TIMES, 1)
+    pools = tuple(
+        PoolSetup(name=name, engine=deployment.engine, step_times=TIMES, priced=None, num_replicas=1, region=name)
+        for name in ("eu", "us")
+    )
+
+    assert_alike(replace(deployment, control=Control(regions=regions), pools=pools), specs, None, how)
