@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -76,10 +76,13 @@ class Sample:
     Attributes:
         values: ``ttft_ms tpot_ms e2el_ms`` -> those of the measured requests, seconds, in any order.
         itl: Every gap between tokens, seconds.
+        rates: The four rates of a run that keeps up with steady open arrivals (`simserve.metrics.throughput.borne`);
+            empty: its summary's hold.
     """
 
     values: Mapping[str, NDArray[np.float64]]
     itl: Histogram
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 def confidence_intervals(
@@ -89,7 +92,8 @@ def confidence_intervals(
 
     The headline figures are all statistics of the four latencies, the four rates, and ``slo_attainment``.
     Each has ``mean half_width low high replications``. Rates and attainment: Student's t on the values of the
-    replications in which they are defined. Latencies, where their samples are there: the figure of all requests
+    replications in which they are defined; rates of steady open arrivals that all of them keep up with are those of
+    what came. Latencies, where their samples are there: the figure of all requests
     together, and the jackknife that leaves out one replication after the other (Efron and Tibshirani, "An Introduction
     to the Bootstrap", 1993, chapter 11): a percentile of a short run is biased, and the mean of such percentiles as
     well. The interval is None below two replications, and where runs are too short for their load to have settled.
@@ -104,9 +108,16 @@ def confidence_intervals(
     found = {name: _interval([value for value in values if value is not None]) for name, values in columns.items()}
     if len(samples) > 1:
         found |= _jackknifed(samples)
+        for name in _common_rates(samples):
+            found[name] = _interval([each.rates[name] for each in samples if not math.isnan(each.rates[name])])
     if have_settled(summaries) is False:
         found = {name: {**each, "half_width": None, "low": None, "high": None} for name, each in found.items()}
     return found
+
+
+def _common_rates(samples: Sequence[Sample]) -> tuple[str, ...]:
+    """Return which rates are known in the long run: none where a replication falls behind."""
+    return _RATES if all(sample.rates for sample in samples) else ()
 
 
 def _jackknifed(samples: Sequence[Sample]) -> dict[str, dict[str, float | None]]:
@@ -272,7 +283,7 @@ def pool(summaries: Sequence[Mapping[str, Any]], samples: Sequence[Sample] = ())
         pooled |= {
             name: interval["mean"]
             for name, interval in inner["confidence_intervals"].items()
-            if name.endswith(LATENCIES) and name in pooled
+            if (name.endswith(LATENCIES) or name in _common_rates(samples)) and name in pooled
         }
     inner["thresholds"] = _pool_thresholds([each["simserve"]["thresholds"] for each in summaries])
     return pooled

@@ -31,7 +31,7 @@ from simserve.metrics.stability import Offered, Stability, stability, waiting_sh
 from simserve.metrics.steady_state import Window, find_window
 from simserve.metrics.streaming import name_api_server, stream_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
-from simserve.metrics.throughput import Throughput, throughput
+from simserve.metrics.throughput import Throughput, borne, throughput
 from simserve.metrics.users import UsersFacts, users_figures
 from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
 
@@ -390,6 +390,21 @@ def latency_values(measured: Measured) -> dict[str, NDArray[np.float64]]:
         "e2el_ms": measured.latencies.e2e,
     }
     return {name: column[counted & ~np.isnan(column)] for name, column in columns.items()}
+
+
+def steady_rates(simulation: Simulation, measured: Measured) -> dict[str, float]:
+    """Return the four rates in the long run of one that keeps up with steady open arrivals; else none."""
+    records = simulation.records
+    is_steady = simulation.is_stationary and not simulation.has_changing_fleet and records.turn is None
+    if not is_steady or measured.verdict == "overloaded" or len(records) < 2:
+        return {}
+    rates = borne(records, measured.window, measured.meets_slo)
+    return {
+        "request_throughput": rates.requests,
+        "request_goodput": rates.good_requests,
+        "output_throughput": rates.output_tokens,
+        "total_token_throughput": rates.tokens,
+    }
 
 
 def _slo(slo: SLO | None, measured: Measured) -> dict[str, Any]:

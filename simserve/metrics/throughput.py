@@ -59,3 +59,29 @@ def throughput(
         output_tokens=output_tokens / window.seconds,
         tokens=(prompt_tokens + output_tokens) / window.seconds,
     )
+
+
+def borne(records: RequestRecords, window: Window, meets_slo: NDArray[np.bool_] | None) -> Throughput:
+    """Return what a run that keeps up with steady open arrivals serves in the long run: what came, at its rate.
+
+    What is completed in a window of a short run is less: the run begins empty and drains, and windows that are long
+    enough are found where less comes than on average.
+
+    Args:
+        records: One row a request, two at least.
+        window: Whose requests say which share meets the SLO.
+        meets_slo: Whether each request met it, shape [requests]; None without one.
+    """
+    arrival, done = records.arrival_time, records.status == COMPLETED
+    # The first arrival begins the time in which the others come.
+    per_second = (1.0 - 1.0 / len(records)) / float(arrival.max() - arrival.min())
+    prompt_tokens, output_tokens = int(records.prompt_tokens[done].sum()), int(records.output_tokens[done].sum())
+    good = np.nan
+    if meets_slo is not None:
+        good = float(np.mean(meets_slo[window.has_arrived])) * len(records) * per_second
+    return Throughput(
+        requests=np.count_nonzero(done) * per_second,
+        good_requests=good,
+        output_tokens=output_tokens * per_second,
+        tokens=(prompt_tokens + output_tokens) * per_second,
+    )

@@ -15,7 +15,7 @@ from simserve.metrics.pools import drafted
 from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
 from simserve.metrics.result import RunResult
 from simserve.metrics.speculation import SpeculationFacts
-from simserve.metrics.summary import RunFacts, latency_values, measure, summarize
+from simserve.metrics.summary import RunFacts, latency_values, measure, steady_rates, summarize
 from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
@@ -202,7 +202,8 @@ class _Runs:
         measured = measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
         self.summaries.append(summarize(simulation, facts, measured, specs))
         if _plans_several(self.scenario):
-            self.samples.append(Sample(latency_values(measured), simulation.totals.itl))
+            rates = steady_rates(simulation, measured) if facts.warmup == "auto" else {}
+            self.samples.append(Sample(latency_values(measured), simulation.totals.itl, rates))
 
 
 def _replicate(

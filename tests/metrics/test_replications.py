@@ -23,12 +23,13 @@ from simserve.metrics.replications import (
     widest,
 )
 from simserve.metrics.stability import Offered
-from simserve.metrics.summary import latency_values, measure, summarize
+from simserve.metrics.summary import latency_values, measure, steady_rates, summarize
 from simserve.scenario.load import load
 from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
+from simserve.sim.records import RequestRecords
 from tests.metrics.builders import make_facts, make_records, make_simulation, make_slo, single_server_queue
 
 
@@ -151,6 +152,44 @@ def test_totals_add_up_and_figures_are_means() -> None:
     assert pooled["simserve"]["memory"] == summaries[0]["simserve"]["memory"]
     assert pooled["simserve"]["seed"] == 1
     assert pooled["simserve"]["confidence_intervals"]["request_throughput"]["replications"] == 3
+
+
+def sample_of(records: RequestRecords) -> tuple[dict[str, Any], Sample]:
+    """Return the summary of a run with steady arrivals, and its latencies and rates."""
+    simulation = make_simulation(records, is_stationary=True)
+    measured = measure(simulation, slo=None, warmup="auto")
+    sample = Sample(latency_values(measured), simulation.totals.itl, steady_rates(simulation, measured))
+    return summarize(simulation, make_facts(), measured), sample
+
+
+def long_stays(seed: int) -> RequestRecords:
+    """Return 500 arrivals, eight a second, each of which stays for 20 seconds."""
+    return make_records(np.random.default_rng(seed).exponential(1 / 8, 500).cumsum(), ttft=1.0, e2e=20.0)
+
+
+def test_the_throughput_of_runs_too_short_for_a_window_is_what_comes() -> None:
+    """Over the whole run it is a quarter less: the server fills up and drains."""
+    summaries, samples = zip(*(sample_of(long_stays(seed)) for seed in range(20)), strict=True)
+
+    interval = confidence_intervals(summaries, samples)["request_throughput"]
+
+    assert np.mean([each["request_throughput"] for each in summaries]) < 6.3
+    assert interval["mean"] == pytest.approx(8.0, rel=0.03)
+    assert interval["low"] is not None
+    assert interval["high"] is not None
+    assert interval["low"] < 8.0 < interval["high"]
+    assert pool(summaries, samples)["request_throughput"] == interval["mean"]
+
+
+def test_where_a_run_falls_behind_rates_are_those_of_the_windows() -> None:
+    """What comes is not what is served then."""
+    summaries, samples = zip(
+        *(sample_of(single_server_queue(load=load, num_requests=300, seed=1)) for load in (0.5, 3.0)), strict=True
+    )
+
+    assert pool(summaries, samples)["request_throughput"] == pytest.approx(
+        np.mean([each["request_throughput"] for each in summaries])
+    )
 
 
 def test_the_worst_stability_is_the_one_told() -> None:
