@@ -75,7 +75,7 @@ def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: in
     own, the head may have to wait for that one longer.
     """
     config = replica.config
-    if replica.progress is not None or replica.block_weight != 1:
+    if replica.progress is not None or (replica.keeps_windows and not replica.has_window_pool):
         # Free blocks fall in uneven steps: look again after every one.
         return 1
     index = replica.waiting[0]

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement import NEAR, assert_agrees, closest_tie
+from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import (
     Case,
     cases,
@@ -129,3 +130,33 @@ def agree_or_discard(case: Case) -> None:
     assume(outcome.closest_estimate > NEAR)
     assume(closest_tie(outcome, case.config, case.specs) > NEAR)
     assert_agrees(case.config, case.times, case.specs, outcome)
+
+
+def test_a_head_blocked_by_windows_is_looked_at_every_step() -> None:
+    """SGLang's estimate, all layers windowed: blocks do not grow, so the second long request starts at the sixth step.
+
+    Found by the fuzz: the kernel leapt over that step.
+    """
+    config = make_config(
+        admission="estimate",
+        max_num_seqs=3,
+        max_num_batched_tokens=30,
+        max_chunk_tokens=30,
+        max_model_len=30,
+        enable_chunked_prefill=False,
+        block_size=1,
+        num_blocks=30,
+        full_groups=0,
+        window_groups=1,
+        window_blocks=1,
+        new_token_ratio_initial=0.1,
+        new_token_ratio_minimum=0.0,
+        new_token_ratio_decay=0.0010033333,
+    )
+    specs = make_specs([0.0] * 14, [1] * 14, [1] * 12 + [12, 27])
+    times = constant_step_times(1.0)
+
+    outcome = walk(config, times, specs)
+
+    assert outcome.scheduled_time[13] == 6.0
+    assert_agrees(config, times, specs, outcome)

@@ -510,7 +510,7 @@ def test_a_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
     smaller = SMALLER.get(name, [])
     scenario = ss.load(name, smaller)
     own = [scenario.deployment.hardware, *(pool.hardware for pool in scenario.deployment.pools)]
-    other = next(name for name in ("h100-sxm-80gb", "l40s-48gb") if name not in own)
+    other = next(name for name in ("h100-sxm-80gb", "l40s-48gb", "a100-sxm-80gb") if name not in own)
     gpus = dict.fromkeys((*filter(None, own), other))
     found = ss.plan(scenario, hardware=list(gpus), trials=0).summary
 
