@@ -12,7 +12,7 @@ from simserve.planner.validation.prediction import Pricer, predict
     ("hardware", "model", "num_figures", "most"),
     [
         ("gh200-96gb", "llama-3.1-70b", 1, 0.05),
-        ("gh200-96gb", "mixtral-8x7b", 1, 0.07),
+        ("gh200-96gb", "mixtral-8x7b", 1, 0.06),
         ("l40s-48gb", "llama-3.1-70b", 2, 0.06),
         ("b200-sxm-180gb", "llama-3.3-70b", 2, 0.12),
         ("b200-sxm-180gb", "llama-3.1-405b", 1, 0.06),
