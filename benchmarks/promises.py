@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -400,13 +400,35 @@ def finished(name: str, overrides: tuple[str, ...], rate: float) -> float:
 
 def _overloads(cases: int) -> None:
     """Print the table of load ratios."""
-    print("| scenario | finishable /s | a long run finishes /s | off by | short runs judged right |")
+    rows = (
+        (case, lambda found, case=case: finished(case[0], case[1], JUDGED_AT * found)) for case in OVERLOADS[:cases]
+    )
+    _judge("a long run finishes /s", rows)
+
+
+def _growths(cases: int) -> None:
+    """Print the load from which on a long queue grows, beside what is found, and what short runs are called there."""
+    rows = (
+        ((name, own), lambda found, name=name, own=own, relaxed=relaxed: grows_from(name, (*own, *relaxed), found))
+        for (name, own), relaxed in GROWTHS[:cases]
+    )
+    _judge("a long queue grows from /s", rows)
+
+
+def _judge(truth_name: str, rows: Iterable[tuple[Case, Callable[[float], float]]]) -> None:
+    """Print what is found of each case beside what long runs say, and whether short runs are judged right.
+
+    Args:
+        truth_name: Heading of what long runs say.
+        rows: Cases, and from what is found to what long runs say.
+    """
+    print(f"| scenario | finishable /s | {truth_name} | off by | short runs judged right |")
     print("|---|---|---|---|---|")
     errors, right, count = [], 0, 0
-    for name, overrides in OVERLOADS[:cases]:
+    for (name, overrides), truth_of in rows:
         first = run(ss.load(name, [*overrides, "workload.num_requests=500"]), explain=False).summary["simserve"]
         found = first["finishable_throughput"]
-        truth = finished(name, overrides, JUDGED_AT * found)
+        truth = truth_of(found)
         judged = [
             (_verdict(name, overrides, share * truth, num_requests, seed) == "overloaded") == (share > 1)
             for share in SHARES
@@ -419,6 +441,15 @@ def _overloads(cases: int) -> None:
         row = f"| `{title}` | {found:.4g} | {truth:.4g} | {found / truth - 1:+.1%} | {sum(judged)} of {len(judged)} |"
         print(row, flush=True)
     print(f"\nJudged right: {right} of {count}; farthest off: {max(errors):.1%}.")
+
+
+def grows_from(name: str, overrides: tuple[str, ...], found: float) -> float:
+    """Return the load from which on the queue of a long run grows, near what is found, requests/s."""
+    low, high = (1 - GROWTH_REACH) * found, (1 + GROWTH_REACH) * found
+    for _ in range(GROWTH_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if grows(name, overrides, middle) else (middle, high)
+    return (low + high) / 2
 
 
 def grows(name: str, overrides: tuple[str, ...], rate: float) -> bool:
@@ -429,33 +460,6 @@ def grows(name: str, overrides: tuple[str, ...], rate: float) -> bool:
     ends = [int(share * len(arrived)) for share in (GROWS_FROM, GROWS_TO)]
     inside = [each - int(np.searchsorted(finished_at, arrived[each])) for each in ends]
     return inside[1] - inside[0] > LEAST_GROWTH * (ends[1] - ends[0])
-
-
-def _growths(cases: int) -> None:
-    """Print the load from which on a long queue grows, beside what is found, and what short runs are called there."""
-    print("| scenario | finishable /s | a long queue grows from /s | off by | short runs judged right |")
-    print("|---|---|---|---|---|")
-    errors, right, count = [], 0, 0
-    for (name, overrides), relaxed in GROWTHS[:cases]:
-        first = run(ss.load(name, [*overrides, "workload.num_requests=500"]), explain=False).summary["simserve"]
-        found = first["finishable_throughput"]
-        low, high = ((1 - GROWTH_REACH) * found, (1 + GROWTH_REACH) * found)
-        for _ in range(GROWTH_BISECTIONS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if grows(name, (*overrides, *relaxed), middle) else (middle, high)
-        truth = (low + high) / 2
-        judged = [
-            (_verdict(name, overrides, share * truth, num_requests, seed) == "overloaded") == (share > 1)
-            for share in SHARES
-            for num_requests in SHORT_LENGTHS
-            for seed in range(FIRST_SEED, FIRST_SEED + SHORT_SEEDS)
-        ]
-        errors.append(abs(found / truth - 1))
-        right, count = right + sum(judged), count + len(judged)
-        title = " ".join([name, *overrides])
-        row = f"| `{title}` | {found:.4g} | {truth:.4g} | {found / truth - 1:+.1%} | {sum(judged)} of {len(judged)} |"
-        print(row, flush=True)
-    print(f"\nJudged right: {right} of {count}; farthest off: {max(errors):.1%}.")
 
 
 def _verdict(name: str, overrides: tuple[str, ...], rate: float, num_requests: int, seed: int) -> str:

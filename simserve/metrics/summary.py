@@ -396,7 +396,7 @@ def steady_rates(simulation: Simulation, measured: Measured) -> dict[str, float]
     """Return the four rates in the long run of one that keeps up with steady open arrivals; else none."""
     records = simulation.records
     is_steady = simulation.is_stationary and not simulation.has_changing_fleet and records.turn is None
-    if not is_steady or measured.verdict == "overloaded" or len(records) < 2:
+    if not is_steady or measured.verdict == "overloaded" or not np.ptp(records.arrival_time) > 0:
         return {}
     rates = borne(records, measured.window, measured.meets_slo)
     return {

@@ -68,7 +68,7 @@ def borne(records: RequestRecords, window: Window, meets_slo: NDArray[np.bool_] 
     enough are found where less comes than on average.
 
     Args:
-        records: One row a request, two at least.
+        records: One row a request, not all of which come at one time.
         window: Whose requests say which share meets the SLO.
         meets_slo: Whether each request met it, shape [requests]; None without one.
     """

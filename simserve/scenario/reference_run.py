@@ -28,7 +28,7 @@ from simserve.sim.pools import PoolSetup, outcomes_of, together
 from simserve.sim.recorder import Recorder, RunTotals, series_sums
 from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.simulate import Simulation
+from simserve.sim.simulate import Simulation, setups_of
 from simserve.sim.step_log import COLUMNS, StepTable
 from simserve.sim.timeline import FleetTimeline
 
@@ -201,19 +201,19 @@ def _row(scheduler: Scheduler, step: Step, seconds: float) -> tuple[list[float],
 
 def pools_of(deployment: Deployment, control: Control) -> tuple[list[PoolSetup], list[Pool]]:
     """Return the pools of a deployment as it has them, and as the reference does."""
-    one = PoolSetup(
-        name="",
-        engine=deployment.engine,
-        step_times=deployment.priced.step_times,
-        priced=deployment.priced,
-        num_replicas=deployment.num_replicas,
-        gpus_per_replica=deployment.gpus_per_replica,
-        autoscaling=control.autoscaling,
-        startup_seconds=control.startup_seconds,
-        weights_bytes=control.weights_bytes,
-        replicas_per_node=control.replicas_per_node,
-    )
-    setups = list(deployment.pools) or [one]
+    setups = list(setups_of(deployment))
+    if not deployment.pools:
+        # Without pools, replicas scale and start as what decides for all of them says.
+        setups = [
+            replace(
+                each,
+                autoscaling=control.autoscaling,
+                startup_seconds=control.startup_seconds,
+                weights_bytes=control.weights_bytes,
+                replicas_per_node=control.replicas_per_node,
+            )
+            for each in setups
+        ]
     return setups, [
         Pool(
             name=each.name,

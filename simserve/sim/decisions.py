@@ -73,7 +73,7 @@ class Decisions:
         """Run to the end; return whether the user stopped it."""
         env, fleet = simpy.Environment(), self._fleet
         self.start(env)
-        done = env.process(_data_plane(env, fleet))
+        done = env.process(data_plane(env, fleet))
         try:
             env.run(until=done)
         except KeyboardInterrupt:
@@ -132,11 +132,17 @@ class Decisions:
         )
 
 
-def _data_plane(env: simpy.Environment, fleet: Lives) -> Generator[simpy.Event, Any, None]:
-    """Drive a fleet from decision to decision, until every request has come to its end or nothing is to come."""
+def data_plane(env: simpy.Environment, fleet: Lives, *, is_fed: bool = False) -> Generator[simpy.Event, Any, None]:
+    """Drive a fleet from decision to decision, until every request has come to its end or nothing is to come.
+
+    Args:
+        env: SimPy's clock.
+        fleet: The replicas.
+        is_fed: Whether somebody else sends requests, so that an end of those that are there is none.
+    """
     # Whoever starts at time 0 comes first.
     yield env.timeout(0)
-    while not fleet.is_done:
+    while is_fed or not fleet.is_done:
         until = env.peek()
         fleet.drive(until)
         if fleet.news:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -11,6 +10,7 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve.sim.control import Control
+from simserve.sim.decisions import data_plane
 from simserve.sim.managed import ManagedRun
 from simserve.sim.pools import request_table
 from simserve.sim.records import STATUSES
@@ -96,7 +96,7 @@ class PlaneClients:
         self._waiting: dict[int, simpy.Event] = {}
         self.env = simpy.Environment()
         self._run.start(self.env)
-        self.env.process(self._drive())
+        self.env.process(data_plane(self.env, self._fleet, is_fed=True))
 
     def submit(self, index: int) -> simpy.Event:
         """Send a request now; the event that is returned fires with its `Answer`."""
@@ -127,24 +127,6 @@ class PlaneClients:
             requests.replica_id[index],
         )
         answer_later(self.env, self._waiting.pop(index), answer, heard_at)
-
-    def _drive(self) -> Generator[simpy.Event, Any, None]:
-        """Drive the plane from event to event of everybody else; wait for news of them when nothing is to come."""
-        env, fleet = self.env, self._fleet
-        yield env.timeout(0)
-        while True:
-            until = env.peek()
-            fleet.drive(until)
-            if fleet.news:
-                yield env.timeout(max(fleet.news_time - env.now, 0.0))
-                news, fleet.news = fleet.news, []
-                for tell in news:
-                    tell()
-                yield env.timeout(0)
-            elif until == float("inf"):
-                return
-            else:
-                yield env.timeout(max(until - env.now, 0.0))
 
     def simulation(self, *, was_interrupted: bool) -> Simulation:
         """Return what happened so far."""

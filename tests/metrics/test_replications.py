@@ -274,3 +274,10 @@ def test_what_is_left_without_a_run_is_that_of_the_others_together(sizes: tuple[
 def test_runs_have_settled_where_most_of_them_have(verdicts: list[bool | None], expected: bool | None) -> None:
     """One that loses more to its warm-up than the others takes no interval away; half of them do."""
     assert have_settled([{"simserve": {"settled": verdict}} for verdict in verdicts]) is expected
+
+
+def test_a_run_of_one_request_has_no_rate_in_the_long_run() -> None:
+    """One arrival says nothing of how often more come."""
+    _, sample = sample_of(make_records([3.0]))
+
+    assert sample.rates == {}

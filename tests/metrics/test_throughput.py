@@ -8,7 +8,7 @@ import pytest
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.occupancy import stays
 from simserve.metrics.steady_state import find_window
-from simserve.metrics.throughput import throughput
+from simserve.metrics.throughput import borne, throughput
 from simserve.sim.records import FAILED
 from tests.metrics.builders import make_records, single_server_queue
 
@@ -59,3 +59,16 @@ def test_a_moment_has_no_rate() -> None:
     window = find_window(records, request_latencies(records), stays(records, 1.0), warmup="none", is_steady=False)
 
     assert np.isnan(throughput(records, window, None).requests)
+
+
+def test_what_is_borne_is_what_came_at_its_rate() -> None:
+    """Three gaps of two seconds between four requests, of which one failed; of those in the window half are good."""
+    records = make_records([1.0, 3.0, 5.0, 7.0], e2e=[40.0, 3.0, np.nan, 3.0], status=[0, 0, FAILED, 0])
+    window = find_window(records, request_latencies(records), stays(records, 50.0), warmup="none", is_steady=True)
+
+    rates = borne(records, window, np.array([True, True, False, False]))
+
+    assert rates.requests == pytest.approx(3 / 8)
+    assert rates.good_requests == pytest.approx(2 / 8)
+    assert rates.output_tokens == pytest.approx(15 / 8)
+    assert rates.tokens == pytest.approx(45 / 8)
