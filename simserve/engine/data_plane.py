@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from simserve.engine.conversations import Conversations, following, ready_after
 from simserve.engine.numbers import copy_into, least_of
 from simserve.engine.routing import LEAST, Router, Shares, choose, deal
-from simserve.engine.state import FAILED, INFINITY, RequestTable
+from simserve.engine.state import FAILED, INFINITY, Replica, RequestTable
 
 if TYPE_CHECKING:
     from simserve.engine.attendance import Attendance
+    from simserve.engine.data_parallel import Ranks
 
 REACHED, CHORES, CALLED = range(3)
 """Why `drive` returns: the time is up or nothing is left; it is time to look after what has gathered, or after replicas
@@ -43,7 +44,7 @@ class DataPlane:
     """Who serves, who is to come, and the router between them.
 
     Args:
-        units: Replicas, or the ranks of one together; at least one.
+        units: Replicas, at least one, each with its ranks.
         router: What chooses between them.
         weighs_tokens: Whether it goes by tokens: prompts and the most that they may generate; else by requests.
         renew_interval: Seconds between two looks of the router at the replicas; 0: what it knows is never stale.
@@ -56,6 +57,7 @@ class DataPlane:
 
     Attributes:
         units: Those.
+        ranks: The schedulers of all of them, side by side.
         num_units: How many; 0: they come and go.
         ends: When the plan of each ends, seconds.
         end_order: Those in an order, while `simserve.engine.driver` drives many units.
@@ -101,6 +103,7 @@ class DataPlane:
         "num_units",
         "parts",
         "pools",
+        "ranks",
         "ready",
         "renew_at",
         "renew_interval",
@@ -117,7 +120,7 @@ class DataPlane:
 
     def __init__(
         self,
-        units: list[Any],
+        units: list[Ranks],
         router: Router,
         *,
         weighs_tokens: bool = False,
@@ -131,6 +134,7 @@ class DataPlane:
     ) -> None:
         is_single = len(units) == 1 and not comes_and_goes
         self.units = units
+        self.ranks = [rank for unit in units for rank in unit.ranks]
         self.num_units = 0 if comes_and_goes else len(units)
         self.router = router
         self.weighs_tokens = weighs_tokens and not is_single
@@ -222,9 +226,10 @@ def renew(plane: DataPlane, now: float) -> float:
     return renew_at
 
 
-def note_finished(plane: DataPlane, requests: RequestTable, number: int) -> None:
-    """Take over which requests a unit has finished."""
-    finished = plane.units[number].finished
+def note_finished(plane: DataPlane, requests: RequestTable, number: int, rank: Replica) -> None:
+    """Take over which requests a rank of a unit has finished."""
+    finished = rank.finished
+    assert finished is not None
     while finished:
         index = finished.pop()
         plane.finished.append(index)

@@ -7,8 +7,9 @@ event by event after the run (`simserve.sim.streaming`).
 
 from __future__ import annotations
 
+from simserve.engine.data_parallel import Ranks, num_decodes_of, num_steps_of, start_time_of
 from simserve.engine.outcomes import TIMED_OUT
-from simserve.engine.state import COMPLETED, Replica, RequestTable
+from simserve.engine.state import COMPLETED, RequestTable
 
 
 class Delivery:
@@ -39,23 +40,24 @@ class Delivery:
         self.batch = [0.0] * num_replicas
 
 
-def note_leap(delivery: Delivery, number: int, replica: Replica, num_decodes: int, now: float) -> None:
+def note_leap(delivery: Delivery, number: int, unit: Ranks, now: float) -> None:
     """Send what a replica has generated in the leap that ends ``now``, before it is completed.
 
     Args:
         delivery: The API servers.
         number: Of the replica.
-        replica: It, or one of its ranks, which keep step.
-        num_decodes: Sequences that decode in a step of it, on all ranks.
+        unit: It.
         now: Seconds.
     """
-    if not replica.num_steps:
+    num_steps = num_steps_of(unit)
+    if not num_steps:
         return
-    idle = max(0.0, replica.start_time - delivery.seen_at[number])
+    start = start_time_of(unit)
+    idle = max(0.0, start - delivery.seen_at[number])
     backlog = max(0.0, delivery.backlog[number] - idle)
-    delivery.batch[number] = delivery.cost_per_token * num_decodes
-    work = delivery.batch[number] * replica.num_steps
-    delivery.backlog[number] = max(0.0, backlog + work - (now - replica.start_time))
+    delivery.batch[number] = delivery.cost_per_token * num_decodes_of(unit)
+    work = delivery.batch[number] * num_steps
+    delivery.backlog[number] = max(0.0, backlog + work - (now - start))
     delivery.seen_at[number] = now
 
 

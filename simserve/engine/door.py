@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simserve.engine.bucket import Bucket, holds, take
-from simserve.engine.kv import kv_share
+from simserve.engine.data_parallel import Ranks, kv_share, num_running_at, num_seats_of
 from simserve.engine.outcomes import ADMITTED, DEADLINE, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT
-from simserve.engine.state import INFINITY, Replica
+from simserve.engine.state import INFINITY
 from simserve.engine.uniforms import Uniforms, take_uniform
 
 ANY_NUMBER = -1
@@ -104,13 +104,13 @@ def note_finishes(finishes: Finishes, count: int, num_running: int, now: float) 
     finishes.interval += (interval - finishes.interval) * (_NEW_SHARE if finishes.interval else 1.0)
 
 
-def refusal(door: Door, index: int, replica: Replica, load: int, finish_interval: float, now: float) -> int:
+def refusal(door: Door, index: int, unit: Ranks, load: int, finish_interval: float, now: float) -> int:
     """Return why a request is refused at ``now`` (`simserve.engine.outcomes`), `ADMITTED`: it is not.
 
     Args:
         door: The rules; the first that refuses is the reason.
         index: The request.
-        replica: Where the router would send it.
+        unit: Where the router would send it.
         load: Requests there, those included that its scheduler has not seen yet.
         finish_interval: Mean seconds between two finishes there.
         now: Seconds.
@@ -118,7 +118,7 @@ def refusal(door: Door, index: int, replica: Replica, load: int, finish_interval
     bucket = door.bucket
     if bucket is not None and not holds(bucket, 1.0, now):
         return RATE_LIMIT
-    reason = refusal_by(door, index, replica, load, finish_interval, now)
+    reason = refusal_by(door, index, unit, load, finish_interval, now)
     if reason == ADMITTED and bucket is not None:
         take(bucket, 1.0)
     return reason
@@ -146,23 +146,23 @@ def refusal_in_front(door: Door, index: int, num_parked: int, seconds: float, no
     return ADMITTED
 
 
-def refusal_by(door: Door, index: int, replica: Replica, load: int, finish_interval: float, now: float) -> int:
+def refusal_by(door: Door, index: int, unit: Ranks, load: int, finish_interval: float, now: float) -> int:
     """Return why a replica would not take a request, arguments as of `refusal`."""
-    num_waiting = load - replica.num_running
+    num_waiting = load - num_running_at(unit)
     # An idle replica has no queue, even one of 0.
     if door.max_queue >= 0 and num_waiting >= door.max_queue and load:
         return QUEUE_FULL
-    if door.kv_headroom > 0.0 and 1.0 - kv_share(replica, now) < door.kv_headroom:
+    if door.kv_headroom > 0.0 and 1.0 - kv_share(unit, now) < door.kv_headroom:
         return KV_HEADROOM
-    if door.probabilistic_from < INFINITY and _is_drawn(door, replica, load, now):
+    if door.probabilistic_from < INFINITY and _is_drawn(door, unit, load, now):
         return LOAD
     if door.has_patience and num_waiting * finish_interval > door.patience[door.kinds[index]]:
         return DEADLINE
     return ADMITTED
 
 
-def _is_drawn(door: Door, replica: Replica, load: int, now: float) -> bool:
-    share = max(kv_share(replica, now), load / replica.max_num_seqs)
+def _is_drawn(door: Door, unit: Ranks, load: int, now: float) -> bool:
+    share = max(kv_share(unit, now), load / num_seats_of(unit))
     start = door.probabilistic_from
     if share < start:
         return False

@@ -41,11 +41,11 @@ def driver(
     plan: Callable[[Any, RequestTable], None],
     seen: Callable[[Any, float], float],
 ) -> Callable[[DataPlane, RequestTable, float], int]:
-    """Return `drive` over units that these four functions move."""
+    """Return `drive` over units of one rank each, which these four functions move."""
 
     def hand_over(plane: DataPlane, requests: RequestTable, number: int, index: int, now: float) -> float:
         """Hand a request to a unit and return when its plan ends, which is no later than before."""
-        unit = plane.units[number]
+        unit = plane.ranks[number]
         submit(unit, requests, index, now)
         return moved_end(plane, number, unit.end_time)
 
@@ -78,7 +78,7 @@ def driver(
         if plane.routes_least and has_order(plane.num_units):
             note_load(plane.load_order, number, plane.loads[number])
         if plane.schedules_ahead:
-            unit = plane.units[number]
+            unit = plane.ranks[number]
             time = seen(unit, now)
             if time > now:
                 heappush(plane.held, (time, index, number))
@@ -87,7 +87,7 @@ def driver(
 
     def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
         """Advance to ``until`` (exclusive), or until there are chores; return `REACHED` or `CHORES`."""
-        ends, units, loads, due = plane.ends, plane.units, plane.loads, plane.due
+        ends, units, loads, due = plane.ends, plane.ranks, plane.loads, plane.due
         ready_times, statuses, num_scheduled = requests.ready_time, requests.status, plane.num_scheduled
         notes_finishes, renew_at = plane.notes_finishes, plane.renew_at
         is_single, routes_least, schedules_ahead = plane.num_units == 1, plane.routes_least, plane.schedules_ahead
@@ -161,7 +161,7 @@ def driver(
                         note_load(load_order, number, loads[number])
                     plane.num_finished += num_finished
                     if notes_finishes:
-                        note_finished(plane, requests, number)
+                        note_finished(plane, requests, number, units[number])
             else:
                 find_all(ends, end, due)
                 for position in range(len(due)):
@@ -173,7 +173,7 @@ def driver(
                             note_load(load_order, number, loads[number])
                         plane.num_finished += num_finished
                         if notes_finishes:
-                            note_finished(plane, requests, number)
+                            note_finished(plane, requests, number, units[number])
                 number = SEVERAL
             if notes_finishes and plane.finished:
                 if plane.conversations is not None:

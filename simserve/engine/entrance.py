@@ -9,6 +9,7 @@ from heapq import heappush
 
 from simserve.engine.attendance import ELSEWHERE, NOWHERE, PARKED, Attendance, end, without_answer
 from simserve.engine.callers import ANSWER, TURN, abandon, wait_for
+from simserve.engine.data_parallel import num_running_at, num_seats_of, strike
 from simserve.engine.data_plane import DataPlane, choice
 from simserve.engine.door import refusal, refusal_in_front
 from simserve.engine.gateway import (
@@ -34,7 +35,6 @@ from simserve.engine.gateway import (
     seconds_to_wait,
     take_turn,
 )
-from simserve.engine.handover import strike
 from simserve.engine.outcomes import ADMITTED, API_LIMIT, REJECTED
 from simserve.engine.presence import is_open, park, take_in
 from simserve.engine.regions import ARRIVED, add_near
@@ -137,7 +137,7 @@ def add_open(plane: DataPlane, attendance: Attendance, ready: list[int]) -> None
         number = ready[position]
         if gateway is not None and gateway.fair is not None:
             most = gateway.fair.max_outstanding
-            if plane.loads[number] >= (plane.units[number].max_num_seqs if most == NO_LIMIT else most):
+            if plane.loads[number] >= (num_seats_of(plane.units[number]) if most == NO_LIMIT else most):
                 continue
         attendance.open.append(number)
 
@@ -159,7 +159,7 @@ def is_diverted(
     if not is_ruled:
         load = num_running = -1
         if number >= 0:
-            load, num_running = plane.loads[number], plane.units[number].num_running
+            load, num_running = plane.loads[number], num_running_at(plane.units[number])
         if not is_taken(api, index, load, num_running, num_in_front(attendance), now):
             return False
     seconds = seconds_to_wait(api, requests, index, now)
@@ -302,9 +302,11 @@ def asks_again(
     gateway.num_asked_again += 1
     gateway.discarded_tokens += requests.generated_tokens[index]
     for each in range(len(plane.loads)):
-        cache = plane.units[each].cache
-        if cache is not None:
-            cache.paths.cached_tokens[index] = 0
+        unit = plane.units[each]
+        for position in range(unit.num_ranks):
+            cache = unit.ranks[position].cache
+            if cache is not None:
+                cache.paths.cached_tokens[index] = 0
     if gateway.fair is not None:
         charge_answer(gateway.fair, requests, index)
     plane.kinds[index] = gateway.second[index]

@@ -23,7 +23,16 @@ from simserve.engine.attendance import (
     without_answer,
 )
 from simserve.engine.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, TURN
-from simserve.engine.cancel import cancel, end_leap
+from simserve.engine.data_parallel import (
+    cancel,
+    complete,
+    end_leap,
+    num_running_at,
+    num_steps_of,
+    plan,
+    start_time_of,
+    strike,
+)
 from simserve.engine.data_plane import (
     CALLED,
     CHORES,
@@ -37,8 +46,6 @@ from simserve.engine.delivery import note_leap
 from simserve.engine.door import note_finishes
 from simserve.engine.entrance import arrive, asks_again, hand_over, lose, offer_turn, release, take_up
 from simserve.engine.gateway import NOBODY, cut, step_out
-from simserve.engine.handover import strike
-from simserve.engine.kernel import complete, plan
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
 from simserve.engine.outcomes import GAVE_UP, TIMED_OUT
 from simserve.engine.presence import (
@@ -138,10 +145,10 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
     """End the step of a replica: answers go out, and whoever has hung up goes."""
     unit, transfers, presence = plane.units[number], attendance.transfers, attendance.presence
     gateway = attendance.gateway
-    if presence is not None and unit.num_steps:
-        presence.busy_seconds[number] += now - unit.start_time
+    if presence is not None and num_steps_of(unit):
+        presence.busy_seconds[number] += now - start_time_of(unit)
     if attendance.delivery is not None:
-        note_leap(attendance.delivery, number, unit, unit.num_scheduled_decodes, now)
+        note_leap(attendance.delivery, number, unit, now)
     num_finished = complete(unit, requests)
     if num_finished:
         plane.loads[number] -= num_finished
@@ -149,12 +156,13 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
         if transfers is not None:
             restore_finished(plane, transfers, requests, number)
         if plane.notes_finishes:
-            note_finished(plane, requests, number)
+            for position in range(unit.num_ranks):
+                note_finished(plane, requests, number, unit.ranks[position])
             if len(plane.finished) > 1:
                 sort_ascending(plane.finished)
         door = attendance.door
         if door is not None and door.has_patience:
-            note_finishes(attendance.finishes[number], num_finished, unit.num_running, now)
+            note_finishes(attendance.finishes[number], num_finished, num_running_at(unit), now)
     if attendance.num_leaving[number]:
         take_leaving(attendance, number)
     going = attendance.going

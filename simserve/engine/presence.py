@@ -11,9 +11,9 @@ from heapq import heappush
 
 from simserve.engine.attendance import HELD, NOWHERE, PARKED, Attendance
 from simserve.engine.callers import SUBMIT
+from simserve.engine.data_parallel import seen_time, submit
 from simserve.engine.data_plane import DataPlane, count_at
 from simserve.engine.door import end_pause
-from simserve.engine.kernel import seen_time, submit
 from simserve.engine.paces import use_pace
 from simserve.engine.regions import ARRIVED, set_off
 from simserve.engine.state import RequestTable
@@ -122,7 +122,7 @@ def enter(
     unit, presence = plane.units[number], attendance.presence
     if attendance.transfers is not None:
         begin(attendance.transfers, requests, number, index)
-    if plane.schedules_ahead and unit.config.async_scheduling:
+    if plane.schedules_ahead and unit.ranks[0].config.async_scheduling:
         time = seen_time(unit, now)
         if time > now:
             plane.ends[number] = unit.end_time

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
-    from simserve.engine.state import RequestTable
+    from simserve.engine.state import Replica, RequestTable
 
 
 class OrderedQueue:
@@ -74,3 +74,9 @@ class OrderedQueue:
     def __iter__(self) -> Iterator[int]:
         """Yield those who wait, the head first."""
         return (entry[2] for entry in sorted(self._heap))
+
+
+def exchange_queues(replica: Replica) -> None:
+    """Let those who wait be held back, and those who are held back wait."""
+    waiting: Any = replica.waiting
+    replica.waiting, replica.held_back = replica.held_back, waiting

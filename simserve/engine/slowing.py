@@ -34,3 +34,4 @@ def use_times(replica: Replica, times: StepTimes) -> None:
     replica.token_seconds = times.token_seconds
     replica.sequence_seconds = times.sequence_seconds
     replica.decode_attention_base = times.decode_attention_base
+    replica.shared_seconds = times.shared_seconds

@@ -220,6 +220,7 @@ class Replica:
         "has_priorities",
         "has_slots",
         "has_window_pool",
+        "held_back",
         "identity",
         "increment_seconds",
         "irregular_gaps",
@@ -257,6 +258,7 @@ class Replica:
         "running",
         "scheduled_blocks",
         "sequence_seconds",
+        "shared_seconds",
         "stall_counts",
         "stall_leaps",
         "stall_times",
@@ -315,10 +317,13 @@ class Replica:
         self.token_seconds = times.token_seconds
         self.sequence_seconds = times.sequence_seconds
         self.decode_attention_base = times.decode_attention_base
+        self.shared_seconds = times.shared_seconds
 
         # The queue, in the order of the scheduling policy (`simserve.engine.set_up`).
         self.waiting: deque[int] | OrderedQueue = deque()
         self.is_ordered = False
+        # Those who must not be seen to wait while a plan is made (`simserve.engine.data_parallel`).
+        self.held_back: deque[int] = deque()
         self.running: list[int] = []
         self.prefilling: list[int] = []
         self.num_running = 0

@@ -28,7 +28,7 @@ class StepTimes:
     they read, ``done_i + c_i``; ``done_i`` are the tokens of request i computed before. With ``p > 1``, P and C
     are ``max(sum / p, largest of one chunk)``.
 
-    Ranks in lockstep (`simserve.engine.lockstep`) each take that long, and all of them ``shared_seconds`` of the x of
+    Ranks in lockstep (`simserve.engine.data_parallel`) each take that long, and all of them ``shared_seconds`` of the x of
     every rank together.
 
     Attributes:

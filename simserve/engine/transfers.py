@@ -13,9 +13,16 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from simserve.engine.callers import LAND
-from simserve.engine.cancel import end_leap
+from simserve.engine.data_parallel import (
+    end_leap,
+    go_on,
+    look_again,
+    num_outstanding_at,
+    stand_still,
+    strike,
+    take_in,
+)
 from simserve.engine.data_plane import DataPlane, count_at, count_off
-from simserve.engine.handover import strike, take_in
 from simserve.engine.numbers import least_among
 from simserve.engine.paces import use_pace
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
@@ -142,9 +149,12 @@ def restore(transfers: Transfers, requests: RequestTable, index: int) -> None:
 
 def restore_finished(plane: DataPlane, transfers: Transfers, requests: RequestTable, number: int) -> None:
     """Do so for all that a replica has just finished."""
-    finished = plane.units[number].finished
-    for position in range(len(finished)):
-        restore(transfers, requests, finished[position])
+    unit = plane.units[number]
+    for each in range(unit.num_ranks):
+        finished = unit.ranks[each].finished
+        assert finished is not None
+        for position in range(len(finished)):
+            restore(transfers, requests, finished[position])
 
 
 def send_on(
@@ -195,7 +205,7 @@ def land(plane: DataPlane, attendance: Attendance, requests: RequestTable, index
         # It may be taken in after the step that runs.
         unit = plane.units[number]
         if not end_leap(unit, now):
-            unit.end_time = now
+            look_again(unit, now)
         plane.ends[number] = unit.end_time
 
 
@@ -203,10 +213,10 @@ def may_step(plane: DataPlane, transfers: Transfers, requests: RequestTable, num
     """Return whether a replica may plan a step; one that decodes first takes in what it has room for."""
     port, unit = transfers.ports[number], plane.units[number]
     if port.role == PREFILLS:
-        if unit.num_outstanding and port.num_on_way >= transfers.max_in_transfer:
+        if num_outstanding_at(unit) and port.num_on_way >= transfers.max_in_transfer:
             if port.stalled_since < 0.0:
                 port.stalled_since = now
-            unit.end_time = INFINITY
+            stand_still(unit)
             return False
         return True
     landed = port.landed
@@ -240,6 +250,6 @@ def _release(plane: DataPlane, transfers: Transfers, index: int, now: float) -> 
     transfers.stalled += now - port.stalled_since
     port.stalled_since = _NEVER
     unit = plane.units[number]
-    if unit.end_time == INFINITY and unit.num_outstanding:
-        unit.end_time = now
+    if unit.end_time == INFINITY and num_outstanding_at(unit):
+        go_on(unit, now)
         plane.ends[number] = now

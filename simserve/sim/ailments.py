@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simserve.engine.data_parallel import look_again
 from simserve.engine.state import INFINITY
 from simserve.engine.tables import StepTimes
 from simserve.sim.lives import Lives
@@ -27,7 +28,7 @@ def thaw(fleet: Lives, unit: Unit, now: float) -> None:
     if unit.is_frozen:
         unit.is_frozen = False
         if unit.replica.end_time != INFINITY:
-            unit.replica.end_time = now
+            look_again(unit.replica, now)
         fleet.note_end(unit)
 
 

@@ -17,11 +17,11 @@ from simserve.engine.attendance import AT_DOOR, NUMBERS_TO_ROUTE, TO_PAUSE, TO_R
 from simserve.engine.callers import Callers
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.config import EngineConfig
+from simserve.engine.data_parallel import Ranks
 from simserve.engine.data_plane import Part
 from simserve.engine.gateway import Gateway
 from simserve.engine.numbers import column
 from simserve.engine.paces import Paces
-from simserve.engine.state import Replica
 from simserve.engine.transfers import Transfers
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.chance import Chance
@@ -64,7 +64,7 @@ def why_managed(setups: Sequence[PoolSetup], control: Control) -> str | None:
 
 
 def _is_steady(engine: EngineConfig) -> bool:
-    return engine.batching == "continuous" and engine.kv_allocation != "none" and engine.data_parallel_size == 1
+    return engine.batching == "continuous" and engine.kv_allocation != "none"
 
 
 def _has_shifts(setups: Sequence[PoolSetup], control: Control) -> bool:
@@ -99,7 +99,9 @@ class AttendedRun(PoolRun):
         limited = (control.allowed,) if rules is None else rules.for_limits()
         self.requests = request_table(setups, specs, *limited)
         sums = series_sums()
-        replicas: list[Replica] = []
+        units: list[Ranks] = []
+        recorders: list[tuple[Recorder, list[int]]] = []
+        num_schedulers = 0
         self._members: list[list[int]] = []
         for setup in setups:
             times = setup.step_times.as_lists() if is_interpreted else setup.step_times
@@ -110,11 +112,14 @@ class AttendedRun(PoolRun):
             if control.streaming is not None:
                 recorder.clocks = {}
             self._pools.append(pool_of(setup, control, times, recorder, recorder.paths, self.requests))
-            self._members.append(list(range(len(replicas), len(replicas) + setup.num_replicas)))
+            self._members.append(list(range(len(units), len(units) + setup.num_replicas)))
             for number in self._members[-1]:
-                replicas.append(fresh_replica(self._pools[-1], number))
+                units.append(fresh_replica(self._pools[-1], number))
+            count = setup.num_replicas * setup.engine.data_parallel_size
+            recorders.append((recorder, list(range(num_schedulers, num_schedulers + count))))
+            num_schedulers += count
         self._numbers: dict[int, Chance] = {}
-        self._attendance = self._attend(control, latency, len(replicas), has_shifts)
+        self._attendance = self._attend(control, latency, len(units), has_shifts)
         draws_to_route = self._attendance is not None and DRAWS.get(control.routing.policy)
         # Under fair turns many requests may be routed at one instant.
         room = _NUMBERS_AT_ONCE if control.fairness is None else NUMBERS_TO_ROUTE * (len(specs) + 2)
@@ -129,9 +134,9 @@ class AttendedRun(PoolRun):
         is_parted = len(setups) > 1 or has_shifts or rules is not None or control.regions is not None
         parts = [Part([n for pool in each for n in doors[pool]], each) for each in allowed] if is_parted else []
         self._cluster = Cluster(
-            replicas,
+            units,
             self.requests,
-            [(pool.recorder, members) for pool, members in zip(self._pools, self._members, strict=True)],
+            recorders,
             control.routing,
             router,
             on_progress,
@@ -180,7 +185,10 @@ class AttendedRun(PoolRun):
         delivery = delivery_of(streaming, num_replicas) if self._waits and streaming is not None else None
         is_alike = len({each.engine.async_scheduling for each in self._setups}) == 1
         is_alike = is_alike and not any(each.acceptance for each in self._setups) and control.regions is None
-        is_plain = is_alike and control.disaggregation is None and not has_shifts and not control.has_front
+        has_ranks = any(each.engine.data_parallel_size > 1 for each in self._setups)
+        is_plain = (
+            is_alike and not has_ranks and control.disaggregation is None and not has_shifts and not control.has_front
+        )
         if admission is None and delivery is None and not hangs_up and is_plain:
             return None
         presence = None
@@ -263,8 +271,14 @@ class AttendedRun(PoolRun):
 
     @property
     def num_units(self) -> int:
-        """Replicas that served."""
+        """Schedulers that served: replicas, and of each the ranks of data-parallel attention."""
         return len(self._cluster.replicas)
+
+    @property
+    def _ranks(self) -> NDArray[np.int64] | None:
+        """Schedulers of every replica; None: one each."""
+        counts = np.array([unit.num_ranks for unit in self._cluster.units], dtype=np.int64)
+        return counts if (counts > 1).any() else None
 
     @property
     def timeline(self) -> FleetTimeline:
@@ -279,12 +293,13 @@ class AttendedRun(PoolRun):
             "lost_tokens": 0 if attendance is None else attendance.lost_tokens,
         }
         if self._decisions is not None:
-            return self._decisions.timeline(**tried)
-        num_replicas, nothing = self.num_units, np.array([], dtype=np.float64)
+            return self._decisions.timeline(**tried, ranks=self._ranks)
+        num_replicas, nothing = sum(sizes), np.array([], dtype=np.float64)
         return FleetTimeline(
             launched_at=np.zeros(num_replicas),
             ready_at=np.zeros(num_replicas),
             stopped_at=np.full(num_replicas, np.inf),
+            ranks=self._ranks,
             gpus=np.repeat(np.array([each.gpus_per_replica for each in self._setups], dtype=np.int64), sizes),
             pool=np.repeat(np.arange(len(sizes)), sizes),
             pool_regions=tuple(each.region for each in self._setups),

@@ -9,13 +9,12 @@ from typing import Any
 
 import simpy
 
-from simserve.engine.kv import kv_share
+from simserve.engine.data_parallel import kv_share, num_running_at, num_steps_of, start_time_of
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.lives import Lives
 from simserve.sim.own_parts import Judge
 from simserve.sim.records import DRAINED
 from simserve.sim.routing import gauges_of
-from simserve.sim.schedulers import as_one
 from simserve.sim.units import DRAINING, READY, STARTING, STOPPED, Pool, Unit
 
 TOLERANCE = 0.1
@@ -92,7 +91,7 @@ class Autoscaler:
             gauges = [gauges_of(unit, now) for unit in ready]
             return self.judge.wanted_in(self._pool.name, now, count, gauges, parked)
         waiting = parked + sum(unit.num_waiting for unit in ready)
-        running = sum(unit.replica.num_running for unit in ready)
+        running = sum(num_running_at(unit.replica) for unit in ready)
         if not count:
             return 1 if waiting else 0
         if spec.metric == "slo":
@@ -103,7 +102,7 @@ class Autoscaler:
             case "running":
                 level = float(running + parked)
             case "kv_usage":
-                level = sum(kv_share(as_one(unit.replica), now) for unit in ready)
+                level = sum(kv_share(unit.replica, now) for unit in ready)
             case _:
                 level = sum(self._busy_share(unit, now) for unit in ready)
         if abs(level / (spec.target * count) - 1) <= TOLERANCE:
@@ -125,8 +124,9 @@ class Autoscaler:
 
     def _busy_share(self, unit: Unit, now: float) -> float:
         busy = unit.busy_seconds
-        if unit.replica.num_steps and unit.replica.start_time < now:
-            busy += now - unit.replica.start_time
+        replica = unit.replica
+        if num_steps_of(replica) and start_time_of(replica) < now:
+            busy += now - start_time_of(replica)
         before = self._busy_before.get(unit.number, busy)
         self._busy_before[unit.number] = busy
         return min((busy - before) / self._spec.interval, 1.0)

@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import simpy
 
-from simserve.engine import slowing
 from simserve.engine.attendance import NOWHERE, TO_PAUSE, TO_ROUTE, Attendance, numbers_to_route, send
 from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.data_plane import CHORES, DataPlane, Part
 from simserve.engine.door import Finishes
 from simserve.engine.driver import driver
 from simserve.engine.leaps import LEAP_BYTES
-from simserve.engine.state import INFINITY, STATIC, Replica, RequestTable
+from simserve.engine.slowing import use_times
+from simserve.engine.state import INFINITY, STATIC, RequestTable
 from simserve.sim.chance import Chance
 from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
 from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
 if TYPE_CHECKING:
     from simserve.engine.conversations import Conversations
+    from simserve.engine.data_parallel import Ranks
     from simserve.engine.presence import Presence
     from simserve.engine.routing import Router, Shares
     from simserve.engine.tables import StepTimes
@@ -36,12 +37,8 @@ _Interpreted = Callable[[DataPlane, RequestTable, float], int]
 
 
 @cache
-def _interpreted(*, in_lockstep: bool) -> _Interpreted:
-    """Return what drives the plane in Python, of replicas or of ranks; a run on compiled code loads none of it."""
-    if in_lockstep:
-        from simserve.engine.lockstep import complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
-
-        return driver(submit_to_rank, complete_ranks, plan_ranks, seen_by_ranks)
+def _interpreted() -> _Interpreted:
+    """Return what drives the plane in Python; a run on compiled code loads none of it."""
     from simserve.engine.kernel import complete, plan, seen_time, submit
 
     return driver(submit, complete, plan, seen_time)
@@ -51,13 +48,12 @@ class Cluster:
     """Replicas, what is on its way to them, and the router between them.
 
     Args:
-        replicas: At least one; those of a replica that steps in lockstep stand side by side.
+        units: At least one replica. Where any has several ranks, `attend` is called.
         requests: The table of all requests of the run.
-        recorders: What takes the leaps, and of which replicas, by position.
+        recorders: What takes the leaps, and of which schedulers: those of all replicas are side by side.
         routing: How requests are spread.
         router: What chooses that way (`simserve.sim.routing.plain_router`).
         on_progress: Called now and then with the number of requests that have finished.
-        num_ranks: How many of ``replicas`` step together as one replica.
         parts: Of the replicas, those that each kind of request may go to; empty: any may go to all.
         kinds: Of each request an index into ``parts``.
         shares: How pools share the requests of a part by weight; None: they do not.
@@ -67,41 +63,34 @@ class Cluster:
 
     def __init__(
         self,
-        replicas: list[Replica],
+        units: list[Ranks],
         requests: RequestTable,
         recorders: Sequence[tuple[Recorder, Sequence[int]]],
         routing: RoutingSpec,
         router: Router,
         on_progress: Callable[[int], None] | None = None,
-        num_ranks: int = 1,
         parts: Sequence[Part] = (),
         kinds: MutableSequence[int] | None = None,
         shares: Shares | None = None,
         pools: Sequence[Part] = (),
         comes_and_goes: bool = False,
     ) -> None:
-        self.replicas = replicas
-        starts = range(0, len(replicas), num_ranks)
-        # What the router sees: replicas, or the ranks of one together.
-        units: list[Any] = list(replicas)
-        if num_ranks > 1:
-            from simserve.engine.lockstep import Ranks
-
-            units = [Ranks(replicas[at : at + num_ranks]) for at in starts]
-        self._in_lockstep = num_ranks > 1
         self._drive: _Interpreted | None = None
         self._plane = DataPlane(
             units,
             router,
             weighs_tokens=routing.policy in TOKEN_POLICIES,
             renew_interval=routing.update_interval,
-            schedules_ahead=any(each.config.async_scheduling and each.mode != STATIC for each in replicas),
+            schedules_ahead=any(
+                each.config.async_scheduling and each.mode != STATIC for unit in units for each in unit.ranks
+            ),
             parts=parts,
             kinds=kinds,
             shares=shares,
             pools=pools,
             comes_and_goes=comes_and_goes,
         )
+        self.replicas = self._plane.ranks
         if self._plane.notes_finishes:
             self._note_finishes()
         self.requests = requests
@@ -114,7 +103,7 @@ class Cluster:
     def accelerate(self, drive: Drive | None) -> None:
         """Let compiled code drive from now on, before the first step; None: nothing changes."""
         if drive is not None:
-            self._compiled = Compiled(drive, self._plane, self.replicas, self.requests)
+            self._compiled = Compiled(drive, self._plane, self.requests)
 
     def attend(self, attendance: Attendance, numbers: Mapping[int, Chance]) -> None:
         """Let requests be turned away, given up and sent again; before anything else is said of them.
@@ -140,6 +129,11 @@ class Cluster:
             self._note_finishes()
 
     @property
+    def units(self) -> list[Ranks]:
+        """All replicas, as they were laid out."""
+        return self._plane.units
+
+    @property
     def num_arrived(self) -> int:
         """Open loop: requests that have arrived so far."""
         return self._plane.cursor if self._compiled is None else self._compiled.num_arrived
@@ -156,10 +150,8 @@ class Cluster:
 
     def _note_finishes(self) -> None:
         self._plane.notes_finishes = True
-        for unit in self._plane.units:
-            unit.finished = []
-            for rank in getattr(unit, "ranks", ()):
-                rank.finished = unit.finished
+        for rank in self.replicas:
+            rank.finished = []
 
     def converse(self, conversations: Conversations, sent: Iterable[tuple[float, int]]) -> None:
         """Hold conversations; before it is accelerated.
@@ -193,7 +185,7 @@ class Cluster:
         """Let the plane advance to ``until``, or to what it returns for."""
         if self._compiled is not None:
             return self._compiled.drive(until)
-        drive = self._drive = self._drive or _interpreted(in_lockstep=self._in_lockstep)
+        drive = self._drive = self._drive or _interpreted()
         return drive(self._plane, self.requests, until)
 
     def do_chores(self) -> None:
@@ -278,28 +270,35 @@ class Cluster:
                 index = gateway.fair.behind[index]
         return waiting
 
-    def unit(self, number: int) -> Replica:
+    def unit(self, number: int) -> Ranks:
         """Return one of the replicas, likewise."""
-        return self.replicas[number] if self._compiled is None else cast(Replica, self._compiled.unit(number))
+        return self._plane.units[number] if self._compiled is None else cast(Ranks, self._compiled.unit(number))
 
-    def add(self, replica: Replica, recorder: Recorder, now: float) -> None:
-        """Let the plane have one replica more, which has not begun and takes no requests yet."""
-        number, (_, members) = len(self.replicas), next(each for each in self._recorders if each[0] is recorder)
+    def add(self, unit: Ranks, recorder: Recorder, now: float, *, like: int) -> None:
+        """Let the plane have one replica more, which has not begun and takes no requests yet.
+
+        Args:
+            unit: The replica.
+            recorder: What takes its leaps.
+            now: Seconds.
+            like: A replica of the same pool.
+        """
+        first, (_, members) = len(self.replicas), next(each for each in self._recorders if each[0] is recorder)
         assert isinstance(members, list)
         regions, paces = self.attendance.regions, self.attendance.paces
         for of_pool in () if regions is None else (regions.place_of,):
-            of_pool.append(of_pool[members[0]])
+            of_pool.append(of_pool[like])
         for of_pool in () if paces is None else (paces.first,):
-            of_pool.append(of_pool[members[0]])
-        members.append(number)
-        self._note_finishes_of(replica)
+            of_pool.append(of_pool[like])
+        members += range(first, first + unit.num_ranks)
+        self._note_finishes_of(unit)
+        self._plane.units.append(unit)
+        self.replicas += unit.ranks
         if self._compiled is None:
-            self.replicas.append(replica)
-            self._plane.units.append(replica)
             self.attendance.finishes.append(Finishes(now))
         else:
-            self._compiled.add(replica)
-            self.attendance.finishes[number].last = now
+            self._compiled.add(unit)
+            self.attendance.finishes[len(self._plane.units) - 1].last = now
         plane, attendance, presence, delivery = self.plane, self.attendance, self.presence, self.attendance.delivery
         plane.ends.append(INFINITY)
         for counts in (plane.loads, plane.tokens, plane.seen, attendance.num_leaving, presence.marks):
@@ -309,30 +308,39 @@ class Cluster:
         for seconds in () if delivery is None else (delivery.backlog, delivery.seen_at, delivery.batch):
             seconds.append(0.0)
 
-    def replace(self, number: int, replica: Replica) -> None:
+    def replace(self, number: int, unit: Ranks) -> None:
         """Have a replica that has not begun instead of one that is gone."""
-        self._note_finishes_of(replica)
-        if self._compiled is None:
-            self.replicas[number] = self._plane.units[number] = replica
-        else:
-            self._compiled.replace(number, replica)
+        self._note_finishes_of(unit)
+        own = self._ranks_of(number)
+        self._plane.units[number] = unit
+        self.replicas[own.start : own.stop] = unit.ranks
+        if self._compiled is not None:
+            self._compiled.replace(number, own.start, unit)
 
-    def _note_finishes_of(self, replica: Replica) -> None:
-        replica.finished = [] if self._plane.notes_finishes else None
+    def _note_finishes_of(self, unit: Ranks) -> None:
+        for rank in unit.ranks:
+            rank.finished = [] if self._plane.notes_finishes else None
+
+    def _ranks_of(self, number: int) -> range:
+        """Return the positions of the schedulers of a replica."""
+        first = sum(unit.num_ranks for unit in self._plane.units[:number])
+        return range(first, first + self._plane.units[number].num_ranks)
 
     def use_times(self, number: int, times: StepTimes) -> None:
         """Let the steps of a replica take ``times`` from the next one on; between two of them only."""
-        if self._compiled is None:
-            slowing.use_times(self.replicas[number], times)
-        else:
-            self._compiled.use_times(number, times)
+        for position in self._ranks_of(number):
+            if self._compiled is None:
+                use_times(self.replicas[position], times)
+            else:
+                self._compiled.use_times(position, times)
 
     def flush_one(self, recorder: Recorder, number: int) -> None:
         """Hand what one replica has written down to its recorder."""
-        if self._compiled is None:
-            recorder.flush(self.replicas[number])
+        own = self._ranks_of(number)
+        if self._compiled is not None:
+            recorder.flush_compiled(self._compiled, 1, own)
         else:
-            recorder.flush_compiled(self._compiled, 1, (number,))
+            recorder.flush_all([self.replicas[position] for position in own])
 
     def tell(self, order: int, subject: int, now: float, reason: int = 0) -> None:
         """Give an order to the plane (`simserve.engine.presence`), and have it carried out."""

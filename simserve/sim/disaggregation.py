@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 
+from simserve.engine.data_parallel import go_on, look_again, num_outstanding_at, stand_still
 from simserve.engine.state import INFINITY
 from simserve.sim.fleet import NOWHERE, Fleet
 from simserve.sim.handover import Handover
 from simserve.sim.records import TIMED_OUT, TIMEOUT
 from simserve.sim.routing import Router
-from simserve.sim.schedulers import go_on, stand_still
 from simserve.sim.units import Pool, Unit
 
 _ON_ITS_WAY = -3
@@ -48,7 +48,7 @@ class DisaggregatedFleet(Fleet):
 
     def _may_step(self, unit: Unit, now: float) -> bool:
         if unit.pool.role == "prefill":
-            if unit.replica.num_outstanding and self.handover.is_full(unit, now):
+            if num_outstanding_at(unit.replica) and self.handover.is_full(unit, now):
                 stand_still(unit.replica)
                 return False
             return True
@@ -59,7 +59,7 @@ class DisaggregatedFleet(Fleet):
     def _go_on(self, freed: list[Unit], now: float) -> None:
         """Let prefill replicas that stood still plan a step."""
         for unit in freed:
-            if unit.replica.end_time == INFINITY and unit.replica.num_outstanding:
+            if unit.replica.end_time == INFINITY and num_outstanding_at(unit.replica):
                 go_on(unit.replica, now)
                 self.note_end(unit)
 
@@ -83,7 +83,7 @@ class DisaggregatedFleet(Fleet):
         unit = self.units[number]
         self._join(unit, index, now)
         if self.handover.arrive(index, unit) and not self.ends_leap(unit, now):
-            unit.replica.end_time = now
+            look_again(unit.replica, now)
             self.note_end(unit)
 
     def _route_parked(self, now: float) -> None:

@@ -13,9 +13,20 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from simserve.engine.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, Event
+from simserve.engine.data_parallel import (
+    complete,
+    num_running_at,
+    num_steps_of,
+    plan,
+    seen_time,
+    start_time_of,
+    strike,
+    submit,
+)
 from simserve.engine.door import end_pause, note_finishes
 from simserve.engine.leaps import LEAP_BYTES
 from simserve.engine.outcomes import ADMITTED, GAVE_UP, REJECTED, TIMED_OUT
+from simserve.engine.slowing import use_times
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, UNFINISHED, RequestTable
 from simserve.sim.callers import Callers
 from simserve.sim.gate import Gate
@@ -26,7 +37,7 @@ from simserve.sim.records import FAILED as LOST
 from simserve.sim.records import REASONS
 from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
-from simserve.sim.schedulers import as_one, cancel, complete, plan, seen_time, strike, submit, take_finished, use_times
+from simserve.sim.schedulers import cancel, take_finished
 from simserve.sim.units import DRAINING, Pool, Unit
 
 EVENTS_BETWEEN_CHORES = 1024
@@ -183,7 +194,7 @@ class Fleet(Lives):
     def _do_chores(self) -> None:
         limit = FLUSH_ROWS * LEAP_BYTES
         for unit in self.units:
-            if len(unit.replica.leaps) >= limit:
+            if max(len(rank.leaps) for rank in unit.replica.ranks) >= limit:
                 unit.flush()
         if self._on_progress is not None:
             self._on_progress(self.callers.num_ended)
@@ -254,7 +265,7 @@ class Fleet(Lives):
     def _take_own_seconds(self, unit: Unit) -> None:
         """Let the planned step take the seconds of a user's own function; it is then alone in its leap."""
         assert self.judge is not None
-        replica = as_one(unit.replica)
+        (replica,) = unit.replica.ranks
         if not replica.num_steps:
             return
         prompt = replica.prefill_tokens if replica.chunk_requests else 0
@@ -263,7 +274,7 @@ class Fleet(Lives):
         seconds = self.judge.seconds(prompt, decodes * replica.tokens_per_decode, context, replica.start_time)
         seconds += replica.times.swap_block_seconds * replica.moved_blocks
         replica.num_steps, replica.first_seconds, replica.increment_seconds = 1, seconds, 0.0
-        replica.end_time = replica.start_time + seconds
+        unit.replica.end_time = replica.end_time = replica.start_time + seconds
 
     def _route(self, index: int, now: float) -> None:
         self._hand_to(index, self.router.choose(index, now), now)
@@ -331,13 +342,13 @@ class Fleet(Lives):
         """End the step of a replica: answers go out, and who is doomed goes."""
         replica, requests = unit.replica, self.requests
         finished: list[int] = []
-        if replica.num_steps:
-            unit.busy_seconds += now - replica.start_time
+        if num_steps_of(replica):
+            unit.busy_seconds += now - start_time_of(replica)
         if complete(replica, requests):
             finished = take_finished(replica)
             for index in finished:
                 self._leave(unit, index)
-            note_finishes(unit.finishes, len(finished), replica.num_running, now)
+            note_finishes(unit.finishes, len(finished), num_running_at(replica), now)
             if len(finished) > 1:
                 finished.sort()
         doomed = unit.doomed
@@ -358,7 +369,8 @@ class Fleet(Lives):
                 self.num_lost_tokens += requests.generated_tokens[index]
                 self.callers.without_answer(index, decided_at, TIMED_OUT, GAVE_UP, free_at=now)
         if unit.next_times is not None:
-            use_times(replica, unit.next_times)
+            for rank in replica.ranks:
+                use_times(rank, unit.next_times)
             unit.next_times = None
         if unit.is_freezing:
             unit.is_freezing, unit.is_frozen = False, True

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 
 from simserve.engine.attendance import TO_ANSWER, TO_PACE
 from simserve.engine.callers import ANSWER, TURN
+from simserve.engine.data_parallel import num_running_at, num_seats_of, strike
 from simserve.engine.delivery import note_leap
 from simserve.engine.gateway import (
     NEVER,
@@ -41,7 +42,6 @@ from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fleet import ELSEWHERE, NOWHERE, Fleet
 from simserve.sim.records import API, API_LIMIT, CACHE, REJECTED, REPLICA
 from simserve.sim.rules import Rules
-from simserve.sim.schedulers import as_one, each_of, strike
 from simserve.sim.units import READY, Unit
 
 _NOBODY = -1
@@ -113,7 +113,7 @@ class FrontedFleet(Fleet):
                 self.gate.parked_before = lambda index: fair.num_waiting[fair.kinds[index]]
                 self.gate.seconds_before = lambda index: seconds_before(fair, index)
             most = fair.max_outstanding
-            self.router.has_room = lambda unit: unit.load < (unit.replica.max_num_seqs if most == NO_LIMIT else most)
+            self.router.has_room = lambda unit: unit.load < (num_seats_of(unit.replica) if most == NO_LIMIT else most)
 
     # Elsewhere: the cache and the API.
 
@@ -130,7 +130,7 @@ class FrontedFleet(Fleet):
         if api is None:
             return False
         is_ruled = self.rules is not None and self.rules.goes_to_api(index)
-        load, num_running = (-1, 0) if unit is None else (unit.load, unit.replica.num_running)
+        load, num_running = (-1, 0) if unit is None else (unit.load, num_running_at(unit.replica))
         if not is_ruled and not is_taken(api, index, load, num_running, len(self.parked), now):
             return False
         wait = seconds_to_wait(api, requests, index, now)
@@ -188,8 +188,7 @@ class FrontedFleet(Fleet):
         delivery = self.callers.delivery
         if delivery is not None:
             make_room(delivery, unit.number)
-            num_decodes = sum(each.num_scheduled_decodes for each in each_of(unit.replica))
-            note_leap(delivery, unit.number, as_one(unit.replica), num_decodes, now)
+            note_leap(delivery, unit.number, unit.replica, now)
         super().complete(unit, now)
         if unit.state == READY:
             self._offer_turn(now)

@@ -13,7 +13,6 @@ from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.chance import Chance
 from simserve.sim.control import Control
 from simserve.sim.patience import kinds_of
-from simserve.sim.schedulers import as_one
 from simserve.sim.units import Unit
 from simserve.workload.requests import RequestSpecs
 
@@ -86,7 +85,7 @@ class Gate:
         """
         if unit is not None:
             self._chance.top_up(1)
-            return refusal(self._door, index, as_one(unit.replica), unit.load, unit.finishes.interval, now)
+            return refusal(self._door, index, unit.replica, unit.load, unit.finishes.interval, now)
         if self.parked_before is not None:
             num_parked = self.parked_before(index)
         seconds = 0.0 if self.seconds_before is None else self.seconds_before(index)

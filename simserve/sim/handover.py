@@ -8,10 +8,10 @@ from heapq import heappush
 from math import inf, nan
 
 from simserve.engine.callers import LAND, Event
+from simserve.engine.data_parallel import strike, take_in
 from simserve.engine.state import UNFINISHED, RequestTable
 from simserve.sim.links import Crossing, Link
 from simserve.sim.pool_spec import DisaggregationSpec
-from simserve.sim.schedulers import strike, take_in
 from simserve.sim.units import Unit
 
 

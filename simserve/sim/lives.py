@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 
+from simserve.engine.data_parallel import end_leap
 from simserve.engine.state import INFINITY, RequestTable
 from simserve.sim.records import REPLICA_LOST
-from simserve.sim.schedulers import break_off, end_leap
+from simserve.sim.schedulers import break_off
 from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
 
 MOST_LOSSES = 10

@@ -37,7 +37,6 @@ from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.rules import rules_of
-from simserve.sim.schedulers import each_of
 from simserve.sim.series import BinnedSums
 from simserve.sim.sessions import Sessions, conversations_of, first_sent
 from simserve.sim.step_log import StepLog
@@ -188,7 +187,7 @@ class ManagedRun(PoolRun):
     @property
     def num_units(self) -> int:
         """Schedulers that ever served: replicas, and of each the ranks of data-parallel attention."""
-        return sum(len(each_of(unit.replica)) for unit in self.fleet.units)
+        return sum(unit.replica.num_ranks for unit in self.fleet.units)
 
     @property
     def way_back(self) -> NDArray[np.float64] | None:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.attendance import Attendance
 from simserve.engine.callers import Callers, Patience
 from simserve.engine.numbers import column
 from simserve.engine.state import INFINITY
 from simserve.engine.uniforms import Uniforms
+from simserve.sim.chance import Chance
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
@@ -49,6 +51,14 @@ def callers_of(
         uniforms=uniforms,
     )
     return Callers(patience, column(latency), column(arrival_time))
+
+
+def plain_clients(
+    specs: RequestSpecs, latency: NDArray[np.float64], arrival_time: NDArray[np.float64], num_replicas: int
+) -> Attendance:
+    """Return clients of whom none is refused, gives up or tries again; arguments as of `callers_of`."""
+    callers = callers_of(specs, None, latency, arrival_time, Chance(specs, "retries").uniforms)
+    return Attendance(callers, None, num_replicas)
 
 
 def kinds_of(specs: RequestSpecs) -> Any:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from simserve.engine import routing
-from simserve.engine.kv import kv_share
+from simserve.engine.data_parallel import kv_share, num_running_at
 from simserve.engine.routing import Affinity, Shares, choose, deal
 from simserve.sim.affinity import affinity_of
 from simserve.sim.chance import Chance
 from simserve.sim.routing_spec import BLIND_POLICIES, TOKEN_POLICIES, RoutingSpec
-from simserve.sim.schedulers import as_one
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
@@ -60,8 +59,8 @@ def _router(spec: RoutingSpec, affinity: Affinity | None, chance: Chance) -> rou
 def gauges_of(unit: Unit, now: float) -> Gauges:
     """Return what a user's own functions see of a replica."""
     replica = unit.replica
-    share = kv_share(as_one(replica), now)
-    return unit.number, unit.pool.name, replica.num_running, unit.num_waiting, unit.tokens, share
+    share = kv_share(replica, now)
+    return unit.number, unit.pool.name, num_running_at(replica), unit.num_waiting, unit.tokens, share
 
 
 class Router:

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from simserve.engine import cancel
 from simserve.engine.attendance import HELD, Attendance
 from simserve.engine.compiled.view import fill
+from simserve.engine.data_parallel import Ranks, end_leap
 from simserve.engine.data_plane import CALLED, CHORES
 from simserve.engine.door import Finishes
 from simserve.engine.entrance import RETRIED
 from simserve.engine.presence import CALLS, DRAINS, FROZEN, HAND_OVER, LOSE, OFFER, SETTLE
 from simserve.engine.routing import LEAST
-from simserve.engine.state import INFINITY, UNFINISHED, Replica, RequestTable
+from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.sim.cluster import Cluster
 from simserve.sim.lives import Lives
@@ -52,8 +52,8 @@ class ShiftUnit(Unit):
         self.next_times: StepTimes | None = None
 
     @property
-    def replica(self) -> Replica:  # type: ignore[override]
-        """Its scheduler as it is, only to be looked at."""
+    def replica(self) -> Ranks:  # type: ignore[override]
+        """Its schedulers as they are, only to be looked at."""
         return self._cluster.unit(self.number)
 
     @property
@@ -71,14 +71,14 @@ class ShiftUnit(Unit):
         """How fast it finishes requests."""
         return self._cluster.attendance.finishes[self.number]
 
-    def new_replica(self) -> Replica:
-        """Give the unit a scheduler that holds nothing, and return it."""
+    def new_replica(self) -> Ranks:
+        """Give the unit schedulers that hold nothing, and return them."""
         replica = fresh_replica(self.pool, self.number)
         self._cluster.replace(self.number, replica)
         return replica
 
     def flush(self) -> None:
-        """Hand what the scheduler has written down to the recorder."""
+        """Hand what the schedulers have written down to the recorder."""
         self._cluster.flush_one(self.pool.recorder, self.number)
 
 
@@ -136,7 +136,8 @@ class Shifts(Lives):
 
     def _new_unit(self, pool: Pool, now: float, place: int) -> Unit:
         number = len(self.units)
-        self._cluster.add(fresh_replica(pool, number), pool.recorder, now)
+        like = next((unit.number for unit in pool.units), 0)
+        self._cluster.add(fresh_replica(pool, number), pool.recorder, now, like=like)
         # It is there, and takes no requests yet.
         self._cluster.plane.routes_least = False
         return ShiftUnit(self._cluster, number, pool, now, place)
@@ -154,7 +155,7 @@ class Shifts(Lives):
 
     def ends_leap(self, unit: Unit, now: float) -> bool:
         """Let the leap of a replica end with the running step; return whether one runs."""
-        is_running = cancel.end_leap(self._cluster.unit(unit.number), now)
+        is_running = end_leap(self._cluster.unit(unit.number), now)
         self.note_end(unit)
         return is_running
 

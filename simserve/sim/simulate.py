@@ -15,17 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.compiled.run import reason_against
-from simserve.engine.set_up import set_up
-from simserve.engine.state import PROMPT_TOO_LONG, Replica, RequestTable
+from simserve.engine.state import PROMPT_TOO_LONG, RequestTable
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.cluster import Cluster, Routing, end_of, run_to_end
 from simserve.sim.control import Control
+from simserve.sim.patience import plain_clients
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing import plain_router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
+from simserve.sim.units import new_replica
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
@@ -321,19 +322,18 @@ def _run(
     if not config.num_offload_blocks:
         # Once for caches and router.
         specs = replace(specs, prefixes=prefixes_of(specs))
-    num_ranks = config.data_parallel_size
-    replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
-    if log is not None:
-        log.watch(replicas)
     paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None)
-    for replica in replicas:
-        set_up(replica, requests, paths)
+    units = [new_replica(number, config, times, requests, paths) for number in range(num_replicas)]
+    num_schedulers = num_replicas * config.data_parallel_size
+    if log is not None:
+        log.watch([rank for unit in units for rank in unit.ranks])
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     router = plain_router(routing, specs, as_lists=compiled is None)
-    everybody = [(recorder, range(len(replicas)))]
-    cluster = Cluster(replicas, requests, everybody, routing, router, on_progress, num_ranks)
+    cluster = Cluster(units, requests, [(recorder, range(num_schedulers))], routing, router, on_progress)
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     latency = frontend_latency(config, specs)
+    if config.data_parallel_size > 1:
+        cluster.attend(plain_clients(specs, latency, arrival_time, num_replicas), {})
     conversations = conversations_of(specs, latency, arrival_time)
     if conversations is not None:
         cluster.converse(conversations, first_sent(conversations, specs))
@@ -343,19 +343,18 @@ def _run(
         cluster.schedule_all()
     cluster.accelerate(compiled)
     was_interrupted = run_to_end(cluster)
+    cluster.flush()
     if conversations is not None:
         forget_unsent(cluster.unsent, requests, arrival_time)
     elif was_interrupted:
         # What was still to come was never sent.
         arrival_time[cluster.num_arrived :] = np.nan
         np.frombuffer(requests.ready_time)[cluster.num_arrived :] = np.nan
-    cluster.flush()
     cached = None if paths is None else np.frombuffer(paths.cached_tokens, dtype=np.int64)
     records = _records(requests, arrival_time, specs, cached)
     end_time = end_of(requests)
-    num_schedulers = len(replicas)
     # What only the scheduler needed is gone before the sums are made.
-    del cluster, router, conversations, requests, replicas
+    del cluster, router, conversations, requests, units
     return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
 
 

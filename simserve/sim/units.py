@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simserve.engine.config import EngineConfig
+from simserve.engine.data_parallel import Ranks, num_running_at
 from simserve.engine.door import Finishes
 from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.set_up import set_up
@@ -13,7 +14,6 @@ from simserve.engine.state import INFINITY, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.sim.pool_spec import Role
 from simserve.sim.recorder import Recorder
-from simserve.sim.schedulers import Scheduler, each_of, schedulers_of
 
 if TYPE_CHECKING:
     from simserve.sim.control import Control
@@ -96,7 +96,7 @@ class Unit:
         number: Its place in the fleet; the identity of its replica.
         pool: What it is one of.
         place: Its place in the pool, which a replacement takes over: places fill nodes in their order.
-        replica: Its scheduler; a new one after a loss.
+        replica: Its schedulers; new ones after a loss.
         state: STARTING, READY, DRAINING, DOWN or STOPPED.
         load: Requests routed to it and not answered.
         tokens: Their prompts and the most that they may generate.
@@ -159,24 +159,22 @@ class Unit:
         self.next_times: StepTimes | None = None
         self.is_freezing = self.is_frozen = False
 
-    def new_replica(self) -> Scheduler:
-        """Give the unit a scheduler that holds nothing, and return it."""
-        self.replica = schedulers_of(self.number, self.pool.config, self.pool.times)
-        for each in each_of(self.replica):
-            if self.pool.requests is not None:
-                set_up(each, self.pool.requests, self.pool.paths)
-            self.pool.recorder.watch(each)
+    def new_replica(self) -> Ranks:
+        """Give the unit schedulers that hold nothing, and return them."""
+        self.replica = fresh_replica(self.pool, self.number)
+        for rank in self.replica.ranks:
+            rank.finished = []
         return self.replica
 
     def flush(self) -> None:
-        """Hand what the scheduler has written down to the recorder."""
-        for each in each_of(self.replica):
-            self.pool.recorder.flush(each)
+        """Hand what the schedulers have written down to the recorder."""
+        for rank in self.replica.ranks:
+            self.pool.recorder.flush(rank)
 
     @property
     def num_waiting(self) -> int:
         """Requests in the scheduler's queue, and those routed to it that it has not seen yet."""
-        return self.load - self.replica.num_running
+        return self.load - num_running_at(self.replica)
 
 
 def pool_of(
@@ -207,10 +205,20 @@ def pool_of(
     )
 
 
-def fresh_replica(pool: Pool, number: int) -> Replica:
-    """Return a replica of a pool that holds nothing."""
+def fresh_replica(pool: Pool, number: int) -> Ranks:
+    """Return the schedulers of a replica of a pool, which hold nothing."""
     assert pool.requests is not None
-    replica = Replica(number, pool.config, pool.times)
-    set_up(replica, pool.requests, pool.paths)
-    pool.recorder.watch(replica)
-    return replica
+    unit = new_replica(number, pool.config, pool.times, pool.requests, pool.paths)
+    for rank in unit.ranks:
+        pool.recorder.watch(rank)
+    return unit
+
+
+def new_replica(
+    number: int, config: EngineConfig, times: StepTimes, requests: RequestTable, paths: PrefixPaths | None
+) -> Ranks:
+    """Return the schedulers of a replica, set up for a run."""
+    unit = Ranks([Replica(number, config, times) for _ in range(config.data_parallel_size)])
+    for rank in unit.ranks:
+        set_up(rank, requests, paths)
+    return unit

@@ -21,7 +21,6 @@ from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS, REPLICA, UNFINISHED
 from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.schedulers import each_of
 from simserve.sim.simulate import simulate
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.units import STOPPED
@@ -235,7 +234,7 @@ def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_a
 
     assert run.fleet.is_done
     check_ends(specs, run)
-    for replica in [each for unit in run.fleet.units for each in each_of(unit.replica)]:
+    for replica in [each for unit in run.fleet.units for each in unit.replica.ranks]:
         assert (replica.num_running, replica.num_outstanding, replica.num_decoding) == (0, 0, 0)
         assert replica.free_blocks == replica.num_blocks
         assert not replica.waiting

@@ -26,7 +26,6 @@ from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS
 from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.schedulers import each_of
 from simserve.sim.simulate import Simulation, simulate
 from simserve.sim.units import STOPPED, Unit
 from simserve.sim.update_spec import UpdateSpec
@@ -199,7 +198,7 @@ def check_unit(unit: Unit) -> None:
     """Assert that a replica holds nothing, and that its caches count right."""
     assert (unit.load, unit.tokens, unit.members, unit.doomed) == (0, 0, {}, {})
     assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
-    for each in each_of(unit.replica):
+    for each in unit.replica.ranks:
         check_scheduler(each)
 
 

@@ -1,0 +1,336 @@
+"""A replica of a plane: one scheduler, or the ranks of data-parallel attention, each with its own queue and KV cache.
+
+The experts of a layer are spread over all ranks, so a rank that has computed its attention waits for the others: a
+step takes as long as the slowest rank takes for its own, and the experts for the tokens of all; a rank without requests
+idles along. With TensorRT-LLM's ``enable_balance`` (``_balance_adp_requests`` in its ``py_executor.py``) prompts wait
+until every rank has one, at most ``timeout_iters`` steps, so that no rank idles while another computes one. The
+functions are those of `simserve.engine.kernel` for one rank; a leap of the ranks is the shortest of theirs, and ends
+where another rank becomes the slowest. All of them serve replicas of one rank too, where they add nothing.
+"""
+
+from __future__ import annotations
+
+from math import floor, inf, nextafter
+
+from simserve.engine.cancel import cancel as cancel_at_rank
+from simserve.engine.handover import strike as strike_off_rank
+from simserve.engine.handover import take_in as take_in_at_rank
+from simserve.engine.kernel import complete as complete_rank
+from simserve.engine.kernel import cut as cut_rank
+from simserve.engine.kernel import plan as plan_rank
+from simserve.engine.kernel import seen_time as seen_by_rank
+from simserve.engine.kernel import submit as submit_to_rank
+from simserve.engine.kv import kv_share as kv_share_of_rank
+from simserve.engine.queue import exchange_queues
+from simserve.engine.state import INFINITY, SHIFT, STATIC, Replica, RequestTable
+
+
+class Ranks:
+    """The schedulers of one replica.
+
+    Attributes:
+        ranks: One or more, all of one configuration.
+        num_ranks: How many.
+        end_time: End of the common leap, or when a plan is due; inf: every rank is idle. Of one rank it is its own.
+        timeout_steps: Steps after which prompts wait no longer for other ranks; 0: they never do.
+        held_steps: Steps since they last could begin.
+    """
+
+    __slots__ = ("end_time", "held_steps", "num_ranks", "ranks", "timeout_steps")
+
+    def __init__(self, ranks: list[Replica]) -> None:
+        self.ranks = ranks
+        self.num_ranks = len(ranks)
+        self.end_time = INFINITY
+        self.timeout_steps = ranks[0].config.attention_dp_timeout_iters if len(ranks) > 1 else 0
+        self.held_steps = 0
+
+
+def submit(unit: Ranks, requests: RequestTable, index: int, now: float) -> None:
+    """Queue a request at the rank with the fewest requests; end the common leap if it could be admitted there."""
+    ranks = unit.ranks
+    if unit.num_ranks == 1:
+        submit_to_rank(ranks[0], requests, index, now)
+        unit.end_time = ranks[0].end_time
+        return
+    least = 0
+    for position in range(1, unit.num_ranks):
+        if ranks[position].num_outstanding < ranks[least].num_outstanding:
+            least = position
+    rank = ranks[least]
+    is_joining = rank.end_time == INFINITY and unit.end_time != INFINITY
+    num_steps, end = rank.num_steps, rank.end_time
+    submit_to_rank(rank, requests, index, now)
+    if unit.end_time == INFINITY:
+        unit.end_time = rank.end_time
+    elif is_joining or rank.num_steps != num_steps or rank.end_time != end:
+        end_leap(unit, now)
+        if is_joining:
+            rank.end_time = unit.end_time
+
+
+def seen_time(unit: Ranks, now: float) -> float:
+    """Return when schedulers that work a step ahead see an arrival at ``now``; a common leap ends with its step."""
+    if unit.num_ranks == 1:
+        time = seen_by_rank(unit.ranks[0], now)
+        unit.end_time = unit.ranks[0].end_time
+        return time
+    if not end_leap(unit, now):
+        return now
+    return nextafter(unit.end_time, inf)
+
+
+def complete(unit: Ranks, requests: RequestTable) -> int:
+    """Apply the leap that ends at ``end_time`` on every rank; return how many requests finished."""
+    if unit.num_ranks == 1:
+        return complete_rank(unit.ranks[0], requests)
+    if unit.timeout_steps:
+        unit.held_steps = (unit.held_steps + num_steps_of(unit)) % unit.timeout_steps
+    num_finished = 0
+    for position in range(unit.num_ranks):
+        num_finished += complete_rank(unit.ranks[position], requests)
+    return num_finished
+
+
+def plan(unit: Ranks, requests: RequestTable) -> None:
+    """Plan every rank that has requests, and let all keep the pace of the slowest."""
+    ranks, now = unit.ranks, unit.end_time
+    if unit.num_ranks == 1:
+        plan_rank(ranks[0], requests)
+        unit.end_time = ranks[0].end_time
+        return
+    is_held = _must_wait(unit)
+    slowest, num_stepping, tokens = 0, 0, 0
+    for position in range(unit.num_ranks):
+        rank = ranks[position]
+        if rank.end_time == INFINITY:
+            continue
+        rank.end_time = now
+        if is_held:
+            _plan_without_prompts(rank, requests)
+        else:
+            plan_rank(rank, requests)
+        if rank.num_steps:
+            num_stepping += 1
+            tokens += rank.priced_tokens
+            if num_stepping == 1 or _is_slower(rank, ranks[slowest]):
+                slowest = position
+    if num_stepping:
+        _keep_pace(unit, ranks[slowest], tokens, is_held)
+    else:
+        unit.end_time = INFINITY
+
+
+def _is_slower(rank: Replica, other: Replica) -> bool:
+    if rank.first_seconds != other.first_seconds:
+        return rank.first_seconds > other.first_seconds
+    return rank.increment_seconds > other.increment_seconds
+
+
+def _keep_pace(unit: Ranks, slowest: Replica, tokens: int, is_held: bool) -> None:
+    """Let all that step take as long as the slowest, and together what is shared by ``tokens``, until one overtakes."""
+    ranks = unit.ranks
+    first, increment, num_steps = slowest.first_seconds, slowest.increment_seconds, slowest.num_steps
+    for position in range(unit.num_ranks):
+        rank = ranks[position]
+        if rank.num_steps:
+            num_steps = min(num_steps, rank.num_steps)
+            if rank.increment_seconds > increment:
+                overtaken = floor((first - rank.first_seconds) / (rank.increment_seconds - increment)) + 1
+                num_steps = min(num_steps, overtaken)
+    if is_held:
+        num_steps = min(num_steps, unit.timeout_steps - 1 - unit.held_steps)
+    first += _shared_seconds(slowest, tokens)
+    end = unit.end_time + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
+    for position in range(unit.num_ranks):
+        rank = ranks[position]
+        if rank.num_steps:
+            rank.num_steps, rank.first_seconds, rank.increment_seconds = num_steps, first, increment
+            rank.end_time = end
+    unit.end_time = end
+
+
+def _must_wait(unit: Ranks) -> bool:
+    """Return whether prompts that wait at some ranks wait for those of the others, which all decode meanwhile."""
+    if not unit.timeout_steps:
+        return False
+    num_waiting = num_ready = num_decoding = 0
+    for position in range(unit.num_ranks):
+        rank = unit.ranks[position]
+        num_decoding += rank.num_decoding > 0
+        if rank.waiting:
+            num_waiting += 1
+            num_ready += rank.num_running < rank.max_num_seqs
+    if not num_waiting:
+        return False
+    if num_ready == unit.num_ranks:
+        unit.held_steps = -1  # the step that follows counts for the next ones no more than a time-out does
+        return False
+    return unit.held_steps < unit.timeout_steps - 1 and num_decoding == unit.num_ranks
+
+
+def _plan_without_prompts(rank: Replica, requests: RequestTable) -> None:
+    """Plan a rank as if nobody waited; whoever does cannot be admitted before the common leap ends."""
+    exchange_queues(rank)
+    plan_rank(rank, requests)
+    exchange_queues(rank)
+    while rank.held_back:
+        # Who was preempted meanwhile.
+        rank.waiting.appendleft(rank.held_back.pop())
+    rank.num_queued = len(rank.waiting)
+    if rank.waiting:
+        rank.is_open = False
+
+
+def _shared_seconds(rank: Replica, tokens: int) -> float:
+    shared = rank.shared_seconds
+    beyond = rank.times.shared_seconds_beyond
+    if tokens < len(shared):
+        return shared[tokens]
+    if not len(shared):
+        return beyond * tokens
+    return shared[len(shared) - 1] + beyond * (tokens - (len(shared) - 1))
+
+
+def end_leap(unit: Ranks, now: float) -> bool:
+    """Let the common leap end with the step that runs at ``now``; return whether one runs at all."""
+    is_running = False
+    for position in range(unit.num_ranks):
+        rank = unit.ranks[position]
+        if rank.num_steps:
+            is_running = True
+            if rank.num_steps > 1 and rank.mode != STATIC:
+                cut_rank(rank, now)
+            unit.end_time = rank.end_time
+    return is_running
+
+
+def look_again(unit: Ranks, now: float) -> None:
+    """Have the next leap planned ``now``, where none runs."""
+    unit.end_time = now
+    if unit.num_ranks == 1:
+        unit.ranks[0].end_time = now
+
+
+def stand_still(unit: Ranks) -> None:
+    """Plan nothing, whatever waits, until `go_on`."""
+    for position in range(unit.num_ranks):
+        unit.ranks[position].end_time = INFINITY
+    unit.end_time = INFINITY
+
+
+def go_on(unit: Ranks, now: float) -> None:
+    """Plan again at ``now``."""
+    for position in range(unit.num_ranks):
+        rank = unit.ranks[position]
+        if rank.num_outstanding:
+            rank.end_time = now
+    unit.end_time = now
+
+
+def cancel(unit: Ranks, requests: RequestTable, index: int) -> None:
+    """Take an unfinished request out of the rank that has it, between `complete` and `plan`."""
+    own = 0
+    if unit.num_ranks > 1:
+        while not _holds(unit.ranks[own], requests, index):
+            own += 1
+    cancel_at_rank(unit.ranks[own], requests, index)
+
+
+def _holds(rank: Replica, requests: RequestTable, index: int) -> bool:
+    entry = requests.finish_step[index] << SHIFT | index
+    return index in rank.prefilling or entry in rank.finish_heap or index in rank.waiting
+
+
+def take_in(unit: Ranks, requests: RequestTable, index: int, now: float) -> bool:
+    """Let a request decode whose KV cache was computed elsewhere; return False if no rank has room.
+
+    Ranks are asked in the order of their requests, the one with the fewest first.
+    """
+    ranks, count = unit.ranks, unit.num_ranks
+    if count == 1:
+        if not take_in_at_rank(ranks[0], requests, index, now):
+            return False
+        unit.end_time = ranks[0].end_time
+        return True
+    load, place = -1, count
+    for _ in range(count):
+        best = -1
+        for position in range(count):
+            own = ranks[position].num_outstanding
+            is_next = own > load or (own == load and position > place)
+            if is_next and (best < 0 or own < ranks[best].num_outstanding):
+                best = position
+        if best < 0:
+            return False
+        load, place = ranks[best].num_outstanding, best
+        if take_in_at_rank(ranks[best], requests, index, now):
+            unit.end_time = now
+            return True
+    return False
+
+
+def strike(unit: Ranks, index: int) -> None:
+    """Strike a request off the lists of those that could be preempted."""
+    for position in range(unit.num_ranks):
+        strike_off_rank(unit.ranks[position], index)
+
+
+# What a replica is as a whole.
+
+
+def num_steps_of(unit: Ranks) -> int:
+    """Return the steps of the common leap; 0: none runs."""
+    num_steps = 0
+    for position in range(unit.num_ranks):
+        num_steps = max(num_steps, unit.ranks[position].num_steps)
+    return num_steps
+
+
+def start_time_of(unit: Ranks) -> float:
+    """Return when the leap began that runs, seconds."""
+    start: float = unit.ranks[0].start_time
+    for position in range(1, unit.num_ranks):
+        start = max(start, unit.ranks[position].start_time)
+    return start
+
+
+def num_decodes_of(unit: Ranks) -> int:
+    """Return the sequences that decode in a step of the leap that runs."""
+    count = 0
+    for position in range(unit.num_ranks):
+        rank = unit.ranks[position]
+        if rank.num_steps:
+            count += rank.num_scheduled_decodes
+    return count
+
+
+def num_running_at(unit: Ranks) -> int:
+    """Return the requests with a seat."""
+    count = 0
+    for position in range(unit.num_ranks):
+        count += unit.ranks[position].num_running
+    return count
+
+
+def num_outstanding_at(unit: Ranks) -> int:
+    """Return the requests that its schedulers have."""
+    count = 0
+    for position in range(unit.num_ranks):
+        count += unit.ranks[position].num_outstanding
+    return count
+
+
+def num_seats_of(unit: Ranks) -> int:
+    """Return the seats of all ranks."""
+    return unit.num_ranks * unit.ranks[0].max_num_seqs
+
+
+def kv_share(unit: Ranks, now: float) -> float:
+    """Return the share of KV memory that is reserved at ``now``: the mean of the ranks."""
+    share = kv_share_of_rank(unit.ranks[0], now)
+    if unit.num_ranks == 1:
+        return share
+    for position in range(1, unit.num_ranks):
+        share += kv_share_of_rank(unit.ranks[position], now)
+    return share / unit.num_ranks
