@@ -136,8 +136,9 @@ def _keep_pace(unit: Ranks, slowest: Replica, tokens: int, is_held: bool) -> Non
         if rank.num_steps:
             num_steps = min(num_steps, rank.num_steps)
             if rank.increment_seconds > increment:
-                overtaken = floor((first - rank.first_seconds) / (rank.increment_seconds - increment)) + 1
-                num_steps = min(num_steps, overtaken)
+                ahead = (first - rank.first_seconds) / (rank.increment_seconds - increment)
+                if ahead < num_steps:
+                    num_steps = min(num_steps, floor(ahead) + 1)
     if is_held:
         num_steps = min(num_steps, unit.timeout_steps - 1 - unit.held_steps)
     first += _shared_seconds(slowest, tokens)

@@ -28,8 +28,8 @@ class StepTimes:
     they read, ``done_i + c_i``; ``done_i`` are the tokens of request i computed before. With ``p > 1``, P and C
     are ``max(sum / p, largest of one chunk)``.
 
-    Ranks in lockstep (`simserve.engine.data_parallel`) each take that long, and all of them ``shared_seconds`` of the x of
-    every rank together.
+    Ranks that step together (`simserve.engine.data_parallel`) each take that long, and all of them ``shared_seconds``
+    of the x of every rank together.
 
     Attributes:
         decode_base: Index n = 0..max_num_seqs, ``decode_base[0] == 0``.

@@ -15,6 +15,7 @@ import simpy
 
 from simserve.engine.attendance import NOWHERE, TO_PAUSE, TO_ROUTE, Attendance, numbers_to_route, send
 from simserve.engine.compiled.run import Compiled, Drive
+from simserve.engine.data_parallel import Ranks
 from simserve.engine.data_plane import CHORES, DataPlane, Part
 from simserve.engine.door import Finishes
 from simserve.engine.driver import driver
@@ -27,7 +28,6 @@ from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
 if TYPE_CHECKING:
     from simserve.engine.conversations import Conversations
-    from simserve.engine.data_parallel import Ranks
     from simserve.engine.presence import Presence
     from simserve.engine.routing import Router, Shares
     from simserve.engine.tables import StepTimes
@@ -315,7 +315,7 @@ class Cluster:
         self._plane.units[number] = unit
         self.replicas[own.start : own.stop] = unit.ranks
         if self._compiled is not None:
-            self._compiled.replace(number, own.start, unit)
+            self._compiled.replace(number, unit)
 
     def _note_finishes_of(self, unit: Ranks) -> None:
         for rank in unit.ranks:

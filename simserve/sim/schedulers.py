@@ -1,4 +1,4 @@
-"""What the managed fleet does to a replica that plain planes do not know: static batches, and serving without a KV cache.
+"""What the managed fleet does to replicas that no plain plane knows: with static batches, or without a KV cache.
 
 Everything else is `simserve.engine.data_parallel`'s.
 """

@@ -14,7 +14,7 @@ from numba.extending import overload_method
 from simserve.engine.compiled import (  # numba learns what containers do
     containers,  # noqa: F401
     fields,
-    queues,  # noqa: F401
+    queues,
     replacements,
     slots,  # noqa: F401
 )
@@ -87,6 +87,8 @@ class _Rebinding:
         """Return what compiled code finds under a name."""
         if name == "nextafter":
             return self.dispatcher(_nextafter)
+        if name == "exchange_queues":
+            return queues.exchange_queues
         replaced = replacements.REPLACED.get(name)
         if replaced is not None:
             return self.dispatcher(replaced)

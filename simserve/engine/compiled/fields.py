@@ -141,10 +141,12 @@ _REPLICA: dict[str, Kind] = {
     ),
     **dict.fromkeys(("advances", "batch_log", "gap_values", "irregular_gaps", "leaps", "stall_times"), Items("d")),
     **dict.fromkeys(
-        ("decode_attention_base", "decode_base", "decode_slope", "sequence_seconds", "token_seconds"), Table("d")
+        ("decode_attention_base", "decode_base", "decode_slope", "sequence_seconds", "shared_seconds", "token_seconds"),
+        Table("d"),
     ),
     "cache": Pointer(CACHE),
     "config": Pointer(CONFIG),
+    "held_back": Queue(),
     "progress": Pointer(PROGRESS),
     "times": Pointer(TIMES),
     "waiting": Queue(),
@@ -166,6 +168,14 @@ _HOT = (
 )
 _OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})
+RANKS = Record(
+    "ranks",
+    {
+        **dict.fromkeys(("held_steps", "num_ranks", "timeout_steps"), INTEGER),
+        "end_time": FLOAT,
+        "ranks": Records(REPLICA),
+    },
+)
 
 UNIFORMS = Record("uniforms", {"place": Column("q"), "values": Column("d")})
 AFFINITY = Record(
@@ -370,9 +380,10 @@ _PLANE: dict[str, Kind] = {
     "kinds": Column("i"),
     "parts": Records(PART),
     "pools": Records(PART),
+    "ranks": Records(REPLICA),
     "router": Pointer(ROUTER),
     "sent": Items("dq"),
     "shares": Pointer(SHARES),
-    "units": Records(REPLICA),
+    "units": Records(RANKS),
 }
 PLANE = Record("plane", {name: _PLANE.get(name, INTEGER) for name in DataPlane.__slots__})

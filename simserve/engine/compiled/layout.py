@@ -154,6 +154,12 @@ class Memory:
             self._kept.append((value, column))
             self.words[at] = column.ctypes.data
 
+    def point(self, name: str, others: Memory, first: int, number: int = 0) -> None:
+        """Let a field of a record stand for those of other records that begin with ``first``."""
+        self.kept[name] = others
+        at = number * self.record.num_words + self.record.offsets[name]
+        self.words[at] = others.address + first * others.record.num_words * WORD
+
     def get(self, name: str, number: int = 0) -> Any:
         """Return a number."""
         at = number * self.record.num_words + self.record.offsets[name]

@@ -148,6 +148,44 @@ def _remove_from_ring(queue: Any, index: Any) -> None:
         store_entry(ring, _at(queue, each - 1), load_entry(ring, _at(queue, each)))
 
 
+@overload_method(QueueType, "pop", strict=False)
+def _queue_pop(queue: Any) -> Any:
+    # Nobody takes the last one of those that are by rank.
+    def pop(queue: Any) -> Any:
+        last = word_at(queue, _LENGTH) - 1
+        set_word(queue, _LENGTH, last)
+        return load_entry(_ring(queue), _at(queue, last))
+
+    return pop
+
+
+@overload(operator.contains, strict=False)
+def _queue_contains(queue: Any, index: Any) -> Any:
+    if not isinstance(queue, QueueType):
+        return None
+
+    def contains(queue: Any, index: Any) -> Any:
+        for position in range(word_at(queue, _LENGTH)):
+            if word_at(queue, _IS_RANKED):
+                if load_entry(_heap(queue), position)[2] == index:
+                    return True
+            elif load_entry(_ring(queue), _at(queue, position)) == index:
+                return True
+        return False
+
+    return contains
+
+
+@register_jitable
+def exchange_queues(replica: Any) -> None:
+    """As `simserve.engine.queue.exchange_queues`."""
+    waiting, held_back = replica.waiting, replica.held_back
+    for word in range(_IS_RANKED + 1):
+        other = word_at(held_back, word)
+        set_word(held_back, word, word_at(waiting, word))
+        set_word(waiting, word, other)
+
+
 @overload_method(QueueType, "remove", strict=False)
 def _queue_remove(queue: Any, index: Any) -> Any:
     def remove(queue: Any, index: Any) -> Any:

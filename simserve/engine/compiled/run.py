@@ -29,6 +29,7 @@ from simserve.engine.compiled.layout import (
 )
 from simserve.engine.compiled.view import View
 from simserve.engine.config import EngineConfig
+from simserve.engine.data_parallel import Ranks
 from simserve.engine.data_plane import DataPlane
 from simserve.engine.gateway import Gateway
 from simserve.engine.leaps import LEAP_WIDTH, turn_into
@@ -48,7 +49,6 @@ def reason_against(config: EngineConfig) -> str | None:
         "serving without a KV cache": config.kv_allocation == "none",
         "contiguous KV allocation": config.kv_allocation in ("pow2", "oracle"),
         "a tier behind the prefix cache": config.num_offload_blocks > 0,
-        "data-parallel attention": config.data_parallel_size > 1,
     }
     return next((name for name, applies in checks.items() if applies), None)
 
@@ -58,14 +58,13 @@ class Compiled:
 
     Args:
         drive: The compiled `simserve.engine.driver.driver`.
-        plane: Whose turn it is and what is to come.
-        replicas: Those of the plane. They have not begun, and stay as they are.
+        plane: Whose turn it is and what is to come. Its replicas have not begun, and stay as they are.
         requests: All requests; their columns are filled.
     """
 
-    def __init__(self, drive: Drive, plane: DataPlane, replicas: list[Replica], requests: RequestTable) -> None:
+    def __init__(self, drive: Drive, plane: DataPlane, requests: RequestTable) -> None:
         self._drive = drive
-        self.replicas = replicas
+        self.replicas = plane.ranks
         self._requests = Memory(fields.REQUESTS)
         for name in fields.REQUESTS.fields:
             self._requests.put(name, getattr(requests, name))
@@ -76,9 +75,14 @@ class Compiled:
         self._num_paces = 1 + max(int(np.frombuffer(each, dtype=np.int64).max(initial=0)) for each in drawn)
         self._paths: dict[int, Memory] = {}
         self._shared: dict[tuple[int, int], _Shared] = {}
-        self._replicas = Memory(fields.REPLICA, len(replicas))
-        for number, replica in enumerate(replicas):
+        self._replicas = Memory(fields.REPLICA, len(plane.ranks))
+        for number, replica in enumerate(plane.ranks):
             self._lay_out(number, replica)
+        self._units, self._firsts = Memory(fields.RANKS, len(plane.units)), [0]
+        for number, unit in enumerate(plane.units):
+            self._lay_out_unit(number, unit)
+            self._firsts.append(self._firsts[-1] + unit.num_ranks)
+        self._find_ranks()
         self._plane = Memory(fields.PLANE)
         self._attendance = _laid_out(fields.ATTENDANCE, plane.attendance)
         own = {
@@ -88,7 +92,8 @@ class Compiled:
             "pools": _side_by_side(fields.PART, plane.pools),
             "router": _laid_out(fields.ROUTER, plane.router),
             "shares": _laid_out(fields.SHARES, plane.shares),
-            "units": self._replicas,
+            "ranks": self._replicas,
+            "units": self._units,
         }
         for name in fields.PLANE.fields:
             self._plane.put(name, own[name] if name in own else getattr(plane, name))
@@ -103,7 +108,7 @@ class Compiled:
         common = self._shared[group]
         for name, kind in fields.REPLICA.fields.items():
             if isinstance(kind, Queue):
-                if isinstance(replica.waiting, OrderedQueue):
+                if name == "waiting" and isinstance(replica.waiting, OrderedQueue):
                     ready_time, ageing = self._table.ready_time, replica.waiting.ageing
                     self._replicas.rank(name, common.ranks, ready_time, ageing, number)
             elif isinstance(kind, Table):
@@ -118,6 +123,16 @@ class Compiled:
                 self._replicas.put(name, self._cache(replica), number)
             elif not isinstance(kind, Pointer):
                 self._replicas.put(name, getattr(replica, name), number)
+
+    def _lay_out_unit(self, number: int, unit: Ranks) -> None:
+        for name, kind in fields.RANKS.fields.items():
+            if isinstance(kind, str):
+                self._units.put(name, getattr(unit, name), number)
+
+    def _find_ranks(self) -> None:
+        """Tell every replica where its ranks are."""
+        for number, first in enumerate(self._firsts[:-1]):
+            self._units.point("ranks", self._replicas, first, number)
 
     def _cache(self, replica: Replica) -> Memory | None:
         """Return the empty prefix cache of a replica, None where it has none."""
@@ -136,24 +151,33 @@ class Compiled:
         cache.put("paths", self._paths[id(own.paths)])
         return cache
 
-    def add(self, replica: Replica) -> None:
+    def add(self, unit: Ranks) -> None:
         """Let the plane have one replica more; what it knows of it besides is the caller's to add."""
-        self._lay_out(self._replicas.grow(), replica)
-        self.replicas.append(replica)
-        self._plane.put("units", self._replicas)
+        for rank in unit.ranks:
+            self._lay_out(self._replicas.grow(), rank)
+        self._lay_out_unit(self._units.grow(), unit)
+        self._firsts.append(self._firsts[-1] + unit.num_ranks)
+        self._find_ranks()
+        self._plane.put("ranks", self._replicas)
+        self._plane.put("units", self._units)
         assert self._attendance is not None
         finishes = self._attendance.kept["finishes"]
         finishes.grow()
         self._attendance.put("finishes", finishes)
 
-    def replace(self, number: int, replica: Replica) -> None:
+    def replace(self, number: int, unit: Ranks) -> None:
         """Have a replica that has not begun instead of one that is gone."""
-        self._replicas.clear(number)
-        self._lay_out(number, replica)
-        self.replicas[number] = replica
+        for position, rank in zip(self.ranks_of(number), unit.ranks, strict=True):
+            self._replicas.clear(position)
+            self._lay_out(position, rank)
+        self._lay_out_unit(number, unit)
+
+    def ranks_of(self, number: int) -> range:
+        """Return the positions of the schedulers of a replica."""
+        return range(self._firsts[number], self._firsts[number + 1])
 
     def use_times(self, number: int, times: StepTimes) -> None:
-        """Let the steps of a replica take ``times`` from the next one on; between two of them only."""
+        """Let the steps of a rank take ``times`` from the next one on; between two of them only."""
         tables = _Shared.of_times(times)
         for name, table in tables.items():
             self._replicas.put(name, table, number)
@@ -166,7 +190,8 @@ class Compiled:
 
     def unit(self, number: int) -> View:
         """A replica of it as it is."""
-        return View(self._replicas, number, config=self.replicas[number].config)
+        ranks = [View(self._replicas, each, config=self.replicas[each].config) for each in self.ranks_of(number)]
+        return View(self._units, number, ranks=ranks)
 
     def drive(self, until: float) -> int:
         """Drive to ``until``, as `simserve.engine.driver.driver` says."""
