@@ -284,6 +284,7 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
                 plan(unit, requests)
             ends[number] = INFINITY if is_frozen else unit.end_time
         instant = -1.0
-        countdown -= 1
-        if not countdown:
+        # Every rank writes down what it does.
+        countdown -= units[due[0]].num_ranks
+        if countdown <= 0:
             return CHORES

@@ -34,6 +34,7 @@ from tests.engine.strategies import (
     cases,
     ordered_cases,
     pressed_cases,
+    ranked_cases,
     routings,
     shared_cases,
     speculative_cases,
@@ -53,6 +54,7 @@ def is_covered(case: Case) -> bool:
 KINDS = {
     "any": cases,
     "pressed": pressed_cases,
+    "ranked": ranked_cases,
     "ordered": ordered_cases,
     "shared": shared_cases,
     "speculative": speculative_cases,

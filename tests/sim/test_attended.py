@@ -45,6 +45,7 @@ from tests.engine.strategies import (
     cases,
     ordered_cases,
     pressed_cases,
+    ranked_cases,
     routings,
     shared_cases,
     speculative_cases,
@@ -105,6 +106,7 @@ def streams(draw: st.DrawFn) -> StreamingSpec:
 KINDS = {
     "any": st.one_of(cases(), pressed_cases()),
     "ordered": ordered_cases(),
+    "ranked": ranked_cases(),
     "shared": shared_cases(),
     "speculative": speculative_cases(),
     "swapping": swapping_cases(),
@@ -150,7 +152,7 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
 
 def _is_continuous(case: Case) -> bool:
     config = case.config
-    return config.batching == "continuous" and config.kv_allocation != "none" and config.data_parallel_size == 1
+    return config.batching == "continuous" and config.kv_allocation != "none"
 
 
 def served(deployment: Deployment, specs: RequestSpecs, how: Accelerate | None) -> Simulation:

@@ -34,9 +34,11 @@ AT_LENGTH = settings(ANY, max_examples=300)
 TIMES = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
 
 
-def deployment_of(control: Control, is_ahead: bool) -> Deployment:
+def deployment_of(control: Control, is_ahead: bool, num_ranks: int = 1) -> Deployment:
     """Return two replicas with these rules, of a pool of each size where the router has rules."""
-    config = make_config(async_scheduling=is_ahead, frontend_latency=0.05, enable_prefix_caching=True)
+    config = make_config(
+        async_scheduling=is_ahead, frontend_latency=0.05, enable_prefix_caching=True, data_parallel_size=num_ranks
+    )
     deployment = make_deployment(config, TIMES, 2)
     pools = tuple(test_conservation.pools_of(control, config, TIMES)) if control.routing.rules else ()
     return replace(deployment, control=control, pools=pools)
@@ -50,7 +52,7 @@ def pools_of(cluster: Cluster) -> Deployment:
     setups = tuple(
         replace(
             each,
-            engine=replace(each.engine, data_parallel_size=1, num_offload_blocks=0),
+            engine=replace(each.engine, num_offload_blocks=0),
             autoscaling=None if control.disaggregation is not None else each.autoscaling,
         )
         for each in cluster.setups
@@ -67,23 +69,27 @@ def assert_alike(deployment: Deployment, specs: RequestSpecs, *planes: Accelerat
     assert expected.transfers == actual.transfers
 
 
-@given(traffic(), controls(), st.booleans())
+@given(traffic(), controls(), st.booleans(), st.sampled_from([1, 1, 2]))
 @ANY
-def test_the_gateway_is_that_of_the_managed_plane(specs: RequestSpecs, control: Control, is_ahead: bool) -> None:
+def test_the_gateway_is_that_of_the_managed_plane(
+    specs: RequestSpecs, control: Control, is_ahead: bool, num_ranks: int
+) -> None:
     """Any cache, API, rules, fair turns, autoscaler and faults."""
     assume(control.has_front)
 
-    assert_alike(deployment_of(control, is_ahead), specs, None, "off")
+    assert_alike(deployment_of(control, is_ahead, num_ranks), specs, None, "off")
 
 
 @needs_numba
-@given(traffic(), controls(), st.booleans())
+@given(traffic(), controls(), st.booleans(), st.sampled_from([1, 1, 2]))
 @ANY
-def test_the_gateway_runs_compiled_as_it_is(specs: RequestSpecs, control: Control, is_ahead: bool) -> None:
+def test_the_gateway_runs_compiled_as_it_is(
+    specs: RequestSpecs, control: Control, is_ahead: bool, num_ranks: int
+) -> None:
     """Any cache, API, rules, fair turns, autoscaler and faults."""
     assume(control.has_front)
 
-    assert_alike(deployment_of(control, is_ahead), specs, "off", "on")
+    assert_alike(deployment_of(control, is_ahead, num_ranks), specs, "off", "on")
 
 
 @given(requests(), clusters())
