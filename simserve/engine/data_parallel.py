@@ -58,6 +58,7 @@ def submit(unit: Ranks, requests: RequestTable, index: int, now: float) -> None:
         if ranks[position].num_outstanding < ranks[least].num_outstanding:
             least = position
     rank = ranks[least]
+    requests.rank[index] = least
     is_joining = rank.end_time == INFINITY and unit.end_time != INFINITY
     num_steps, end = rank.num_steps, rank.end_time
     submit_to_rank(rank, requests, index, now)
@@ -266,6 +267,7 @@ def take_in(unit: Ranks, requests: RequestTable, index: int, now: float) -> bool
             return False
         load, place = ranks[best].num_outstanding, best
         if take_in_at_rank(ranks[best], requests, index, now):
+            requests.rank[index] = best
             unit.end_time = now
             return True
     return False

@@ -79,6 +79,7 @@ class RequestTable:
     num_preemptions    int
     swapped_tokens     int    its KV tokens in host memory while it waits; 0: none
     replica_id         int    -1: none
+    rank               int    which scheduler of its replica has it, where that has several; else 0, or empty
     status, reason     int
     =================  =====  ==============================================================================
     """
@@ -102,6 +103,7 @@ class RequestTable:
         "priority",
         "prompt_tokens",
         "range_start",
+        "rank",
         "ready_time",
         "reason",
         "replica_id",
@@ -159,6 +161,7 @@ class RequestTable:
         self.joined_step = _zeros("q", len(self.pace))
         self.num_preemptions = _zeros("i", num_requests)
         self.replica_id = _whole("i", np.full(num_requests, -1, dtype=np.int32))
+        self.rank = _zeros("i", 0 if is_lean and config.data_parallel_size == 1 else num_requests)
         has_priorities = not is_lean or config.scheduling_policy == "priority"
         self.priority = _zeros("q", num_requests if has_priorities else 0)
         if priority is not None:
@@ -252,6 +255,7 @@ class Replica:
         "prefilling",
         "priced_tokens",
         "progress",
+        "rank",
         "ratio_steps_skipped",
         "releases_late",
         "residues",
@@ -280,8 +284,9 @@ class Replica:
         "window_weight",
     )
 
-    def __init__(self, identity: int, config: EngineConfig, times: StepTimes) -> None:
-        self.identity = identity
+    def __init__(self, identity: int, config: EngineConfig, times: StepTimes, rank: int = 0) -> None:
+        # Of the replica, and which of its schedulers this is.
+        self.identity, self.rank = identity, rank
         # Set by who builds the replica, where prompts share anything.
         self.cache: PrefixCache | None = None
         self.config = config

@@ -54,8 +54,6 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
         rule = "has nothing to stream: a static batch answers when all in it are done"
     elif not has_cache:
         rule = "is simulated with a KV cache only, whose decode steps are the times of tokens"
-    elif engine.data_parallel_size > 1:
-        rule = "is not simulated with data_parallel_size above 1: whose rank a token came from is not kept"
     if rule:
         remedy = "set stream: false, or leave deployment.streaming out"
         scenario.refuse("deployment.streaming.stream", rule, remedy)

@@ -16,7 +16,7 @@ from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of
 from simserve.sim.records import RequestRecords
 from simserve.sim.sessions import forget_unsent
 from simserve.sim.step_log import StepLog
-from simserve.sim.streaming import joined
+from simserve.sim.streaming import Clocks, joined
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.units import Pool
 from simserve.workload.requests import RequestSpecs
@@ -100,8 +100,8 @@ class PoolRun(ABC):
         return outcomes_of(self._setups, recorders, records, end_time, self.timeline)
 
     @property
-    def clocks(self) -> dict[int, NDArray[np.float64]]:
-        """The leaps with decodes of every replica; with streaming, after `run`."""
+    def clocks(self) -> Clocks:
+        """The leaps with decodes of every scheduler; with streaming, after `run`."""
         return {number: clock for pool in self._pools for number, clock in joined(pool.recorder.clocks).items()}
 
     @property

@@ -129,8 +129,8 @@ class Recorder:
             from simserve.sim.drafts import DraftSums
 
             self._drafts = DraftSums(priced.drafting if priced is not None else None)
-        self.clocks: dict[int, list[Floats]] | None = None
-        """By replica the start, steps, first, increment and sequences of the leaps with decodes; None: not kept."""
+        self.clocks: dict[tuple[int, int], list[Floats]] | None = None
+        """By replica and rank the start, steps, first, increment and sequences of the leaps with decodes; None: not kept."""
         self.scales_parts = False
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._offload = OffloadSums()
@@ -246,7 +246,9 @@ class Recorder:
 
     def _keep_clock(self, replica: Replica, rows: Floats) -> None:
         if self.clocks is not None:
-            self.clocks.setdefault(replica.identity, []).append(rows[: _DECODING + 1, rows[_DECODING] > 0])
+            self.clocks.setdefault((replica.identity, replica.rank), []).append(
+                rows[: _DECODING + 1, rows[_DECODING] > 0]
+            )
 
     def _advances(self, rows: Floats, drawn: Sequence[float] | Floats) -> Floats:
         """Return the tokens that a step of each leap adds to the contexts; ``drawn`` are those where drafts decide."""

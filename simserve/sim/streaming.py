@@ -2,7 +2,8 @@
 
 Events of one replica (`simserve.sim.events`) queue at its API server, first come, first served:
 ``D_i = max(A_i, D_(i-1)) + cost``, unrolled with a running maximum. They are taken up some tens of thousands at a time,
-so that memory follows the requests of a run, and not their tokens.
+so that memory follows the requests of a run, and not their tokens. The ranks of data-parallel attention have a clock
+each, and send through the API server of their replica; of events at one instant those of the first rank come first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from simserve.engine.histogram import NUM_BINS, Histogram, bins_of
 from simserve.sim.events import Clock, Events, Floats, Integers, events_of
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.streaming_spec import StreamingSpec
+
+Clocks = Mapping[tuple[int, int], Floats]
+"""Of each replica and rank the leaps with decodes: start, steps, first, increment and how many decode; [5, leaps]."""
 
 EVENTS_AT_ONCE = 14_000
 """Enough to amortise numpy, few enough that its arrays stay in cache and are not given back to the system each time."""
@@ -52,8 +56,9 @@ class ClientView:
 def client_view(
     spec: StreamingSpec,
     records: RequestRecords,
-    clocks: Mapping[int, Floats],
+    clocks: Clocks,
     end_time: float,
+    rank: Integers,
     pace: Integers | None = None,
     way_back: Floats | None = None,
 ) -> ClientView:
@@ -62,9 +67,9 @@ def client_view(
     Args:
         spec: How tokens are sent.
         records: As the engine saw it.
-        clocks: Of each replica the leaps with decodes: start, steps, first, increment and how many decode, shape
-            [5, leaps].
+        clocks: Of each scheduler the leaps with decodes.
         end_time: Of the run, seconds.
+        rank: Of each request, which scheduler of its replica it was at; empty: all replicas have one.
         pace: Speculative decoding: parts of a token that each request gains a step (`simserve.engine.progress`).
         way_back: Seconds from the region of its replica to each client, beside the network; None: no regions.
     """
@@ -78,17 +83,17 @@ def client_view(
             # Neither the API nor the cache goes through the API server of a replica.
             continue
         own = np.flatnonzero(completed & (records.replica_id == replica))
-        clock = Clock.of(clocks.get(replica))
-        events = events_of(records, own, spec, clock, None if pace is None else pace[own])
-        sent = _sent(events, clock, cost)
-        count = int(events.counts.sum())
+        streams, own = _streams(records, own, spec, clocks, replica, rank, pace)
+        sent = _sent(streams, cost)
+        counts = np.concatenate([stream.events.counts for stream in streams])
+        count = int(counts.sum())
         num_events += count
         delay += sent.delay - cost * count
         # A core that falls behind is at work until its last event is sent.
         until = max(end_time, float(sent.last.max()))
         busiest = max(busiest, cost * count / until if until > 0 else 0.0)
         first[own], finish[own] = sent.first, sent.last
-        itl_max[own] = np.where(events.counts > 1, sent.largest, np.nan)
+        itl_max[own] = np.where(counts > 1, sent.largest, np.nan)
         if count == len(own):
             continue
         itl.add_counted(
@@ -144,75 +149,150 @@ class Sent:
         return cls(first, last, np.zeros(count), np.zeros(NUM_BINS))
 
 
-def _sent(events: Events, clock: Clock, cost: float) -> Sent:
+class Stream:
+    """The events of one rank, taken up in the order of time.
+
+    Attributes:
+        events: All of them.
+        clock: Of the rank.
+        first: Place of its first answer among those of the replica.
+    """
+
+    def __init__(self, events: Events, clock: Clock, first: int) -> None:
+        self.events, self.clock, self.first = events, clock, first
+        in_order = np.argsort(events.begin, kind="stable")
+        self._in_order = in_order[events.runs[in_order] > 0]
+        self._begins = events.begin[self._in_order]
+        self._behind = events.begin + events.stride * events.runs
+        self._rows = np.array([], dtype=np.int64)
+        self._leap = self._step = self._num_begun = self._num_others = 0
+
+    def times_until(self, leap: int) -> Floats:
+        """Return when the steps of the leaps before ``leap`` ended that have not been taken up."""
+        return self.clock.times_between(self._leap, leap)
+
+    def take(self, leap: int, times: Floats, until: float) -> tuple[Integers, Integers, Integers, Floats]:
+        """Take up the events of some leaps: the parts of runs in them, and others up to a time.
+
+        Args:
+            leap: The first that is left.
+            times: When the steps of those before it ended (`times_until`).
+            until: The last time of others, seconds.
+
+        Returns:
+            Which answers have any, ascending; how many each; answer by answer their places among instants; those.
+        """
+        events, step = self.events, self._step
+        begun = int(np.searchsorted(self._begins, step + len(times), side="left"))
+        others = int(np.searchsorted(events.time, until, side="right"))
+        continued = self._rows[self._behind[self._rows] > step]
+        rows = self._rows = np.sort(np.concatenate([continued, self._in_order[self._num_begun : begun]]))
+        own = slice(self._num_others, others)
+        self._leap, self._step, self._num_begun, self._num_others = leap, step + len(times), begun, others
+        time, owner, is_before = events.time[own], events.owner[own], events.is_before[own]
+        if len(owner):
+            rows = np.union1d(rows, owner)
+        # Answer by answer: others before its run, its run, others behind it.
+        of_row = rows.searchsorted(owner)
+        num_before = np.bincount(of_row[is_before], minlength=len(rows))
+        begin, runs, stride = events.begin[rows], events.runs[rows], events.stride
+        skipped = np.minimum(-(-np.maximum(step - begin, 0) // stride), runs)
+        here = np.minimum(-(-np.maximum(step + len(times) - begin, 0) // stride), runs) - skipped
+        counts = here + np.bincount(of_row, minlength=len(rows))
+        starts = counts.cumsum() - counts
+        at = np.arange(0, stride * int(counts.sum()), stride)
+        at += (begin - step + stride * (skipped - starts - num_before)).repeat(counts)
+        instants = times
+        if len(time):
+            instants = np.unique(np.concatenate([times, time]))
+            # Others have places of their own.
+            by_row = of_row.argsort(kind="stable")
+            row = of_row[by_row]
+            place = (
+                starts[row] + np.arange(len(row)) - row.searchsorted(row) + np.where(is_before[by_row], 0, here[row])
+            )
+            at.clip(0, max(len(times) - 1, 0), out=at)
+            at = instants.searchsorted(times)[at] if len(times) else at
+            at[place] = instants.searchsorted(time[by_row])
+        return rows + self.first, counts, at, instants
+
+
+def _streams(
+    records: RequestRecords,
+    own: Integers,
+    spec: StreamingSpec,
+    clocks: Clocks,
+    replica: int,
+    rank: Integers,
+    pace: Integers | None,
+) -> tuple[list[Stream], Integers]:
+    """Return the events of the answers of a replica, rank by rank, and those answers in that order."""
+    ranks = rank[own] if len(rank) else np.zeros(len(own), dtype=np.int64)
+    streams, orders, first = [], [], 0
+    for number in np.unique(ranks).tolist():
+        answers = own[ranks == number]
+        clock = Clock.of(clocks.get((replica, number)))
+        events = events_of(records, answers, spec, clock, None if pace is None else pace[answers])
+        streams.append(Stream(events, clock, first))
+        orders.append(answers)
+        first += len(answers)
+    return streams, np.concatenate(orders)
+
+
+def _sent(streams: Sequence[Stream], cost: float) -> Sent:
     """Send all events of a replica over a core that takes ``cost`` seconds for one."""
-    sent = Sent.nothing(len(events.counts))
-    marks = np.cumsum(clock.steps * clock.decoding) // (EVENTS_AT_ONCE * events.stride)
-    ends = np.append(np.flatnonzero(np.diff(marks)) + 1, len(clock.steps)) if len(clock.steps) else np.array([0])
-    in_order = np.argsort(events.begin, kind="stable")
-    in_order = in_order[events.runs[in_order] > 0]
-    begins = events.begin[in_order]
-    behind = events.begin + events.stride * events.runs
-    rows = np.array([], dtype=np.int64)
-    leap = num_begun = num_others = step = 0
-    for end in ends.tolist():
-        times = clock.times_between(leap, end)
-        until = step + len(times)
-        begun = int(np.searchsorted(begins, until, side="left"))
-        others = len(events.time)
-        if end < len(clock.steps):
-            others = int(np.searchsorted(events.time, times[-1], side="right"))
-        rows = np.sort(np.concatenate([rows[behind[rows] > step], in_order[num_begun:begun]]))
-        _send_some(sent, events, slice(num_others, others), rows, times, step, cost)
-        leap, num_begun, num_others, step = end, begun, others, until
+    sent = Sent.nothing(sum(len(stream.events.counts) for stream in streams))
+    for start in [*_pauses(streams), np.inf]:
+        # Ranks step together: no leap of one begins before such a time and ends behind it.
+        leaps = [int(np.searchsorted(stream.clock.start, start, side="left")) for stream in streams]
+        times = [stream.times_until(leap) for stream, leap in zip(streams, leaps, strict=True)]
+        until = np.inf if start == np.inf else max(float(each[-1]) for each in times if len(each))
+        taken = [stream.take(leap, own, until) for stream, leap, own in zip(streams, leaps, times, strict=True)]
+        rows, counts, at, instants = taken[0] if len(taken) == 1 else _together(taken)
+        if len(at):
+            _send_some(sent, rows, counts, at, instants, cost)
     return sent
 
 
-def _send_some(
-    sent: Sent, events: Events, others: slice, rows: Integers, times: Floats, step: int, cost: float
-) -> None:
-    """Send what is there in some leaps: the parts of runs in them, and other events.
+def _pauses(streams: Sequence[Stream]) -> list[float]:
+    """Return before which leaps to send what is there, by their starts: so many events then gather that it pays."""
+    starts = np.concatenate([stream.clock.start for stream in streams])
+    numbers = np.concatenate([stream.clock.steps * stream.clock.decoding for stream in streams])
+    begins, leap = np.unique(starts, return_inverse=True)
+    if not len(begins):
+        return []
+    stride = max(stream.events.stride for stream in streams)
+    marks = np.cumsum(np.bincount(leap, weights=numbers)) // (EVENTS_AT_ONCE * stride)
+    pauses: list[float] = begins[np.flatnonzero(np.diff(marks)) + 1].tolist()
+    return pauses
+
+
+def _together(
+    taken: Sequence[tuple[Integers, Integers, Integers, Floats]],
+) -> tuple[Integers, Integers, Integers, Floats]:
+    """Return what several streams have taken up as if it were one's."""
+    instants = np.unique(np.concatenate([each for _, _, _, each in taken]))
+    at = np.concatenate([instants.searchsorted(own)[places] for _, _, places, own in taken])
+    return np.concatenate([each[0] for each in taken]), np.concatenate([each[1] for each in taken]), at, instants
+
+
+def _send_some(sent: Sent, rows: Integers, counts: Integers, at: Integers, instants: Floats, cost: float) -> None:
+    """Send some events.
 
     Args:
         sent: What was sent before.
-        events: All of the replica.
-        others: Which of those that are in no run.
-        rows: Answers that may have a part of their run here, ascending.
-        times: When the steps of the leaps ended.
-        step: The first of them.
+        rows: Whose they are, ascending.
+        counts: How many of each.
+        at: When they are there, answer by answer, by place among ``instants``.
+        instants: Seconds, ascending.
         cost: Seconds an event.
     """
-    time, owner, is_before = events.time[others], events.owner[others], events.is_before[others]
-    if len(owner):
-        rows = np.union1d(rows, owner)
-    # Answer by answer: others before its run, its run, others behind it.
-    of_row = rows.searchsorted(owner)
-    num_before = np.bincount(of_row[is_before], minlength=len(rows))
-    begin, runs, stride = events.begin[rows], events.runs[rows], events.stride
-    skipped = np.minimum(-(-np.maximum(step - begin, 0) // stride), runs)
-    here = np.minimum(-(-np.maximum(step + len(times) - begin, 0) // stride), runs) - skipped
-    counts = here + np.bincount(of_row, minlength=len(rows))
-    starts = counts.cumsum() - counts
-    total = int(counts.sum())
-    if not total:
-        return
-    at = np.arange(0, stride * total, stride)
-    at += (begin - step + stride * (skipped - starts - num_before)).repeat(counts)
-    instants = times
-    if len(time):
-        instants = np.unique(np.concatenate([times, time]))
-        # Others have places of their own.
-        by_row = of_row.argsort(kind="stable")
-        row = of_row[by_row]
-        place = starts[row] + np.arange(len(row)) - row.searchsorted(row) + np.where(is_before[by_row], 0, here[row])
-        at.clip(0, max(len(times) - 1, 0), out=at)
-        at = instants.searchsorted(times)[at] if len(times) else at
-        at[place] = instants.searchsorted(time[by_row])
     # Of a few bytes, numbers are sorted in time that follows their count.
     order = at.astype(np.uint16 if len(instants) <= 65_536 else np.int64).argsort(kind="stable")
-    when = np.empty(total)
+    when = np.empty(len(at))
     when[order] = _pass_server(sent, instants, np.bincount(at, minlength=len(instants)), cost)
     is_here = counts > 0
+    starts = counts.cumsum() - counts
     _note_gaps(sent, rows[is_here], starts[is_here], when)
 
 
@@ -254,6 +334,6 @@ def _note_gaps(sent: Sent, rows: Integers, starts: Integers, when: Floats) -> No
     sent.squares += float(gaps.sum())
 
 
-def joined(clocks: Mapping[int, Sequence[Floats]] | None) -> dict[int, Floats]:
+def joined(clocks: Mapping[tuple[int, int], Sequence[Floats]] | None) -> dict[tuple[int, int], Floats]:
     """Return the clocks that a recorder kept in pieces, each in one; those without a leap are left out."""
-    return {replica: np.concatenate(pieces, axis=1) for replica, pieces in (clocks or {}).items() if len(pieces)}
+    return {number: np.concatenate(pieces, axis=1) for number, pieces in (clocks or {}).items() if len(pieces)}

@@ -218,7 +218,7 @@ def new_replica(
     number: int, config: EngineConfig, times: StepTimes, requests: RequestTable, paths: PrefixPaths | None
 ) -> Ranks:
     """Return the schedulers of a replica, set up for a run."""
-    unit = Ranks([Replica(number, config, times) for _ in range(config.data_parallel_size)])
+    unit = Ranks([Replica(number, config, times, rank) for rank in range(config.data_parallel_size)])
     for rank in unit.ranks:
         set_up(rank, requests, paths)
     return unit

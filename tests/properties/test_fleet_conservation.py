@@ -129,8 +129,6 @@ def clusters(draw: st.DrawFn) -> Cluster:
     if shape == "two models":
         # Of one model are the first two, of another the last two.
         pools = tuple(replace(pool, kv_layout=str(number // 2)) for number, pool in enumerate(pools))
-    if control.streaming is not None and any(pool.engine.data_parallel_size > 1 for pool in pools):
-        control = replace(control, streaming=control.streaming.model_copy(update={"stream": False}))
     names = [name for name, _, _ in SHAPES[shape]]
     mappings = draw(st.lists(pool_faults(names, is_split=is_split), max_size=3))
     liveness = {"period": "4 s", "timeout": "1 s", "threshold": 2, "restart": "3 s"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -16,17 +15,18 @@ from simserve.engine.histogram import Histogram
 from simserve.engine.progress import GRID
 from simserve.sim import streaming
 from simserve.sim.control import Control
-from simserve.sim.events import Floats
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.simulate import simulate
+from simserve.sim.streaming import Clocks
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
-from tests.engine.strategies import Case, cases, pressed_cases, speculative_cases, swapping_cases
+from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases, speculative_cases, swapping_cases
 from tests.theory.builders import make_deployment
 
 KINDS = {
     "any": cases,
     "pressed": pressed_cases,
+    "ranked": ranked_cases,
     "speculative": speculative_cases,
     "swapping": swapping_cases,
 }
@@ -45,21 +45,24 @@ class Expected:
 
 
 def token_by_token(
-    spec: StreamingSpec, records: RequestRecords, clocks: Mapping[int, Floats], pace: list[int] | None
+    spec: StreamingSpec, records: RequestRecords, clocks: Clocks, rank: list[int], pace: list[int] | None
 ) -> Expected:
     """Walk through all tokens of a run of one kind of replica."""
     expected = Expected({}, {}, {}, [], 0, 0.0)
     cost = spec.cost_per_event / spec.api_servers
     for replica in set(records.replica_id[records.status == COMPLETED].tolist()):
         own = np.flatnonzero((records.status == COMPLETED) & (records.replica_id == replica)).tolist()
-        steps, starts, until = [], [], []
-        for start, count, seconds, increment, _ in clocks.get(replica, np.zeros((5, 0))).T.tolist():
-            starts.append(start)
-            steps += [start + seconds * k + increment * (k * (k - 1) * 0.5) for k in range(1, int(count) + 1)]
-            until.append(len(steps))
         ready = []
-        for index in own:
-            ready += _events(spec, records, index, steps, starts, until, None if pace is None else pace[index])
+        for number in sorted({rank[index] for index in own}):
+            steps, starts, until = [], [], []
+            for start, count, seconds, increment, _ in clocks.get((replica, number), np.zeros((5, 0))).T.tolist():
+                starts.append(start)
+                steps += [start + seconds * k + increment * (k * (k - 1) * 0.5) for k in range(1, int(count) + 1)]
+                until.append(len(steps))
+            for index in own:
+                if rank[index] == number:
+                    drawn = None if pace is None else pace[index]
+                    ready += _events(spec, records, index, steps, starts, until, drawn)
         free, sent = 0.0, dict[int, list[float]]()
         for number, (time, index) in enumerate(sorted(ready, key=lambda each: each[0])):
             free = max(free, time - cost * number)
@@ -121,9 +124,11 @@ def test_clients_see_what_a_walk_over_all_tokens_says(kind: str, data: st.DataOb
     seen: dict[str, Any] = {}
     original = streaming.client_view
 
-    def noted(spec: StreamingSpec, records: RequestRecords, clocks: Any, *others: Any) -> streaming.ClientView:
-        seen.update(records=records, clocks=clocks)
-        return original(spec, records, clocks, *others)
+    def noted(
+        spec: StreamingSpec, records: RequestRecords, clocks: Clocks, end: float, rank: Any, *others: Any
+    ) -> streaming.ClientView:
+        seen.update(records=records, clocks=clocks, rank=rank.tolist())
+        return original(spec, records, clocks, end, rank, *others)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streaming, "client_view", noted)
@@ -131,7 +136,11 @@ def test_clients_see_what_a_walk_over_all_tokens_says(kind: str, data: st.DataOb
         deployment = replace(make_deployment(case.config, case.times, 2), control=Control(streaming=spec))
         run = simulate(deployment, case.specs, accelerate="off")
     expected = token_by_token(
-        spec, seen["records"], seen["clocks"], None if case.specs.pace is None else case.specs.pace.tolist()
+        spec,
+        seen["records"],
+        seen["clocks"],
+        seen["rank"],
+        None if case.specs.pace is None else case.specs.pace.tolist(),
     )
 
     for index, first in expected.first.items():
@@ -151,5 +160,5 @@ def test_clients_see_what_a_walk_over_all_tokens_says(kind: str, data: st.DataOb
 
 def _is_streamed(case: Case) -> bool:
     config = case.config
-    serves = config.batching == "continuous" and config.kv_allocation != "none" and config.data_parallel_size == 1
+    serves = config.batching == "continuous" and config.kv_allocation != "none"
     return serves and case.specs.concurrency is None

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simserve import api, rng
+from simserve.engine.data_parallel import Ranks
 from simserve.engine.state import Replica, RequestTable
 from simserve.sim.cluster import Cluster, Routing
 from simserve.sim.recorder import Recorder
@@ -49,7 +50,13 @@ def outstanding_seconds(case: Case, num_replicas: int, routing: Routing) -> tupl
     np.frombuffer(requests.ready_time)[:] = ready_time
     replicas = [Replica(number, config, case.times) for number in range(num_replicas)]
     spec = RoutingSpec(policy=routing)
-    cluster = Cluster(replicas, requests, Recorder(config, case.times, None), spec, plain_router(spec, specs))
+    cluster = Cluster(
+        [Ranks([replica]) for replica in replicas],
+        requests,
+        Recorder(config, case.times, None),
+        spec,
+        plain_router(spec, specs),
+    )
     cluster.schedule_all()
     now = total = 0.0
     cluster.drive(np.nextafter(now, np.inf))

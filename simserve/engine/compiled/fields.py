@@ -67,7 +67,8 @@ PROGRESS = Record(
 _COLUMNS = {
     **dict.fromkeys(("status", "reason", "is_truncated"), "b"),
     **dict.fromkeys(
-        ("computed_tokens", "max_tokens", "num_preemptions", "output_tokens", "prompt_tokens", "replica_id"), "i"
+        ("computed_tokens", "max_tokens", "num_preemptions", "output_tokens", "prompt_tokens", "rank", "replica_id"),
+        "i",
     ),
     **dict.fromkeys(
         ("ready_time", "scheduled_time", "first_token_time", "finish_time", "itl_max", "last_token_time"), "d"
