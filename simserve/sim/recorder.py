@@ -130,7 +130,7 @@ class Recorder:
 
             self._drafts = DraftSums(priced.drafting if priced is not None else None)
         self.clocks: dict[tuple[int, int], list[Floats]] | None = None
-        """By replica and rank the start, steps, first, increment and sequences of the leaps with decodes; None: not kept."""
+        """By replica and rank the leaps with decodes (`simserve.sim.streaming.Clocks`); None: not kept."""
         self.scales_parts = False
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._offload = OffloadSums()

@@ -188,7 +188,7 @@ def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun | Atte
     from simserve.sim.streaming import client_view
 
     pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
-    rank = np.frombuffer(run.requests.rank, dtype=np.int32)
+    rank = np.frombuffer(run.requests.rank, dtype=np.int32).astype(np.int64)
     view = client_view(spec, simulation.records, run.clocks, simulation.end_time, rank, pace, run.way_back)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)

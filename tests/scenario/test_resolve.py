@@ -271,6 +271,15 @@ def test_ranks_of_data_parallel_attention_serve_together() -> None:
     assert sum(parts.values()) == pytest.approx(result.simulation.totals.busy_seconds, rel=1e-6)
 
 
+def test_answers_of_ranks_are_streamed() -> None:
+    """Every token of every rank is an event, and the network is in the time to the first one."""
+    plain = run(make_scenario(EXPERTS)).summary
+    streamed = run(make_scenario([*EXPERTS, "deployment.streaming={network_latency: 50 ms}"])).summary
+
+    assert streamed["simserve"]["streaming"]["events"] == streamed["total_output_tokens"]
+    assert streamed["mean_ttft_ms"] > plain["mean_ttft_ms"] + 49
+
+
 BALANCED = [
     "deployment.engine={name: tensorrt-llm, version: '1.2'}",
     "deployment.engine.attention_dp_timeout_iters=30",

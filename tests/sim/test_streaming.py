@@ -21,7 +21,7 @@ from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
-from tests.engine.strategies import Case, cases
+from tests.engine.strategies import Case, cases, ranked_cases
 from tests.theory.builders import make_deployment
 from tests.walker import Walk
 
@@ -39,6 +39,18 @@ def streamed(specs: RequestSpecs, config: Any = None, times: Any = None, **spec:
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_every_event_leaves_when_its_last_token_is_there(case: Case, size: int) -> None:
     """Against the walker's times of every token, where nobody was preempted; gaps and largest gaps likewise."""
+    check_events(case, size)
+
+
+@given(ranked_cases(), st.integers(1, 3))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
+def test_events_of_ranks_leave_when_their_last_token_is_there(case: Case, size: int) -> None:
+    """The same with data-parallel attention: every rank has a clock of its own."""
+    check_events(case, size)
+
+
+def check_events(case: Case, size: int) -> None:
+    """Assert that clients see every token when the walker says it was there."""
     assume(case.config.batching == "continuous")
     assume(case.config.kv_allocation != "none")
     assume(case.specs.concurrency is None)
@@ -214,3 +226,15 @@ def test_drafted_tokens_of_a_step_are_one_event() -> None:
     assert buffered.stream is not None
     assert buffered.stream.num_events == 3
     assert buffered.records.first_token_time[0] == 3.0
+
+
+def test_ranks_send_through_the_api_server_of_their_replica() -> None:
+    """One request on each of two ranks: their tokens are there at one instant, and leave one after the other."""
+    config = make_config(data_parallel_size=2)
+
+    run = streamed(make_specs([0.0, 0.0], 4, [3, 2]), config, cost_per_event="0.1 s")
+
+    assert run.records.first_token_time.tolist() == pytest.approx([1.1, 1.2])
+    assert run.records.finish_time.tolist() == pytest.approx([3.1, 2.2])
+    assert run.stream is not None
+    assert run.stream.num_events == 5
