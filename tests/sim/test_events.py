@@ -53,6 +53,8 @@ def token_by_token(
     for replica in set(records.replica_id[records.status == COMPLETED].tolist()):
         own = np.flatnonzero((records.status == COMPLETED) & (records.replica_id == replica)).tolist()
         ready = []
+        if not spec.stream:
+            rank = [0] * len(rank)
         for number in sorted({rank[index] for index in own}):
             steps, starts, until = [], [], []
             for start, count, seconds, increment, _ in clocks.get((replica, number), np.zeros((5, 0))).T.tolist():
