@@ -207,7 +207,6 @@ def pool_of(
 
 def fresh_replica(pool: Pool, number: int) -> Ranks:
     """Return the schedulers of a replica of a pool, which hold nothing."""
-    assert pool.requests is not None
     unit = new_replica(number, pool.config, pool.times, pool.requests, pool.paths)
     for rank in unit.ranks:
         pool.recorder.watch(rank)
@@ -215,10 +214,11 @@ def fresh_replica(pool: Pool, number: int) -> Ranks:
 
 
 def new_replica(
-    number: int, config: EngineConfig, times: StepTimes, requests: RequestTable, paths: PrefixPaths | None
+    number: int, config: EngineConfig, times: StepTimes, requests: RequestTable | None, paths: PrefixPaths | None
 ) -> Ranks:
-    """Return the schedulers of a replica, set up for a run."""
+    """Return the schedulers of a replica, set up for the run of these requests."""
     unit = Ranks([Replica(number, config, times, rank) for rank in range(config.data_parallel_size)])
-    for rank in unit.ranks:
-        set_up(rank, requests, paths)
+    if requests is not None:
+        for rank in unit.ranks:
+            set_up(rank, requests, paths)
     return unit

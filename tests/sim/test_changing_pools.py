@@ -193,7 +193,8 @@ def split(
     run = ManagedRun(control, pools, specs, np.zeros(len(specs)), None)
     run.run()
     for unit in run.fleet.units:
-        assert (unit.load, unit.replica.free_blocks) == (0, unit.replica.num_blocks)
+        (rank,) = unit.replica.ranks
+        assert (unit.load, rank.free_blocks) == (0, rank.num_blocks)
         assert unit.state == READY
     return run
 

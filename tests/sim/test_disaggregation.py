@@ -268,8 +268,9 @@ def test_everything_is_accounted_for_between_the_pools(data: st.DataObject) -> N
     assert UNFINISHED not in requests.status
     for unit in run.fleet.units:
         assert (unit.load, unit.tokens, unit.members) == (0, 0, {})
-        assert unit.replica.free_blocks == unit.replica.num_blocks
-        assert (unit.replica.num_running, unit.replica.num_outstanding) == (0, 0)
+        for rank in unit.replica.ranks:
+            assert rank.free_blocks == rank.num_blocks
+            assert (rank.num_running, rank.num_outstanding) == (0, 0)
     done = np.array(requests.status) == COMPLETED
     assert (np.array(requests.generated_tokens)[done] == specs.output_tokens[done]).all()
     assert (np.array(requests.max_tokens) == specs.max_tokens).all()
