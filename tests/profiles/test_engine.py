@@ -613,7 +613,7 @@ def test_the_largest_cuda_graph_is_the_users() -> None:
 
 @pytest.mark.parametrize(("version", "largest"), [("0.10.2", 1024), ("0.11", 992), ("0.12", 1024), ("0.18", 1024)])
 def test_gpt_oss_has_larger_graphs_of_its_own(version: str, largest: int) -> None:
-    """vLLM's model_executor/models/config.py raises them, whatever the number of seats; a user's own word still holds."""
+    """vLLM's model_executor/models/config.py raises them, whatever the seats; a user's own word still holds."""
     own = resolve("vllm", version, max_num_seqs=64, model_family="gpt_oss")
     told = resolve("vllm", version, model_family="gpt_oss", max_cudagraph_capture_size=100)
 
