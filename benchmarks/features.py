@@ -78,6 +78,20 @@ FEATURES: Mapping[str, Sequence[str]] = {
     ),
 }
 
+EXPERTS = (
+    "model=deepseek-v3",
+    "deployment.hardware=h200-sxm-141gb",
+    "deployment.quantization=fp8",
+    "workload.arrivals.rate=20",  # 70 % load of the first
+)
+RANKS: Mapping[str, Sequence[str]] = {
+    "one scheduler, eight GPUs": ("deployment.tensor_parallel_size=8",),
+    "data-parallel attention, eight ranks": (
+        "deployment.data_parallel_size=8",
+        "deployment.enable_expert_parallel=true",
+    ),
+}
+
 
 def main() -> None:
     """Print the tables."""
@@ -91,12 +105,13 @@ def main() -> None:
 
 
 def tables(*, quick: bool) -> Iterable[tuple[str, Iterable[str]]]:
-    """Yield title and lines of each table: features, replicas, seats."""
+    """Yield title and lines of each table: features, replicas, seats, ranks."""
     num_requests, repetitions = (1_000, 1) if quick else (20_000, 2)
     measured(scenario(LOAD * RATE_AT_FULL_LOAD, 1_000), 1)  # what is imported and read once is not a feature's
     yield f"Features, {NUM_REPLICAS} replicas at 70 % load", _feature_lines(num_requests, repetitions)
     yield "Replicas, 70 % load", _replica_lines(num_requests, repetitions)
     yield "Seats, full load", _seat_lines(num_requests, repetitions)
+    yield "DeepSeek-V3 on eight H200, 20 requests/s", _rank_lines(2 * num_requests, repetitions)
 
 
 def _feature_lines(num_requests: int, repetitions: int) -> Iterable[str]:
@@ -130,6 +145,15 @@ def _seat_lines(num_requests: int, repetitions: int) -> Iterable[str]:
     }
     for limit, rates in seats.items():
         yield _line(str(limit), rates, seats[256])
+
+
+def _rank_lines(num_requests: int, repetitions: int) -> Iterable[str]:
+    yield from _head("attention", "of one scheduler")
+    base: dict[str, float] = {}
+    for name, overrides in RANKS.items():
+        rates = measured(scenario(1.0, num_requests, (*EXPERTS, *overrides)), repetitions)
+        base = base or rates
+        yield _line(name, rates, base)
 
 
 def scenario(rate: float, num_requests: int, overrides: Sequence[str] = ()) -> Any:
