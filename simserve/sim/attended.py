@@ -270,15 +270,8 @@ class AttendedRun(PoolRun):
         return None if self._attendance is None or self._attendance.delivery is None else FrontTotals()
 
     @property
-    def num_units(self) -> int:
-        """Schedulers that served: replicas, and of each the ranks of data-parallel attention."""
-        return len(self._cluster.replicas)
-
-    @property
-    def _ranks(self) -> NDArray[np.int64] | None:
-        """Schedulers of every replica; None: one each."""
-        counts = np.array([unit.num_ranks for unit in self._cluster.units], dtype=np.int64)
-        return counts if (counts > 1).any() else None
+    def _num_ranks(self) -> list[int]:
+        return [unit.num_ranks for unit in self._cluster.units]
 
     @property
     def timeline(self) -> FleetTimeline:
@@ -293,13 +286,13 @@ class AttendedRun(PoolRun):
             "lost_tokens": 0 if attendance is None else attendance.lost_tokens,
         }
         if self._decisions is not None:
-            return self._decisions.timeline(**tried, ranks=self._ranks)
+            return self._decisions.timeline(**tried, ranks=self.ranks)
         num_replicas, nothing = sum(sizes), np.array([], dtype=np.float64)
         return FleetTimeline(
             launched_at=np.zeros(num_replicas),
             ready_at=np.zeros(num_replicas),
             stopped_at=np.full(num_replicas, np.inf),
-            ranks=self._ranks,
+            ranks=self.ranks,
             gpus=np.repeat(np.array([each.gpus_per_replica for each in self._setups], dtype=np.int64), sizes),
             pool=np.repeat(np.arange(len(sizes)), sizes),
             pool_regions=tuple(each.region for each in self._setups),

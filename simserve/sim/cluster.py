@@ -90,7 +90,7 @@ class Cluster:
             pools=pools,
             comes_and_goes=comes_and_goes,
         )
-        self.replicas = self._plane.ranks
+        self.ranks = self._plane.ranks
         if self._plane.notes_finishes:
             self._note_finishes()
         self.requests = requests
@@ -150,7 +150,7 @@ class Cluster:
 
     def _note_finishes(self) -> None:
         self._plane.notes_finishes = True
-        for rank in self.replicas:
+        for rank in self.ranks:
             rank.finished = []
 
     def converse(self, conversations: Conversations, sent: Iterable[tuple[float, int]]) -> None:
@@ -225,9 +225,9 @@ class Cluster:
             if self._compiled is not None:
                 recorder.flush_compiled(self._compiled, enough, numbers)
                 continue
-            replicas = [self.replicas[number] for number in numbers]
-            if sum([len(replica.leaps) for replica in replicas]) >= enough * LEAP_BYTES:
-                recorder.flush_all(replicas)
+            ranks = [self.ranks[number] for number in numbers]
+            if sum([len(rank.leaps) for rank in ranks]) >= enough * LEAP_BYTES:
+                recorder.flush_all(ranks)
 
     # Replicas that come and go: `simserve.sim.shifts`.
 
@@ -283,7 +283,7 @@ class Cluster:
             now: Seconds.
             like: A replica of the same pool.
         """
-        first, (_, members) = len(self.replicas), next(each for each in self._recorders if each[0] is recorder)
+        first, (_, members) = len(self.ranks), next(each for each in self._recorders if each[0] is recorder)
         assert isinstance(members, list)
         regions, paces = self.attendance.regions, self.attendance.paces
         for of_pool in () if regions is None else (regions.place_of,):
@@ -293,7 +293,7 @@ class Cluster:
         members += range(first, first + unit.num_ranks)
         self._note_finishes_of(unit)
         self._plane.units.append(unit)
-        self.replicas += unit.ranks
+        self.ranks += unit.ranks
         if self._compiled is None:
             self.attendance.finishes.append(Finishes(now))
         else:
@@ -313,7 +313,7 @@ class Cluster:
         self._note_finishes_of(unit)
         own = self._ranks_of(number)
         self._plane.units[number] = unit
-        self.replicas[own.start : own.stop] = unit.ranks
+        self.ranks[own.start : own.stop] = unit.ranks
         if self._compiled is not None:
             self._compiled.replace(number, unit)
 
@@ -330,7 +330,7 @@ class Cluster:
         """Let the steps of a replica take ``times`` from the next one on; between two of them only."""
         for position in self._ranks_of(number):
             if self._compiled is None:
-                use_times(self.replicas[position], times)
+                use_times(self.ranks[position], times)
             else:
                 self._compiled.use_times(position, times)
 
@@ -340,7 +340,7 @@ class Cluster:
         if self._compiled is not None:
             recorder.flush_compiled(self._compiled, 1, own)
         else:
-            recorder.flush_all([self.replicas[position] for position in own])
+            recorder.flush_all([self.ranks[position] for position in own])
 
     def tell(self, order: int, subject: int, now: float, reason: int = 0) -> None:
         """Give an order to the plane (`simserve.engine.presence`), and have it carried out."""

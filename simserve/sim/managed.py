@@ -179,15 +179,8 @@ class ManagedRun(PoolRun):
         }
 
     @property
-    def _ranks(self) -> NDArray[np.int64] | None:
-        """Schedulers of every replica; None: one each."""
-        counts = np.array([unit.pool.config.data_parallel_size for unit in self.fleet.units], dtype=np.int64)
-        return counts if (counts > 1).any() else None
-
-    @property
-    def num_units(self) -> int:
-        """Schedulers that ever served: replicas, and of each the ranks of data-parallel attention."""
-        return sum(unit.replica.num_ranks for unit in self.fleet.units)
+    def _num_ranks(self) -> list[int]:
+        return [unit.replica.num_ranks for unit in self.fleet.units]
 
     @property
     def way_back(self) -> NDArray[np.float64] | None:
@@ -226,7 +219,7 @@ class ManagedRun(PoolRun):
             {reason: count for reason, count in refusals if count and reason},
             callers.num_resent,
             self.fleet.num_lost_tokens,
-            self._ranks,
+            self.ranks,
         )
 
     def _answer(self, index: int, heard_at: float) -> None:

@@ -81,6 +81,22 @@ class PoolRun(ABC):
         """The lives of the replicas, and what requests tried in vain."""
 
     @property
+    @abstractmethod
+    def _num_ranks(self) -> list[int]:
+        """Schedulers of every replica that was ever launched."""
+
+    @property
+    def num_units(self) -> int:
+        """Schedulers that ever served: replicas, and of each the ranks of data-parallel attention."""
+        return sum(self._num_ranks)
+
+    @property
+    def ranks(self) -> NDArray[np.int64] | None:
+        """Schedulers of every replica; None: one each."""
+        counts = np.array(self._num_ranks, dtype=np.int64)
+        return counts if (counts > 1).any() else None
+
+    @property
     def _waits(self) -> bool:
         """Whether clients wait for answers before they send more."""
         return self._specs.concurrency is not None or self._specs.turn is not None
