@@ -5,6 +5,7 @@ Knows resolved scenarios and benchmark results; fits nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,10 +15,10 @@ from simserve.errors import InfeasibleError, TraceError
 from simserve.metrics.latency import request_latencies
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
-from simserve.profiles.engine import ResolvedEngine
+from simserve.profiles.engine import ResolvedEngine, scaled_by
 from simserve.scenario.benchmark import arrivals_of, lengths_of
 from simserve.scenario.fit import check_fit
-from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.resolve import ResolvedScenario, engine_config, resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.simulate import Deployment, simulate
@@ -129,6 +130,26 @@ class ServingModel:
             with self.scenario.blaming("deployment"):
                 self._priced[parameters] = price(replace(shape, engine=shape.engine.model_copy(update=values)))
         return self._priced[parameters]
+
+
+def slowed(resolved: ResolvedScenario, factors: Mapping[str, float]) -> ResolvedScenario:
+    """Return a deployment whose server takes so many times as long, by the names of `FACTORS`."""
+    shape = replace(resolved.shape, engine=scaled_by(resolved.shape.engine, factors))
+    before, after = engine_config(resolved.shape, resolved.memory), engine_config(shape, resolved.memory)
+    own = [name for name in _TIMES if getattr(resolved.engine, name) == getattr(before, name)]  # not the scenario's
+    engine = replace(resolved.engine, **{name: getattr(after, name) for name in own})
+    return replace(resolved, shape=shape, engine=engine)
+
+
+_TIMES = (
+    "frontend_latency",
+    "tokenization_per_token",
+    "handover_step_seconds",
+    "handover_request_seconds",
+    "handover_prompt_seconds",
+    "api_token_seconds",
+)
+"""Times of the host that the scheduler knows."""
 
 
 def parameters_of(engine: ResolvedEngine) -> EngineParameters:

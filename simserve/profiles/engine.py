@@ -628,7 +628,9 @@ def _measured(known: EngineVersion, settings: Mapping[str, Any], *, is_latency_s
 def _scaled(settings: Mapping[str, Any], factors: Mapping[str, float], *, is_latency_set: bool) -> dict[str, Any]:
     host, frontend = factors.get("host", 1.0), 1.0 if is_latency_set else factors.get("frontend", 1.0)
     times = {name: settings[name] for name in _HOST_SECONDS}
-    before = {name: settings.get(name, 1.0) for name in ("gpu_time_factor", "prompt_time_factor", "kernel_start_factor")}
+    before = {
+        name: settings.get(name, 1.0) for name in ("gpu_time_factor", "prompt_time_factor", "kernel_start_factor")
+    }
     return {
         **{name: None if value is None else host * value for name, value in times.items()},
         "gpu_time_factor": before["gpu_time_factor"] * factors.get("gpu", 1.0),
