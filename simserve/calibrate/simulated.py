@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
 from simserve.errors import InfeasibleError, TraceError
 from simserve.metrics.latency import request_latencies
@@ -103,10 +104,25 @@ class ServingModel:
             self.resolved.engine,
             frontend_latency=parameters.frontend_latency,
         )
+        return self._simulated(replay, engine, self._price(parameters))
+
+    def predict_slowed(self, replay: Replay, factors: Mapping[str, float]) -> dict[str, float]:
+        """Return the figures of a benchmark of a server that takes so many times as long (`slowed`).
+
+        Raises:
+            InfeasibleError: Some of its requests cannot be served.
+            KeyboardInterrupt: The user stopped it.
+        """
+        resolved = slowed(self.resolved, factors)
+        with self.scenario.blaming("deployment"):
+            priced = price(resolved.shape)
+        return self._simulated(replay, resolved.engine, priced)
+
+    def _simulated(self, replay: Replay, engine: EngineConfig, priced: PricedDeployment) -> dict[str, float]:
         deployment = Deployment(
             num_replicas=self.scenario.deployment.replicas,
             engine=engine,
-            priced=self._price(parameters),
+            priced=priced,
             routing=self.scenario.deployment.routing.policy,
         )
         simulation = simulate(deployment, replay.specs)
