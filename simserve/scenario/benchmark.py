@@ -162,7 +162,7 @@ def _taken(source: Source, result: BenchResult, drawn: RequestSpecs | None, key:
     mean = float(known.mean())
     if source == "scaled" and drawn is not None:
         of_scenario = _tokens(drawn, key)
-        return _whole(of_scenario * (mean / float(of_scenario.mean())))
+        return _whole(of_scenario.astype(np.float64) * (mean / float(of_scenario.mean())))
     if source == "uniform" and result.length_range is not None:
         low, high = result.length_range
         places = (np.arange(result.num_requests) + 0.5) / result.num_requests
