@@ -214,8 +214,8 @@ def _summary(outcomes: Sequence[Outcome]) -> list[str]:
         near = [(before, after) for before, after in pairs if before <= FAR]
         share = f"{np.median([after / before for before, after in far]):.2f}" if far else "-"
         lines.append(
-            f"- {name.upper()}: {len(far)} servers with more than {FAR:.0%} before come to {share} of it in the median, "
-            f"{sum(after > before + 0.01 for before, after in far)} of them worse by more than a point; of the "
+            f"- {name.upper()}: {len(far)} servers with more than {FAR:.0%} before come to {share} of it in the "
+            f"median, {sum(after > before + 0.01 for before, after in far)} of them worse by more than a point; of the "
             f"{len(near)} others {sum(after > before + 0.01 for before, after in near)} are."
         )
     lines += ["", "| source | engine | GPU | model | predicted | TPOT | TTFT | GPU | host | prompts | frontend |"]

@@ -180,11 +180,12 @@ class FactorCalibration:
         ratio = min(max(float(np.sqrt(3.0) * each.std() / each.mean()) for each in (prompts, outputs)), 0.95)
         model = next((each.result.model for each in self._replays if each.result.model), "")
         model = model or self.model.resolved.shape.model.huggingface_id or self.model.scenario.model
+        num_requests = max(REQUESTS_A_CLIENT * num_clients, FEWEST_REQUESTS)
         return (
             f"vllm bench serve --model {shlex.quote(model)} --dataset-name random "
             f"--random-input-len {round(float(prompts.mean()))} --random-output-len {round(float(outputs.mean()))} "
             f"--random-range-ratio {ratio:.2f} --ignore-eos --max-concurrency {num_clients} "
-            f"--num-prompts {max(REQUESTS_A_CLIENT * num_clients, FEWEST_REQUESTS)} --seed {num_clients} --save-result --save-detailed "
+            f"--num-prompts {num_requests} --seed {num_clients} --save-result --save-detailed "
             f"--result-filename clients-{num_clients}.json"
         )
 

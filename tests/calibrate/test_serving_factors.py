@@ -95,7 +95,7 @@ def test_the_next_load_is_one_that_was_not_measured(one_run: ServerFactors) -> N
 
 @pytest.mark.slow
 def test_the_profile_changes_a_run_as_the_fit_says(tmp_path: Path) -> None:
-    """A scenario that names the written file takes longer, says what it was calibrated on, and dates it by the files."""
+    """A scenario that names the written file takes longer and says what it was calibrated on; the day is the files'."""
     files = write_runs(tmp_path, (1, 2), TRUTH)
     model = ServingModel(chat())
     server = FactorCalibration(model).fit(read_results(files)).fit_

@@ -85,7 +85,10 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     assert outcome.stdout == ""
 
 
-LOG = "INFO 03-14 [gpu_worker.py:1] vLLM API server version 0.8.5\nINFO 03-14 [kv_cache_utils.py:634] GPU KV cache size: 32,000 tokens\n"
+LOG = (
+    "INFO 03-14 [gpu_worker.py:1] vLLM API server version 0.8.5\n"
+    "INFO 03-14 [kv_cache_utils.py:634] GPU KV cache size: 32,000 tokens\n"
+)
 
 
 @pytest.fixture
