@@ -619,10 +619,9 @@ def scaled_by(engine: ResolvedEngine, factors: Mapping[str, float]) -> ResolvedE
 def _measured(known: EngineVersion, settings: Mapping[str, Any], *, is_latency_set: bool) -> dict[str, Any]:
     """Return what the measured factors of a version change."""
     measured = known.measured_factors
-    if measured is None:
-        return {}
-    changed = _scaled(settings, measured.values, is_latency_set=is_latency_set)
-    return changed | {"measured_on": measured.measured_on}
+    factors = {} if measured is None else measured.values
+    changed = _scaled(settings, factors, is_latency_set=is_latency_set)
+    return changed | {"measured_on": "" if measured is None else measured.measured_on}
 
 
 def _scaled(settings: Mapping[str, Any], factors: Mapping[str, float], *, is_latency_set: bool) -> dict[str, Any]:
@@ -632,7 +631,7 @@ def _scaled(settings: Mapping[str, Any], factors: Mapping[str, float], *, is_lat
         name: settings.get(name, 1.0) for name in ("gpu_time_factor", "prompt_time_factor", "kernel_start_factor")
     }
     return {
-        **{name: None if value is None else host * value for name, value in times.items()},
+        **{name: host * value if value else value for name, value in times.items()},
         "gpu_time_factor": before["gpu_time_factor"] * factors.get("gpu", 1.0),
         "prompt_time_factor": before["prompt_time_factor"] * factors.get("prompts", 1.0),
         "kernel_start_factor": before["kernel_start_factor"] * host,
