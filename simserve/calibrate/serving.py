@@ -99,13 +99,18 @@ class ServingFit:
 
     def median_error(self, which: str, latency: str) -> float | None:
         """Return the median absolute error of a latency or of ``output_throughput`` over all runs."""
-        errors = [
-            abs(error)
-            for run in self.runs
-            for figure in run.measured
-            if figure.endswith(latency) and (error := run.error(which, figure)) is not None
-        ]
-        return float(np.median(errors)) if errors else None
+        return median_error(self.runs, which, latency)
+
+
+def median_error(runs: Sequence[RunErrors], which: str, latency: str) -> float | None:
+    """Return the median absolute error of a latency or of ``output_throughput`` over some runs."""
+    errors = [
+        abs(error)
+        for run in runs
+        for figure in run.measured
+        if figure.endswith(latency) and (error := run.error(which, figure)) is not None
+    ]
+    return float(np.median(errors)) if errors else None
 
 
 class ServingCalibration:
@@ -284,21 +289,26 @@ def as_mapping(fit: ServingFit) -> dict[str, Any]:
             latency: {which: fit.median_error(which, latency) for which in ("before", "after", "held_out")}
             for latency in ("ttft", "tpot", "output_throughput")
         },
-        "runs": [
-            {
-                "label": run.replay.result.label,
-                "file": run.replay.result.file,
-                "tool": run.replay.result.tool,
-                "definitions": dict(run.replay.result.definitions),
-                "notes": [*run.replay.result.notes, *run.replay.notes],
-                "figures": {
-                    figure: {
-                        "measured": measured,
-                        **{which: getattr(run, which).get(figure) for which in ("before", "after", "held_out")},
-                    }
-                    for figure, measured in run.measured.items()
-                },
-            }
-            for run in fit.runs
-        ],
+        "runs": runs_as_mapping(fit.runs),
     }
+
+
+def runs_as_mapping(runs: Sequence[RunErrors]) -> list[dict[str, Any]]:
+    """Return benchmarks with their figures as plain values."""
+    return [
+        {
+            "label": run.replay.result.label,
+            "file": run.replay.result.file,
+            "tool": run.replay.result.tool,
+            "definitions": dict(run.replay.result.definitions),
+            "notes": [*run.replay.result.notes, *run.replay.notes],
+            "figures": {
+                figure: {
+                    "measured": measured,
+                    **{which: getattr(run, which).get(figure) for which in ("before", "after", "held_out")},
+                }
+                for figure, measured in run.measured.items()
+            },
+        }
+        for run in runs
+    ]

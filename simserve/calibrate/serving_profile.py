@@ -8,12 +8,13 @@ from typing import Any
 import yaml
 
 from simserve.calibrate.serving import ServingFit
+from simserve.calibrate.serving_factors import ServerFactors
 from simserve.calibrate.serving_search import shown
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.engine_blocks import complete_versions
-from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.engine_profile import FACTORS, EngineProfile, load_engine
 from simserve.scenario.schema import Scenario
 
 _HOST_KEYS = {
@@ -34,12 +35,7 @@ def profile_text(fit: ServingFit, scenario: Scenario, name: str) -> str:
     Raises:
         ProfileError: The scenario's engine has no profile.
     """
-    engine = scenario.deployment.engine
-    base = load_engine(engine.name, scenario.folder)
-    version, file = base.nearest_version(engine.version).version, catalog.find("engine", engine.name, scenario.folder)
-    every = complete_versions(read_mapping(file, ProfileError), file)
-    blocks = next(each for each in every if str(each["version"]) == version)
-    del blocks["version"]
+    base, version, blocks = _base_of(scenario)
     source = _source(fit, scenario)
     host: dict[str, Any] = dict(blocks["host"])
     for parameter, (key, scale, unit) in _HOST_KEYS.items():
@@ -51,10 +47,69 @@ def profile_text(fit: ServingFit, scenario: Scenario, name: str) -> str:
         kernels = dict(blocks["kernels"])
         kernels["compute_efficiency"] = float(f"{fit.parameters['compute_efficiency'].value:.6g}")
         blocks["kernels"] = kernels | {"source": f"efficiency: {source}; formats: {kernels['source']}"}
+    return _document(base, version, blocks, name, "constants fitted to end-to-end results")
+
+
+def factors_text(server: ServerFactors, scenario: Scenario, name: str, date: str = "") -> str:
+    """Return the YAML of the scenario's engine, in its one version, with the factors of a server.
+
+    Args:
+        server: The factors, and the runs that they were fitted to.
+        scenario: Whose engine and version they are of.
+        name: Name of the profile; its file must be called so.
+        date: Day of the measurements; empty: the last that the files say.
+
+    Raises:
+        ProfileError: The scenario's engine has no profile.
+    """
+    base, version, blocks = _base_of(scenario)
+    former = dict(blocks.get("measured_factors") or {})
+    deployment, runs = scenario.deployment, server.runs
+    factors = {each: float(f"{float(former.get(each, 1.0)) * value:.6g}") for each, value in server.fit.factors.items()}
+    if server.frontend_is_set:
+        factors["frontend"] = float(former.get("frontend", 1.0))
+    day = date or max((run.replay.result.date for run in runs), default="")
+    gpus = deployment.tensor_parallel_size * deployment.pipeline_parallel_size * deployment.data_parallel_size
+    blocks["measured_factors"] = {
+        **factors,
+        "measured_on": f"{scenario.model} on {gpus} x {deployment.hardware}, {base.base or base.name} {version}, "
+        f"{len(runs)} run{'s' if len(runs) != 1 else ''}",
+        **({"date": day} if day else {}),
+        "source": _source_of_factors(server, scenario, is_again=bool(former)),
+    }
+    return _document(base, version, blocks, name, "factors of a measured server")
+
+
+def _source_of_factors(server: ServerFactors, scenario: Scenario, *, is_again: bool) -> str:
+    files = sorted({Path(run.replay.result.file).name for run in server.runs})
+    intervals = ", ".join(
+        f"{name} {server.fit.factors[name]:.3f} ({low:.3f} to {high:.3f})"
+        for name in FACTORS
+        for low, high in [server.fit.interval(name)]
+    )
+    before = "; times the factors that the profile had" if is_again else ""
+    return (
+        f"maximum a posteriori of {len(server.runs)} runs in {', '.join(files)} with scenario {scenario.name}: "
+        f"{intervals} (95 %){before}; median error {', '.join(_errors(server))}"
+    )
+
+
+def _base_of(scenario: Scenario) -> tuple[EngineProfile, str, dict[str, Any]]:
+    """Return the scenario's engine profile, the version that it runs, and that version's blocks as written."""
+    engine = scenario.deployment.engine
+    base = load_engine(engine.name, scenario.folder)
+    version, file = base.nearest_version(engine.version).version, catalog.find("engine", engine.name, scenario.folder)
+    every = complete_versions(read_mapping(file, ProfileError), file)
+    blocks = dict(next(each for each in every if str(each["version"]) == version))
+    del blocks["version"]
+    return base, version, blocks
+
+
+def _document(base: EngineProfile, version: str, blocks: dict[str, Any], name: str, what: str) -> str:
     document = {
         "name": name,
         "base": base.base or base.name,
-        "description": f"{base.name} {version} with constants fitted to end-to-end results. {base.description}",
+        "description": f"{base.name} {version} with {what}. {base.description}",
         "defaults": blocks,
         "versions": [{"version": version}],
     }
@@ -70,19 +125,22 @@ def _source(fit: ServingFit, scenario: Scenario) -> str:
         for name, each in fit.parameters.items()
         if each.half_width is not None
     )
-    errors = [
+    return (
+        f"fit to {len(fit.runs)} runs in {', '.join(files)} with scenario {scenario.name} ({scenario.model} on "
+        f"{scenario.deployment.hardware}): {fitted} (95 %); median error {', '.join(_errors(fit))}"
+    )
+
+
+def _errors(fit: ServingFit | ServerFactors) -> list[str]:
+    return [
         f"{latency.upper()} {_percent(fit.median_error('before', latency))} -> "
         f"{_percent(fit.median_error('after', latency))}{_held_out(fit, latency)}"
         for latency in ("ttft", "tpot")
         if fit.median_error("after", latency) is not None
     ]
-    return (
-        f"fit to {len(fit.runs)} runs in {', '.join(files)} with scenario {scenario.name} ({scenario.model} on "
-        f"{scenario.deployment.hardware}): {fitted} (95 %); median error {', '.join(errors)}"
-    )
 
 
-def _held_out(fit: ServingFit, latency: str) -> str:
+def _held_out(fit: ServingFit | ServerFactors, latency: str) -> str:
     error = fit.median_error("held_out", latency)
     return "" if error is None else f" ({_percent(error)} with the file left out)"
 

@@ -5,19 +5,21 @@ Knows resolved scenarios and benchmark results; fits nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
 from simserve.errors import InfeasibleError, TraceError
 from simserve.metrics.latency import request_latencies
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
-from simserve.profiles.engine import ResolvedEngine
+from simserve.profiles.engine import ResolvedEngine, scaled_by
 from simserve.scenario.benchmark import arrivals_of, lengths_of
 from simserve.scenario.fit import check_fit
-from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.resolve import ResolvedScenario, engine_config, resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.simulate import Deployment, simulate
@@ -102,10 +104,25 @@ class ServingModel:
             self.resolved.engine,
             frontend_latency=parameters.frontend_latency,
         )
+        return self._simulated(replay, engine, self._price(parameters))
+
+    def predict_slowed(self, replay: Replay, factors: Mapping[str, float]) -> dict[str, float]:
+        """Return the figures of a benchmark of a server that takes so many times as long (`slowed`).
+
+        Raises:
+            InfeasibleError: Some of its requests cannot be served.
+            KeyboardInterrupt: The user stopped it.
+        """
+        resolved = slowed(self.resolved, factors)
+        with self.scenario.blaming("deployment"):
+            priced = price(resolved.shape)
+        return self._simulated(replay, resolved.engine, priced)
+
+    def _simulated(self, replay: Replay, engine: EngineConfig, priced: PricedDeployment) -> dict[str, float]:
         deployment = Deployment(
             num_replicas=self.scenario.deployment.replicas,
             engine=engine,
-            priced=self._price(parameters),
+            priced=priced,
             routing=self.scenario.deployment.routing.policy,
         )
         simulation = simulate(deployment, replay.specs)
@@ -129,6 +146,26 @@ class ServingModel:
             with self.scenario.blaming("deployment"):
                 self._priced[parameters] = price(replace(shape, engine=shape.engine.model_copy(update=values)))
         return self._priced[parameters]
+
+
+def slowed(resolved: ResolvedScenario, factors: Mapping[str, float]) -> ResolvedScenario:
+    """Return a deployment whose server takes so many times as long, by the names of `FACTORS`."""
+    shape = replace(resolved.shape, engine=scaled_by(resolved.shape.engine, factors))
+    before, after = engine_config(resolved.shape, resolved.memory), engine_config(shape, resolved.memory)
+    own = [name for name in _TIMES if getattr(resolved.engine, name) == getattr(before, name)]  # not the scenario's
+    engine = replace(resolved.engine, **{name: getattr(after, name) for name in own})
+    return replace(resolved, shape=shape, engine=engine)
+
+
+_TIMES = (
+    "frontend_latency",
+    "tokenization_per_token",
+    "handover_step_seconds",
+    "handover_request_seconds",
+    "handover_prompt_seconds",
+    "api_token_seconds",
+)
+"""Times of the host that the scheduler knows."""
 
 
 def parameters_of(engine: ResolvedEngine) -> EngineParameters:

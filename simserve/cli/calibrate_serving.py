@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,9 @@ from simserve.errors import UsageError
 
 if TYPE_CHECKING:
     from simserve.calibrate.serving import RunErrors, ServingFit
+    from simserve.calibrate.serving_factors import ServerFactors
+    from simserve.scenario.schema import Scenario
+    from simserve.workload.benchmarks.result import BenchResult
 
 STATISTICS = ("median", "mean")
 _WORDS = {
@@ -33,6 +37,13 @@ _WORDS = {
     "compute_efficiency": "kernel efficiency",
     "frontend_latency": "frontend latency",
 }
+_FACTORS = {
+    "gpu": "GPU time of a step",
+    "host": "host time and kernel starts",
+    "prompts": "steps with prompts, beside that",
+    "frontend": "frontend latency",
+}
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _COLUMNS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("throughput", "output_throughput"))
 
 ResultsArgument = Annotated[
@@ -62,8 +73,18 @@ def serving(
         list[str] | None,
         typer.Option(
             metavar="PARAMETER",
-            help="Fit this one: host_seconds_per_step, host_seconds_per_request, compute_efficiency or "
-            "frontend_latency; repeats. Default: those that the files can tell apart.",
+            help="Fit this constant alone, by least squares: host_seconds_per_step, host_seconds_per_request, "
+            "compute_efficiency or frontend_latency; repeats. Default: four factors on the profile, from one file up.",
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Start-up log of the server: its KV blocks.", show_default=False),
+    ] = None,
+    date: Annotated[
+        str | None,
+        typer.Option(
+            metavar="YYYY-MM-DD", help="Day of the measurements. Default: as the files say.", show_default=False
         ),
     ] = None,
     statistic: Annotated[str, typer.Option(metavar="median|mean", help="TTFT and TPOT that are fitted.")] = "median",
@@ -72,30 +93,95 @@ def serving(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Fit an engine's few constants to benchmarks of a server, and say what it brought.
+    """Fit four factors of a server to its benchmarks, from one file up, and say what it brought.
+
+    What the files do not tell keeps the profile's value. Names the load that is worth measuring next.
 
     simserve calibrate serving results/*.json --scenario mine.yaml --out my-vllm.yaml
     """
-    from simserve.calibrate.serving import ServingCalibration, as_mapping
-    from simserve.calibrate.serving_profile import profile_text
+    from simserve.calibrate import serving, serving_factors
+    from simserve.calibrate.serving_profile import factors_text, profile_text
     from simserve.calibrate.simulated import ServingModel
     from simserve.scenario.load import load
     from simserve.workload.benchmarks.reading import read_results
 
+    if date is not None and not _DAY.fullmatch(date):
+        raise UsageError("must be a day such as 2026-11-23", key="--date", value=date)
+    if date is not None and fit:
+        raise UsageError("goes with the four factors alone", key="--date", value=date, remedy="leave out --fit")
     if statistic not in STATISTICS:
         raise UsageError("must be median or mean", key="--statistic", value=statistic)
     _check_out(out, force=force)
     loaded = load(scenario, set_ or ())
+    if log is not None:
+        settings = _kv_settings(log, loaded)
+        loaded = load(scenario, [*settings, *(set_ or ())])
+    else:
+        settings = []
     measured = read_results(results)
+    _check_models(measured, loaded)
+    days = [each.date for each in measured if each.date]
+    said = {
+        "file": None if out is None else str(out),
+        "settings": settings,
+        "date": date or max(days, default=None),
+    }
     with progress(is_shown=not quiet) as tell:
-        calibration = ServingCalibration(ServingModel(loaded), fit, statistic, tell).fit(measured)
-    found = calibration.fit_
+        model = ServingModel(loaded)
+        if fit:
+            constants = serving.ServingCalibration(model, fit, statistic, tell).fit(measured).fit_
+            text, answer = profile_text(constants, loaded, out.stem if out else ""), serving.as_mapping(constants)
+        else:
+            server = serving_factors.FactorCalibration(model, statistic, tell).fit(measured).fit_
+            text = factors_text(server, loaded, out.stem if out else "", date or "")
+            answer = serving_factors.as_mapping(server)
     if out is not None:
-        write_text(out, profile_text(found, loaded, out.stem), force=force)
+        write_text(out, text, force=force)
     if as_json:
-        print_json(as_mapping(found) | {"file": None if out is None else str(out)})
+        print_json(answer | said)
+    elif not quiet and fit:
+        _render(constants, out)
     elif not quiet:
-        _render(found, out)
+        _render_factors(server, settings, out)
+
+
+def _kv_settings(log: Path, scenario: Scenario) -> list[str]:
+    """Return the override of a scenario that gives it the KV blocks of a start-up log.
+
+    Raises:
+        TraceError: The log does not say how many there are.
+    """
+    from simserve.errors import TraceError
+    from simserve.planner.importers.engine_log import read_engine_log
+
+    room = read_engine_log(log, scenario.deployment.engine.version).kv
+    if room.blocks is None:
+        raise TraceError("says no number of KV blocks or tokens", file=log, remedy="leave --log out")
+    return [f"deployment.engine.num_gpu_blocks_override={room.blocks}"]
+
+
+def _check_models(results: list[BenchResult], scenario: Scenario) -> None:
+    """Refuse a benchmark of another model than the scenario's; names that no profile has may be any.
+
+    Raises:
+        TraceError: A file names another.
+    """
+    from simserve.errors import ScenarioError, TraceError
+    from simserve.planner.importers.model_names import find_model
+    from simserve.profiles.model import load_model
+
+    served = load_model(scenario.model, scenario.folder)
+    for result in results:
+        if not result.model or result.model == served.huggingface_id:
+            continue
+        try:
+            named = load_model(find_model(result.model, result.file).model)
+        except ScenarioError:
+            continue
+        if named.name != served.name:
+            rule = f"was measured with another model than the scenario's {served.name}"
+            remedy = "name the scenario that served it, or --set model=..."
+            raise TraceError(rule, file=result.file, key=result.label, value=result.model, remedy=remedy)
 
 
 def _check_out(out: Path | None, *, force: bool) -> None:
@@ -120,6 +206,44 @@ def _render(fit: ServingFit, out: Path | None) -> None:
             value, width = shown(name, each.value), shown(name, each.half_width)
             print_lines([f"{_WORDS[name]}: {was} -> {value} +- {width}"])
     print_lines([f"(+-: half of the 95 % interval, from {fit.noise:.1%} noise a figure)", ""])
+    _render_runs(fit)
+    if out is not None:
+        print_lines([f"{out}: in a scenario, deployment.engine.name: {out}"])
+    sys.stdout.flush()
+
+
+def _render_factors(server: ServerFactors, settings: list[str], out: Path | None) -> None:
+    fit = server.fit
+    for name, words in _FACTORS.items():
+        low, high = fit.interval(name)
+        state = server.state_of(name)
+        note = "" if state == "fitted" else f" ({state})"
+        print_lines([f"{words}: x {fit.factors[name]:.3f} ({low:.3f} to {high:.3f}){note}"])
+    print_lines([f"(in brackets: 95 %, from {fit.num_simulations} simulations)", ""])
+    _render_runs(server)
+    if not any(run.held_out for run in server.runs):
+        few = f"from three runs up; here there {'is one' if len(server.runs) == 1 else 'are two'}"
+        print_lines([f"leave-one-out error: {few}"])
+    else:
+        pairs = [
+            f"{title} {before:.1%} -> {after:.1%}"
+            for title, latency in _COLUMNS
+            if (before := server.median_error("before", latency)) is not None
+            and (after := server.median_error("held_out", latency)) is not None
+        ]
+        print_lines([f"leave-one-out error: {', '.join(pairs)}"])
+    if server.next_load is not None:
+        clients = server.next_load.num_clients
+        open_ = ", ".join(f"{name.upper()} +- {each:.1%}" for name, each in server.next_load.deviations.items())
+        print_lines([f"next load worth measuring: {clients} client{'s' if clients != 1 else ''} ({open_})"])
+        sys.stdout.write(f"  {server.next_load.command}\n")
+    print_lines([f"from the log: {setting}; set it in the scenario too" for setting in settings])
+    if out is not None:
+        print_lines([f"{out}: in a scenario, deployment.engine.name: {out}"])
+    sys.stdout.flush()
+
+
+def _render_runs(fit: ServingFit | ServerFactors) -> None:
     has_held_out = any(run.held_out for run in fit.runs)
     header = ["run", *(title for title, _ in _COLUMNS)]
     print_table(header, [_row(run) for run in fit.runs], note=_note(has_held_out=has_held_out))
@@ -134,14 +258,11 @@ def _render(fit: ServingFit, out: Path | None) -> None:
     print_lines([f"median error: {', '.join(errors)}"])
     for note in dict.fromkeys(note for run in fit.runs for note in (*run.replay.result.notes, *run.replay.notes)):
         print_lines([f"- {note}"])
-    if out is not None:
-        print_lines([f"{out}: in a scenario, deployment.engine.name: {out}"])
-    sys.stdout.flush()
 
 
 def _note(*, has_held_out: bool) -> str:
     note = "simulated against measured, before -> after the fit"
-    return f"{note}; in brackets: constants fitted to the other files" if has_held_out else note
+    return f"{note}; in brackets: fitted to the other files" if has_held_out else note
 
 
 def _row(run: RunErrors) -> list[str]:

@@ -187,7 +187,7 @@ class ReplicaShape:
             unpacking=efficiency.unpacking,
             attention_efficiency=efficiency.attention_prefill,
             memory_efficiency=efficiency.memory,
-            kernel_latency=efficiency.kernel_latency * self.engine.kernel_starts.get(self.hardware.vendor, 1.0),
+            kernel_latency=efficiency.kernel_latency * self._kernel_starts,
             decode_efficiency=efficiency.attention_decode,
             engine_scale=self.engine.compute_efficiency,
             memory_share=self.engine.memory_share,
@@ -196,6 +196,11 @@ class ReplicaShape:
             grouped_gemm_curves=self.hardware.grouped_gemm_curves_of(self.engine.name),
             activation_quantisation=self.hardware.activation_quantisation,
         )
+
+    @property
+    def _kernel_starts(self) -> float:
+        """Times as long as the GPU's profile says that kernels take to start."""
+        return self.engine.kernel_starts.get(self.hardware.vendor, 1.0) * self.engine.kernel_start_factor
 
     @property
     def _peaks(self) -> dict[str, float]:
@@ -256,7 +261,13 @@ class ReplicaShape:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know, such as arithmetic other than a format's name says."""
         fitted = self.hardware.calibration.note if self.hardware.calibration else ""
-        return tuple(note for note in (self.precision.note, self._offload_note, self._plugin_note, fitted) if note)
+        notes = (self.precision.note, self._offload_note, self._plugin_note, fitted, self._measured_note)
+        return tuple(note for note in notes if note)
+
+    @property
+    def _measured_note(self) -> str:
+        on = self.engine.measured_on
+        return f"calibrated: step times are scaled by factors that were measured on {on}" if on else ""
 
     @property
     def _plugin_note(self) -> str:

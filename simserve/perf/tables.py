@@ -143,25 +143,31 @@ def _last_token(shape: ReplicaShape, asked: int | None) -> int:
 
 def _step_times(stage: Stage, parts: StepParts, slope: Array) -> StepTimes:
     request, pair, attended, key = _prompt_seconds(stage)
+    gpu, prompts = stage.shape.engine.gpu_time_factor, _prompt_factor(stage)
     num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
     factor = mixed_decode_factor(stage.shape, float(slope[1]) / num_layers, attended)
     return StepTimes(
         mixed_decode_factor=factor,
         decode_base=_sums(parts.decode),
-        decode_slope=slope.tolist(),
+        decode_slope=(gpu * slope).tolist(),
         token_seconds=_sums(parts.token),
         token_seconds_beyond=float(parts.token_beyond.sum()),
         sequence_seconds=_sums(parts.sequence),
         decode_attention_base=_sums(parts.decode_attention),
-        prefill_request_seconds=request,
-        prefill_pair_seconds=pair,
-        prefill_context_seconds=key,
+        prefill_request_seconds=prompts * request,
+        prefill_pair_seconds=prompts * pair,
+        prefill_context_seconds=prompts * key,
         swap_block_seconds=kv_bytes_per_token(stage.shape)
         * stage.shape.engine.block_size
         / link_bandwidth(stage.shape),
         shared_seconds=_sums(parts.shared),
         shared_seconds_beyond=_marginal_shared(stage),
     )
+
+
+def _prompt_factor(stage: Stage) -> float:
+    """Return how many times as long as priced the GPU takes in steps that hold prompts, as measured."""
+    return stage.shape.engine.gpu_time_factor * stage.shape.engine.prompt_time_factor
 
 
 def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
@@ -210,6 +216,7 @@ def _token_rounds(stage: Stage, tokens: Array) -> Array:
         pair = _prefill_seconds(stage, each)[1]
         parts[COMPUTE] += stage.num_layers * travelling * window_keys(shape.model, each.layers) * pair
         parts[COMPUTE] += _sparse_seconds(stage, each, travelling, pair)
+    parts *= _prompt_factor(stage)
     is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
     gpu_seconds = _gpu_seconds(stage, parts, travelling)
     launch = shape.engine.eager_prompt_seconds_per_layer
@@ -240,18 +247,18 @@ def _shared_rounds(stage: Stage, tokens: Array) -> Array:
     """Return the seconds by part of what ranks in lockstep do together, by the tokens of all (0 first)."""
     if stage.shape.data_parallel_size == 1:
         return np.zeros((len(PART_NAMES), 0))
-    return _with_empty_step(shared_parts(stage, tokens[1:]))
+    return _with_empty_step(stage.shape.engine.gpu_time_factor * shared_parts(stage, tokens[1:]))
 
 
 def _marginal_shared(stage: Stage) -> float:
     seconds = shared_parts(stage, np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])).sum(axis=0)
-    return max(float(seconds[1] - seconds[0]), 0.0) / FAR_TOKENS
+    return stage.shape.engine.gpu_time_factor * max(float(seconds[1] - seconds[0]), 0.0) / FAR_TOKENS
 
 
 def _gpu_seconds(stage: Stage, parts: Array, tokens: Array) -> Array:
     """Return how long the GPU works on a step, which host and launches are set against: with its ranks' experts."""
     shared = shared_parts(stage, tokens * stage.shape.data_parallel_size)
-    return np.asarray(parts.sum(axis=0) + shared.sum(axis=0))
+    return np.asarray(parts.sum(axis=0) + stage.shape.engine.gpu_time_factor * shared.sum(axis=0))
 
 
 def _sequence_rounds(stage: Stage, sequences: Array) -> Array:
@@ -261,6 +268,7 @@ def _sequence_rounds(stage: Stage, sequences: Array) -> Array:
     parts = head_parts(stage, sampled)
     if layers[-1] < max(layers):
         parts = parts * exposed_head(parts.sum(axis=0), stage_parts(stage, sampled).sum(axis=0), layers)
+    parts = parts * stage.shape.engine.gpu_time_factor
     host = stage.shape.engine.host_seconds_per_request * sampled
     parts[HOST] += _exposed_host_seconds(stage, parts.sum(axis=0), host)
     return _with_empty_step(parts * num_micro_batches(sequences[1:], num_stages))
@@ -291,6 +299,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
             parts[KV] += stage.num_layers * each.share * each.kernel.decode_base_seconds(decoding)
     parts[KV] += step_state_seconds(shape, stage.machine, decoding)
     parts[KV] += sequences[1:] * slope[1:] / passes
+    parts *= shape.engine.gpu_time_factor
     # Every verified token is sampled, and handed over, as the one token of a plain step is.
     host = _host_seconds_of_a_stage(stage) + width * shape.engine.host_seconds_per_request * decoding
     gpu_seconds = _gpu_seconds(stage, parts, padded)
@@ -382,7 +391,9 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
     if width > 1:
         # The LM head over the drafts; that over the newest token is counted by sequence.
         parts[:, 1:] += head_parts(stage, width * sequences[1:]) - head_parts(stage, sequences[1:])
-        engine = stage.shape.engine
+    engine = stage.shape.engine
+    parts *= engine.gpu_time_factor
+    if width > 1:
         parts[HOST] += (1.0 - engine.host_overlap) * (width - 1) * engine.host_seconds_per_request * sequences
     return parts
 
@@ -394,6 +405,7 @@ def _marginal_token(stage: Stage) -> Array:
     parts = (stage_parts(stage, far) + offload_parts(stage, far)) * num_stages
     for each in stage.attentions:
         parts[COMPUTE] += num_stages * _sparse_seconds(stage, each, far, 0.0)
+    parts *= _prompt_factor(stage)
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(stage.shape, far)
     return np.asarray(np.maximum(parts[:, 1] - parts[:, 0], 0.0) / (FAR_TOKENS * num_stages))

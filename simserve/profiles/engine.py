@@ -105,6 +105,15 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     max_bandwidth: float
     max_flops: float
 
+    gpu_time_factor: float = 1.0
+    """Times as long that a measured server's GPUs take for a step."""
+    prompt_time_factor: float = 1.0
+    """Times as long, beside that, in steps that hold prompts."""
+    kernel_start_factor: float = 1.0
+    """Times as long that its kernels take to start."""
+    measured_on: str = ""
+    """Which server the factors were measured on; empty: none was."""
+
     max_chunk_tokens: int
     """Most prefill tokens of one request in a step."""
     reserve_full_prompt: bool
@@ -321,6 +330,7 @@ def resolve_engine(
         "features": features,
         "plugin": "",
     }
+    settings |= _measured(known, settings, is_latency_set=choices.is_set("frontend_latency"))
     for key in EngineOptions.model_fields.keys() - settings.keys():
         settings[key] = choices.pick(key, ResolvedEngine.model_fields[key].default)
     for key in settings.keys() - choices.sources.keys():
@@ -577,6 +587,56 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
         "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
+    }
+
+
+_HOST_SECONDS = (
+    "host_seconds_per_step",
+    "row_split_seconds_per_layer",
+    "host_seconds_per_request",
+    "host_seconds_per_streamed_request",
+    "eager_seconds_per_layer",
+    "eager_prompt_seconds_per_layer",
+    "eager_gap_seconds_per_layer",
+    "eager_gap_seconds_per_linear_layer",
+    "eager_seconds_per_expert_layer",
+    "api_server_seconds_per_token",
+    "latent_attention_gap",
+)
+"""Times of `ResolvedEngine` that the host sets: work on the CPU, and gaps between kernels."""
+
+
+def scaled_by(engine: ResolvedEngine, factors: Mapping[str, float]) -> ResolvedEngine:
+    """Return an engine that takes so many times as long, by the names of `FACTORS`; times 1 where one is absent.
+
+    A latency that the scenario sets stays.
+    """
+    values = {name: getattr(engine, name) for name in ResolvedEngine.model_fields}
+    is_set = engine.sources.get("frontend_latency") == "scenario"
+    return engine.model_copy(update=_scaled(values, factors, is_latency_set=is_set))
+
+
+def _measured(known: EngineVersion, settings: Mapping[str, Any], *, is_latency_set: bool) -> dict[str, Any]:
+    """Return what the measured factors of a version change."""
+    measured = known.measured_factors
+    factors = {} if measured is None else measured.values
+    changed = _scaled(settings, factors, is_latency_set=is_latency_set)
+    return changed | {"measured_on": "" if measured is None else measured.measured_on}
+
+
+def _scaled(settings: Mapping[str, Any], factors: Mapping[str, float], *, is_latency_set: bool) -> dict[str, Any]:
+    host, frontend = factors.get("host", 1.0), 1.0 if is_latency_set else factors.get("frontend", 1.0)
+    times = {name: settings[name] for name in _HOST_SECONDS}
+    before = {
+        name: settings.get(name, 1.0) for name in ("gpu_time_factor", "prompt_time_factor", "kernel_start_factor")
+    }
+    return {
+        **{name: host * value if value else value for name, value in times.items()},
+        "gpu_time_factor": before["gpu_time_factor"] * factors.get("gpu", 1.0),
+        "prompt_time_factor": before["prompt_time_factor"] * factors.get("prompts", 1.0),
+        "kernel_start_factor": before["kernel_start_factor"] * host,
+        "frontend_latency": frontend * settings["frontend_latency"],
+        "tokenization_per_token": frontend * settings["tokenization_per_token"],
     }
 
 

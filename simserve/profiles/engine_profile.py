@@ -362,6 +362,34 @@ class Checkpoints(FrozenModel):
     """Where that stands."""
 
 
+class MeasuredFactors(FrozenModel):
+    """How much longer or shorter one server takes than the rest of the profile says; `calibrate serving` fits them."""
+
+    gpu: PositiveFloat = 1.0
+    """Times as long as priced that the GPU (or the CPU that computes) takes for every step."""
+    host: PositiveFloat = 1.0
+    """Times as long that the host takes for a step and a request, and that kernels take to start."""
+    prompts: PositiveFloat = 1.0
+    """Times as long, beside `gpu`, that steps take which hold prompts."""
+    frontend: PositiveFloat = 1.0
+    """Times as long that a request takes from arrival to the scheduler; without effect where a scenario sets that."""
+    measured_on: str
+    """Model, GPUs and engine of that server, and how many runs: results that use the factors say so."""
+    date: str | None = None
+    """Day of the measurements, as their files or their owner say."""
+    source: str
+    """Files, and what the fit found."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The factors by name."""
+        return {name: getattr(self, name) for name in FACTORS}
+
+
+FACTORS = ("gpu", "host", "prompts", "frontend")
+"""Names of the factors of `MeasuredFactors`."""
+
+
 class EngineVersion(FrozenModel):
     """Every default of one version; the file writes only what changed."""
 
@@ -387,6 +415,8 @@ class EngineVersion(FrozenModel):
     """Kernel quality and weight formats."""
     checkpoints: Checkpoints = Checkpoints(source="quantises nothing itself, and keeps KV in 16 bit")
     """What it makes of a checkpoint."""
+    measured_factors: MeasuredFactors | None = None
+    """What a server measured by its owner takes beside all that; absent: nobody measured one."""
 
 
 class Devices(FrozenModel):

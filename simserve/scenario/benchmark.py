@@ -5,12 +5,14 @@ Knows benchmark results and workloads; simulates nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve import rng
 from simserve.errors import TraceError
 from simserve.scenario.schema import Scenario
 from simserve.workload.benchmarks.result import Array, BenchResult
@@ -24,7 +26,7 @@ SAME_LENGTHS_ERRORS = 3.0
 RATED = ("poisson", "constant", "gamma")
 """Processes of a scenario that take the rate of a file that names no process."""
 
-Source = Literal["recorded", "drawn", "mean"]
+Source = Literal["recorded", "drawn", "scaled", "uniform", "mean"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +36,17 @@ class Lengths:
     Attributes:
         prompt_tokens: Of each request, int64.
         output_tokens: Likewise.
-        prompt_source: ``recorded`` in the file, ``drawn`` as the scenario's workload says, or the file's ``mean``.
+        prompt_source: ``recorded`` in the file; ``drawn`` as the scenario's workload says, or so and ``scaled`` to the
+            file's mean; ``uniform`` in the range that the file says; or the file's ``mean``.
         output_source: Likewise.
+        scale: Key of the workload -> the file's mean over that of the scenario's lengths, of those that are ``scaled``.
     """
 
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     prompt_source: Source
     output_source: Source
+    scale: Mapping[str, float] = field(default_factory=dict)
 
 
 def arrivals_of(result: BenchResult, scenario: Scenario | None, notes: list[str]) -> dict[str, Any]:
@@ -78,8 +83,9 @@ def arrivals_of(result: BenchResult, scenario: Scenario | None, notes: list[str]
 def lengths_of(result: BenchResult, scenario: Scenario | None, notes: list[str]) -> Lengths:
     """Return the lengths of a benchmark's requests.
 
-    They are the file's own. With means alone they are drawn as the scenario's workload says if its means are the
-    file's, and are one length for all if not. Where the file says nothing, they are the scenario's.
+    They are the file's own. With means alone they are uniform where the file says in which range, else drawn as the
+    scenario's workload says, scaled to the file's means where those are others; without a scenario they are one length
+    for all. Where the file says nothing, they are the scenario's.
 
     Args:
         result: The benchmark.
@@ -104,22 +110,31 @@ def lengths_of(result: BenchResult, scenario: Scenario | None, notes: list[str])
     is_near = drawn is not None and all(_is_near(_tokens(drawn, key), known[key]) for key in means)
     if missing:
         notes.append(f"the file holds no {' and '.join(missing)} lengths: the scenario's are taken")
-    if means and is_near:
+    is_ranged = result.length_range is not None
+    if means and is_ranged:
+        notes.append("lengths are equally likely in the range that the file says, around its means")
+    elif means and is_near:
         notes.append("lengths are drawn as the scenario's workload says; their means are the file's")
+    elif means and drawn is not None:
+        notes.append("lengths spread as the scenario's workload says, scaled to the file's means")
     elif means and result.num_requests > 1:
-        other = "" if scenario is None else ": the scenario's have other means"
         which = "" if len(means) == 2 else f" {means[0]}"
-        notes.append(f"every request has the file's mean{which} length{'s' if not which else ''}{other}")
+        notes.append(f"every request has the file's mean{which} length{'s' if not which else ''}")
+    of_means: Source = "uniform" if is_ranged else "mean" if drawn is None else "drawn" if is_near else "scaled"
     sources: dict[str, Source] = {
-        key: "drawn" if key in missing or (key in means and is_near) else "mean" if key in means else "recorded"
-        for key in known
+        key: "drawn" if key in missing else of_means if key in means else "recorded" for key in known
     }
-    tokens = {key: _taken(sources[key], known[key], drawn, key, result.num_requests) for key in known}
+    tokens = {key: _taken(sources[key], result, drawn, key) for key in known}
     return Lengths(
         prompt_tokens=tokens["prompt"],
         output_tokens=tokens["output"],
         prompt_source=sources["prompt"],
         output_source=sources["output"],
+        scale={
+            f"{key}_tokens": float(known[key].mean()) / float(_tokens(drawn, key).mean())
+            for key, source in sources.items()
+            if source == "scaled" and drawn is not None
+        },
     )
 
 
@@ -138,12 +153,26 @@ def _tokens(specs: RequestSpecs, key: str) -> NDArray[np.int64]:
     return specs.prompt_tokens if key == "prompt" else specs.output_tokens
 
 
-def _taken(source: Source, known: Array, drawn: RequestSpecs | None, key: str, count: int) -> NDArray[np.int64]:
+def _taken(source: Source, result: BenchResult, drawn: RequestSpecs | None, key: str) -> NDArray[np.int64]:
+    known = result.prompt_tokens if key == "prompt" else result.output_tokens
     if source == "drawn" and drawn is not None:
         return _tokens(drawn, key)
-    if source == "mean":
-        return np.full(count, max(round(float(known.mean())), 1), dtype=np.int64)
-    return known.astype(np.int64)
+    if source == "recorded":
+        return known.astype(np.int64)
+    mean = float(known.mean())
+    if source == "scaled" and drawn is not None:
+        of_scenario = _tokens(drawn, key)
+        return _whole(of_scenario.astype(np.float64) * (mean / float(of_scenario.mean())))
+    if source == "uniform" and result.length_range is not None:
+        low, high = result.length_range
+        places = (np.arange(result.num_requests) + 0.5) / result.num_requests
+        shuffled = rng.stream(0, f"benchmark_{key}").permutation(places)
+        return _whole(mean * (low + (high - low) * shuffled))
+    return np.full(result.num_requests, max(round(mean), 1), dtype=np.int64)
+
+
+def _whole(lengths: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.maximum(np.rint(lengths), 1.0).astype(np.int64)
 
 
 def _is_near(drawn: NDArray[np.int64], measured: Array) -> bool:

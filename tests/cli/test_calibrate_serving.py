@@ -83,3 +83,66 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     assert outcome.code == code
     assert message in outcome.error_line
     assert outcome.stdout == ""
+
+
+LOG = (
+    "INFO 03-14 [gpu_worker.py:1] vLLM API server version 0.8.5\n"
+    "INFO 03-14 [kv_cache_utils.py:634] GPU KV cache size: 32,000 tokens\n"
+)
+
+
+@pytest.fixture
+def quick(files: list[str], folder: Path) -> list[str]:
+    """Return one file of one client, beside a scenario with few seats."""
+    engine = {**CHAT["deployment"]["engine"], "max_num_seqs": 4}
+    scenario = {**CHAT, "deployment": {**CHAT["deployment"], "engine": engine}}
+    (folder / "scenario.yaml").write_text(yaml.safe_dump(scenario), encoding="utf-8")
+    return files[1:]
+
+
+def test_one_file_moves_factors_and_names_the_next_load(simserve: Simserve, quick: list[str], folder: Path) -> None:
+    """Without --fit four factors are fitted; the profile holds them, and the table says that one run holds none out."""
+    (folder / "server.log").write_text(LOG, encoding="utf-8")
+    options = ("--log", "server.log", "--date", "2026-03-14", "--out", "mine.yaml")
+
+    outcome = simserve("calibrate", "serving", *quick, "--scenario", "scenario.yaml", *options)
+
+    assert outcome.code == 0
+    assert "GPU time of a step: x 1." in outcome.stdout
+    assert "leave-one-out error: from three runs up; here there is one" in outcome.stdout
+    assert "next load worth measuring: 4 clients" in outcome.stdout
+    assert "vllm bench serve --model llama" in outcome.stdout
+    assert "deployment.engine.num_gpu_blocks_override=2000" in outcome.stdout
+    factors = yaml.safe_load((folder / "mine.yaml").read_text(encoding="utf-8"))["defaults"]["measured_factors"]
+    assert factors["gpu"] > 1.02
+    assert factors["date"] == "2026-03-14"
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "code", "message"),
+    [
+        ({"model_id": "Qwen/Qwen3-32B"}, (), 104, "was measured with another model than the scenario's llama-3.1-8b"),
+        ({}, ("--log", "empty.log"), 104, "holds no start-up line"),
+        ({}, ("--date", "yesterday"), 2, "must be a day such as"),
+        ({}, ("--date", "2026-03-14", *FIT), 2, "goes with the four factors alone"),
+    ],
+)
+def test_what_does_not_go_with_a_server_is_refused(
+    changes: dict[str, str],
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+    simserve: Simserve,
+    quick: list[str],
+    folder: Path,
+) -> None:
+    """Another model, a log without a start, a word for a date: one line, and nothing on stdout."""
+    file = Path(quick[0])
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+    (folder / "empty.log").write_text("nothing\n", encoding="utf-8")
+
+    outcome = simserve("calibrate", "serving", *quick, "--scenario", "scenario.yaml", *arguments)
+
+    assert outcome.code == code
+    assert message in outcome.error_line
+    assert outcome.stdout == ""

@@ -169,8 +169,8 @@ def _workload(
     if arrivals["process"] == "all_at_once":  # to a server, where each request has a client; not a batch in its process
         arrivals = {"process": "closed_loop", "concurrency": result.num_requests}
     sources = (lengths.prompt_source, lengths.output_source)
-    if "recorded" not in sources and result.arrival_time is None:
-        blocks = {key: _block(key, result, scenario, lengths) for key in ("prompt_tokens", "output_tokens")}
+    blocks = {key: _block(key, result, scenario, lengths) for key in ("prompt_tokens", "output_tokens")}
+    if "recorded" not in sources and result.arrival_time is None and None not in blocks.values():
         return {"arrivals": arrivals, **blocks, "num_requests": result.num_requests}, {}
     file = f"{name}.requests.csv"
     workload: dict[str, Any] = {"trace": {"path": file, "format": "csv"}}
@@ -182,12 +182,26 @@ def _workload(
 
 
 def _block(key: str, result: BenchResult, scenario: Scenario | None, lengths: Lengths) -> Any:
-    """Return the lengths as a block of the workload: the scenario's own, or one length for all."""
+    """Return the lengths as a block of the workload: the scenario's own or so scaled, a range, or one for all."""
     source = lengths.prompt_source if key == "prompt_tokens" else lengths.output_source
-    if source == "drawn" and scenario is not None:
-        return scenario.model_dump(mode="json", exclude_unset=True)["workload"][key]
+    own = None if scenario is None else scenario.model_dump(mode="json", exclude_unset=True)["workload"].get(key)
+    if source == "drawn" and own is not None:
+        return own
     tokens = result.prompt_tokens if key == "prompt_tokens" else result.output_tokens
-    return {"distribution": "fixed", "value": max(round(float(tokens.mean())), 1)}
+    mean = float(tokens.mean())
+    if source == "uniform" and result.length_range is not None:
+        low, high = (max(round(mean * each), 1) for each in result.length_range)
+        return {"distribution": "uniform", "min": low, "max": high}
+    if source == "scaled" and isinstance(own, Mapping):
+        return _scaled(own, lengths.scale[key]) if "path" not in own else None
+    return {"distribution": "fixed", "value": max(round(mean), 1)}
+
+
+def _scaled(block: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """Return a distribution of lengths that are so many times as long."""
+    counts = {key: max(round(factor * block[key]), 1) for key in ("min", "max", "value") if block.get(key) is not None}
+    sizes = {key: float(f"{factor * block[key]:.6g}") for key in ("mean", "std") if block.get(key) is not None}
+    return {**block, **counts, **sizes}
 
 
 def _as_csv(result: BenchResult, lengths: Lengths, notes: list[str]) -> str:

@@ -57,6 +57,8 @@ class BenchResult:
         engine: The engine's profile that the file tells; empty: it does not.
         duration: Seconds from the first request to the last answer; none: not recorded.
         num_failed: Requests that were not answered; none: not recorded.
+        length_range: Shortest and longest of equally likely lengths, as multiples of their mean; none: not said.
+        date: Day of the run, ``2026-11-23``; empty: the file does not say.
     """
 
     label: str
@@ -74,6 +76,8 @@ class BenchResult:
     engine: str = ""
     duration: float | None = None
     num_failed: int | None = None
+    length_range: tuple[float, float] | None = None
+    date: str = ""
 
     @property
     def has_lengths(self) -> bool:

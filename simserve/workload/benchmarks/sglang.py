@@ -14,7 +14,7 @@ import numpy as np
 
 from simserve.workload.benchmarks.fields import Fields
 from simserve.workload.benchmarks.result import BenchResult
-from simserve.workload.benchmarks.vllm import arrivals_of, load_notes, server_of, summary_figures
+from simserve.workload.benchmarks.vllm import arrivals_of, load_notes, server_of, share_at, summary_figures
 
 DEFINITIONS = {
     "ttft": "ttft_ms: first chunk - send",
@@ -58,8 +58,21 @@ def read_sglang(fields: Fields, label: str) -> BenchResult:
         measured=summary_figures(fields, keys),
         definitions=DEFINITIONS,
         notes=notes,
+        length_range=_length_range(fields),
         **server_of(fields),
     )
+
+
+def _length_range(fields: Fields) -> tuple[float, float] | None:
+    """Return the bounds of random lengths over their mean: from the ratio times the longest, to the longest.
+
+    Raises:
+        TraceError: The ratio is no share.
+    """
+    if not fields.text("dataset_name").startswith("random") or "random_range_ratio" not in fields:
+        return None
+    ratio = share_at(fields, "random_range_ratio")
+    return 2.0 * ratio / (1.0 + ratio), 2.0 / (1.0 + ratio)
 
 
 def _lengths(fields: Fields, num_requests: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

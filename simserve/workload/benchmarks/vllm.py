@@ -9,6 +9,7 @@ until 0.8.5 goodput stands under ``"request_goodput:"``; ``failed`` and ``max_co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,40 @@ def read_vllm(fields: Fields, label: str) -> BenchResult:
         measured=measured,
         definitions=DEFINITIONS,
         notes=notes,
+        length_range=_length_range(fields),
         **server_of(fields),
     )
+
+
+def _length_range(fields: Fields) -> tuple[float, float] | None:
+    """Return the bounds of random lengths over their mean, of a file that was saved with its range ratio.
+
+    ``--metadata random_range_ratio=0.3`` puts it there; lengths lie between 1 - ratio and 1 + ratio times the one
+    asked for (vllm/benchmarks/datasets.py, RandomDataset). A ratio of 1, the default of versions before 0.8.5, made
+    them equal.
+
+    Raises:
+        TraceError: It is no share.
+    """
+    if "random_range_ratio" not in fields:
+        return None
+    ratio = share_at(fields, "random_range_ratio")
+    return (1.0 - ratio, 1.0 + ratio) if ratio < 1.0 else (1.0, 1.0)
+
+
+def share_at(fields: Fields, name: str) -> float:
+    """Return a number from 0 to 1, which metadata spell as text.
+
+    Raises:
+        TraceError: It is none.
+    """
+    try:
+        value = float(fields.values[name])
+    except (TypeError, ValueError):
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise fields.error(name, "must be a number from 0 to 1")
+    return value
 
 
 def server_of(fields: Fields) -> dict[str, Any]:
@@ -94,7 +127,14 @@ def server_of(fields: Fields) -> dict[str, Any]:
         "engine": next((engine for start, engine in _ENGINES.items() if backend.startswith(start)), ""),
         "duration": fields.optional("duration", "seconds"),
         "num_failed": None if failed is None else int(failed),
+        "date": _day(fields.values.get("date")),
     }
+
+
+def _day(stamp: Any) -> str:
+    """Return the day of a stamp such as ``20261123-101500``; empty where it is none."""
+    found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", stamp) if isinstance(stamp, str) else None
+    return "-".join(found.groups()) if found else ""
 
 
 def summary_figures(fields: Fields, keys: Mapping[str, str]) -> dict[str, float]:

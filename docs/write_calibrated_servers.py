@@ -1,0 +1,237 @@
+"""Write the page of servers calibrated on two of their runs: ``python docs/write_calibrated_servers.py [FOLDER]``.
+
+FOLDER holds the measurements (../shared/data/measured). Each server with four replayed runs or more is given its lowest
+and its highest load; the others are predicted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize
+
+from simserve.calibrate.factors import FactorSearch, Linear, Priors
+from simserve.calibrate.priors import PRIORS
+from simserve.calibrate.simulated import slowed
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.pricing import price
+from simserve.planner.measured.point import MeasuredPoint
+from simserve.planner.measured.sources import read_points
+from simserve.planner.measured.unseen import read_unseen
+from simserve.planner.validation.prediction import Pricer, predict
+from simserve.profiles.engine_profile import FACTORS
+from simserve.scenario.resolve import ResolvedScenario
+from simserve.scenario.schema import Scenario
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/calibrated-servers.md"
+MEASURED = ROOT.parent / "shared/data/measured"
+TABLE = "## Servers"
+FEWEST_RUNS = 4
+FITTED = ("tpot", "ttft")
+PER_RUN = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_cudagraph_capture_size")
+"""Settings that benchmarks choose for a load: they make no other server."""
+FAR = 0.06
+"""Error above which a server is expected to gain."""
+
+
+class SlowedPricer(Pricer):
+    """Prices deployments that take so many times as long."""
+
+    def __init__(self, whole: Pricer, factors: Mapping[str, float]) -> None:
+        super().__init__()
+        self._whole, self._factors = whole, factors
+
+    def of(self, scenario: Scenario) -> tuple[ResolvedScenario, PricedDeployment]:
+        """Return the deployment of a scenario with its seconds."""
+        resolved = slowed(self._whole.of(scenario)[0], self._factors)
+        return resolved, price(resolved.shape)
+
+
+@dataclass(slots=True)
+class Server:
+    """One server: its runs in order of load, as the simulator sees it."""
+
+    name: tuple[str, ...]
+    points: Sequence[MeasuredPoint]
+    pricer: Pricer = field(default_factory=Pricer)
+    before: list[Mapping[str, float]] = field(default_factory=list)
+
+    @property
+    def measured(self) -> list[dict[str, float]]:
+        """The figures of each run that are scored."""
+        return [
+            {name: each.measured[name] for name in FITTED if name in each.measured and name not in each.shown_only}
+            for each in self.points
+        ]
+
+    def figures(self, run: int, factors: Mapping[str, float]) -> Mapping[str, float]:
+        """Return what the simulator says of a run; nothing where it cannot be replayed."""
+        if all(value == 1.0 for value in factors.values()):
+            return predict(self.points[run], self.pricer).predicted
+        return predict(self.points[run], SlowedPricer(self.pricer, factors)).predicted
+
+
+def servers_of(points: Sequence[MeasuredPoint]) -> list[Server]:
+    """Return the servers with enough runs, each in order of load."""
+    groups: dict[tuple[str, ...], list[MeasuredPoint]] = {}
+    for each in points:
+        if each.scenario and not each.reason and not each.pools and {*each.measured} - each.shown_only & {*FITTED}:
+            groups.setdefault(_name(each), []).append(each)
+    found = []
+    for name, group in groups.items():
+        if len(group) >= FEWEST_RUNS:
+            server = Server(name, group)
+            known = [(predict(each, server.pricer).predicted, each) for each in group]
+            usable = [(figures, each) for figures, each in known if any(name in figures for name in _scored(each))]
+            usable.sort(key=lambda pair: (pair[0].get("tpot", 0.0), pair[0].get("ttft", 0.0), pair[1].label))
+            if len(usable) >= FEWEST_RUNS:
+                found.append(Server(name, [each for _, each in usable], server.pricer, [f for f, _ in usable]))
+    return found
+
+
+def _scored(point: MeasuredPoint) -> list[str]:
+    return [name for name in FITTED if name in point.measured and name not in point.shown_only]
+
+
+def _name(point: MeasuredPoint) -> tuple[str, ...]:
+    deployed = dict(point.scenario["deployment"])
+    engine = {key: value for key, value in dict(deployed.pop("engine", {})).items() if key not in PER_RUN}
+    deployed.pop("hardware", None)
+    layout = json.dumps([deployed, engine, point.scenario["model"]], sort_keys=True, default=str)
+    return (point.source, point.engine, point.version, point.hardware, point.model, layout)
+
+
+def spread_of(servers: Sequence[Server]) -> list[Linear]:
+    """Return some runs of every server around its profile: what the priors are derived from."""
+    found = []
+    for each in servers:
+        count = len(each.points)
+        runs = sorted({round(place) for place in np.linspace(0, count - 1, min(count, MOST_RUNS))})
+        found.append(FactorSearch(each.measured, each.figures, PRIORS).linear_at(np.zeros(len(FACTORS)), runs))
+    return found
+
+
+def priors_of(spreads: Sequence[Linear]) -> Priors:
+    """Return the widths under which the residuals of servers are most probable: empirical Bayes.
+
+    Residuals of a server follow a multivariate t with the covariance that its slopes make of the widths, and its noise:
+    odd servers do not widen all. A weak pull to the first guess keeps widths finite that no server tells.
+    """
+
+    def surprise(logs: Sequence[float]) -> float:
+        priors, total = _as_priors(logs), 0.0
+        for each in spreads:
+            covariance = each.slopes @ priors.covariance() @ each.slopes.T + np.diag(each.noise(priors) ** 2)
+            held = np.clip(each.residuals, -MOST_RESIDUAL, MOST_RESIDUAL)
+            square = float(held @ np.linalg.solve(covariance, held)) / (FREEDOM - 2.0)
+            total += float(np.linalg.slogdet(covariance)[1]) + (FREEDOM + len(held)) * float(np.log1p(square))
+        return total + float(np.sum((np.asarray(logs) - np.log(GUESS)) ** 2))
+
+    options = {"maxiter": 800, "xatol": 0.01}
+    return _as_priors(minimize(surprise, np.log(GUESS), method="Nelder-Mead", options=options).x.tolist())
+
+
+def _as_priors(logs: Sequence[float]) -> Priors:
+    *widths, tpot, ttft = (float(value) for value in np.exp(logs))
+    return Priors(widths=dict(zip(FACTORS, widths, strict=True)), misfit={"tpot": tpot, "ttft": ttft})
+
+
+GUESS = (0.1, 0.3, 0.15, 0.5, 0.05, 0.15)
+"""Widths of the factors, then misfits of TPOT and TTFT, where the search begins."""
+FREEDOM = 4.0
+MOST_RESIDUAL = 0.7
+MOST_RUNS = 6
+"""Runs of a server that the priors look at, evenly over its loads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A server before and after two of its runs were given."""
+
+    server: Server
+    factors: Mapping[str, float]
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    num_held_out: int
+
+
+def outcome_of(server: Server, priors: Priors) -> Outcome:
+    """Return the median errors of the runs between the lowest and the highest load, before and after these."""
+    ends = (0, len(server.points) - 1)
+    search = FactorSearch([server.measured[i] for i in ends], lambda run, f: server.figures(ends[run], f), priors)
+    found = search.fit(is_held_out=False).factors
+    others = range(1, len(server.points) - 1)
+    after = {run: server.figures(run, found) for run in others}
+    errors: dict[str, dict[str, float]] = {"before": {}, "after": {}}
+    for which, simulated in (("before", server.before), ("after", after)):
+        for name in FITTED:
+            values = [
+                abs(simulated[run][name] / server.measured[run][name] - 1.0)
+                for run in others
+                if name in server.measured[run] and name in simulated[run]
+            ]
+            if values:
+                errors[which][name] = float(np.median(values))
+    return Outcome(server=server, factors=found, **errors, num_held_out=len(others))
+
+
+def page(folder: Path) -> str:
+    """Return the page: what a person wrote above the table, and the tables."""
+    servers = servers_of(read_points(folder, ()))
+    spreads = spread_of(servers)
+    sources = sorted({each.name[0] for each in servers})
+    left_out = {
+        source: priors_of([s for s, server in zip(spreads, servers, strict=True) if server.name[0] != source])
+        for source in sources
+    }
+    lines = [TABLE, "", *_summary([outcome_of(each, left_out[each.name[0]]) for each in servers]), ""]
+    lines += ["## Unseen reports", "", "With the priors of `simserve/calibrate/priors.py`.", ""]
+    lines += [*_summary([outcome_of(each, PRIORS) for each in servers_of(read_unseen())]), "", "## Priors", ""]
+    header = [*FACTORS, "misfit of TPOT", "misfit of TTFT"]
+    lines += [f"| without | {' | '.join(header)} |", "|---|" + "---:|" * len(header)]
+    lines += [_prior_row(source, priors) for source, priors in left_out.items()]
+    lines += [_prior_row("(all sources)", priors_of(spreads)), _prior_row("in use", PRIORS)]
+    text = PAGE.read_text()
+    return "\n".join([text[: text.index(TABLE)].rstrip("\n"), "", *lines]) + "\n"
+
+
+def _prior_row(name: str, priors: Priors) -> str:
+    values = [*priors.widths.values(), *priors.misfit.values()]
+    return f"| {name} | {' | '.join(f'{value:.3f}' for value in values)} |"
+
+
+def _summary(outcomes: Sequence[Outcome]) -> list[str]:
+    lines = []
+    for name in FITTED:
+        pairs = [(each.before[name], each.after[name]) for each in outcomes if name in each.before]
+        far = [(before, after) for before, after in pairs if before > FAR]
+        near = [(before, after) for before, after in pairs if before <= FAR]
+        share = f"{np.median([after / before for before, after in far]):.2f}" if far else "-"
+        lines.append(
+            f"- {name.upper()}: {len(far)} servers with more than {FAR:.0%} before come to {share} of it in the "
+            f"median, {sum(after > before + 0.01 for before, after in far)} of them worse by more than a point; of the "
+            f"{len(near)} others {sum(after > before + 0.01 for before, after in near)} are."
+        )
+    lines += ["", "| source | engine | GPU | model | predicted | TPOT | TTFT | GPU | host | prompts | frontend |"]
+    lines.append("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    return lines + [_row(each) for each in outcomes]
+
+
+def _row(outcome: Outcome) -> str:
+    source, engine, version, hardware, model, _ = outcome.server.name
+    errors = [
+        f"{outcome.before[name]:.1%} -> {outcome.after[name]:.1%}" if name in outcome.before else "" for name in FITTED
+    ]
+    factors = [f"{outcome.factors[name]:.2f}" for name in FACTORS]
+    cells = [source, f"{engine} {version}", hardware, model, str(outcome.num_held_out), *errors, *factors]
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(Path(sys.argv[1]) if sys.argv[1:] else MEASURED))

@@ -1,0 +1,260 @@
+"""Factors of one server against its engine profile, by maximum a posteriori from one measured run up.
+
+Four log-normal factors (`simserve.profiles.engine_profile.FACTORS`) whose prior is the profile itself: what the runs do
+not tell keeps the profile's value. Knows measured figures and a function that predicts them; no files, no scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.profiles.engine_profile import FACTORS
+
+Array = NDArray[np.float64]
+Factors = Mapping[str, float]
+Predict = Callable[[int, Factors], Mapping[str, float]]
+"""Number of a run and factors -> its figures."""
+
+REPEATABILITY = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
+"""How far repeated runs of one server differ, as a share: the least noise of a figure."""
+
+TAIL = 2.0
+"""Standard errors beyond which the pull of a figure stops growing: one odd run must not steer the fit."""
+
+HALF_STEP = 0.06
+"""Half of the difference in log factors that slopes are taken over: large against the jitter of who shares a step."""
+
+MAX_ROUNDS = 3
+"""Gauss-Newton steps, each with nine simulations of every run."""
+
+ENOUGH = 0.005
+"""A step in log factors that ends the search."""
+
+FARTHEST = 2.0
+"""Most that a log factor may be: beyond e squared something else is wrong than an engine's pace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priors:
+    """How far servers are from their profiles: standard deviations of logarithms.
+
+    Attributes:
+        widths: Factor -> that of the servers' factors around 1.
+        misfit: ``tpot`` or ``ttft`` -> what a run is off beside all factors: what the model leaves out.
+    """
+
+    widths: Mapping[str, float]
+    misfit: Mapping[str, float]
+
+    def covariance(self, names: Sequence[str] = FACTORS) -> Array:
+        """Return that of the log factors."""
+        return np.diag([self.widths[name] ** 2 for name in names])
+
+
+def kind_of(figure: str) -> str:
+    """Return whether a figure is a ``tpot`` (with its first token or without), a ``ttft`` or a ``throughput``."""
+    return "tpot" if figure.endswith("tpot") else "ttft" if figure.endswith("ttft") else "throughput"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """Runs around some factors.
+
+    Attributes:
+        runs: Run of each figure.
+        figures: Its name.
+        residuals: log(simulated / measured).
+        slopes: Their derivatives by the log factors, a row a figure.
+    """
+
+    runs: NDArray[np.int64]
+    figures: tuple[str, ...]
+    residuals: Array
+    slopes: Array
+
+    def noise(self, priors: Priors) -> Array:
+        """Return the standard error of each figure: repeats, misfit, and what a misfit of step times makes of it.
+
+        Where requests queue, TTFT moves many times as much as the time of a step, and so does its error.
+        """
+        kinds = [kind_of(figure) for figure in self.figures]
+        repeats = np.array([REPEATABILITY[kind] for kind in kinds])
+        own = np.array([priors.misfit["ttft"] if kind == "ttft" else 0.0 for kind in kinds])
+        steps = np.abs(self.slopes[:, FACTORS.index("gpu")]) + np.abs(self.slopes[:, FACTORS.index("host")])
+        passed_on = priors.misfit["tpot"] * np.maximum(steps, np.array([0.0 if k == "ttft" else 1.0 for k in kinds]))
+        return np.asarray(np.sqrt(repeats**2 + own**2 + passed_on**2))
+
+    def of(self, keep: NDArray[np.bool_]) -> Linear:
+        """Return some of the figures."""
+        figures = tuple(name for name, is_kept in zip(self.figures, keep, strict=True) if is_kept)
+        return Linear(runs=self.runs[keep], figures=figures, residuals=self.residuals[keep], slopes=self.slopes[keep])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorFit:
+    """What a fit found.
+
+    Attributes:
+        log_factors: In the order of `FACTORS`.
+        covariance: Of them, given the runs.
+        priors: What it started from.
+        linear: The runs around the factors.
+        before: Of each run, its figures with the profile alone.
+        after: Likewise with the factors.
+        held_out: Likewise with factors of the other runs; empty below three runs.
+        num_simulations: Runs that were simulated for it.
+    """
+
+    log_factors: Array
+    covariance: Array
+    priors: Priors
+    linear: Linear
+    before: Sequence[Mapping[str, float]]
+    after: Sequence[Mapping[str, float]]
+    held_out: Sequence[Mapping[str, float]] = ()
+    num_simulations: int = 0
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """The factors by name."""
+        return as_factors(self.log_factors)
+
+    def deviation(self, name: str) -> float:
+        """Return the standard deviation of a log factor."""
+        return float(np.sqrt(self.covariance[FACTORS.index(name), FACTORS.index(name)]))
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """Return the central 95 % of a factor."""
+        centre, reach = self.log_factors[FACTORS.index(name)], 1.96 * self.deviation(name)
+        return float(np.exp(centre - reach)), float(np.exp(centre + reach))
+
+    def is_told(self, name: str) -> bool:
+        """Return whether the runs halve the variance that a factor had before them."""
+        return self.deviation(name) ** 2 < 0.5 * self.priors.widths[name] ** 2
+
+
+def as_factors(log_factors: Array) -> dict[str, float]:
+    """Return factors by name."""
+    return {name: float(np.exp(value)) for name, value in zip(FACTORS, log_factors, strict=True)}
+
+
+@dataclass(slots=True)
+class FactorSearch:
+    """Maximum a posteriori of the factors of one server.
+
+    Attributes:
+        measured: Of each run, figure -> what was measured.
+        predict: What the simulator says of a run.
+        priors: How far servers are from their profiles.
+        num_simulations: Runs simulated so far.
+    """
+
+    measured: Sequence[Mapping[str, float]]
+    predict: Predict
+    priors: Priors
+    num_simulations: int = 0
+    _known: dict[tuple[int, tuple[float, ...]], Mapping[str, float]] = field(default_factory=dict)
+
+    def simulated(self, run: int, log_factors: Array) -> Mapping[str, float]:
+        """Return the figures of a run."""
+        key = run, tuple(float(f"{value:.9g}") for value in log_factors)
+        if key not in self._known:
+            self._known[key] = self.predict(run, as_factors(log_factors))
+            self.num_simulations += 1
+        return self._known[key]
+
+    def linear_at(self, log_factors: Array, runs: Sequence[int] | None = None) -> Linear:
+        """Return residuals and slopes of some runs (None: all), by central differences."""
+        taken = range(len(self.measured)) if runs is None else runs
+        figures = [(run, figure) for run in taken for figure in self.measured[run]]
+        columns = []
+        for each in np.diag(np.full(len(FACTORS), HALF_STEP)):
+            above, below = (self._logs(figures, log_factors + sign * each) for sign in (1.0, -1.0))
+            columns.append((above - below) / (2.0 * HALF_STEP))
+        return Linear(
+            runs=np.array([run for run, _ in figures], dtype=np.int64),
+            figures=tuple(figure for _, figure in figures),
+            residuals=self._residuals(figures, log_factors),
+            slopes=np.column_stack(columns),
+        )
+
+    def _logs(self, figures: Sequence[tuple[int, str]], log_factors: Array) -> Array:
+        return np.array([np.log(self.simulated(run, log_factors)[figure]) for run, figure in figures])
+
+    def _residuals(self, figures: Sequence[tuple[int, str]], log_factors: Array) -> Array:
+        measured = np.log([self.measured[run][figure] for run, figure in figures])
+        return np.asarray(self._logs(figures, log_factors) - measured)
+
+    def fit(self, *, is_held_out: bool = True) -> FactorFit:
+        """Return the factors, and where there are three runs the figures of each under those of the others."""
+        place = np.zeros(len(FACTORS))
+        linear = self.linear_at(place)
+        for _ in range(MAX_ROUNDS):
+            noise = linear.noise(self.priors)
+            aim = solve(linear, place, self.priors)[0]
+            found = self._on_the_way(place, aim, linear, noise)
+            moved = float(np.max(np.abs(found - place)))
+            place = found
+            if moved < ENOUGH:
+                break
+            linear = self.linear_at(place)
+        count = len(self.measured)
+        at_start = np.zeros(len(FACTORS))
+        return FactorFit(
+            log_factors=place,
+            covariance=solve(linear, place, self.priors)[1],
+            priors=self.priors,
+            linear=linear,
+            before=[self.simulated(run, at_start) for run in range(count)],
+            after=[self.simulated(run, place) for run in range(count)],
+            held_out=self._held_out(linear, place) if is_held_out else (),
+            num_simulations=self.num_simulations,
+        )
+
+    def _on_the_way(self, place: Array, aim: Array, linear: Linear, noise: Array) -> Array:
+        """Return the farthest of a few points towards ``aim`` that is no worse than ``place``; else ``place``."""
+        figures = list(zip(linear.runs.tolist(), linear.figures, strict=True))
+        least = self._cost(place, linear.residuals, noise)
+        for share in (1.0, 0.5, 0.25):
+            point = place + share * (aim - place)
+            if self._cost(point, self._residuals(figures, point), noise) <= least:
+                return point
+        return place
+
+    def _cost(self, log_factors: Array, residuals: Array, noise: Array) -> float:
+        widths = np.array([self.priors.widths[name] for name in FACTORS])
+        far = 2.0 * TAIL**2 * np.sum(np.sqrt(1.0 + (residuals / noise / TAIL) ** 2) - 1.0)
+        return float(far + np.sum((log_factors / widths) ** 2))
+
+    def _held_out(self, linear: Linear, place: Array) -> Sequence[Mapping[str, float]]:
+        """Return each run under the factors of the others, found along the slopes at the fit."""
+        count = len(self.measured)
+        if count < FEWEST_FOR_HOLDING_OUT:
+            return ()
+        return [
+            self.simulated(run, solve(linear.of(linear.runs != run), place, self.priors)[0]) for run in range(count)
+        ]
+
+
+FEWEST_FOR_HOLDING_OUT = 3
+"""Runs from which each can be predicted from the others."""
+
+
+def solve(linear: Linear, place: Array, priors: Priors) -> tuple[Array, Array]:
+    """Return the most probable log factors of the linearised runs, and their covariance.
+
+    Least squares whose weights fall beyond `TAIL` standard errors, a few times over.
+    """
+    noise, precision = linear.noise(priors), np.linalg.inv(priors.covariance())
+    slopes = linear.slopes / noise[:, None]
+    offset = (linear.residuals - linear.slopes @ place) / noise
+    found = place
+    for _ in range(10):
+        weights = 1.0 / np.sqrt(1.0 + ((offset + slopes @ found) / TAIL) ** 2)
+        covariance = np.linalg.inv(slopes.T @ (weights[:, None] * slopes) + precision)
+        found = np.clip(-covariance @ (slopes.T @ (weights * offset)), -FARTHEST, FARTHEST)
+    return found, covariance

@@ -1,0 +1,12 @@
+"""How far servers are from their engine profiles, as replayed measurements say: the prior of `calibrate serving`."""
+
+from __future__ import annotations
+
+from simserve.calibrate.factors import Priors
+
+PRIORS = Priors(
+    widths={"gpu": 0.08, "host": 0.06, "prompts": 0.14, "frontend": 0.22},
+    misfit={"tpot": 0.064, "ttft": 0.11},
+)
+"""Empirical Bayes over 89 replayed servers of eight sources (docs/calibrated-servers.md, which also has the widths with
+each source left out); unseen reports are not among them."""

@@ -1,0 +1,220 @@
+"""`calibrate serving`: benchmarks of one server to the factors that it takes beside its engine profile.
+
+Knows benchmark results and a scenario's deployment; how factors are found is `simserve.calibrate.factors`'.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simserve.calibrate.factors import FEWEST_FOR_HOLDING_OUT, FactorFit, FactorSearch, Priors, kind_of
+from simserve.calibrate.priors import PRIORS
+from simserve.calibrate.serving import RunErrors, fit_figures, median_error, runs_as_mapping, shown_figures
+from simserve.calibrate.serving_search import Progress
+from simserve.calibrate.simulated import Replay, ServingModel, replay_of
+from simserve.errors import InputError
+from simserve.profiles.engine_profile import FACTORS
+from simserve.workload.benchmarks.result import BenchResult
+
+MEASURED_ALREADY = 1.5
+"""A number of clients this near to one that was measured, as a ratio, is no new load."""
+MOST_CLIENTS = 256
+"""Clients of the largest load that is proposed."""
+REQUESTS_A_CLIENT = 4
+"""Requests of a load that is proposed, for each client ..."""
+TRIED_A_CLIENT = 2
+"""... and of one that is simulated to find it: the slopes need fewer."""
+FEWEST_REQUESTS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextLoad:
+    """The load at which the fitted factors leave the most open.
+
+    Attributes:
+        num_clients: Clients that each send one request after another.
+        deviations: ``tpot`` and ``ttft`` -> standard deviation of the prediction, as a share, from the factors alone.
+        command: What measures it.
+    """
+
+    num_clients: int
+    deviations: Mapping[str, float]
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFactors:
+    """What benchmarks say of a server.
+
+    Attributes:
+        fit: The factors.
+        runs: Every benchmark before, after, and with the factors of the others.
+        next_load: What to measure next; None: all loads have been.
+        frontend_is_set: Whether the scenario sets the latency that `frontend` is about.
+    """
+
+    fit: FactorFit
+    runs: Sequence[RunErrors]
+    next_load: NextLoad | None
+    frontend_is_set: bool
+
+    def median_error(self, which: str, latency: str) -> float | None:
+        """Return the median absolute error of a latency or of ``output_throughput`` over all runs."""
+        return median_error(self.runs, which, latency)
+
+    def state_of(self, name: str) -> str:
+        """Return ``fitted``, or why a factor keeps most of what the profile says."""
+        if name == "frontend" and self.frontend_is_set:
+            return "the scenario sets the latency"
+        return "fitted" if self.fit.is_told(name) else "the files tell it little: near the profile's value"
+
+
+class FactorCalibration:
+    """Fits the factors of a server to its benchmarks: `fit` returns itself, what was found stands in ``fit_``.
+
+    Args:
+        model: The deployment.
+        statistic: ``median`` or ``mean``: which TTFT and TPOT of a file is fitted; the other where it has only that.
+        progress: Called now and then.
+        priors: How far servers are from their profiles.
+    """
+
+    fit_: ServerFactors
+
+    def __init__(
+        self,
+        model: ServingModel,
+        statistic: str = "median",
+        progress: Progress | None = None,
+        priors: Priors = PRIORS,
+    ) -> None:
+        self.model, self.statistic, self.progress, self.priors = model, statistic, progress, priors
+        self._replays: list[Replay] = []
+        self._num_simulated = 0
+
+    def fit(self, results: Sequence[BenchResult]) -> FactorCalibration:
+        """Fit the factors.
+
+        Raises:
+            InputError: No file holds a latency, nor a throughput of clients that set the pace.
+            InfeasibleError: The scenario's deployment cannot serve their requests.
+        """
+        self._replays = [replay_of(result, self.model.scenario) for result in results]
+        measured = [self._fitted(each) for each in results]
+        if not any(measured):
+            files = ", ".join(dict.fromkeys(result.file for result in results))
+            raise InputError("hold neither TTFT nor TPOT", file=files, remedy="benchmark with streaming on")
+        found = FactorSearch(measured, self._figures, self.priors).fit()
+        held_out = found.held_out or [{}] * len(results)
+        runs = []
+        for number, replay in enumerate(self._replays):
+            shown = shown_figures(replay.result, self.statistic)
+            of_run = {"before": found.before[number], "after": found.after[number], "held_out": held_out[number]}
+            figures = {which: {key: f[key] for key in shown if key in f} for which, f in of_run.items()}
+            runs.append(RunErrors(replay=replay, measured=shown, **figures))
+        is_set = "frontend_latency" in self.model.scenario.deployment.engine.overrides()
+        self.fit_ = ServerFactors(fit=found, runs=runs, next_load=self._next_load(found), frontend_is_set=is_set)
+        return self
+
+    def _fitted(self, result: BenchResult) -> dict[str, float]:
+        """Return the figures of a run that are fitted: its TTFT and TPOT; throughput where it has no TPOT."""
+        names = fit_figures(result, self.statistic)
+        if any(kind_of(name) == "tpot" for name in names):
+            names = tuple(name for name in names if kind_of(name) != "throughput")
+        return {name: result.measured[name] for name in names}
+
+    def _figures(self, run: int, factors: Mapping[str, float]) -> Mapping[str, float]:
+        found = self.model.predict_slowed(self._replays[run], factors)
+        self._num_simulated += 1
+        if self.progress is not None:
+            self.progress(self._num_simulated, None, "simulating benchmarks")
+        return found
+
+    def _next_load(self, found: FactorFit) -> NextLoad | None:
+        """Return the number of clients whose TTFT and TPOT the factors leave most open."""
+        measured = [each.result.arrivals.get("concurrency") for each in self._replays]
+        known = [int(clients) for clients in measured if clients]
+        most = min(self.model.resolved.engine.max_num_seqs, MOST_CLIENTS)
+        loads = [4**power for power in range(most.bit_length()) if 4**power <= most]
+        new = [n for n in loads if all(max(n / k, k / n) > MEASURED_ALREADY for k in known)]
+        if not new:
+            return None
+        replays = [self._closed_loop(clients) for clients in new]
+        names = ("median_tpot", "median_ttft")
+        search = FactorSearch(
+            [dict.fromkeys(names, 1.0)] * len(new),
+            lambda run, factors: self.model.predict_slowed(replays[run], factors),
+            self.priors,
+        )
+        linear = search.linear_at(found.log_factors)
+        variances = np.einsum("ij,jk,ik->i", linear.slopes, found.covariance, linear.slopes).reshape(len(new), -1)
+        best = int(np.argmax(variances.sum(axis=1)))
+        deviations = dict(zip(("tpot", "ttft"), np.sqrt(variances[best]).tolist(), strict=True))
+        return NextLoad(num_clients=new[best], deviations=deviations, command=self._command(replays[best], new[best]))
+
+    def _closed_loop(self, num_clients: int) -> Replay:
+        """Return requests as long as those that were measured, from so many clients."""
+        count = max(TRIED_A_CLIENT * num_clients, FEWEST_REQUESTS)
+        specs = self._replays[0].specs
+        asked = BenchResult(
+            label="next",
+            file="",
+            tool="",
+            arrivals={"process": "closed_loop", "concurrency": num_clients},
+            num_requests=count,
+            prompt_tokens=np.resize(specs.prompt_tokens, count).astype(np.float64),
+            output_tokens=np.resize(specs.output_tokens, count).astype(np.float64),
+            measured={},
+        )
+        return replay_of(asked, self.model.scenario)
+
+    def _command(self, replay: Replay, num_clients: int) -> str:
+        """Return the benchmark of a load, as vLLM's client takes it."""
+        prompts, outputs = replay.result.prompt_tokens, replay.result.output_tokens
+        # Uniform lengths of mean m reach m (1 +- r) and have the standard deviation r m / sqrt(3).
+        ratio = min(max(float(np.sqrt(3.0) * each.std() / each.mean()) for each in (prompts, outputs)), 0.95)
+        model = next((each.result.model for each in self._replays if each.result.model), "")
+        model = model or self.model.resolved.shape.model.huggingface_id or self.model.scenario.model
+        num_requests = max(REQUESTS_A_CLIENT * num_clients, FEWEST_REQUESTS)
+        return (
+            f"vllm bench serve --model {shlex.quote(model)} --dataset-name random "
+            f"--random-input-len {round(float(prompts.mean()))} --random-output-len {round(float(outputs.mean()))} "
+            f"--random-range-ratio {ratio:.2f} --ignore-eos --max-concurrency {num_clients} "
+            f"--num-prompts {num_requests} --seed {num_clients} --save-result --save-detailed "
+            f"--result-filename clients-{num_clients}.json"
+        )
+
+
+def as_mapping(server: ServerFactors) -> dict[str, Any]:
+    """Return what was found as plain values."""
+    fit, next_load = server.fit, server.next_load
+    return {
+        "parameters": {
+            name: {
+                "value": fit.factors[name],
+                "interval_95": list(fit.interval(name)),
+                "prior_interval_95": [float(np.exp(sign * 1.96 * fit.priors.widths[name])) for sign in (-1.0, 1.0)],
+                "state": server.state_of(name),
+            }
+            for name in FACTORS
+        },
+        "simulations": fit.num_simulations,
+        "median_error": {
+            latency: {which: server.median_error(which, latency) for which in ("before", "after", "held_out")}
+            for latency in ("ttft", "tpot", "output_throughput")
+        },
+        "fewest_runs_for_holding_out": FEWEST_FOR_HOLDING_OUT,
+        "next_load": None
+        if next_load is None
+        else {
+            "num_clients": next_load.num_clients,
+            "deviation": dict(next_load.deviations),
+            "command": next_load.command,
+        },
+        "runs": runs_as_mapping(server.runs),
+    }

@@ -1,0 +1,205 @@
+"""Factors of a server come back from benchmarks that the simulator wrote, and what files do not tell stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import simserve as ss
+from simserve.calibrate.factors import FactorSearch, Priors
+from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping
+from simserve.calibrate.serving_profile import factors_text
+from simserve.calibrate.simulated import ServingModel, replay_of, slowed
+from simserve.errors import InputError
+from simserve.profiles.engine_profile import FACTORS
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import resolve
+from simserve.workload.benchmarks.reading import read_results
+from tests.calibrate.builders import CHAT, LOADS, chat, simulated_document
+
+WIDE = Priors(widths=dict.fromkeys(FACTORS, 0.5), misfit={"tpot": 0.002, "ttft": 0.005})
+"""Nearly no prior and no misfit: what the files hold is what comes back."""
+TRUTH = {"gpu": 1.2, "host": 1.0, "prompts": 1.1, "frontend": 1.5}
+
+
+def write_runs(folder: Path, loads: tuple[int, ...], truth: dict[str, float]) -> list[Path]:
+    """Write results of a server that takes so many times as long as the profile says."""
+    model = ServingModel(chat())
+    model.resolved = slowed(model.resolved, truth)
+    files = []
+    for number in loads:
+        document = dict(LOADS[number]) | {"model_id": "llama", "backend": "vllm", "num_prompts": 60}
+        document |= {"date": "20260314-101500"}
+        document |= simulated_document(model, document, model.stated)
+        files.append(folder / f"run{number}.json")
+        files[-1].write_text(json.dumps(document), encoding="utf-8")
+    return files
+
+
+@pytest.mark.slow
+def test_known_factors_come_back_from_two_runs(tmp_path: Path) -> None:
+    """One client and 48 tell the GPU's factor, the prompts' and the frontend's, where the prior leaves them free."""
+    files = write_runs(tmp_path, (1, 2), TRUTH)
+
+    found = FactorCalibration(ServingModel(chat()), priors=WIDE).fit(read_results(files)).fit_.fit
+
+    for name in ("gpu", "prompts", "frontend"):
+        low, high = found.interval(name)
+        assert low <= TRUTH[name] <= high
+    assert found.factors["gpu"] == pytest.approx(1.2, rel=0.06)
+    assert found.factors["frontend"] == pytest.approx(1.5, rel=0.25)
+
+
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> ServerFactors:
+    """What one run of one client says of a server whose GPU takes 1.3 times as long."""
+    files = write_runs(tmp_path_factory.mktemp("one"), (1,), {"gpu": 1.3})
+    return FactorCalibration(ServingModel(chat(max_num_seqs=16))).fit(read_results(files)).fit_
+
+
+def test_one_run_moves_what_it_tells_alone(one_run: ServerFactors) -> None:
+    """A slower GPU shows in one client's TPOT: its factor moves, and the host's hardly; no run is held out."""
+    server = one_run
+
+    assert server.fit.factors["gpu"] > 1.1
+    assert abs(server.fit.factors["host"] - 1.0) < 0.05
+    assert not server.fit.is_told("host")
+    assert server.fit.deviation("host") > 0.8 * server.fit.priors.widths["host"]
+    assert server.runs[0].held_out == {}
+    assert as_mapping(server)["parameters"]["host"]["state"] != "fitted"
+
+
+@pytest.mark.slow
+def test_a_server_as_the_profile_says_moves_nothing(tmp_path: Path) -> None:
+    """Files that the profile predicts leave every factor at 1."""
+    files = write_runs(tmp_path, (0, 1), {})
+
+    factors = FactorCalibration(ServingModel(chat())).fit(read_results(files)).fit_.fit.factors
+
+    assert factors == pytest.approx(dict.fromkeys(FACTORS, 1.0), abs=1e-3)
+
+
+def test_the_next_load_is_one_that_was_not_measured(one_run: ServerFactors) -> None:
+    """Its command is one of vLLM's client, with lengths like those of the files."""
+    proposed = one_run.next_load
+
+    assert proposed is not None
+    assert proposed.num_clients > 1
+    assert f"--max-concurrency {proposed.num_clients} " in proposed.command
+    assert proposed.command.startswith("vllm bench serve --model llama ")
+    assert proposed.deviations["tpot"] > 0.0
+
+
+@pytest.mark.slow
+def test_the_profile_changes_a_run_as_the_fit_says(tmp_path: Path) -> None:
+    """A scenario that names the written file takes longer and says what it was calibrated on; the day is the files'."""
+    files = write_runs(tmp_path, (1, 2), TRUTH)
+    model = ServingModel(chat())
+    server = FactorCalibration(model).fit(read_results(files)).fit_
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(factors_text(server, chat(), "mine"), encoding="utf-8")
+    calibrated = from_mapping(CHAT, [f"deployment.engine.name={profile}"])
+
+    before, after = ss.run(chat()), ss.run(calibrated)
+
+    assert after.summary["mean_tpot_ms"] > 1.05 * before.summary["mean_tpot_ms"]
+    assert any("calibrated" in note and "2 runs" in note for note in resolve(calibrated).shape.notes)
+    assert "date: '2026-03-14'" in profile.read_text(encoding="utf-8")
+    replayed = ServingModel(calibrated).predict(server.runs[0].replay)
+    assert replayed["median_tpot"] == pytest.approx(server.fit.after[0]["median_tpot"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_calibrating_again_multiplies(tmp_path: Path) -> None:
+    """Factors on a calibrated profile stand on those that it has."""
+    files = write_runs(tmp_path, (1,), {"gpu": 1.3})
+    first = FactorCalibration(ServingModel(chat())).fit(read_results(files)).fit_
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(factors_text(first, chat(), "mine"), encoding="utf-8")
+    again = from_mapping(CHAT, [f"deployment.engine.name={profile}"])
+
+    second = FactorCalibration(ServingModel(again)).fit(read_results(files)).fit_
+    profile.write_text(factors_text(second, again, "mine"), encoding="utf-8")
+
+    gpu = resolve(from_mapping(CHAT, [f"deployment.engine.name={profile}"])).shape.engine.gpu_time_factor
+    assert gpu == pytest.approx(first.fit.factors["gpu"] * second.fit.factors["gpu"], rel=1e-4)
+
+
+def test_three_runs_are_each_predicted_from_the_others() -> None:
+    """A server whose every figure is 1.2 times the profile's: the others tell nearly all of it."""
+    measured = [{"median_tpot": 0.012}] * 3
+
+    found = FactorSearch(measured, lambda run, factors: {"median_tpot": 0.010 * factors["gpu"]}, WIDE).fit()
+
+    assert [each["median_tpot"] for each in found.held_out] == pytest.approx([0.012] * 3, rel=0.01)
+    assert found.factors["gpu"] == pytest.approx(1.2, rel=0.01)
+
+
+def test_a_queue_weighs_less_than_a_step() -> None:
+    """A TTFT that moves ten times as much as steps do carries ten times their misfit."""
+    measured = [{"median_tpot": 0.010, "median_ttft": 1.0}]
+    priors = Priors(widths=dict.fromkeys(FACTORS, 0.2), misfit={"tpot": 0.05, "ttft": 0.1})
+
+    search = FactorSearch(
+        measured, lambda run, f: {"median_tpot": 0.010 * f["gpu"], "median_ttft": f["gpu"] ** 10}, priors
+    )
+    noise = search.linear_at(np.zeros(len(FACTORS))).noise(priors)
+
+    assert noise[1] > 8 * noise[0]
+
+
+def test_files_without_a_latency_are_refused(tmp_path: Path) -> None:
+    """At a given rate throughput says that the server kept up, and nothing else."""
+    file = write_runs(tmp_path, (0,), {})[0]
+    document = json.loads(file.read_text(encoding="utf-8"))
+    plain = {key: value for key, value in document.items() if not key.endswith("_ms")}
+    file.write_text(json.dumps(plain), encoding="utf-8")
+
+    with pytest.raises(InputError, match="hold neither TTFT nor TPOT"):
+        FactorCalibration(ServingModel(chat())).fit(read_results([file]))
+
+
+def test_other_mean_lengths_keep_the_scenarios_spread(tmp_path: Path) -> None:
+    """Prompts twice as long on average are spread twice as far, not one length for all."""
+    file = write_runs(tmp_path, (0,), {})[0]
+    document = json.loads(file.read_text(encoding="utf-8"))
+    document["total_input_tokens"] *= 2
+    file.write_text(json.dumps(document), encoding="utf-8")
+
+    specs = replay_of(read_results([file])[0], chat()).specs
+
+    assert specs.prompt_tokens.mean() == pytest.approx(document["total_input_tokens"] / 60, rel=0.01)
+    assert specs.prompt_tokens.std() > 300
+
+
+def test_a_range_in_the_file_says_the_lengths(tmp_path: Path) -> None:
+    """Saved with its range ratio, lengths are uniform around the mean; a word is refused."""
+    file = write_runs(tmp_path, (0,), {})[0]
+    document = json.loads(file.read_text(encoding="utf-8")) | {"random_range_ratio": "0.1"}
+    file.write_text(json.dumps(document), encoding="utf-8")
+
+    prompts = replay_of(read_results([file])[0], chat()).specs.prompt_tokens
+
+    mean = document["total_input_tokens"] / 60
+    assert prompts.min() >= 0.9 * mean - 1
+    assert prompts.max() <= 1.1 * mean + 1
+    assert prompts.std() == pytest.approx(0.1 * mean / 3**0.5, rel=0.1)
+    file.write_text(json.dumps(document | {"random_range_ratio": "wide"}), encoding="utf-8")
+    with pytest.raises(InputError, match="must be a number from 0 to 1"):
+        read_results([file])
+
+
+def test_recorded_lengths_are_replayed_as_they_were(tmp_path: Path) -> None:
+    """A detailed file's lists are its requests, whatever the scenario's lengths are."""
+    file = write_runs(tmp_path, (1,), {})[0]
+    lengths = [100 + 7 * number for number in range(60)]
+    document = json.loads(file.read_text(encoding="utf-8")) | {"input_lens": lengths, "output_lens": [40] * 60}
+    file.write_text(json.dumps(document), encoding="utf-8")
+
+    specs = replay_of(read_results([file])[0], chat()).specs
+
+    assert specs.prompt_tokens.tolist() == lengths
+    assert specs.output_tokens.tolist() == [40] * 60
