@@ -5,6 +5,7 @@ The text below a field is its entry in the reference.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -47,6 +48,8 @@ class TraceSpec(FrozenModel):
     """Multiplies the lengths of the answers (and the trace's own max_tokens)."""
 
 
+DEFAULT_NUM_REQUESTS = 1000
+"""Requests of a workload that does not say when it ends."""
 MAX_MAX_TOKENS = 10**9
 """Tokens that a client may ask for at most: beyond any model."""
 
@@ -64,7 +67,8 @@ class WorkloadSpec(FrozenModel):
     """Most tokens the client asks for: `exact` (the trace's own column where it has one, else the length of
     the answer), a number, or `model_limit` (what the prompt leaves of the model's length)."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
-    """Number of requests; all are served to the end. With a trace: only its first."""
+    """Number of requests; all are served to the end. Absent, and `duration` too: 1000. With a trace: only its first;
+    absent: all."""
     duration: Seconds | None = Field(default=None, gt=0)
     """Arrivals stop then; what has arrived is served to the end, conversations that have begun included. Clients of a
     closed loop send nothing from then on."""
@@ -78,6 +82,15 @@ class WorkloadSpec(FrozenModel):
     stands alone."""
     shared_prefix: SharedPrefixSpec | None = None
     """System prompts that requests share. Absent: no two prompts begin alike, except turns of one conversation."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _end_by_default(cls, given: object) -> object:
+        if not isinstance(given, Mapping) or any(
+            given.get(key) is not None for key in ("num_requests", "duration", "trace")
+        ):
+            return given
+        return {**given, "num_requests": DEFAULT_NUM_REQUESTS}
 
     @field_validator("max_tokens", mode="before")
     @classmethod
@@ -154,8 +167,6 @@ class WorkloadSpec(FrozenModel):
             )
         if self.trace is not None and (self.arrivals is None or self.duration is None):
             return self
-        if self.num_requests is None and self.duration is None:
-            raise ValueError('has no end; give num_requests, or duration such as "10 min"')
         if self.duration is not None and isinstance(self.arrivals, AllAtOnceArrivals):
             raise ValueError(f"cannot end {self.arrivals.process} arrivals by duration; give num_requests instead")
         rate = sum(getattr(each, "rate", 0.0) for each in self._sources)
