@@ -24,6 +24,17 @@ def _option(*names: str, help: str, metavar: str | None = None, **limits: Any) -
     return typer.Option(*names, help=help, metavar=metavar, show_default=False, rich_help_panel=_PANEL, **limits)
 
 
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="NAME=COLUMN,...",
+        help="Which columns hold what: arrival_time=ts,prompt_tokens=in,output_tokens=out. Usual names need none.",
+        show_default=False,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What names the scenario of a command: the parameter that `takes_one_line` fills."""
@@ -77,7 +88,8 @@ class Asked:
     def words(self) -> list[str]:
         """What names the scenario, as words of a command line."""
         named = [] if self.scenario is None else [self.scenario]
-        return [*named, *(word for flag, value in self.flags.items() for word in (flag, str(value)))]
+        texts = {flag: str(value).removesuffix(".0") for flag, value in self.flags.items()}
+        return [*named, *(word for flag, text in texts.items() for word in (flag, text))]
 
     @property
     def flags(self) -> dict[str, Any]:

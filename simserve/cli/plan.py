@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -26,6 +27,7 @@ from simserve.cli.run import progress_bar
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
+    from simserve.planner.one_line import Question
     from simserve.planner.plan.plan import Plan
 
 
@@ -122,7 +124,7 @@ def plan(
             spot=spot,
             trials=trials,
             jobs=jobs or os.cpu_count() or 1,
-            reference=(*asked.words, *(word for change in changes for word in ("--set", change))),
+            reference=(*_reference(asked, question), *(word for change in changes for word in ("--set", change))),
             progress=progress,
         )
     write_html(result, html, context)
@@ -133,6 +135,12 @@ def plan(
 
         render_plan(result.summary, console())
     _raise_outcome(result)
+
+
+def _reference(asked: Asked, question: Question) -> list[str]:
+    """Return the words that run what was planned for: there the number of `--gpus` would be a layout, not a limit."""
+    gpu = None if question.has_own_gpu else question.scenario.deployment.hardware
+    return replace(asked, gpus=gpu).words
 
 
 def _raise_outcome(result: Plan) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
@@ -22,6 +22,7 @@ from simserve.profiles.hardware import hardware_name, hardware_names
 from simserve.profiles.model import load_model
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
+from simserve.workload.spec import TraceColumn
 
 DEFAULT_HARDWARE = "h100-sxm-80gb"
 """GPU of a scenario that only has to be planned for: the plan chooses its own."""
@@ -91,12 +92,14 @@ class Question:
         notes: What was understood from little, in full sentences.
         gpu: The GPU of ``--gpus``; None: the flag was not given.
         num_gpus: How many of it; None: not said.
+        has_own_gpu: Whether the scenario says its GPU itself, without any flag.
     """
 
     scenario: Scenario
     notes: tuple[str, ...] = ()
     gpu: str | None = None
     num_gpus: int | None = None
+    has_own_gpu: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +138,14 @@ def ask(
     _check_traffic(flags)
     base = _base(word, flags, gpu)
     mapping = _with_defaults(base.mapping, gpu, is_plan=is_plan)
-    overrides = _overrides(flags, mapping, gpu, count, is_plan=is_plan)
+    folder = None if base.file is None else base.file.parent
+    overrides = _overrides(flags, mapping, gpu, count, folder=folder, is_plan=is_plan)
     if not base.is_complete:
         _check_complete(base, flags, changes, needs_traffic=needs_traffic, is_plan=is_plan)
         overrides = [*_filled(flags, mapping, gpu, needs_traffic=needs_traffic), *overrides]
-    folder = None if base.file is None else base.file.parent
+    has_own_gpu = flags.like is None and "hardware" in _block(base.mapping, "deployment")
     scenario = from_mapping(mapping, [*overrides, *changes], file=base.file, folder=folder)
-    return Question(scenario=scenario, notes=base.notes, gpu=gpu, num_gpus=count)
+    return Question(scenario=scenario, notes=base.notes, gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu)
 
 
 def _check_traffic(flags: OneLine) -> None:
@@ -269,7 +273,13 @@ def _with_defaults(mapping: Mapping[str, Any], gpu: str | None, *, is_plan: bool
 
 
 def _overrides(
-    flags: OneLine, mapping: Mapping[str, Any], gpu: str | None, count: int | None, *, is_plan: bool
+    flags: OneLine,
+    mapping: Mapping[str, Any],
+    gpu: str | None,
+    count: int | None,
+    *,
+    folder: Path | None,
+    is_plan: bool,
 ) -> list[Override]:
     """Return what the flags change in a scenario's keys."""
     deployment, workload = (_block(mapping, key) for key in ("deployment", "workload"))
@@ -278,7 +288,7 @@ def _overrides(
         found += _engine(flags.engine, _block(deployment, "engine"))
     if flags.quantization is not None:
         found.append(Override("deployment.quantization", flags.quantization, "--quantization"))
-    found += _traffic(flags, workload)
+    found += _traffic(flags, workload, folder)
     if flags.slo is not None:
         found += _objective(flags.slo)
     return found
@@ -369,7 +379,7 @@ def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
     return overrides
 
 
-def _traffic(flags: OneLine, workload: Mapping[str, Any]) -> list[Override]:
+def _traffic(flags: OneLine, workload: Mapping[str, Any], folder: Path | None) -> list[Override]:
     found: list[Override] = []
     classes = workload.get("classes")
     of_classes = {key for each in classes if isinstance(each, Mapping) for key in each} if classes else set()
@@ -382,14 +392,14 @@ def _traffic(flags: OneLine, workload: Mapping[str, Any]) -> list[Override]:
             remedy = f"change a class with --set workload.classes.0.{key}=..."
             raise UsageError(f"has no effect on the scenario's classes, which have their own {key}", key=flag, remedy=remedy)
     if flags.trace is not None:
-        found += _trace(flags.trace)
+        found += _trace(flags.trace, folder)
     elif workload.get("trace") is not None and asked.keys() & set(_LENGTHS):
         rule = "cannot stand beside the scenario's trace, which has lengths of its own"
         raise UsageError(rule, key=next(flag for key, flag in asked.items() if key in _LENGTHS and flag))
     if flags.columns is not None:
         if flags.trace is None and workload.get("trace") is None:
             raise UsageError("has no effect without a trace", key="--columns", remedy="add --trace FILE")
-        found.append(Override("workload.trace.columns", columns_of(flags.columns), "--columns"))
+        found.append(Override("workload.trace.columns", trace_columns(flags.columns, "auto"), "--columns"))
     if flags.rate is not None:
         process = _block(workload, "arrivals").get("process")
         if process in _RATED:
@@ -411,12 +421,12 @@ def _traffic(flags: OneLine, workload: Mapping[str, Any]) -> list[Override]:
     return found
 
 
-def _trace(path: str) -> list[Override]:
+def _trace(path: str, folder: Path | None) -> list[Override]:
     """Return a trace in place of all traffic that a scenario has; a relative path starts in the working folder."""
     absent = ("arrivals", *_LENGTHS, "num_requests", "duration", "classes", "sessions", "shared_prefix")
-    file = str(Path(path).expanduser())
-    here = file if os.path.isabs(file) else os.path.join(os.curdir, file)
-    found = Override("workload.trace", {"path": here if os.path.exists(here) else file}, "--trace")
+    here = Path(path).expanduser()
+    is_hidden = folder is not None and (folder / here).exists() and not os.path.samefile(folder, os.curdir)
+    found = Override("workload.trace", {"path": str(here.absolute() if is_hidden else here)}, "--trace")
     return [*(Override(f"workload.{key}", None, "--trace") for key in absent), found]
 
 
@@ -446,6 +456,25 @@ def columns_of(text: str) -> dict[str, str]:
             remedy = "for example arrival_time=timestamp,prompt_tokens=prompt,output_tokens=completion"
             raise UsageError("must be NAME=COLUMN, separated by commas", key="--columns", value=text, remedy=remedy)
         found[name] = column
+    return found
+
+
+def trace_columns(text: str | None, trace_format: str) -> dict[str, str] | None:
+    """Return what ``--columns`` says of a trace; None: nothing.
+
+    Raises:
+        UsageError: It is no list of ``NAME=COLUMN``, names what no trace has, or the format has columns of its own.
+    """
+    if text is None:
+        return None
+    if trace_format not in ("auto", "columns"):
+        rule = f"has no meaning in the format {trace_format}, which has names of its own"
+        raise UsageError(rule, key="--columns", remedy="leave --format out")
+    found = columns_of(text)
+    known = get_args(TraceColumn)
+    for name in found:
+        if name not in known:
+            raise UsageError("is nothing that a trace has", key="--columns", value=name, remedy=nearest(name, known))
     return found
 
 

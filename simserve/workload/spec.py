@@ -19,8 +19,9 @@ from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.users import FrontDoor
 
 TraceFormat = Literal[
-    "auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "vllm-timed", "otel"
+    "auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "vllm-timed", "otel", "columns"
 ]
+TraceColumn = Literal["arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "session"]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 
 
@@ -35,8 +36,14 @@ class TraceSpec(FrozenModel):
     (a name) if there are any. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache
     finds. `burstgpt`: requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times.
     `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake`
-    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes. Conversations are told apart by
+    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes.
+    `columns`: any CSV or JSON lines, its columns named by `columns` or told by usual names. Conversations are told apart by
     `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id (otel)."""
+    columns: Annotated[dict[TraceColumn, str], Field(min_length=1)] | None = None
+    """Which column of any CSV or JSON lines holds what: `{arrival_time: timestamp, prompt_tokens: prompt,
+    output_tokens: completion}`, also `max_tokens` and `session`. What is left out is found by its usual names
+    (`timestamp`, `arrived_at`, `prompt`, `num_prefill_tokens`, `completion`, ...). Times are seconds, ISO 8601 or
+    seconds (to nanoseconds) since 1970; dates count from the first request."""
     block_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Tokens that one of the trace's `hash_ids` stands for. Absent: as the format has it, 512 of `mooncake`, 16 of
     `bailian` and `vllm-timed`."""
@@ -46,6 +53,12 @@ class TraceSpec(FrozenModel):
     """Multiplies the lengths of the prompts; they are rounded, and at least one token."""
     output_scale: Scale = 1.0
     """Multiplies the lengths of the answers (and the trace's own max_tokens)."""
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if self.columns is not None and self.format not in ("auto", "columns"):
+            raise ValueError(f"columns has no meaning in the format {self.format}, which has names of its own")
+        return self
 
 
 DEFAULT_NUM_REQUESTS = 1000
