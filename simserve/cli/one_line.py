@@ -42,7 +42,7 @@ class Asked:
     scenario: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SCENARIO]",
+            metavar="SCENARIO",
             help="A scenario file, a bundled scenario, a model, a Hugging Face id, or a config.json.",
             show_default=False,
         ),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.documents import parse_yaml, read_mapping
-from simserve.errors import InputError, ScenarioError
+from simserve.errors import ScenarioError, SimserveError
 from simserve.profiles import catalog
 from simserve.scenario.schema import Scenario, Source
 from simserve.validation import validate
@@ -94,7 +94,10 @@ def from_mapping(
     try:
         scenario = validate(Scenario, document, file=file, error=ScenarioError)
     except ScenarioError as failure:
-        raise _attributed(failure, parsed, document) from None
+        first, *others = (_attributed(each, parsed, document) for each in (failure, *failure.others))
+        raise ScenarioError(
+            first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others
+        ) from None
     labels = {override.key: override.label for override in reversed(parsed)}
     return scenario.read_from(Source(None if file is None else str(file), folder, labels))
 
@@ -177,7 +180,7 @@ def _index(part: str, items: list[Any], override: Override, path: tuple[str, ...
     )
 
 
-def _attributed(failure: InputError, overrides: Sequence[Override], document: Mapping[str, Any]) -> ScenarioError:
+def _attributed(failure: SimserveError, overrides: Sequence[Override], document: Mapping[str, Any]) -> ScenarioError:
     """Return the failure under the name of the override that caused it, if one did."""
     if failure.key is None:
         return ScenarioError(failure.rule, file=failure.file, value=failure.value, remedy=failure.remedy)
