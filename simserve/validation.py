@@ -7,7 +7,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -182,10 +182,13 @@ def _as_input_error(
     at_key: dict[str | None, InputError] = {}
     for each in found:  # members of a union each complain of the same value
         at_key.setdefault(each.key, each)
-    first, *others = at_key.values()
-    return error(
-        first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others
-    )
+    first, *others = (each for key, each in at_key.items() if not _holds_another(key, at_key))
+    return error(first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others)
+
+
+def _holds_another(key: str | None, keys: Iterable[str | None]) -> bool:
+    """Return whether a key's own error only follows from one below it, as a list without its wrong elements is short."""
+    return key is not None and any(other is not None and other.startswith(f"{key}.") for other in keys)
 
 
 def _is_unknown(detail: ErrorDetails) -> bool:

@@ -141,7 +141,9 @@ def _numbers(asked: Asked) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for flag, value in asked.flags.items():
         if flag not in ("--gpus", "--prompt-tokens", "--output-tokens"):
-            raise UsageError("needs a scenario or a model", key=flag, remedy="name one, or give flags of arithmetic alone")
+            raise UsageError(
+                "needs a scenario or a model", key=flag, remedy="name one, or give flags of arithmetic alone"
+            )
         try:
             found[flag] = float(value)
         except ValueError:

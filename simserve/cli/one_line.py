@@ -47,15 +47,15 @@ class Asked:
             show_default=False,
         ),
     ] = None
-    gpus: Annotated[
-        str | None, _option("--gpus", metavar="[Nx]GPU", help="GPUs of all replicas together: 2xH100.")
-    ] = None
+    gpus: Annotated[str | None, _option("--gpus", metavar="[Nx]GPU", help="GPUs of all replicas together: 2xH100.")] = (
+        None
+    )
     tp: Annotated[int | None, _option("--tp", min=1, help="Tensor-parallel size. Default: what --gpus leaves.")] = None
     pp: Annotated[int | None, _option("--pp", min=1, help="Pipeline-parallel size.")] = None
     replicas: Annotated[int | None, _option("--replicas", min=1, help="Copies of the model.")] = None
-    engine: Annotated[
-        str | None, _option("--engine", metavar="NAME==VERSION", help="Serving engine: vllm==0.20.")
-    ] = None
+    engine: Annotated[str | None, _option("--engine", metavar="NAME==VERSION", help="Serving engine: vllm==0.20.")] = (
+        None
+    )
     quantization: Annotated[
         str | None, _option("--quantization", metavar="FORMAT", help="Weight format. Default: as it is stored.")
     ] = None

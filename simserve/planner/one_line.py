@@ -241,9 +241,7 @@ def _last_part(word: str) -> str:
     return scenario_name(path.absolute().parent.name if last == "config" else last or "model")
 
 
-def _check_complete(
-    base: _Base, flags: OneLine, changes: Sequence[str], *, needs_traffic: bool, is_plan: bool
-) -> None:
+def _check_complete(base: _Base, flags: OneLine, changes: Sequence[str], *, needs_traffic: bool, is_plan: bool) -> None:
     """Refuse a model alone, and say all that it lacks.
 
     Raises:
@@ -261,7 +259,9 @@ def _check_complete(
     if lacking:
         example = "for example --gpus 2xH100 --rate 3 --prompt-tokens 2k --output-tokens 500"
         rule = f"is a model, and lacks {', '.join(lacking)}"
-        raise UsageError(rule, value=base.mapping["model"], remedy=example if needs_traffic else "such as --gpus 2xH100")
+        raise UsageError(
+            rule, value=base.mapping["model"], remedy=example if needs_traffic else "such as --gpus 2xH100"
+        )
 
 
 def _with_defaults(mapping: Mapping[str, Any], gpu: str | None, *, is_plan: bool) -> dict[str, Any]:
@@ -361,7 +361,9 @@ def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, coun
         told = {**parts, **{key: size for key, size in given.items() if key == "tensor_parallel_size"}}
         words = " x ".join(f"{key} {size}" for key, size in told.items() if size > 1) or "one GPU"
         remedy = "the number of GPUs is that of all replicas together; leave out --tp, or change the number"
-        raise UsageError(f"are {count} GPUs, which {words} does not make", key="--gpus", value=flags.gpus, remedy=remedy)
+        raise UsageError(
+            f"are {count} GPUs, which {words} does not make", key="--gpus", value=flags.gpus, remedy=remedy
+        )
     return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
 
 
@@ -390,7 +392,9 @@ def _traffic(flags: OneLine, workload: Mapping[str, Any], folder: Path | None) -
     for key, flag in asked.items():
         if flag is not None and key in of_classes:
             remedy = f"change a class with --set workload.classes.0.{key}=..."
-            raise UsageError(f"has no effect on the scenario's classes, which have their own {key}", key=flag, remedy=remedy)
+            raise UsageError(
+                f"has no effect on the scenario's classes, which have their own {key}", key=flag, remedy=remedy
+            )
     if flags.trace is not None:
         found += _trace(flags.trace, folder)
     elif workload.get("trace") is not None and asked.keys() & set(_LENGTHS):

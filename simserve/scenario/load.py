@@ -15,7 +15,6 @@ from simserve.profiles import catalog
 from simserve.scenario.schema import Scenario, Source
 from simserve.validation import validate
 
-
 _TEXT_KEYS = ("deployment.engine.version",)
 """Keys whose value is text even where it looks like a number: version 0.10 is not version 0.1."""
 
@@ -40,6 +39,7 @@ class Override:
 
     @property
     def parts(self) -> list[str]:
+        """The key, part by part."""
         return self.key.split(".")
 
 

@@ -5,9 +5,9 @@ The text below a field is its entry in the reference.
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel

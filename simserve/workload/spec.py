@@ -37,8 +37,9 @@ class TraceSpec(FrozenModel):
     finds. `burstgpt`: requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times.
     `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake`
     in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes.
-    `columns`: any CSV or JSON lines, its columns named by `columns` or told by usual names. Conversations are told apart by
-    `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id (otel)."""
+    `columns`: any CSV or JSON lines, its columns named by `columns` or told by usual names. Conversations are told
+    apart by `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id
+    (otel)."""
     columns: Annotated[dict[TraceColumn, str], Field(min_length=1)] | None = None
     """Which column of any CSV or JSON lines holds what: `{arrival_time: timestamp, prompt_tokens: prompt,
     output_tokens: completion}`, also `max_tokens` and `session`. What is left out is found by its usual names

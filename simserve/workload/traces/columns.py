@@ -73,7 +73,12 @@ def column_names(path: Path) -> list[str]:
     text = read_text(path).lstrip()
     if text[0] in "[{":
         return list(read_records(path).rows[0])
-    first = text.splitlines()[:1]
+    return header_of(text)
+
+
+def header_of(text: str) -> list[str]:
+    """Return the names in the first line of a table."""
+    first = text.lstrip().splitlines()[:1]
     return [name.strip() for name in next(csv.reader(first, delimiter=delimiter_of(text)), [])]
 
 
@@ -112,7 +117,9 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
     names = {**told_columns(name for name in present if name not in asked.values()), **asked}
     lacking = [what for what in _NEEDED if what not in names]
     if lacking:
-        remedy = f"say which: columns {', '.join(f'{what}=NAME' for what in lacking)}; there are {', '.join(present[:12])}"
+        remedy = (
+            f"say which: columns {', '.join(f'{what}=NAME' for what in lacking)}; there are {', '.join(present[:12])}"
+        )
         raise TraceError(f"has no column that is known to hold {' and '.join(lacking)}", file=path, remedy=remedy)
     cells = _cells(path, names)
     prompts, outputs = (_counts(cells, what) for what in _NEEDED)
@@ -196,7 +203,9 @@ def _times(cells: _Cells) -> NDArray[np.float64]:
         raise cells.error(wrong, what, "is not a time: a number of seconds, or ISO 8601")
     named = _UNIT_OF_NAME.fullmatch(cells.names[what].strip())
     first = float(times[0])
-    unit = dict(_TIME_UNITS)[named[1].lower()] if named else next((each for least, each in _EPOCHS if first >= least), 1.0)
+    unit = (
+        dict(_TIME_UNITS)[named[1].lower()] if named else next((each for least, each in _EPOCHS if first >= least), 1.0)
+    )
     _require_ascending(cells, times)
     is_date = first * unit > LATEST
     return np.asarray((times - first) * unit if is_date else times * unit)
@@ -209,7 +218,9 @@ def _from_dates(cells: _Cells, texts: Sequence[str]) -> NDArray[np.float64]:
             instant = datetime.fromisoformat(_FRACTION.sub(r"\1", text.strip()).replace(" UTC", "+00:00"))
         except ValueError:
             remedy = "write 2026-11-16T18:17:03Z, or seconds"
-            raise cells.error(index, "arrival_time", "is not a time: a number of seconds, or ISO 8601", remedy) from None
+            raise cells.error(
+                index, "arrival_time", "is not a time: a number of seconds, or ISO 8601", remedy
+            ) from None
         found.append(instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC))
     times = np.array([(each - found[0]).total_seconds() for each in found], dtype=np.float64)
     _require_ascending(cells, times)

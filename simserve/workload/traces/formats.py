@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from simserve.errors import TraceError, UsageError, nearest
 from simserve.workload.traces.azure import read_azure
 from simserve.workload.traces.bailian import read_bailian
 from simserve.workload.traces.burstgpt import read_burstgpt
-from simserve.workload.traces.columns import are_told, column_names, read_columns
+from simserve.workload.traces.columns import are_told, header_of, read_columns
 from simserve.workload.traces.csv import read_csv
 from simserve.workload.traces.mooncake import BLOCK_TOKENS as MOONCAKE_TOKENS
 from simserve.workload.traces.mooncake import read_mooncake
@@ -104,8 +103,10 @@ def detect(path: Path) -> str:
         TraceError: The file cannot be read, or is of none of the formats.
     """
     text = read_text(path).lstrip()
-    found = _of_object(_first_object(text)) if text[0] in "[{" else _of_header(text)
-    if found is None and are_told(column_names(path)):
+    is_json = text[0] in "[{"
+    first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
+    found = _of_object(first) if is_json else _of_header(first)
+    if found is None and are_told(first):
         return COLUMNS
     if found is None:
         remedy = "say which with format: " + ", ".join(READERS) + "; or which column holds what, with columns"
@@ -113,9 +114,9 @@ def detect(path: Path) -> str:
     return found
 
 
-def _of_header(text: str) -> str | None:
-    header = [name.strip() for name in next(csv.reader(text.splitlines()[:1]), [])]
-    return next((name for name, columns in _COLUMNS.items() if set(columns) <= set(header)), None)
+def _of_header(header: Iterable[str]) -> str | None:
+    header = set(header)
+    return next((name for name, columns in _COLUMNS.items() if header.issuperset(columns)), None)
 
 
 def _first_object(text: str) -> dict[str, Any]:
