@@ -187,7 +187,7 @@ def _as_input_error(
 
 
 def _holds_another(key: str | None, keys: Iterable[str | None]) -> bool:
-    """Return whether a key's own error only follows from one below it, as a list without its wrong elements is short."""
+    """Return whether a key's own error follows from one below it, as a list without its wrong elements is short."""
     return key is not None and any(other is not None and other.startswith(f"{key}.") for other in keys)
 
 

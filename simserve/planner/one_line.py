@@ -227,7 +227,7 @@ def _known_model(word: str) -> NamedModel:
 
 def _of_model(named: NamedModel, word: str) -> _Base:
     deployment = {} if named.quantization is None else {"quantization": named.quantization}
-    notes = ()
+    notes: tuple[str, ...] = ()
     if not named.is_exact:
         notes = (f"{word} is taken to have the architecture of {named.model}, by its name.",)
     mapping = {"name": _last_part(word), "model": named.model, "deployment": deployment, "workload": {}}

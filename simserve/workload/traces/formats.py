@@ -68,7 +68,7 @@ def check_format(name: str) -> None:
         raise UsageError("is not a known format", key="--format", value=name, remedy=nearest(name, (AUTO, *READERS)))
 
 
-def read_trace(path: Path, trace_format: str = AUTO, columns: Mapping[str, str] | None = None) -> Trace:
+def read_trace(path: Path, trace_format: str = AUTO, columns: Mapping[Any, str] | None = None) -> Trace:
     """Return the trace in a file; one that has not changed since it was last read is not read again.
 
     Args:
