@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 EXIT_DONE = 0
@@ -33,6 +33,7 @@ class SimserveError(Exception):
         key: Dotted key path, column or flag.
         value: The offending value, shown as written.
         remedy: What to do instead.
+        others: What else is wrong with the same input, each an error of its own; all are said at once.
     """
 
     exit_code: ClassVar[int] = 1
@@ -45,13 +46,20 @@ class SimserveError(Exception):
         key: str | None = None,
         value: object = None,
         remedy: str | None = None,
+        others: Sequence[SimserveError] = (),
     ) -> None:
         self.rule = rule
         self.file = None if file is None else str(file)
         self.key = key
         self.value = value
         self.remedy = remedy
-        super().__init__(self._message())
+        self.others = tuple(others)
+        super().__init__("\n".join([self._message(), *map(str, self.others)]))
+
+    @property
+    def lines(self) -> list[str]:
+        """One line an error."""
+        return [" ".join(each.splitlines()) for each in (self._message(), *(str(other) for other in self.others))]
 
     def _message(self) -> str:
         parts = [part for part in (self.file, self.key) if part]
@@ -100,6 +108,10 @@ class InvariantError(SimserveError):
     """A rule of simserve itself is broken: a defect, never the user's fault."""
 
 
+_MOST_CHOICES = 24
+"""Names that an error lists in full."""
+
+
 def nearest(name: str, choices: Iterable[str], count: int = 3) -> str:
     """Return a remedy that names the choices nearest to ``name``: ``did you mean 'a' or 'b'?``."""
     options = sorted(choices)
@@ -107,7 +119,14 @@ def nearest(name: str, choices: Iterable[str], count: int = 3) -> str:
     close = close or difflib.get_close_matches(name, options, n=count, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(f"'{choice}'" for choice in close) + "?"
-    return "choose from " + ", ".join(options) if options else "there is nothing to choose from"
+    if not options:
+        return "there is nothing to choose from"
+    if len(options) <= _MOST_CHOICES:
+        return "choose from " + ", ".join(options)
+    first = name[:1].lower()
+    like = [option for option in options if option[:1].lower() == first] or options
+    likely = difflib.get_close_matches(name, like, n=count, cutoff=0.0)
+    return f"there are {len(options)}, such as {', '.join(likely)}"
 
 
 def _shown(value: object) -> str:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -159,7 +159,7 @@ def validate(
 
     Raises:
         InputError: (or ``error``) naming the file, the dotted key, the value, the rule and the remedy of the
-            first violation, and how many more there are.
+            first violation; the others are its ``others``.
     """
     try:
         return model.model_validate(mapping)
@@ -170,26 +170,48 @@ def validate(
 def _as_input_error(
     model: type[BaseModel], failure: ValidationError, file: object, error: type[InputError]
 ) -> InputError:
-    details = failure.errors(include_url=False)
-    # An unknown key explains a missing one beside it: report it first.
-    detail = min(details, key=lambda item: item["type"] != "extra_forbidden")
+    """Return all violations as one error, unknown keys first; one that is taken for a missing key stands for both."""
+    details = sorted(failure.errors(include_url=False), key=lambda detail: not _is_unknown(detail))
+    found = [_of_detail(model, detail, file, error) for detail in details]
+    meant = " ".join(each.remedy or "" for each, detail in zip(found, details, strict=True) if _is_unknown(detail))
+    found = [
+        each
+        for each, detail in zip(found, details, strict=True)
+        if detail["type"] != "missing" or f"'{detail['loc'][-1]}'" not in meant
+    ]
+    at_key: dict[str | None, InputError] = {}
+    for each in found:  # members of a union each complain of the same value
+        at_key.setdefault(each.key, each)
+    first, *others = (each for key, each in at_key.items() if not _holds_another(key, at_key))
+    return error(first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others)
+
+
+def _holds_another(key: str | None, keys: Iterable[str | None]) -> bool:
+    """Return whether a key's own error follows from one below it, as a list without its wrong elements is short."""
+    return key is not None and any(other is not None and other.startswith(f"{key}.") for other in keys)
+
+
+def _is_unknown(detail: ErrorDetails) -> bool:
+    return detail["type"] == "extra_forbidden"
+
+
+def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error: type[InputError]) -> InputError:
     path, models = _resolve(model, detail["loc"], ends_in_key=detail["type"] == "extra_forbidden")
     key = ".".join(str(part) for part in path) or None
-    remedy: str | None = f"and {len(details) - 1} more" if len(details) > 1 else None
     kind, message, value = detail["type"], detail["msg"], detail.get("input")
     if kind == "extra_forbidden":
         siblings = {name for each in models for name in each.model_fields}
         return error("is not a known key", file=file, key=key, remedy=nearest(str(path[-1]), siblings))
     if kind == "missing":
-        return error("is missing", file=file, key=key, remedy=remedy)
+        return error("is missing", file=file, key=key)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         return _union_error(detail, key, models, file, error)
     if isinstance(value, Mapping | list | tuple | set) or (kind == "value_error" and not path):
         value = None
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return error("must be a mapping of keys to values", file=file, key=key, value=value, remedy=remedy)
+        return error("must be a mapping of keys to values", file=file, key=key, value=value)
     if kind in ("tuple_type", "list_type"):
-        return error("must be a list", file=file, key=key, value=value, remedy=remedy)
+        return error("must be a list", file=file, key=key, value=value)
     rule = message.removeprefix("Value error, ")
     rule = rule[0].lower() + rule[1:] if rule[:1].isupper() and not rule[:2].isupper() else rule
     rule = rule.replace("input should", "must")
@@ -197,7 +219,7 @@ def _as_input_error(
         bound, what = ("min_length", "at least") if kind == "too_short" else ("max_length", "at most")
         context = detail["ctx"]
         rule = f"must have {what} {context[bound]} entries, not {context['actual_length']}"
-    return error(rule, file=file, key=key, value=value, remedy=remedy)
+    return error(rule, file=file, key=key, value=value)
 
 
 def _union_error(

@@ -88,12 +88,12 @@ def test_a_valid_mapping() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(mapping: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_is_said_a_line_an_error(mapping: dict[str, Any], message: str) -> None:
     """File, dotted key without tags of unions, value, rule, remedy."""
     said = message_of(mapping)
 
     assert said.startswith(message)
-    assert "\n" not in said
+    assert all(line.startswith("s.yaml: ") for line in said.split("\n"))
 
 
 def test_an_unknown_key_comes_before_what_it_leaves_missing() -> None:
@@ -101,9 +101,18 @@ def test_an_unknown_key_comes_before_what_it_leaves_missing() -> None:
     assert "rat: is not a known key" in message_of({"rat": 1, "part": {}})
 
 
-def test_further_errors_are_counted() -> None:
-    """The first is told, the others are numbered."""
-    assert message_of({"rate": -1, "part": {"memory": 3}, "parts": 4}).endswith("and 2 more")
+def test_all_errors_are_said_each_at_its_own_key() -> None:
+    """One line an error, in the order of the keys."""
+    with pytest.raises(InputError) as error:
+        validate(Whole, {"rate": -1, "part": {"memory": 3}, "parts": 4}, file="a.yaml")
+
+    assert [line.split(": ")[1] for line in error.value.lines] == ["rate", "part.memory", "parts"]
+    assert [each.key for each in error.value.others] == ["part.memory", "parts"]
+
+
+def test_an_unknown_key_stands_for_the_missing_one_that_it_means() -> None:
+    """One mistake is one line."""
+    assert message_of({"rat": 1, "part": {"memory": "3 GB"}, "parts": []}).count("\n") == 0
 
 
 def test_the_error_is_of_the_kind_asked_for() -> None:

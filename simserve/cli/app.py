@@ -40,6 +40,8 @@ _COMMANDS = {
     "schema": "schema.schema",
     "validate": "validate.validate",
     "frameworks": "frameworks.frameworks",
+    "help": "about.help_",
+    "version": "about.version",
 }
 """Where each command is, in the order of the help: ``MODULE.FUNCTION`` of `simserve.cli`, or the module of a group."""
 
@@ -62,7 +64,6 @@ def app_of(word: str | None = None) -> typer.Typer:
         name="simserve",
         help="What will this LLM deployment do under this traffic, and what will it cost?",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from simserve.cli.one_line import Asked, takes_one_line
 from simserve.cli.options import (
     HtmlOption,
     JsonOption,
     QuietOption,
-    ScenarioArgument,
     SeedOption,
     SetOption,
     check_page,
@@ -24,9 +24,10 @@ from simserve.cli.progress import progress
 from simserve.errors import InfeasibleError, InterruptedRunError
 
 
+@takes_one_line()
 def capacity(
     context: typer.Context,
-    scenario: ScenarioArgument,
+    asked: Asked,
     overrides: SetOption = None,
     highest: Annotated[
         float | None,
@@ -67,7 +68,7 @@ def capacity(
 
     check_page(html)
     changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
-    loaded = api.load(scenario, changes)
+    loaded = asked.load(changes)
     print_version_notes([loaded], as_json=as_json, quiet=quiet)
     with progress(is_shown=not quiet) as tell:
         answer = api.capacity(

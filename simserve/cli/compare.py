@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from simserve.cli.one_line import Asked, takes_one_line
 from simserve.cli.options import (
     HtmlOption,
     JsonOption,
     QuietOption,
-    ScenarioArgument,
     SeedOption,
     SetOption,
     check_page,
@@ -23,9 +23,10 @@ from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 
 
+@takes_one_line()
 def compare(
     context: typer.Context,
-    scenario: ScenarioArgument,
+    asked: Asked,
     variants: Annotated[
         list[str],
         typer.Option("--with", metavar="'NAME: KEY=VALUE, ...'", help="A variant: what it changes; repeats."),
@@ -53,17 +54,17 @@ def compare(
     from simserve.planner.compare import parse_variant
 
     check_page(html)
-    asked: dict[str, list[str]] = {}
+    wanted: dict[str, list[str]] = {}
     for text in variants:
         name, changes = parse_variant(text)
-        if name in asked:
+        if name in wanted:
             raise UsageError("stands twice", key="--with", value=name, remedy="give each variant a name of its own")
-        asked[name] = changes
-    loaded = api.load(scenario, [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])])
+        wanted[name] = changes
+    loaded = asked.load([*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])])
     with progress(is_shown=not quiet) as tell:
         answer = api.compare(
             loaded,
-            asked,
+            wanted,
             replications=replications,
             independent=independent,
             progress=None if tell is None else lambda done, total: tell(done, total, "comparing"),

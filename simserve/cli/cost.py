@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.apis import TodayOption
+from simserve.cli.one_line import Asked, takes_one_line
 from simserve.cli.options import (
     HtmlOption,
     JsonOption,
@@ -25,6 +27,7 @@ from simserve.errors import InfeasibleError, UsageError
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.report.cost import CostResult
+    from simserve.scenario.schema import Scenario
 
 _WITHOUT = "Without a scenario: "
 _MOST_REQUESTS = 1e15
@@ -35,12 +38,10 @@ def _number(text: str, *, minimum: float = 0.0, maximum: float = float("inf")) -
     return typer.Option(min=minimum, max=maximum, help=text, show_default=False)
 
 
+@takes_one_line()
 def cost(
     context: typer.Context,
-    scenario: Annotated[
-        str | None,
-        typer.Argument(help="A scenario file, or the name of a bundled scenario.", show_default=False),
-    ] = None,
+    asked: Asked,
     api: Annotated[
         str | None, typer.Option(metavar="NAME", help="API to compare with; simserve apis lists them.")
     ] = None,
@@ -50,12 +51,9 @@ def cost(
     requests_per_month: Annotated[
         float | None, _number("Requests a month; of 720 hours.", maximum=_MOST_REQUESTS)
     ] = None,
-    prompt_tokens: Annotated[float | None, _number(_WITHOUT + "tokens of a mean prompt.")] = None,
-    output_tokens: Annotated[float | None, _number(_WITHOUT + "tokens of a mean answer.")] = None,
     cached_share: Annotated[
         float | None, _number(_WITHOUT + "share of the prompt tokens in the API's cache.", maximum=1.0)
     ] = None,
-    gpus: Annotated[float | None, _number(_WITHOUT + "GPUs; 1 if absent.")] = None,
     gpu_hour_usd: Annotated[float | None, _number("Dollars a GPU-hour.")] = None,
     operations_usd: Annotated[float | None, _number(_WITHOUT + "dollars a month of operations.")] = None,
     share: Annotated[
@@ -91,25 +89,27 @@ def cost(
 
     simserve cost api-vs-self-host --with 'one more: deployment.replicas=2'
 
+    simserve cost Qwen/Qwen3-32B --gpus 2xH100 --rate 3 --prompt-tokens 2k --output-tokens 500 --api gpt-4o
+
     simserve cost --gpus 2 --gpu-hour-usd 6 --operations-usd 2000 --requests-per-month 1000000 --prompt-tokens 500
     --output-tokens 200 --api-input-usd 5 --api-output-usd 30
     """
     check_page(html)
     arithmetic = {
         "--api-request-usd": api_request_usd,
-        "--prompt-tokens": prompt_tokens,
-        "--output-tokens": output_tokens,
         "--cached-share": cached_share,
-        "--gpus": gpus,
         "--operations-usd": operations_usd,
         "--share": share,
         "--utilization": utilization,
         "--requests-per-second": requests_per_second,
         "--output-tokens-per-second": output_tokens_per_second,
     }
+    is_simulated = asked.scenario is not None or asked.like is not None
+    if not is_simulated:
+        arithmetic |= _numbers(asked)
     _check_positive({**arithmetic, "--requests-per-month": requests_per_month})
     prices = _api(api, api_input_usd, api_output_usd, api_request_usd)
-    if scenario is None:
+    if not is_simulated:
         for flag, texts in (("--set", overrides), ("--with", variants)):
             if texts:
                 raise UsageError("needs a scenario", key=flag, remedy="name one, or give flags alone")
@@ -119,9 +119,9 @@ def cost(
             if value is not None:
                 raise UsageError("is for arithmetic without a scenario", key=flag, remedy="change it with --set")
         changes = [*(overrides or ()), *([] if gpu_hour_usd is None else [f"pricing.gpu_hour_usd={gpu_hour_usd}"])]
-        asked = _variants(variants or ())
+        others = _variants(variants or ())
         result = _by_simulation(
-            scenario, changes, asked, prices, requests_per_month, today, as_json=as_json, quiet=quiet
+            asked.load(changes), others, prices, requests_per_month, today, as_json=as_json, quiet=quiet
         )
     write_html(result, html, context)
     if as_json:
@@ -130,6 +130,28 @@ def cost(
         from simserve.report.cost import render_cost
 
         render_cost(result.summary, console())
+
+
+def _numbers(asked: Asked) -> dict[str, float | None]:
+    """Return the flags that arithmetic shares with a simulation: there they are plain numbers.
+
+    Raises:
+        UsageError: One is no number, or has no meaning without a scenario.
+    """
+    found: dict[str, float | None] = {}
+    for flag, value in asked.flags.items():
+        if flag not in ("--gpus", "--prompt-tokens", "--output-tokens"):
+            raise UsageError(
+                "needs a scenario or a model", key=flag, remedy="name one, or give flags of arithmetic alone"
+            )
+        try:
+            found[flag] = float(value)
+        except ValueError:
+            found[flag] = math.nan
+        if not 0 <= (found[flag] or 0.0) < math.inf:
+            rule = "must be a number without a scenario or a model"
+            raise UsageError(rule, key=flag, value=value, remedy="name a model to simulate it")
+    return found
 
 
 def _variants(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -195,8 +217,7 @@ def _by_arithmetic(
 
 
 def _by_simulation(
-    scenario: str,
-    changes: list[str],
+    scenario: Scenario,
     variants: Mapping[str, Sequence[str]],
     api: ApiPrices | None,
     requests_per_month: float | None,
@@ -208,14 +229,12 @@ def _by_simulation(
     from simserve.api import cost as price
     from simserve.api import memory
     from simserve.cli.run import progress_bar
-    from simserve.scenario.load import load
 
-    asked = load(scenario, changes)
-    print_version_notes([asked], as_json=as_json, quiet=quiet)
+    print_version_notes([scenario], as_json=as_json, quiet=quiet)
     try:
         with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
             return price(
-                asked,
+                scenario,
                 api=api,
                 requests_per_month=requests_per_month,
                 today=today,
@@ -224,6 +243,6 @@ def _by_simulation(
             )
     except InfeasibleError as failure:
         if as_json:
-            fit = memory(asked)
+            fit = memory(scenario)
             print_json({"feasible": False, "reason": str(failure)} if fit["fits"] else fit)
         raise

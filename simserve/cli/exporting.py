@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, ScenarioArgument, SetOption, print_json
+from simserve.cli.one_line import Asked, takes_one_line
+from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
     from simserve.planner.export.deployment import Export
 
 
+@takes_one_line()
 def export(
-    scenario: ScenarioArgument,
+    asked: Asked,
     target: Annotated[
         str,
         typer.Option("--to", metavar="TARGET", help="vllm, sglang, trtllm, tgi, ollama or k8s.", show_default=False),
@@ -42,9 +44,9 @@ def export(
     simserve export chatbot --to vllm --out serve.sh
     """
     from simserve.planner.export.export import export as export_scenario
-    from simserve.scenario.load import load
 
-    result = export_scenario(load(scenario, overrides or ()), target, explicit=explicit, checkpoint=checkpoint)
+    loaded = asked.load(overrides or (), needs_traffic=False)
+    result = export_scenario(loaded, target, explicit=explicit, checkpoint=checkpoint)
     if out is not None:
         _write(result, out, force=force)
     if as_json:

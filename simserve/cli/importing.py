@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli.one_line import ColumnsOption
 from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json
 from simserve.errors import ScenarioError, UsageError
 
@@ -380,6 +381,7 @@ def trace(
     trace_format: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="As of simserve trace; auto tells it by the first row.")
     ] = "auto",
+    columns: ColumnsOption = None,
     hardware: HardwareOption = None,
     model: ModelOption = None,
     out: OutFileOption = None,
@@ -389,11 +391,13 @@ def trace(
 ) -> None:
     """Make a scenario that replays a trace; simserve trace FILE --scenario draws traffic like it instead."""
     from simserve.planner.importers.trace import replay_scenario
+    from simserve.planner.one_line import trace_columns
     from simserve.workload.traces.formats import check_format
     from simserve.workload.traces.table import find_file
 
     check_format(trace_format)
+    named = trace_columns(columns, trace_format)
     path = find_file(str(file))
     shown = str(file) if out is None else os.path.relpath(path.resolve(), out.resolve().parent)
-    draft = replay_scenario(path, trace_format, model=model, hardware=hardware, shown=shown)
+    draft = replay_scenario(path, trace_format, model=model, hardware=hardware, shown=shown, columns=named)
     deliver(draft, out, force=force, as_json=as_json, quiet=quiet)

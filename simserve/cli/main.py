@@ -53,7 +53,8 @@ def command() -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    An error is one line on stderr. Codes: 0 done; 2 wrong flags or an unusable ``--out``; 3 it does not fit;
+    An error is one line on stderr, and every error of a file has its own. Codes: 0 done; 2 wrong flags or an
+    unusable ``--out``; 3 it does not fit;
     99 a threshold failed; 104 a scenario, profile, trace or ``--set`` is missing or invalid; 105 interrupted, by
     Ctrl-C or by SIGTERM;
     1 a full disk, a reader of stdout that has gone (without a line), or a defect (its traceback with
@@ -185,6 +186,6 @@ def _report_usage(error: Exception) -> int:
 
 
 def _report(error: SimserveError) -> int:
-    line = " ".join(str(error).splitlines())
-    print(f"simserve: error: {line}", file=sys.stderr)
+    for line in error.lines:
+        print(f"simserve: error: {line}", file=sys.stderr)
     return error.exit_code

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from simserve.cli.one_line import Asked, takes_one_line
 from simserve.cli.options import (
     JsonOption,
     QuietOption,
-    ScenarioArgument,
     SetOption,
     console,
     print_json,
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from simserve.scenario.resolve import ResolvedScenario
 
 
+@takes_one_line()
 def memory(
-    scenario: ScenarioArgument,
+    asked: Asked,
     overrides: SetOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -30,11 +31,12 @@ def memory(
     """Say what fits: weights, KV cache, how many requests of full length at once, with the arithmetic.
 
     Ends with 3 where it does not fit.
+
+    simserve memory Qwen/Qwen3-32B --gpus 2xH100 --engine vllm==0.20
     """
-    from simserve.scenario.load import load
     from simserve.scenario.resolve import resolve
 
-    show_memory(resolve(load(scenario, overrides or ())), as_json=as_json, quiet=quiet)
+    show_memory(resolve(asked.load(overrides or (), needs_traffic=False)), as_json=as_json, quiet=quiet)
 
 
 def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = False) -> None:

@@ -65,10 +65,6 @@ def budget_seconds(budget: str) -> float:
     return seconds
 
 
-ScenarioArgument = Annotated[
-    str,
-    typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a bundled scenario.", show_default=False),
-]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, by dotted path; repeats."),

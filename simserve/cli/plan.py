@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from simserve.cli.one_line import Asked, refuse_flags, takes_one_line
 from simserve.cli.options import (
     HtmlOption,
     JsonOption,
     QuietOption,
-    ScenarioArgument,
     SeedOption,
     SetOption,
     check_page,
@@ -26,12 +27,14 @@ from simserve.cli.run import progress_bar
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
+    from simserve.planner.one_line import Question
     from simserve.planner.plan.plan import Plan
 
 
+@takes_one_line(without=("tp", "pp", "replicas"))
 def plan(
     context: typer.Context,
-    scenario: ScenarioArgument,
+    asked: Asked,
     hardware: Annotated[
         str | None,
         typer.Option(
@@ -86,6 +89,9 @@ def plan(
 
     simserve plan chatbot
 
+    simserve plan Qwen/Qwen3-32B --gpus 2xH100 --engine vllm==0.20 --rate 3 --prompt-tokens 2k --output-tokens 500
+    --slo 'ttft=1.5s,tpot=50ms'
+
     simserve plan mine.yaml --hardware h100-sxm-80gb,l40s-48gb --max-gpus 32 --headroom 20% --spare-replicas 1
 
     simserve plan chatbot --over deployment.quantization=none,fp8 --objective gpus
@@ -94,22 +100,31 @@ def plan(
 
     check_page(html)
     changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
-    loaded = api.load(scenario, changes)
+    question = asked.question(changes, is_plan=True)
+    loaded, names = question.scenario, _names(hardware, "--hardware")
+    if question.gpu is not None:
+        rule = "cannot stand beside --gpus, which says the same"
+        refuse_flags({"--hardware": hardware}, rule, "keep one of the two")
+        refuse_flags({"--max-gpus": None if question.num_gpus is None else max_gpus}, rule, "keep one of the two")
+        names, max_gpus = [question.gpu], question.num_gpus or max_gpus
+    values = list(over or ())
+    if asked.quantization is not None and not any(each.startswith("deployment.quantization=") for each in values):
+        values.append(f"deployment.quantization={asked.quantization}")
     print_version_notes([loaded], as_json=as_json, quiet=quiet)
     with progress_bar(is_shown=not quiet and sys.stderr.isatty(), label="planning") as progress:
         result = api.plan(
             loaded,
-            hardware=_names(hardware, "--hardware"),
+            hardware=names,
             max_gpus=max_gpus,
             objective=objective,
             headroom=_share(headroom),
             spare_replicas=spare_replicas,
-            over=over or (),
+            over=values,
             keep=_names(keep, "--keep"),
             spot=spot,
             trials=trials,
             jobs=jobs or os.cpu_count() or 1,
-            reference=(scenario, *(word for change in changes for word in ("--set", change))),
+            reference=(*_reference(asked, question), *(word for change in changes for word in ("--set", change))),
             progress=progress,
         )
     write_html(result, html, context)
@@ -120,6 +135,12 @@ def plan(
 
         render_plan(result.summary, console())
     _raise_outcome(result)
+
+
+def _reference(asked: Asked, question: Question) -> list[str]:
+    """Return the words that run what was planned for: there the number of `--gpus` would be a layout, not a limit."""
+    gpu = None if question.has_own_gpu else question.scenario.deployment.hardware
+    return replace(asked, gpus=gpu).words
 
 
 def _raise_outcome(result: Plan) -> None:

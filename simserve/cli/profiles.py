@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +23,7 @@ from simserve.cli.apis import (
     seen,
 )
 from simserve.cli.options import JsonOption, print_json, print_lines, print_table
-from simserve.errors import ProfileError, UsageError
+from simserve.errors import ProfileError, UsageError, nearest
 
 if TYPE_CHECKING:
     from simserve.profiles.engine import ResolvedEngine
@@ -37,7 +38,13 @@ _TIMES = ("static_max_wait", "frontend_latency", "tokenization_per_token")
 """Knobs in seconds whose names do not say so."""
 
 
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Only those with this in a name.", show_default=False)
+]
+
+
 def gpus(
+    name: NameArgument = None,
     offers: Annotated[bool, typer.Option("--offers", help="Print every price: on demand, reserved, spot.")] = False,
     prices: PricesOption = None,
     provider: Annotated[
@@ -54,9 +61,13 @@ def gpus(
 
     With --prices the offers of a file: SkyPilot's catalogs/vN/CLOUD/vms.csv, or gpuhunt's PROVIDER.csv.
 
+    simserve gpus h100
+
     simserve gpus --prices catalogs/v8/nebius/vms.csv --date 2026-11-20 --out my-prices
     """
     if prices is not None:
+        if name is not None:
+            raise UsageError("filters the list of GPUs, not a price file", key="NAME", value=name)
         _price_file(prices, provider, fetched_at(date), out, force=force, today=today, as_json=as_json)
         return
     refuse_without_prices({"--provider": provider, "--date": date, "--out": out, "--force": force or None})
@@ -65,7 +76,9 @@ def gpus(
     from simserve.profiles.price_dates import check_today, newest
     from simserve.units import format_bytes
 
-    profiles = [load_hardware(name) for name in catalog.names("hardware")]
+    every = [load_hardware(each) for each in catalog.names("hardware")]
+    profiles = [each for each in every if _is_named(name, [each.name, *each.aliases, *each.sizes])]
+    _refuse_none(profiles, name, [each.name for each in every])
     dates = [price.date for profile in profiles for price in profile.prices]
     reference = check_today(today) if today is not None else newest(dates)
     rows = [_gpu(profile, reference) for profile in profiles]
@@ -97,12 +110,21 @@ def gpus(
     )
 
 
-def models(as_json: JsonOption = False) -> None:
-    """List the models: parameters, KV bytes a token, context. The path of a config.json works as well."""
+def models(name: NameArgument = None, as_json: JsonOption = False) -> None:
+    """List the models: parameters, KV bytes a token, context. The path of a config.json works as well.
+
+    simserve models qwen3
+    """
     from simserve.profiles import catalog
     from simserve.profiles.model import load_model
 
-    rows = [_model(load_model(name)) for name in catalog.names("model")]
+    profiles = [load_model(each) for each in catalog.names("model")]
+    rows = [
+        _model(profile)
+        for profile in profiles
+        if _is_named(name, [profile.name, profile.family, *(each.repository or "" for each in profile.checkpoints)])
+    ]
+    _refuse_none(rows, name, [profile.name for profile in profiles])
     if as_json:
         print_json({"models": rows})
         return
@@ -123,6 +145,17 @@ def models(as_json: JsonOption = False) -> None:
         "KV bytes a token: all layers, 16-bit KV cache, one copy. Stored: the format of the checkpoint that the name "
         "stands for.",
     )
+
+
+def _is_named(wanted: str | None, names: Sequence[str]) -> bool:
+    """Return whether a part of any name is ``wanted``; case, spaces, dashes and underscores do not count."""
+    plain = [re.sub(r"[\s_-]", "", each.casefold()) for each in (wanted or "", *names)]
+    return any(plain[0] in each for each in plain[1:])
+
+
+def _refuse_none(found: Sequence[object], wanted: str | None, names: Sequence[str]) -> None:
+    if not found and wanted is not None:
+        raise ProfileError("is in no name", value=wanted, remedy=nearest(wanted, names))
 
 
 def engines(

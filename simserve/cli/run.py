@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli.one_line import Asked, refuse_flags, takes_one_line
 from simserve.cli.options import (
     JsonOption,
     OutOption,
@@ -21,40 +23,17 @@ from simserve.cli.options import (
     print_version_notes,
 )
 from simserve.cli.progress import progress
-from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, InterruptedRunError, UsageError
+from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, InterruptedRunError
 
 if TYPE_CHECKING:
     from simserve.api import Progress, RunResult, Scenario
 
-_DEFAULT_NUM_REQUESTS = 1000
 
-
+@takes_one_line()
 def run(
-    scenario: Annotated[
-        str | None,
-        typer.Argument(help="A scenario file, or the name of a bundled scenario.", show_default=False),
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Without a scenario: the model.", show_default=False)] = None,
-    hardware: Annotated[str | None, typer.Option(help="Without a scenario: the GPU.", show_default=False)] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Without a scenario: requests a second, Poisson.", show_default=False)
-    ] = None,
-    prompt_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Without a scenario: tokens of every prompt.", show_default=False),
-    ] = None,
-    output_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Without a scenario: tokens of every answer.", show_default=False),
-    ] = None,
-    num_requests: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=f"Without a scenario: requests, {_DEFAULT_NUM_REQUESTS} if absent.",
-            show_default=False,
-        ),
-    ] = None,
+    asked: Asked,
+    model: Annotated[str | None, typer.Option(help="The model, in place of SCENARIO.", show_default=False)] = None,
+    hardware: Annotated[str | None, typer.Option(help="As --gpus.", show_default=False)] = None,
     overrides: SetOption = None,
     seed: SeedOption = None,
     replications: Annotated[
@@ -97,7 +76,7 @@ def run(
 
     simserve run mine.yaml --set deployment.replicas=2 --out results/two
 
-    simserve run --model llama-3.1-8b --hardware h100-sxm-80gb --rate 2 --prompt-tokens 500 --output-tokens 200
+    simserve run Qwen/Qwen3-32B --gpus 2xH100 --engine vllm==0.20 --rate 3 --prompt-tokens 2k --output-tokens 500
     """
     changes = [
         *(overrides or ()),
@@ -106,41 +85,31 @@ def run(
         *_flag("run.precision", precision),
         *_flag("run.max_replications", max_replications),
     ]
-    flags = {
-        "--model": model,
-        "--hardware": hardware,
-        "--rate": rate,
-        "--prompt-tokens": prompt_tokens,
-        "--output-tokens": output_tokens,
-    }
-    if scenario is not None:
-        remedy = "change a scenario with --set KEY=VALUE"
-        _refuse_flags({**flags, "--num-requests": num_requests}, "is for a run without a scenario", remedy)
+    asked = _with_model(asked, model, hardware)
     if check:
         writing = {"--force": force, "--timeline": timeline, "--prometheus": prometheus, "--reference": by_reference}
-        _refuse_flags(
+        refuse_flags(
             {"--out": out, **{flag: value or None for flag, value in writing.items()}},
             "has no effect with --check, which writes nothing",
         )
-    asked = _load(scenario, changes) if scenario is not None else _from_flags(flags, num_requests, changes)
+    loaded = asked.load(changes, needs_traffic=not check)
     if check:
         from simserve.cli.memory import show_memory
         from simserve.cli.profiles import print_resolved
         from simserve.scenario.resolve import resolve
 
-        resolved = resolve(asked)
+        resolved = resolve(loaded)
         if not as_json and not quiet:
             print_resolved(resolved.shape.engine)
         show_memory(resolved, as_json=as_json, quiet=quiet)
         return
     if by_reference:
         other = {"--timeline": timeline or None, "--accelerate": None if accelerate == "auto" else accelerate}
-        _refuse_flags(other, "is not for a run with --reference", "leave one of the two out")
-    words = [scenario] if scenario is not None else _given({**flags, "--num-requests": num_requests})
-    reference = (*words, *(word for change in changes for word in ("--set", change)))
+        refuse_flags(other, "is not for a run with --reference", "leave one of the two out")
+    reference = (*asked.words, *(word for change in changes for word in ("--set", change)))
     files = {"force": force, "timeline": timeline, "prometheus": prometheus, "reference": reference}
     how = {**files, "accelerate": accelerate, "by_reference": by_reference}
-    raise typer.Exit(_run(asked, out, how, as_json=as_json, quiet=quiet))
+    raise typer.Exit(_run(loaded, out, how, as_json=as_json, quiet=quiet))
 
 
 def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], *, as_json: bool, quiet: bool) -> int:
@@ -188,55 +157,17 @@ def _flag(key: str, value: object) -> list[str]:
     return [] if value is None else [f"{key}={value}"]
 
 
-def _given(flags: dict[str, Any]) -> list[str]:
-    """Return flags that were given as the words of a command line."""
-    return [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
+def _with_model(asked: Asked, model: str | None, hardware: str | None) -> Asked:
+    """Return what is asked with `--model` and `--hardware` as SCENARIO and `--gpus`.
 
-
-def _load(scenario: str, changes: Sequence[str]) -> Scenario:
-    from simserve.scenario.load import load
-
-    return load(scenario, changes)
-
-
-def _refuse_flags(flags: dict[str, Any], rule: str, remedy: str | None = None) -> None:
-    given = [flag for flag, value in flags.items() if value is not None]
-    if given:
-        raise UsageError(rule, key=given[0], remedy=remedy)
-
-
-def _from_flags(flags: dict[str, Any], num_requests: int | None, changes: Sequence[str]) -> Scenario:
-    missing = [flag for flag, value in flags.items() if value is None]
-    if missing:
-        is_bare = len(missing) == len(flags)
-        raise UsageError(
-            "lacks a scenario" if is_bare else f"lacks {', '.join(missing)}",
-            key="run",
-            remedy=f"name one (simserve scenarios lists them), or give {', '.join(flags)}"
-            if is_bare
-            else "give them all, or name a scenario (simserve scenarios lists them)",
-        )
-    from simserve.scenario.load import from_mapping
-
-    model, hardware, rate, prompt_tokens, output_tokens = flags.values()
-    mapping = {
-        "name": f"{_last_part(model)}-{_last_part(hardware)}",
-        "model": model,
-        "deployment": {"hardware": hardware},
-        "workload": {
-            "arrivals": {"process": "poisson", "rate": rate},
-            "prompt_tokens": {"distribution": "fixed", "value": prompt_tokens},
-            "output_tokens": {"distribution": "fixed", "value": output_tokens},
-            "num_requests": num_requests or _DEFAULT_NUM_REQUESTS,
-        },
-    }
-    return from_mapping(mapping, changes)
-
-
-def _last_part(name_or_path: str) -> str:
-    """Return what names a model or GPU in the name of a result: no folder, no ending."""
-    path = Path(name_or_path)
-    return path.stem if path.suffix in (".yaml", ".yml", ".json") else path.name
+    Raises:
+        UsageError: One of them stands beside what it stands for.
+    """
+    if model is not None and (asked.scenario is not None or asked.like is not None):
+        refuse_flags({"--model": model}, "is in place of SCENARIO", "change a scenario with --set KEY=VALUE")
+    if hardware is not None and asked.gpus is not None:
+        refuse_flags({"--hardware": hardware}, "says the same as --gpus", "keep one of the two")
+    return replace(asked, scenario=asked.scenario or model, gpus=asked.gpus or hardware)
 
 
 @contextmanager

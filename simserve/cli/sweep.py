@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from simserve.cli.one_line import Asked, takes_one_line
 from simserve.cli.options import (
     HtmlOption,
     JsonOption,
     QuietOption,
-    ScenarioArgument,
     SeedOption,
     SetOption,
     check_page,
@@ -25,9 +25,10 @@ from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 
 
+@takes_one_line()
 def sweep(
     context: typer.Context,
-    scenario: ScenarioArgument,
+    asked: Asked,
     grid: Annotated[
         list[str], typer.Option("--grid", metavar="KEY=V1,V2", help="A key and its values; repeats: every combination.")
     ],
@@ -65,7 +66,7 @@ def sweep(
     check_page(html)
     if scheduler is not None and workers is not None:
         raise UsageError("has no meaning with --scheduler: a cluster has its own", key="--workers")
-    loaded = api.load(scenario, [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])])
+    loaded = asked.load([*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])])
     print_version_notes([loaded], as_json=as_json, quiet=quiet)
     with progress(is_shown=not quiet) as tell:
         answer = api.sweep(

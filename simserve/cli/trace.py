@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.importing import ForceOption, HardwareOption, write_all
+from simserve.cli.one_line import ColumnsOption
 from simserve.cli.options import JsonOption, QuietOption, console, print_json, print_table
 from simserve.errors import UsageError
 
@@ -21,7 +22,7 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help="auto, azure, csv, mooncake, burstgpt, bailian, sharegpt, vllm-bench, vllm-timed or otel.",
+        help="auto, azure, csv, mooncake, burstgpt, bailian, sharegpt, vllm-bench, vllm-timed, otel or columns.",
     ),
 ]
 TraceModelOption = Annotated[str | None, typer.Option(help="Model of the scenario.", show_default=False)]
@@ -32,6 +33,7 @@ def trace(
         Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.", show_default=False)
     ],
     trace_format: FormatOption = "auto",
+    columns: ColumnsOption = None,
     scenario: Annotated[
         Path | None,
         typer.Option("--scenario", metavar="OUT.yaml", help="Write a scenario with such traffic.", show_default=False),
@@ -45,9 +47,12 @@ def trace(
     """Say what is in a trace: rate, burstiness, lengths, shared prefixes; and write a scenario like it.
 
     simserve trace traffic.csv --scenario like-it.yaml
+
+    simserve trace log.jsonl --columns arrival_time=sent,prompt_tokens=tokens_in,output_tokens=tokens_out
     """
     from simserve.planner.importers.trace import fitted_scenario
-    from simserve.workload.traces.formats import AUTO, check_format, detect, read_trace
+    from simserve.planner.one_line import trace_columns
+    from simserve.workload.traces.formats import AUTO, COLUMNS, check_format, detect, read_trace
     from simserve.workload.traces.table import find_file
 
     if scenario is None and (model is not None or hardware is not None):
@@ -55,8 +60,9 @@ def trace(
         raise UsageError("has no effect without --scenario", key=given, remedy="add --scenario OUT.yaml")
     path = find_file(str(file))
     check_format(trace_format)
-    known = detect(path) if trace_format == AUTO else trace_format
-    read = read_trace(path, known)
+    named = trace_columns(columns, trace_format)
+    known = COLUMNS if named else detect(path) if trace_format == AUTO else trace_format
+    read = read_trace(path, known, named)
     answer = _answer(read, file, known)
     if scenario is not None:
         draft, files = fitted_scenario(path, read, model=model, hardware=hardware, name=scenario.stem)

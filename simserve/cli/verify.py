@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
+from simserve.cli.one_line import Asked, takes_one_line
 from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED
 
 _MOST_LINES = 5
 
 
+@takes_one_line(without=("num_requests",))
 def verify(
-    scenario: Annotated[str, typer.Argument(help="A scenario file, or the name of a bundled scenario.")],
+    asked: Asked,
     num_requests: Annotated[
         int | None,
         typer.Option(min=1, help="Requests to draw; as many as the scenario says if absent.", show_default=False),
@@ -35,7 +37,7 @@ def verify(
     """
     from simserve import api
 
-    loaded = api.load(scenario, overrides or ())
+    loaded = asked.load(overrides or ())
     found = api.verify(loaded, num_requests=num_requests, accelerate=accelerate)  # type: ignore[arg-type]
     if as_json:
         print_json(found.figures)

@@ -355,6 +355,11 @@ def hardware_name(name: str) -> str:
     return lower if catalog.has("hardware", lower) else _aliases().get(lower, name)
 
 
+def hardware_names() -> list[str]:
+    """Return all names that a GPU can be asked for by: profiles, their aliases and memory sizes, sorted."""
+    return sorted({*catalog.names("hardware"), *_aliases()})
+
+
 def _aliases() -> dict[str, str]:
     """Return what each alias and each size of a bundled profile means: a size itself, an alias the profile's name."""
     known = {alias.casefold(): profile.name for profile in _bundled() for alias in profile.aliases}

@@ -193,7 +193,18 @@ def _remedy(resolved: ResolvedScenario) -> str:
     changes = remedies(resolved)
     if not changes:
         return "no change of one key makes it fit; take a GPU with more memory"
-    return "what fits: --set " + " or --set ".join(changes)
+    return "what fits: " + " or ".join(f"--set {change}{_where(resolved, change)}" for change in changes)
+
+
+def _where(resolved: ResolvedScenario, change: str) -> str:
+    """Return the checkpoint that a change of the weights' format stands for, in brackets; "" where there is none."""
+    key, _, value = change.partition("=")
+    shape = resolved.shape
+    if key != "deployment.quantization":
+        return ""
+    available = formats_available(shape.model, shape.engine, shape.hardware)
+    label = next((each.label for each in available if each.format == value and each.how != "stored"), "")
+    return f" ({label})" if label else ""
 
 
 def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:

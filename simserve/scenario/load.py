@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from simserve.documents import parse_yaml, read_mapping
-from simserve.errors import InputError, ScenarioError
+from simserve.errors import ScenarioError, SimserveError
 from simserve.profiles import catalog
 from simserve.scenario.schema import Scenario, Source
 from simserve.validation import validate
-
-Overrides = Sequence[str] | Mapping[str, Any]
 
 _TEXT_KEYS = ("deployment.engine.version",)
 """Keys whose value is text even where it looks like a number: version 0.10 is not version 0.1."""
@@ -26,14 +24,27 @@ _DISCRIMINATORS = ("process", "distribution")
 
 
 @dataclass(frozen=True, slots=True)
-class _Override:
+class Override:
+    """A value that takes the place of a key's own.
+
+    Attributes:
+        key: Dotted key.
+        value: As YAML reads it.
+        label: What set it, for errors: ``--set deployment.replicas``.
+    """
+
     key: str
     value: Any
     label: str
 
     @property
     def parts(self) -> list[str]:
+        """The key, part by part."""
         return self.key.split(".")
+
+
+Overrides = Sequence[str] | Mapping[str, Any]
+AnyOverrides = Sequence[str | Override] | Mapping[str, Any]
 
 
 def load(path_or_name: str | Path, overrides: Overrides = ()) -> Scenario:
@@ -63,13 +74,13 @@ def _find(path_or_name: str) -> Path:
 
 
 def from_mapping(
-    mapping: Mapping[str, Any], overrides: Overrides = (), *, file: object = None, folder: Path | None = None
+    mapping: Mapping[str, Any], overrides: AnyOverrides = (), *, file: object = None, folder: Path | None = None
 ) -> Scenario:
     """Return the scenario that a plain mapping describes.
 
     Args:
         mapping: What a scenario file would hold.
-        overrides: As for `load`.
+        overrides: As for `load`; an `Override` says itself what set it.
         file: Named in errors.
         folder: Where relative paths of the scenario start from; None: the working folder.
 
@@ -77,15 +88,24 @@ def from_mapping(
         ScenarioError: The mapping or an override is invalid.
     """
     parsed = _parse(overrides)
-    document: Any = dict(mapping)
+    document: Any = {**_default_name(file), **mapping}
     for override in parsed:
         document = _with(document, override.parts, override, ())
     try:
         scenario = validate(Scenario, document, file=file, error=ScenarioError)
     except ScenarioError as failure:
-        raise _attributed(failure, parsed, document) from None
+        first, *others = (_attributed(each, parsed, document) for each in (failure, *failure.others))
+        raise ScenarioError(
+            first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others
+        ) from None
     labels = {override.key: override.label for override in reversed(parsed)}
     return scenario.read_from(Source(None if file is None else str(file), folder, labels))
+
+
+def _default_name(file: object) -> dict[str, str]:
+    """Return the name of a scenario that says none: its file's."""
+    stem = "" if file is None else re.sub(r"[^A-Za-z0-9._-]+", "-", Path(str(file)).stem).strip("-._")[:100]
+    return {"name": stem} if stem else {}
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -98,13 +118,13 @@ def parse_override(text: str) -> tuple[str, Any]:
     return override.key, override.value
 
 
-def _parse(overrides: Overrides) -> list[_Override]:
+def _parse(overrides: AnyOverrides) -> list[Override]:
     if isinstance(overrides, Mapping):
-        return [_Override(_dotted(key), value, f"override {key}") for key, value in overrides.items()]
-    return [_parse_text(text) for text in overrides]
+        return [Override(_dotted(key), value, f"override {key}") for key, value in overrides.items()]
+    return [each if isinstance(each, Override) else _parse_text(each) for each in overrides]
 
 
-def _parse_text(text: str) -> _Override:
+def _parse_text(text: str) -> Override:
     key, equals, value = text.partition("=")
     key = _dotted(key.strip())
     if not equals or not all(key.split(".")):
@@ -117,7 +137,7 @@ def _parse_text(text: str) -> _Override:
     label = f"--set {key}"
     parsed = parse_yaml(value, label, ScenarioError)
     is_number = isinstance(parsed, int | float) and not isinstance(parsed, bool)
-    return _Override(key, value.strip() if is_number and key in _TEXT_KEYS else parsed, label)
+    return Override(key, value.strip() if is_number and key in _TEXT_KEYS else parsed, label)
 
 
 def _dotted(key: str) -> str:
@@ -129,7 +149,7 @@ _SHORTHANDS = {"routing": "policy", "slo": "preset", "retries": "max"}
 """Blocks that may be written as one value -> the key that it is short for."""
 
 
-def _with(container: Any, parts: Sequence[str], override: _Override, path: tuple[str, ...]) -> Any:
+def _with(container: Any, parts: Sequence[str], override: Override, path: tuple[str, ...]) -> Any:
     """Return a copy of ``container`` in which the override's value stands at ``parts``."""
     if not parts:
         return override.value
@@ -151,7 +171,7 @@ def _with(container: Any, parts: Sequence[str], override: _Override, path: tuple
     return {**container, part: _with(container.get(part), rest, override, (*path, part))}
 
 
-def _index(part: str, items: list[Any], override: _Override, path: tuple[str, ...]) -> int:
+def _index(part: str, items: list[Any], override: Override, path: tuple[str, ...]) -> int:
     if part.isdecimal() and int(part) < len(items):
         return int(part)
     choices = f"use a number from 0 to {len(items) - 1}" if items else "set it as a whole"
@@ -160,7 +180,7 @@ def _index(part: str, items: list[Any], override: _Override, path: tuple[str, ..
     )
 
 
-def _attributed(failure: InputError, overrides: Sequence[_Override], document: Mapping[str, Any]) -> ScenarioError:
+def _attributed(failure: SimserveError, overrides: Sequence[Override], document: Mapping[str, Any]) -> ScenarioError:
     """Return the failure under the name of the override that caused it, if one did."""
     if failure.key is None:
         return ScenarioError(failure.rule, file=failure.file, value=failure.value, remedy=failure.remedy)

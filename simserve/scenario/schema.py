@@ -117,8 +117,8 @@ class Source:
 class Scenario(FrozenModel):
     """One question to the simulator: a model on a deployment, under a workload, against objectives."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-    """Name, used for the result folder: letters, digits, dot, dash and underscore."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = "scenario"
+    """Name, used for the result folder: letters, digits, dot, dash and underscore. Absent: that of the file."""
     model: str
     """Model: a name that `simserve models` lists, a profile file, or a Hugging Face config.json."""
     deployment: DeploymentSpec

@@ -63,7 +63,9 @@ def generate(
             from simserve.workload.traces.formats import read_trace
             from simserve.workload.traces.table import find_file
 
-            count = min(count, len(read_trace(find_file(spec.trace.path, base_path), spec.trace.format).prompt_tokens))
+            source = spec.trace
+            trace = read_trace(find_file(source.path, base_path), source.format, source.columns)
+            count = min(count, len(trace.prompt_tokens))
         counted = spec.model_copy(update={"num_requests": count, "duration": None})
         specs = generate(counted, seed=seed, replication=replication, base_path=base_path)
         return replace(specs, closes_at=spec.duration)
@@ -142,7 +144,7 @@ def _from_trace(
     from simserve.workload.traces.table import find_file
 
     file = find_file(source.path, base_path)
-    trace = read_trace(file, source.format).scaled(
+    trace = read_trace(file, source.format, source.columns).scaled(
         time=source.time_scale, prompt=source.prompt_scale, output=source.output_scale
     )
     if source.block_size is not None and trace.prefix_blocks is None:

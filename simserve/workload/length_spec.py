@@ -144,13 +144,13 @@ class EmpiricalLength(FrozenModel):
     """Name of the column that holds the lengths. Default: the file has only one, with or without a header."""
 
 
-def _refuse_bare_number(value: object) -> object:
-    if isinstance(value, int | float):
-        raise ValueError(f"must be a mapping; for one length write {{distribution: fixed, value: {value}}}")
-    return value
+def _as_length(value: object) -> object:
+    """Read a number alone as the length of all."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {"distribution": "fixed", "value": value} if is_number else value
 
 
-Length = Annotated[
+_Distribution = Annotated[
     FixedLength
     | UniformLength
     | NormalLength
@@ -159,5 +159,6 @@ Length = Annotated[
     | GeometricLength
     | EmpiricalLength,
     Field(discriminator="distribution"),
-    BeforeValidator(_refuse_bare_number),
 ]
+Length = Annotated[_Distribution, BeforeValidator(_as_length, json_schema_input_type=int | _Distribution)]
+"""Lengths of requests; a number alone is the length of all."""

@@ -5,18 +5,13 @@ The text below a field is its entry in the reference.
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.length_spec import FixedLength, Length, Tokens
-
-
-def _as_fixed(value: object) -> object:
-    is_count = isinstance(value, int) and not isinstance(value, bool)
-    return {"distribution": "fixed", "value": value} if is_count else value
 
 
 class SessionsSpec(FrozenModel):
@@ -28,7 +23,7 @@ class SessionsSpec(FrozenModel):
     answer before them; the trace says then how many there are, and how long.
     """
 
-    turns: Annotated[Length | None, BeforeValidator(_as_fixed, json_schema_input_type=int | Length | None)] = None
+    turns: Length | None = None
     """Turns of a conversation, a bare number: so many in each; needed, but beside a trace."""
     think_time: Seconds | None = None
     """Mean time between an answer and the next turn: reading and typing. Absent: none; beside a trace, a turn is sent

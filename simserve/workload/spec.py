@@ -5,6 +5,7 @@ The text below a field is its entry in the reference.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -18,8 +19,9 @@ from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.users import FrontDoor
 
 TraceFormat = Literal[
-    "auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "vllm-timed", "otel"
+    "auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "vllm-timed", "otel", "columns"
 ]
+TraceColumn = Literal["arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "session"]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 
 
@@ -34,8 +36,15 @@ class TraceSpec(FrozenModel):
     (a name) if there are any. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache
     finds. `burstgpt`: requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times.
     `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake`
-    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes. Conversations are told apart by
-    `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id (otel)."""
+    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes.
+    `columns`: any CSV or JSON lines, its columns named by `columns` or told by usual names. Conversations are told
+    apart by `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id
+    (otel)."""
+    columns: Annotated[dict[TraceColumn, str], Field(min_length=1)] | None = None
+    """Which column of any CSV or JSON lines holds what: `{arrival_time: timestamp, prompt_tokens: prompt,
+    output_tokens: completion}`, also `max_tokens` and `session`. What is left out is found by its usual names
+    (`timestamp`, `arrived_at`, `prompt`, `num_prefill_tokens`, `completion`, ...). Times are seconds, ISO 8601 or
+    seconds (to nanoseconds) since 1970; dates count from the first request."""
     block_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Tokens that one of the trace's `hash_ids` stands for. Absent: as the format has it, 512 of `mooncake`, 16 of
     `bailian` and `vllm-timed`."""
@@ -46,7 +55,15 @@ class TraceSpec(FrozenModel):
     output_scale: Scale = 1.0
     """Multiplies the lengths of the answers (and the trace's own max_tokens)."""
 
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if self.columns is not None and self.format not in ("auto", "columns"):
+            raise ValueError(f"columns has no meaning in the format {self.format}, which has names of its own")
+        return self
 
+
+DEFAULT_NUM_REQUESTS = 1000
+"""Requests of a workload that does not say when it ends."""
 MAX_MAX_TOKENS = 10**9
 """Tokens that a client may ask for at most: beyond any model."""
 
@@ -64,7 +81,8 @@ class WorkloadSpec(FrozenModel):
     """Most tokens the client asks for: `exact` (the trace's own column where it has one, else the length of
     the answer), a number, or `model_limit` (what the prompt leaves of the model's length)."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
-    """Number of requests; all are served to the end. With a trace: only its first."""
+    """Number of requests; all are served to the end. Absent, and `duration` too: 1000. With a trace: only its first;
+    absent: all."""
     duration: Seconds | None = Field(default=None, gt=0)
     """Arrivals stop then; what has arrived is served to the end, conversations that have begun included. Clients of a
     closed loop send nothing from then on."""
@@ -78,6 +96,15 @@ class WorkloadSpec(FrozenModel):
     stands alone."""
     shared_prefix: SharedPrefixSpec | None = None
     """System prompts that requests share. Absent: no two prompts begin alike, except turns of one conversation."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _end_by_default(cls, given: object) -> object:
+        if not isinstance(given, Mapping) or any(
+            given.get(key) is not None for key in ("num_requests", "duration", "trace")
+        ):
+            return given
+        return {**given, "num_requests": DEFAULT_NUM_REQUESTS}
 
     @field_validator("max_tokens", mode="before")
     @classmethod
@@ -154,8 +181,6 @@ class WorkloadSpec(FrozenModel):
             )
         if self.trace is not None and (self.arrivals is None or self.duration is None):
             return self
-        if self.num_requests is None and self.duration is None:
-            raise ValueError('has no end; give num_requests, or duration such as "10 min"')
         if self.duration is not None and isinstance(self.arrivals, AllAtOnceArrivals):
             raise ValueError(f"cannot end {self.arrivals.process} arrivals by duration; give num_requests instead")
         rate = sum(getattr(each, "rate", 0.0) for each in self._sources)

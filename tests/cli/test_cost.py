@@ -219,7 +219,7 @@ def test_python_answers_the_same(cost: Any) -> None:
         ("chatbot --requests-per-month 1e300", "'--requests-per-month': Input should be less than or equal to"),
         ("--gpu-hour-usd 1 --share 2", "--share"),
         ("--gpu-hour-usd 1 --set pricing.api=gpt-4o", "--set: needs a scenario"),
-        ("chatbot --gpus 2", "--gpus: is for arithmetic without a scenario"),
+        ("chatbot --gpus 2", "--gpus: '2' names no GPU; write 2xH100"),
         ("--gpu-hour-usd 1 --html nowhere/page.html", "--html: 'nowhere/page.html' cannot be written"),
         ("--gpu-hour-usd 1 --today yesterday", "--today: 'yesterday' must be a date"),
     ],

@@ -98,7 +98,17 @@ def test_a_bad_trace_is_one_line_and_104(simserve: Simserve, rows: str, expected
     [
         (("run", "missing.yaml"), "missing.yaml: no such file"),
         (("memory", "./missing.yaml"), "./missing.yaml: no such file"),
-        (("run", "chatbt"), "'chatbt' is not a known scenario; did you mean 'chatbot'"),
+        (("run", "chatbt"), "'chatbt' is neither a scenario nor a model that has a profile; did you mean 'chatbot'"),
+        (
+            ("run", "Qwen/Qwen3-32"),
+            "'Qwen/Qwen3-32' is neither a scenario nor a model that has a profile; did you mean 'Q",
+        ),
+        (("memory", "qwen3-32b", "--gpus", "2xH1000"), "--gpus: 'H1000' is not a known GPU; did you mean 'h100'"),
+        (
+            ("memory", "chatbot", "--engine", "vlm==0.2"),
+            "--engine: 'vlm==0.2' is not a known engine; did you mean 'vllm'",
+        ),
+        (("memory", "chatbot", "--quantization", "fp7"), "--quantization"),
         (("scenarios", "chatbt"), "'chatbt' is not a known scenario; did you mean 'chatbot'"),
         (("run", "chatbot", "--set", "workload.trace={path: no.csv, format: csv}"), "--set workload.trace"),
         (("run", "chatbot", "--set", "run.sed=1"), "--set run.sed: is not a known key; did you mean 'seed'?"),
@@ -172,10 +182,32 @@ def test_the_result_of_another_seed_is_refused_without_force(simserve: Simserve,
         (("nosuch",), "No such command"),
         (("run", "chatbot", "--nosuch"), "No such option"),
         (("run", "chatbot", "--seed", "-1"), "--seed"),
-        (("run", "chatbot", "--rate", "2"), "--rate: is for a run without a scenario"),
-        (("run", "--model", "llama-3.1-8b"), "run: lacks --hardware, --rate, --prompt-tokens, --output-tokens"),
-        (("run",), "run: lacks a scenario; name one (simserve scenarios lists them), or give --model, --hardware"),
-        (("memory",), "Missing"),
+        (
+            ("run", "--model", "llama-3.1-8b"),
+            "'llama-3.1-8b' is a model, and lacks --gpus, --rate (or --concurrency, --trace), --prompt-tokens, --out",
+        ),
+        (("run",), "lacks a scenario; name one, a model or a Hugging Face id"),
+        (("memory",), "lacks a scenario; name one, a model or a Hugging Face id"),
+        (("run", "chatbot", "--model", "qwen3-8b"), "--model: is in place of SCENARIO"),
+        (("run", "qwen3-8b", "--gpus", "h100", "--hardware", "h200"), "--hardware: says the same as --gpus"),
+        (("plan", "chatbot", "--gpus", "h100", "--hardware", "h200"), "--hardware: cannot stand beside --gpus"),
+        (("plan", "chatbot", "--gpus", "2xh100", "--max-gpus", "3"), "--max-gpus: cannot stand beside --gpus"),
+        (("run", "chatbot", "--rate", "2", "--concurrency", "3"), "--concurrency: cannot stand beside --rate"),
+        (
+            ("run", "chatbot", "--trace", "t.csv", "--prompt-tokens", "3"),
+            "--prompt-tokens: cannot stand beside --trace",
+        ),
+        (("run", "chatbot", "--columns", "arrival_time=ts"), "--columns: has no effect without a trace"),
+        (("run", "chatbot", "--trace", "t", "--columns", "time=ts"), "--columns: 'time' is nothing that a trace has"),
+        (("run", "chatbot", "--prompt-tokens", "many"), "--prompt-tokens: 'many' must be a whole number of tokens"),
+        (("run", "chatbot", "--slo", "ttft=1s,tpot"), "--slo: 'ttft=1s,tpot' must be LIMIT=VALUE"),
+        (("memory", "qwen3-32b"), "'qwen3-32b' is a model, and lacks --gpus; such as --gpus 2xH100"),
+        (("memory", "qwen3-32b", "--gpus", "2"), "--gpus: '2' names no GPU"),
+        (("memory", "qwen3-32b", "--gpus", "0xH100"), "--gpus: '0xH100' must be at least one GPU"),
+        (("memory", "qwen3-32b", "--gpus", "3xH100", "--tp", "2"), "--gpus: '3xH100' are 3 GPUs, which"),
+        (("memory", "chatbot", "--like", "vllm serve Qwen/Qwen3-8B"), "--like: cannot stand beside 'chatbot'"),
+        (("cost", "--gpus", "2xH100"), "--gpus: '2xH100' must be a number without a scenario or a model"),
+        (("cost", "--rate", "3"), "--rate: needs a scenario or a model"),
     ],
 )
 def test_wrong_flags_are_one_line_and_2(simserve: Simserve, arguments: tuple[str, ...], message: str) -> None:
@@ -266,7 +298,7 @@ def test_a_folder_as_a_scenario_is_104(simserve: Simserve, folder: Path) -> None
     outcome = simserve("run", str(folder))
 
     assert outcome.code == 104
-    assert outcome.error_line == f"{folder}: is a folder, not a scenario file"
+    assert outcome.error_line == f"{folder}: is a folder, not a scenario file; a model's has a config.json"
 
 
 def test_a_folder_that_may_not_be_written_is_2_before_anything_is_simulated(

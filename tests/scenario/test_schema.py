@@ -147,5 +147,5 @@ def test_json_schema_describes_a_whole_scenario() -> None:
     """Editors complete from it: required keys and descriptions are there."""
     described = json_schema()
 
-    assert set(described["required"]) == {"name", "model", "deployment", "workload"}
+    assert set(described["required"]) == {"model", "deployment", "workload"}
     assert set(described["properties"]) == set(Scenario.model_fields)

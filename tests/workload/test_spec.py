@@ -75,7 +75,8 @@ def test_wrong_arrivals_are_one_line_with_the_key_path(arrivals, message):
     [
         ({"distribution": "fixed", "value": 0}, "prompt_tokens.value: 0 must be greater than or equal to 1"),
         ({"distribution": "fixed", "value": 1.5}, "prompt_tokens.value: 1.5 must be a valid integer"),
-        (512, "prompt_tokens: 512 must be a mapping; for one length write {distribution: fixed, value: 512}"),
+        (0, "prompt_tokens.value: 0 must be greater than or equal to 1"),
+        (True, "prompt_tokens: True must be"),
         ({"distribution": "uniform", "min": 10, "max": 5}, "min 10 must not be above max 5"),
         (
             {"distribution": "lognormal", "mean": 9000, "cv": 1, "max": 8000},
@@ -123,7 +124,6 @@ def test_wrong_lengths_are_one_line_with_the_key_path(length, message):
         ({"arrivals": None}, "lacks arrivals; give arrivals, prompt_tokens and output_tokens, or a trace"),
         ({"output_tokens": None}, "lacks output_tokens;"),
         ({"trace": TRACE}, "has a trace and also arrivals and prompt_tokens and output_tokens; keep one"),
-        ({"num_requests": None}, 'has no end; give num_requests, or duration such as "10 min"'),
         ({"duration": "10 s"}, "has num_requests and duration; keep one of the two"),
         ({"num_requests": 0}, "workload.num_requests: 0 must be greater than or equal to 1"),
         ({"num_requests": None, "duration": 600}, "workload.duration: 600 needs a unit of time"),

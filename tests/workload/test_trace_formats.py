@@ -74,6 +74,7 @@ _OTLP_SPAN = {
 OTLP = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [_OTLP_SPAN]}]}]})
 
 EXAMPLES = {
+    "columns": "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,12,3\n1.5,20,4\n",
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,5,6\n",
     "csv": "arrival_time,prompt_tokens,output_tokens\n0,5,6\n",
     "mooncake": MOONCAKE,

@@ -15,7 +15,7 @@ from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.profiles.model import load_model
 from simserve.workload.length_spec import LognormalLength
 from simserve.workload.lengths import length_distribution
-from simserve.workload.traces.formats import AUTO, detect, read_trace
+from simserve.workload.traces.formats import AUTO, COLUMNS, detect, read_trace
 from simserve.workload.traces.statistics import LengthStatistics, arrival_statistics, length_statistics
 from simserve.workload.traces.trace import Trace
 
@@ -46,7 +46,15 @@ class Fit:
     notes: tuple[str, ...]
 
 
-def replay_scenario(path: Path, trace_format: str, *, model: str | None, hardware: str | None, shown: str) -> Draft:
+def replay_scenario(
+    path: Path,
+    trace_format: str,
+    *,
+    model: str | None,
+    hardware: str | None,
+    shown: str,
+    columns: Mapping[str, str] | None = None,
+) -> Draft:
     """Return a scenario that replays a trace.
 
     Args:
@@ -55,14 +63,16 @@ def replay_scenario(path: Path, trace_format: str, *, model: str | None, hardwar
         model: Model that serves it; None: `ASSUMED_MODEL`, with a note.
         hardware: GPU that it runs on; None: `ASSUMED_HARDWARE`, with a note.
         shown: The path as the scenario says it.
+        columns: As of `read_trace`.
 
     Raises:
         TraceError: The file is no trace of the format.
         ProfileError: There is no such model.
     """
-    known = detect(path) if trace_format == AUTO else trace_format
-    trace = read_trace(path, known)
-    workload: dict[str, Any] = {"trace": {"path": shown, "format": known}}
+    known = COLUMNS if columns else detect(path) if trace_format == AUTO else trace_format
+    trace = read_trace(path, known, columns)
+    named = {"columns": dict(columns)} if columns else {}
+    workload: dict[str, Any] = {"trace": {"path": shown, "format": known, **named}}
     notes = list(_trace_notes(trace))
     if not trace.has_arrival_times:
         workload = {"arrivals": {"process": "poisson", "rate": _DEFAULT_RATE}, **workload}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from simserve.errors import TraceError, UsageError, nearest
 from simserve.workload.traces.azure import read_azure
 from simserve.workload.traces.bailian import read_bailian
 from simserve.workload.traces.burstgpt import read_burstgpt
+from simserve.workload.traces.columns import are_told, header_of, read_columns
 from simserve.workload.traces.csv import read_csv
 from simserve.workload.traces.mooncake import BLOCK_TOKENS as MOONCAKE_TOKENS
 from simserve.workload.traces.mooncake import read_mooncake
@@ -26,6 +26,8 @@ from simserve.workload.traces.vllm_timed import read_vllm_timed
 _REMEMBERED = 2
 """Traces kept: a search serves the same one on every deployment."""
 AUTO = "auto"
+COLUMNS = "columns"
+"""Any table, by the names of its columns."""
 READERS: dict[str, Callable[[Path], Trace]] = {
     "azure": read_azure,
     "csv": read_csv,
@@ -36,13 +38,14 @@ READERS: dict[str, Callable[[Path], Trace]] = {
     "vllm-bench": read_vllm_bench,
     "vllm-timed": read_vllm_timed,
     "otel": read_otel,
+    COLUMNS: read_columns,
 }
 """Format -> its reader."""
 
 _COLUMNS = {
     "azure": ("TIMESTAMP", "ContextTokens"),
     "burstgpt": ("Request tokens",),
-    "csv": ("arrival_time",),
+    "csv": ("arrival_time", "prompt_tokens", "output_tokens"),
 }
 """Columns by which the header of a table is told."""
 _FIELDS = {
@@ -65,25 +68,31 @@ def check_format(name: str) -> None:
         raise UsageError("is not a known format", key="--format", value=name, remedy=nearest(name, (AUTO, *READERS)))
 
 
-def read_trace(path: Path, trace_format: str = AUTO) -> Trace:
+def read_trace(path: Path, trace_format: str = AUTO, columns: Mapping[Any, str] | None = None) -> Trace:
     """Return the trace in a file; one that has not changed since it was last read is not read again.
 
     Args:
         path: The file, plain or gzip.
         trace_format: A key of `READERS`, or ``auto``.
+        columns: What of a trace is in which column, of the format ``columns``; ``auto`` is that format then.
 
     Raises:
         TraceError: The file cannot be read, its format cannot be told, or a row breaks a rule of the format.
     """
+    named = tuple((columns or {}).items())
     try:
         state = path.stat()
     except OSError:
-        return _read.__wrapped__(path, trace_format)  # which says what is wrong with it
-    return _read(path, trace_format, (state.st_mtime_ns, state.st_size, state.st_ino))
+        return _read.__wrapped__(path, trace_format, named)  # which says what is wrong with it
+    return _read(path, trace_format, named, (state.st_mtime_ns, state.st_size, state.st_ino))
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _read(path: Path, trace_format: str, _state: tuple[int, int, int] = (0, 0, 0)) -> Trace:
+def _read(
+    path: Path, trace_format: str, columns: tuple[tuple[str, str], ...], _state: tuple[int, int, int] = (0, 0, 0)
+) -> Trace:
+    if columns:
+        return read_columns(path, dict(columns)).frozen()
     return READERS[detect(path) if trace_format == AUTO else trace_format](path).frozen()
 
 
@@ -94,16 +103,20 @@ def detect(path: Path) -> str:
         TraceError: The file cannot be read, or is of none of the formats.
     """
     text = read_text(path).lstrip()
-    found = _of_object(_first_object(text)) if text[0] in "[{" else _of_header(text)
+    is_json = text[0] in "[{"
+    first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
+    found = _of_object(first) if is_json else _of_header(first)
+    if found is None and are_told(first):
+        return COLUMNS
     if found is None:
-        remedy = "say which with format: " + ", ".join(READERS)
+        remedy = "say which with format: " + ", ".join(READERS) + "; or which column holds what, with columns"
         raise TraceError("is of no format that can be told by its first row", file=path, remedy=remedy)
     return found
 
 
-def _of_header(text: str) -> str | None:
-    header = [name.strip() for name in next(csv.reader(text.splitlines()[:1]), [])]
-    return next((name for name, columns in _COLUMNS.items() if set(columns) <= set(header)), None)
+def _of_header(header: Iterable[str]) -> str | None:
+    header = set(header)
+    return next((name for name, columns in _COLUMNS.items() if header.issuperset(columns)), None)
 
 
 def _first_object(text: str) -> dict[str, Any]:

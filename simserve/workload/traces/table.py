@@ -211,8 +211,14 @@ def _decompressed(path: Path, content: bytes) -> bytes:
     return plain
 
 
+def delimiter_of(text: str) -> str:
+    """Return what separates the cells of a header: a comma, else a tab or a semicolon where it has these."""
+    header = text.lstrip().partition("\n")[0]
+    return "," if "," in header else next((sign for sign in "\t;" if sign in header), ",")
+
+
 def _rows(path: Path, text: str) -> list[list[str]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text), strict=True)
     try:
         return [row for row in reader if row]
     except csv.Error as broken:
@@ -236,7 +242,7 @@ def _line_of(text: str, index: int) -> int:
 
 
 def _filled_lines(text: str) -> Iterator[int]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text), strict=True)
     for row in reader:
         if row:
             yield reader.line_num

@@ -1,0 +1,27 @@
+"""`simserve help` and `simserve version`: what other programs have under these words. Knows no command by itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simserve import __version__
+
+
+def help_(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]", help="As import vllm-command.", show_default=False)
+    ] = None,
+) -> None:
+    """Explain a command, or list them all."""
+    from simserve.cli.app import app_of  # which finds this module by its name
+
+    words = command or []
+    app = app_of(words[0] if words else None)
+    app(args=[*words, "--help"], prog_name="simserve", standalone_mode=False)
+
+
+def version() -> None:
+    """Print the version."""
+    print(f"simserve {__version__}")

@@ -1,0 +1,153 @@
+"""One line for everything: the word and the flags that name a scenario, declared once for every command."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from simserve.planner.one_line import Question
+    from simserve.scenario.schema import Scenario
+
+_PANEL = "Instead of a file, or over it"
+
+
+def _option(*names: str, help: str, metavar: str | None = None, **limits: Any) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False, rich_help_panel=_PANEL, **limits)
+
+
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="NAME=COLUMN,...",
+        help="Which columns hold what: arrival_time=ts,prompt_tokens=in,output_tokens=out. Usual names need none.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What names the scenario of a command: the parameter that `takes_one_line` fills."""
+
+    scenario: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SCENARIO",
+            help="A scenario file, a bundled scenario, a model, a Hugging Face id, or a config.json.",
+            show_default=False,
+        ),
+    ] = None
+    gpus: Annotated[str | None, _option("--gpus", metavar="[Nx]GPU", help="GPUs of all replicas together: 2xH100.")] = (
+        None
+    )
+    tp: Annotated[int | None, _option("--tp", min=1, help="Tensor-parallel size. Default: what --gpus leaves.")] = None
+    pp: Annotated[int | None, _option("--pp", min=1, help="Pipeline-parallel size.")] = None
+    replicas: Annotated[int | None, _option("--replicas", min=1, help="Copies of the model.")] = None
+    engine: Annotated[str | None, _option("--engine", metavar="NAME==VERSION", help="Serving engine: vllm==0.20.")] = (
+        None
+    )
+    quantization: Annotated[
+        str | None, _option("--quantization", metavar="FORMAT", help="Weight format. Default: as it is stored.")
+    ] = None
+    rate: Annotated[float | None, _option("--rate", help="Requests a second, Poisson.")] = None
+    concurrency: Annotated[
+        int | None, _option("--concurrency", min=1, help="Clients, each with one request at a time.")
+    ] = None
+    trace: Annotated[str | None, _option("--trace", metavar="FILE", help="Recorded traffic to replay.")] = None
+    columns: Annotated[
+        str | None,
+        _option("--columns", metavar="NAME=COLUMN,...", help="Columns of the trace: arrival_time=ts,prompt_tokens=in."),
+    ] = None
+    prompt_tokens: Annotated[
+        str | None, _option("--prompt-tokens", metavar="TOKENS", help="Tokens of every prompt: 2k.")
+    ] = None
+    output_tokens: Annotated[
+        str | None, _option("--output-tokens", metavar="TOKENS", help="Tokens of every answer: 500.")
+    ] = None
+    num_requests: Annotated[
+        int | None, _option("--num-requests", min=1, help="Requests. Default: the scenario's, or 1,000.")
+    ] = None
+    slo: Annotated[
+        str | None, _option("--slo", metavar="LIMITS", help="Objective: 'ttft=1.5s,tpot=50ms,attainment=0.95'.")
+    ] = None
+    like: Annotated[
+        str | None, _option("--like", metavar="COMMAND", help="A pasted command line, in place of SCENARIO.")
+    ] = None
+
+    @property
+    def words(self) -> list[str]:
+        """What names the scenario, as words of a command line."""
+        named = [] if self.scenario is None else [self.scenario]
+        texts = {flag: str(value).removesuffix(".0") for flag, value in self.flags.items()}
+        return [*named, *(word for flag, text in texts.items() for word in (flag, text))]
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The flags that were given."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "scenario"}
+        return {f"--{name.replace('_', '-')}": value for name, value in values.items() if value is not None}
+
+    def question(self, changes: Sequence[str], *, needs_traffic: bool = True, is_plan: bool = False) -> Question:
+        """Return what is asked, and say on stderr what was understood from little."""
+        from simserve.planner.one_line import OneLine, ask
+
+        flags = OneLine(**{each.name: getattr(self, each.name) for each in fields(self) if each.name != "scenario"})
+        asked = ask(self.scenario, flags, changes, needs_traffic=needs_traffic, is_plan=is_plan)
+        for note in asked.notes:
+            print(f"simserve: {note}", file=sys.stderr)
+        return asked
+
+    def load(self, changes: Sequence[str], *, needs_traffic: bool = True) -> Scenario:
+        """Return the scenario that is asked about, as for `question`."""
+        return self.question(changes, needs_traffic=needs_traffic).scenario
+
+
+def takes_one_line(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the word and the flags of `Asked`, in place of its parameter ``asked``.
+
+    Args:
+        without: Flags that the command does not have, or has with a meaning of its own.
+    """
+    return partial(_with_flags, without=frozenset(without))
+
+
+def _with_flags(command: Callable[..., None], without: frozenset[str]) -> Callable[..., None]:
+    names = [each.name for each in fields(Asked) if each.name not in without]
+    declared = inspect.signature(Asked, eval_str=True).parameters
+
+    def run(**values: Any) -> None:
+        asked = Asked(**{name: values.pop(name) for name in names})
+        command(asked=asked, **values)
+
+    own = inspect.signature(command, eval_str=True).parameters
+    before = [each for name, each in own.items() if each.annotation is typer.Context]
+    after = [each for name, each in own.items() if name != "asked" and each not in before]
+    parameters = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for each in (*before, *(declared[name] for name in names), *after)
+    ]
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def refuse_flags(flags: dict[str, Any], rule: str, remedy: str | None = None) -> None:
+    """Refuse the first of some flags that was given.
+
+    Raises:
+        UsageError: One was.
+    """
+    given = [flag for flag, value in flags.items() if value is not None]
+    if given:
+        raise UsageError(rule, key=given[0], remedy=remedy)

@@ -1,0 +1,509 @@
+"""One line for everything: what is asked of a command, named by one word and a few flags, as a scenario.
+
+The word is a scenario file, a bundled scenario, a model, a Hugging Face id or a configuration; the flags describe the
+rest, or override it. Knows no command.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from simserve.documents import read_mapping
+from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
+from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.model_names import NamedModel, find_model
+from simserve.profiles import catalog
+from simserve.profiles.hardware import hardware_name, hardware_names
+from simserve.profiles.model import load_model
+from simserve.scenario.load import Override, from_mapping
+from simserve.scenario.schema import Scenario
+from simserve.workload.spec import TraceColumn
+
+DEFAULT_HARDWARE = "h100-sxm-80gb"
+"""GPU of a scenario that only has to be planned for: the plan chooses its own."""
+
+_GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*)?(\S.*)", re.IGNORECASE)
+_TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)", re.IGNORECASE)
+_ENGINE = re.compile(r"([A-Za-z][\w.-]*?)(?:==?|[:@])v?(\d\S*)")
+_CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
+"""Keys by which the configuration or the profile of a model is told from a scenario."""
+_ENDINGS = (".yaml", ".yml", ".json")
+_RATED = ("poisson", "constant", "gamma")
+"""Arrivals that a rate alone changes."""
+_LENGTHS = ("prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneLine:
+    """The flags of one line; None: not given. The names are those of the flags.
+
+    Attributes:
+        like: A command line that starts a server, as it was pasted.
+        gpus: ``2xH100``: how many of which.
+        tp: GPUs that share every layer.
+        pp: Groups of GPUs that hold consecutive layers.
+        replicas: Copies of the model.
+        engine: ``vllm==0.20``, or a name alone.
+        quantization: Format of the weights.
+        rate: Requests a second, Poisson.
+        concurrency: Clients of a closed loop.
+        trace: A file of recorded traffic.
+        columns: ``arrival_time=timestamp,...``: which column of the trace holds what.
+        prompt_tokens: Length of every prompt.
+        output_tokens: Length of every answer.
+        num_requests: Requests of a run.
+        slo: ``ttft=1.5s,tpot=50ms,attainment=0.95``, or a use case.
+    """
+
+    like: str | None = None
+    gpus: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    replicas: int | None = None
+    engine: str | None = None
+    quantization: str | None = None
+    rate: float | None = None
+    concurrency: int | None = None
+    trace: str | None = None
+    columns: str | None = None
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
+    num_requests: int | None = None
+    slo: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The flags that were given, by their names on the command line."""
+        values = {f"--{name.replace('_', '-')}": getattr(self, name) for name in self.__slots__}
+        return {flag: value for flag, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        scenario: As if a file had said it.
+        notes: What was understood from little, in full sentences.
+        gpu: The GPU of ``--gpus``; None: the flag was not given.
+        num_gpus: How many of it; None: not said.
+        has_own_gpu: Whether the scenario says its GPU itself, without any flag.
+    """
+
+    scenario: Scenario
+    notes: tuple[str, ...] = ()
+    gpu: str | None = None
+    num_gpus: int | None = None
+    has_own_gpu: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What the flags are put on: the keys that the word stands for."""
+
+    mapping: Mapping[str, Any]
+    file: Path | None = None
+    notes: tuple[str, ...] = ()
+    is_complete: bool = True
+
+
+def ask(
+    word: str | None,
+    flags: OneLine,
+    changes: Sequence[str] = (),
+    *,
+    needs_traffic: bool = True,
+    is_plan: bool = False,
+) -> Question:
+    """Return the scenario of one line.
+
+    Args:
+        word: A scenario file, a bundled scenario, a model profile, a Hugging Face id, a ``config.json`` or its folder;
+            None: ``like`` says it.
+        flags: The flags.
+        changes: ``KEY=VALUE``, applied last.
+        needs_traffic: Whether the answer depends on what arrives; else traffic may be left out.
+        is_plan: Whether the GPUs are to be chosen: those of ``gpus`` are then a limit, and need not be given.
+
+    Raises:
+        UsageError: A flag is missing, or two contradict each other.
+        InputError: A name is not known, or the scenario is invalid.
+    """
+    gpu, count = (None, None) if flags.gpus is None else _gpus(flags.gpus)
+    _check_traffic(flags)
+    base = _base(word, flags, gpu)
+    mapping = _with_defaults(base.mapping, gpu, is_plan=is_plan)
+    folder = None if base.file is None else base.file.parent
+    overrides = _overrides(flags, mapping, gpu, count, folder=folder, is_plan=is_plan)
+    if not base.is_complete:
+        _check_complete(base, flags, changes, needs_traffic=needs_traffic, is_plan=is_plan)
+        overrides = [*_filled(flags, mapping, gpu, needs_traffic=needs_traffic), *overrides]
+    has_own_gpu = flags.like is None and "hardware" in _block(base.mapping, "deployment")
+    scenario = from_mapping(mapping, [*overrides, *changes], file=base.file, folder=folder)
+    return Question(scenario=scenario, notes=base.notes, gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu)
+
+
+def _check_traffic(flags: OneLine) -> None:
+    ways = [flag for flag in ("--rate", "--concurrency", "--trace") if flag in flags.given]
+    if len(ways) > 1:
+        raise UsageError(f"cannot stand beside {ways[0]}", key=ways[1], remedy="keep one of the two")
+    lengths = [flag for flag in ("--prompt-tokens", "--output-tokens") if flag in flags.given]
+    if flags.trace is not None and lengths:
+        rule = "cannot stand beside --trace, which has lengths of its own"
+        raise UsageError(rule, key=lengths[0], remedy="keep one of the two")
+
+
+def _base(word: str | None, flags: OneLine, gpu: str | None) -> _Base:
+    if flags.like is not None:
+        if word is not None:
+            rule = f"cannot stand beside {word!r}: the command line names the model"
+            raise UsageError(rule, key="--like", remedy="keep one of the two")
+        draft = _pasted(flags.like, gpu)
+        return _Base(draft.mapping, notes=draft.notes)
+    if word is None:
+        remedy = "name one, a model or a Hugging Face id (simserve scenarios and simserve models list them)"
+        raise UsageError("lacks a scenario", remedy=remedy)
+    return _named(word)
+
+
+def _pasted(text: str, gpu: str | None) -> Draft:
+    """Return the scenario of a pasted command line of vLLM, SGLang or TensorRT-LLM."""
+    from simserve.planner.importers.sglang_command import import_sglang_command
+    from simserve.planner.importers.trtllm_command import import_trtllm_command
+    from simserve.planner.importers.vllm_command import import_vllm_command
+
+    if "trtllm" in text:
+        return import_trtllm_command(text, hardware=gpu)
+    return (import_sglang_command if "sglang" in text else import_vllm_command)(text, hardware=gpu)
+
+
+def _named(word: str) -> _Base:
+    """Return the scenario, or the model with nothing around it, that a word stands for; a scenario comes first."""
+    if catalog.has("scenario", word):
+        notes = (f"{word} is a bundled scenario and a model: the scenario is taken.",) * catalog.has("model", word)
+        path = catalog.find("scenario", word)
+        return _Base(read_mapping(path, ScenarioError), path, notes)
+    path = Path(word).expanduser()
+    if os.path.isdir(path) and not os.path.isfile(path / "config.json"):
+        raise ScenarioError("is a folder, not a scenario file", file=word, remedy="a model's has a config.json")
+    if os.path.isdir(path):
+        return _of_model(NamedModel(word, None, is_exact=True), word)
+    if os.path.exists(path) and ("/" in word or os.sep in word or word.endswith(_ENDINGS)):
+        mapping = read_mapping(path, ScenarioError)
+        if "model" not in mapping and any(key in mapping for key in _CONFIG_KEYS):
+            return _of_model(NamedModel(word, None, is_exact=True), word)
+        return _Base(mapping, path)
+    if word.endswith(_ENDINGS) or word.startswith((".", "/", "~")):
+        catalog.find("scenario", word)  # which says what is wrong with it
+    return _of_model(_known_model(word), word)
+
+
+def _known_model(word: str) -> NamedModel:
+    """Return the model that a name stands for.
+
+    Raises:
+        ScenarioError: It is neither a scenario nor a model; names the nearest of both.
+    """
+    try:
+        named = find_model(word, None)
+    except ScenarioError:
+        repositories = [load_model(name).stored.repository for name in catalog.names("model")]
+        of_owner = [each for each in repositories if each] if "/" in word else []
+        choices = of_owner or [*catalog.names("scenario"), *catalog.names("model")]
+        rule = "is neither a scenario nor a model that has a profile"
+        remedy = nearest(word, choices)
+        if not remedy.startswith("did you mean"):
+            remedy = "simserve scenarios and simserve models list them; a config.json works as well"
+        raise ScenarioError(rule, value=word, remedy=remedy) from None
+    if named.is_exact and named.quantization is not None:
+        return NamedModel(word, None, is_exact=True)  # a checkpoint of its own, which the repository names
+    return named
+
+
+def _of_model(named: NamedModel, word: str) -> _Base:
+    deployment = {} if named.quantization is None else {"quantization": named.quantization}
+    notes: tuple[str, ...] = ()
+    if not named.is_exact:
+        notes = (f"{word} is taken to have the architecture of {named.model}, by its name.",)
+    mapping = {"name": _last_part(word), "model": named.model, "deployment": deployment, "workload": {}}
+    return _Base(mapping, notes=notes, is_complete=False)
+
+
+def _last_part(word: str) -> str:
+    """Return what names a model or a GPU in the name of a result: no folder, no ending."""
+    path = Path(word)
+    last = path.stem if path.suffix in _ENDINGS else path.name
+    return scenario_name(path.absolute().parent.name if last == "config" else last or "model")
+
+
+def _check_complete(base: _Base, flags: OneLine, changes: Sequence[str], *, needs_traffic: bool, is_plan: bool) -> None:
+    """Refuse a model alone, and say all that it lacks.
+
+    Raises:
+        UsageError: It lacks a GPU or traffic.
+    """
+    keys = [change.partition("=")[0].strip() for change in changes]
+    lacking = []
+    if not (flags.gpus or is_plan or any(key in ("deployment", "deployment.hardware") for key in keys)):
+        lacking.append("--gpus")
+    has_own = any(key.split(".")[0] == "workload" for key in keys)
+    if needs_traffic and flags.trace is None and not has_own:
+        if flags.rate is None and flags.concurrency is None:
+            lacking.append("--rate (or --concurrency, --trace)")
+        lacking += [flag for flag in ("--prompt-tokens", "--output-tokens") if flag not in flags.given]
+    if lacking:
+        example = "for example --gpus 2xH100 --rate 3 --prompt-tokens 2k --output-tokens 500"
+        rule = f"is a model, and lacks {', '.join(lacking)}"
+        raise UsageError(
+            rule, value=base.mapping["model"], remedy=example if needs_traffic else "such as --gpus 2xH100"
+        )
+
+
+def _with_defaults(mapping: Mapping[str, Any], gpu: str | None, *, is_plan: bool) -> dict[str, Any]:
+    """Return a scenario's keys with the GPU that a plan needs only to begin with."""
+    deployment = mapping.get("deployment", {})
+    if not is_plan or not isinstance(deployment, Mapping) or "hardware" in deployment:
+        return dict(mapping)
+    return {**mapping, "deployment": {"hardware": gpu or DEFAULT_HARDWARE, **deployment}}
+
+
+def _overrides(
+    flags: OneLine,
+    mapping: Mapping[str, Any],
+    gpu: str | None,
+    count: int | None,
+    *,
+    folder: Path | None,
+    is_plan: bool,
+) -> list[Override]:
+    """Return what the flags change in a scenario's keys."""
+    deployment, workload = (_block(mapping, key) for key in ("deployment", "workload"))
+    found = [] if is_plan else _layout(flags, deployment, gpu, count)
+    if flags.engine is not None:
+        found += _engine(flags.engine, _block(deployment, "engine"))
+    if flags.quantization is not None:
+        found.append(Override("deployment.quantization", flags.quantization, "--quantization"))
+    found += _traffic(flags, workload, folder)
+    if flags.slo is not None:
+        found += _objective(flags.slo)
+    return found
+
+
+def _filled(flags: OneLine, mapping: Mapping[str, Any], gpu: str | None, *, needs_traffic: bool) -> list[Override]:
+    """Return what a model alone gets: the name of its result, and the least of traffic where none is asked about."""
+    name = mapping["name"] if gpu is None else f"{mapping['name']}-{_last_part(gpu)}"
+    found = [Override("name", name[:100], "name")]
+    if flags.trace is None and not needs_traffic:
+        if flags.rate is None and flags.concurrency is None:
+            found.append(Override("workload.arrivals", {"process": "poisson", "rate": 1.0}, "--rate"))
+        for key in _LENGTHS:
+            if getattr(flags, key) is None:
+                found.append(Override(f"workload.{key}", 1, f"--{key.replace('_', '-')}"))
+    return found
+
+
+def _block(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = mapping.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _gpus(text: str) -> tuple[str, int | None]:
+    """Return the GPU of ``2xH100``, and how many; None: not said.
+
+    Raises:
+        UsageError: There is no name, or no GPU.
+        ProfileError: There is no such GPU; names the nearest.
+    """
+    found = _GPUS.fullmatch(text.strip())
+    if found is None or text.strip().isdecimal():
+        raise UsageError("names no GPU", key="--gpus", value=text, remedy="write 2xH100, or H100")
+    count = None if found[1] is None else int(found[1])
+    if count == 0:
+        raise UsageError("must be at least one GPU", key="--gpus", value=text)
+    name = hardware_name(found[2].strip())
+    if not catalog.has("hardware", name):
+        if "/" in name or os.sep in name or name.endswith(_ENDINGS):
+            catalog.find("hardware", name)  # which says what is wrong with it
+        else:
+            choices = hardware_names()
+            raise ProfileError("is not a known GPU", key="--gpus", value=name, remedy=nearest(name, choices))
+    return name, count
+
+
+def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
+    """Return the GPU and how the model lies on all of them: what is not said of ``count`` is tensor parallelism."""
+    sizes = {
+        "tensor_parallel_size": (flags.tp, "--tp"),
+        "pipeline_parallel_size": (flags.pp, "--pp"),
+        "replicas": (flags.replicas, "--replicas"),
+    }
+    given = {key: size for key, (size, _) in sizes.items() if size is not None}
+    if deployment.get("pools") and (gpu is not None or given):
+        flag = "--gpus" if gpu is not None else next(label for size, label in sizes.values() if size is not None)
+        remedy = "change a pool with --set deployment.pools.0.KEY=VALUE"
+        raise UsageError("cannot say which of the scenario's pools it means", key=flag, remedy=remedy)
+    found = [] if gpu is None else [Override("deployment.hardware", gpu, "--gpus")]
+    found += [Override(f"deployment.{key}", size, sizes[key][1]) for key, size in given.items()]
+    if count is None:
+        return found
+    others = {"data_parallel_size": 1, "pipeline_parallel_size": 1, "replicas": 1}
+    parts = {key: given.get(key, deployment.get(key, least)) for key, least in others.items()}
+    if not all(isinstance(part, int) and part > 0 for part in parts.values()):
+        return found  # the scenario is invalid, and its own check says how
+    product = parts["data_parallel_size"] * parts["pipeline_parallel_size"] * parts["replicas"]
+    tensor, rest = divmod(count, product)
+    if rest or given.get("tensor_parallel_size", tensor) != tensor:
+        told = {**parts, **{key: size for key, size in given.items() if key == "tensor_parallel_size"}}
+        words = " x ".join(f"{key} {size}" for key, size in told.items() if size > 1) or "one GPU"
+        remedy = "the number of GPUs is that of all replicas together; leave out --tp, or change the number"
+        raise UsageError(
+            f"are {count} GPUs, which {words} does not make", key="--gpus", value=flags.gpus, remedy=remedy
+        )
+    return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
+
+
+def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
+    """Return the engine and version of ``vllm==0.20``; another engine than the scenario's is its newest version."""
+    found = _ENGINE.fullmatch(text.strip())
+    name, version = (text.strip(), None) if found is None else (found[1], found[2])
+    known = next((each for each in catalog.names("engine") if each.casefold() == name.casefold()), name)
+    if not catalog.has("engine", known) and not known.endswith(_ENDINGS):
+        remedy = f"{nearest(known, catalog.names('engine'))} A version stands behind ==: vllm==0.20"
+        raise ProfileError("is not a known engine", key="--engine", value=text, remedy=remedy)
+    overrides = [Override("deployment.engine.name", known, "--engine")]
+    if version is not None or known != engine.get("name", "vllm"):
+        overrides.append(Override("deployment.engine.version", version, "--engine"))
+    return overrides
+
+
+def _traffic(flags: OneLine, workload: Mapping[str, Any], folder: Path | None) -> list[Override]:
+    found: list[Override] = []
+    classes = workload.get("classes")
+    of_classes = {key for each in classes if isinstance(each, Mapping) for key in each} if classes else set()
+    asked = {
+        "arrivals": next((f"--{key}" for key in ("rate", "concurrency") if getattr(flags, key) is not None), None),
+        **{key: f"--{key.replace('_', '-')}" for key in _LENGTHS if getattr(flags, key) is not None},
+    }
+    for key, flag in asked.items():
+        if flag is not None and key in of_classes:
+            remedy = f"change a class with --set workload.classes.0.{key}=..."
+            raise UsageError(
+                f"has no effect on the scenario's classes, which have their own {key}", key=flag, remedy=remedy
+            )
+    if flags.trace is not None:
+        found += _trace(flags.trace, folder)
+    elif workload.get("trace") is not None and asked.keys() & set(_LENGTHS):
+        rule = "cannot stand beside the scenario's trace, which has lengths of its own"
+        raise UsageError(rule, key=next(flag for key, flag in asked.items() if key in _LENGTHS and flag))
+    if flags.columns is not None:
+        if flags.trace is None and workload.get("trace") is None:
+            raise UsageError("has no effect without a trace", key="--columns", remedy="add --trace FILE")
+        found.append(Override("workload.trace.columns", trace_columns(flags.columns, "auto"), "--columns"))
+    if flags.rate is not None:
+        process = _block(workload, "arrivals").get("process")
+        if process in _RATED:
+            found.append(Override("workload.arrivals.rate", flags.rate, "--rate"))
+        else:
+            found.append(Override("workload.arrivals", {"process": "poisson", "rate": flags.rate}, "--rate"))
+    if flags.concurrency is not None:
+        loop = {"process": "closed_loop", "concurrency": flags.concurrency}
+        found.append(Override("workload.arrivals", loop, "--concurrency"))
+    for key in _LENGTHS:
+        text = getattr(flags, key)
+        if text is not None:
+            flag = f"--{key.replace('_', '-')}"
+            found.append(Override(f"workload.{key}", {"distribution": "fixed", "value": tokens(text, flag)}, flag))
+    if flags.num_requests is not None:
+        found.append(Override("workload.num_requests", flags.num_requests, "--num-requests"))
+        if workload.get("duration") is not None:
+            found.append(Override("workload.duration", None, "--num-requests"))
+    return found
+
+
+def _trace(path: str, folder: Path | None) -> list[Override]:
+    """Return a trace in place of all traffic that a scenario has; a relative path starts in the working folder."""
+    absent = ("arrivals", *_LENGTHS, "num_requests", "duration", "classes", "sessions", "shared_prefix")
+    here = Path(path).expanduser()
+    is_hidden = folder is not None and (folder / here).exists() and not os.path.samefile(folder, os.curdir)
+    found = Override("workload.trace", {"path": str(here.absolute() if is_hidden else here)}, "--trace")
+    return [*(Override(f"workload.{key}", None, "--trace") for key in absent), found]
+
+
+def tokens(text: str, flag: str) -> int:
+    """Return a number of tokens written as ``500``, ``2k`` or ``1.5k``; k is a thousand, m a million.
+
+    Raises:
+        UsageError: It is none.
+    """
+    found = _TOKENS.fullmatch(text.strip().replace("_", "").replace(",", ""))
+    number = 0.0 if found is None else float(found[1]) * {"": 1, "k": 10**3, "m": 10**6}[found[2].lower()]
+    if number < 1 or not round(number, 6).is_integer():
+        raise UsageError("must be a whole number of tokens", key=flag, value=text, remedy="for example 500 or 2k")
+    return round(number)
+
+
+def columns_of(text: str) -> dict[str, str]:
+    """Return what ``arrival_time=timestamp,prompt_tokens=prompt`` says: what is needed -> the column that holds it.
+
+    Raises:
+        UsageError: A part is no ``NAME=COLUMN``.
+    """
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, column = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and column):
+            remedy = "for example arrival_time=timestamp,prompt_tokens=prompt,output_tokens=completion"
+            raise UsageError("must be NAME=COLUMN, separated by commas", key="--columns", value=text, remedy=remedy)
+        found[name] = column
+    return found
+
+
+def trace_columns(text: str | None, trace_format: str) -> dict[str, str] | None:
+    """Return what ``--columns`` says of a trace; None: nothing.
+
+    Raises:
+        UsageError: It is no list of ``NAME=COLUMN``, names what no trace has, or the format has columns of its own.
+    """
+    if text is None:
+        return None
+    if trace_format not in ("auto", "columns"):
+        rule = f"has no meaning in the format {trace_format}, which has names of its own"
+        raise UsageError(rule, key="--columns", remedy="leave --format out")
+    found = columns_of(text)
+    known = get_args(TraceColumn)
+    for name in found:
+        if name not in known:
+            raise UsageError("is nothing that a trace has", key="--columns", value=name, remedy=nearest(name, known))
+    return found
+
+
+def _objective(text: str) -> list[Override]:
+    """Return the limits of ``ttft=1.5s,tpot=50ms,attainment=0.95``, or the use case of a word alone."""
+    found: list[Override] = []
+    for part in text.split(","):
+        name, equals, limit = (piece.strip() for piece in part.partition("="))
+        if not equals and name and "," not in text:
+            return [Override("slo", name, "--slo")]
+        if not (name and limit):
+            remedy = "for example 'ttft=1.5s,tpot=50ms,attainment=0.95', or the name of a use case such as chat"
+            raise UsageError("must be LIMIT=VALUE, separated by commas", key="--slo", value=text, remedy=remedy)
+        found.append(Override(f"slo.{name.lower()}", _share(limit) if name.lower() == "attainment" else limit, "--slo"))
+    return found
+
+
+def _share(text: str) -> float:
+    """Return a share written as ``0.95`` or ``95%``.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        rule = "attainment must be a share such as 0.95 or 95%"
+        raise UsageError(rule, key="--slo", value=text) from None

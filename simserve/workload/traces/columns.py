@@ -1,0 +1,236 @@
+"""Traces of any table: CSV or JSON lines whose columns are named, or told by their usual names.
+
+Knows names of columns and how they write times, not what a request is.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import TraceError, nearest
+from simserve.workload.traces.records import Records, read_records
+from simserve.workload.traces.table import LATEST, MAX_TOKENS, Table, delimiter_of, read_table, read_text
+from simserve.workload.traces.trace import Trace, numbered
+
+USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
+    "arrival_time": (
+        *("arrival_time", "timestamp", "arrived_at", "arrival", "arrival_timestamp", "request_time"),
+        *("request_timestamp", "start_time", "created_at", "sent_at", "send_time", "datetime", "time", "ts"),
+    ),
+    "prompt_tokens": (
+        *("prompt_tokens", "num_prompt_tokens", "prompt", "input_tokens", "num_input_tokens", "num_prefill_tokens"),
+        *("prefill_tokens", "context_tokens", "request_tokens", "prompt_len", "prompt_length", "input_len"),
+        *("input_length", "input", "isl"),
+    ),
+    "output_tokens": (
+        *("output_tokens", "num_output_tokens", "completion_tokens", "num_completion_tokens", "completion"),
+        *("num_decode_tokens", "decode_tokens", "generated_tokens", "response_tokens", "output_len"),
+        *("output_length", "output", "response", "osl"),
+    ),
+    "max_tokens": ("max_tokens", "max_new_tokens", "max_completion_tokens"),
+    "session": ("session", "session_id", "conversation_id", "conversation"),
+}
+"""What a trace holds -> the names that its columns usually have, the likeliest first; case and signs do not count."""
+
+_NEEDED = ("prompt_tokens", "output_tokens")
+_TIME_UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
+_UNIT_OF_NAME = re.compile(r".*[_. (\[](ns|us|ms|s)[)\]]?", re.IGNORECASE)
+_EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+"""From such a number on, a date since 1970 is in these units: each is a date after 1973 in its own, and none before
+the year 5000 in the one above."""
+_FRACTION = re.compile(r"(\.\d{6})\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Columns as text, and who says what is wrong with a cell."""
+
+    source: Table | Records
+    columns: Mapping[str, Sequence[str]]
+    names: Mapping[str, str]
+
+    def error(self, index: int, what: str, rule: str, remedy: str | None = None) -> TraceError:
+        return self.source.error(index, self.names[what], rule, remedy)
+
+    def of(self, what: str) -> Sequence[str]:
+        return self.columns[self.names[what]]
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of a table's columns, or of the fields of its first object.
+
+    Raises:
+        TraceError: The file cannot be read.
+    """
+    text = read_text(path).lstrip()
+    if text[0] in "[{":
+        return list(read_records(path).rows[0])
+    return header_of(text)
+
+
+def header_of(text: str) -> list[str]:
+    """Return the names in the first line of a table."""
+    first = text.lstrip().splitlines()[:1]
+    return [name.strip() for name in next(csv.reader(first, delimiter=delimiter_of(text)), [])]
+
+
+def told_columns(names: Iterable[str]) -> dict[str, str]:
+    """Return what of a trace is found under its usual names: what -> column."""
+    plain = {_plain(name): name for name in reversed(list(names))}
+    found = {what: next((plain[each] for each in map(_plain, usual) if each in plain), None) for what, usual in _USUAL}
+    return {what: name for what, name in found.items() if name is not None}
+
+
+def are_told(names: Iterable[str]) -> bool:
+    """Return whether names of columns tell the lengths of prompts and answers."""
+    return set(_NEEDED) <= told_columns(names).keys()
+
+
+def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
+    """Return the trace in a CSV file or in JSON lines, plain or gzip.
+
+    Times are numbers or ISO 8601, of UTC where no zone is said; dates count from the first request. A row without an
+    answer, or without a prompt, was not served and is left out. Without a column of times the trace has none.
+
+    Args:
+        path: The file.
+        columns: What of a trace is in which column (``arrival_time`` ``prompt_tokens`` ``output_tokens``
+            ``max_tokens`` ``session``); what is absent is looked for under its usual names.
+
+    Raises:
+        TraceError: The file cannot be read, lacks a column, or a row breaks a rule.
+    """
+    present = column_names(path)
+    asked = dict(columns or {})
+    for what, name in asked.items():
+        if name not in present:
+            remedy = f"{nearest(name, present)} The columns are {', '.join(present[:12])}"
+            raise TraceError(f"has no column {name!r} for {what}", file=path, remedy=remedy)
+    names = {**told_columns(name for name in present if name not in asked.values()), **asked}
+    lacking = [what for what in _NEEDED if what not in names]
+    if lacking:
+        remedy = (
+            f"say which: columns {', '.join(f'{what}=NAME' for what in lacking)}; there are {', '.join(present[:12])}"
+        )
+        raise TraceError(f"has no column that is known to hold {' and '.join(lacking)}", file=path, remedy=remedy)
+    cells = _cells(path, names)
+    prompts, outputs = (_counts(cells, what) for what in _NEEDED)
+    is_served = (prompts > 0) & (outputs > 0)
+    if not is_served.any():
+        raise TraceError("holds no request that was served: every prompt or answer has 0 tokens", file=path)
+    times = _times(cells) if "arrival_time" in names else np.full(len(prompts), np.nan)
+    limits = _counts(cells, "max_tokens") if "max_tokens" in names else None
+    if limits is not None:
+        exceeding = np.flatnonzero(is_served & (outputs > limits))
+        if len(exceeding):
+            rule = f"is above the row's max_tokens {limits[exceeding[0]]}"
+            raise cells.error(int(exceeding[0]), "output_tokens", rule)
+    session = None
+    if "session" in names:
+        kept = (cell for cell, served in zip(cells.of("session"), is_served, strict=True) if served)
+        session = numbered([cell.strip() or None for cell in kept])
+    return Trace(
+        arrival_time=times[is_served],
+        prompt_tokens=prompts[is_served],
+        output_tokens=outputs[is_served],
+        max_tokens=None if limits is None else limits[is_served],
+        session=session,
+        num_unserved=int(np.count_nonzero(~is_served)),
+        remark=_remark(names),
+    )
+
+
+def _remark(names: Mapping[str, str]) -> str | None:
+    told = ", ".join(f"{what} in {name}" for what, name in names.items() if what != name)
+    return f"columns: {told}" if told else None
+
+
+def _plain(name: str) -> str:
+    stem = _UNIT_OF_NAME.fullmatch(name.strip())
+    text = name if stem is None else name[: stem.start(1)]
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+_USUAL = tuple(USUAL_NAMES.items())
+
+
+def _cells(path: Path, names: Mapping[str, str]) -> _Cells:
+    wanted = tuple(dict.fromkeys(names.values()))
+    if read_text(path).lstrip()[0] not in "[{":
+        table = read_table(path, required=wanted)
+        return _Cells(table, table.columns, names)
+    records = read_records(path)
+    columns = {name: [_text(row.get(name)) for row in records.rows] for name in wanted}
+    return _Cells(records, columns, names)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _counts(cells: _Cells, what: str) -> NDArray[np.int64]:
+    """Return a column of token counts, 0 and above; pandas writes whole numbers as ``12.0`` where some are missing."""
+    found = np.empty(len(cells.of(what)), dtype=np.int64)
+    for index, cell in enumerate(cells.of(what)):
+        try:
+            value = float(cell)
+        except ValueError:
+            value = -0.5
+        if not (0 <= value <= MAX_TOKENS and value.is_integer()):
+            remedy = f"name the column that counts tokens: columns {what}=NAME"
+            raise cells.error(index, what, "is not a whole number of tokens", remedy)
+        found[index] = int(value)
+    return found
+
+
+def _times(cells: _Cells) -> NDArray[np.float64]:
+    """Return arrival times in seconds: of dates from the first one on, of other numbers as they are."""
+    texts, what = cells.of("arrival_time"), "arrival_time"
+    try:
+        times = np.array([float(text) for text in texts], dtype=np.float64)
+    except ValueError:
+        return _from_dates(cells, texts)
+    if not np.isfinite(times).all() or (times < 0).any():
+        wrong = int(np.flatnonzero(~np.isfinite(times) | (times < 0))[0])
+        raise cells.error(wrong, what, "is not a time: a number of seconds, or ISO 8601")
+    named = _UNIT_OF_NAME.fullmatch(cells.names[what].strip())
+    first = float(times[0])
+    unit = (
+        dict(_TIME_UNITS)[named[1].lower()] if named else next((each for least, each in _EPOCHS if first >= least), 1.0)
+    )
+    _require_ascending(cells, times)
+    is_date = first * unit > LATEST
+    return np.asarray((times - first) * unit if is_date else times * unit)
+
+
+def _from_dates(cells: _Cells, texts: Sequence[str]) -> NDArray[np.float64]:
+    found: list[datetime] = []
+    for index, text in enumerate(texts):
+        try:
+            instant = datetime.fromisoformat(_FRACTION.sub(r"\1", text.strip()).replace(" UTC", "+00:00"))
+        except ValueError:
+            remedy = "write 2026-11-16T18:17:03Z, or seconds"
+            raise cells.error(
+                index, "arrival_time", "is not a time: a number of seconds, or ISO 8601", remedy
+            ) from None
+        found.append(instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC))
+    times = np.array([(each - found[0]).total_seconds() for each in found], dtype=np.float64)
+    _require_ascending(cells, times)
+    return times
+
+
+def _require_ascending(cells: _Cells, times: NDArray[np.float64]) -> None:
+    falls = np.flatnonzero(np.diff(times) < 0)
+    if len(falls):
+        index = int(falls[0]) + 1
+        before = cells.of("arrival_time")[index - 1]
+        remedy = f"sort the file by {cells.names['arrival_time']}"
+        raise cells.error(index, "arrival_time", f"is earlier than the row before it ({before})", remedy)

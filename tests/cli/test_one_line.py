@@ -1,0 +1,302 @@
+"""One line for everything: no file, an empty folder, and the answer that the equivalent file has."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Simserve
+
+LINE = (
+    "Qwen/Qwen3-32B --gpus 2xH100 --engine vllm==0.20 --rate 3 --prompt-tokens 2k --output-tokens 500 "
+    "--slo 'ttft=1.5s,tpot=50ms'"
+)
+FILE: dict[str, Any] = {
+    "name": "Qwen3-32B-h100-sxm-80gb",
+    "model": "qwen3-32b",
+    "deployment": {
+        "hardware": "h100-sxm-80gb",
+        "tensor_parallel_size": 2,
+        "engine": {"name": "vllm", "version": "0.20"},
+    },
+    "workload": {
+        "arrivals": {"process": "poisson", "rate": 3.0},
+        "prompt_tokens": 2000,
+        "output_tokens": 500,
+        "num_requests": 1000,
+    },
+    "slo": {"ttft": "1.5 s", "tpot": "50 ms"},
+}
+SHORT = "--num-requests 40"
+
+
+def write(mapping: dict[str, Any], name: str = "mine.yaml") -> str:
+    """Write a scenario into the working folder and return its name."""
+    Path(name).write_text(yaml.safe_dump(mapping), encoding="utf-8")
+    return name
+
+
+def answer(simserve: Simserve, line: str, code: int = 0) -> dict[str, Any]:
+    """Return the JSON of a command."""
+    outcome = simserve(*shlex.split(line), "--json")
+
+    assert outcome.code == code, outcome.stderr
+    found: dict[str, Any] = json.loads(outcome.stdout)
+    return found
+
+
+def of_file(**changes: Any) -> dict[str, Any]:
+    """Return the equivalent file with some blocks changed."""
+    return {**FILE, **changes}
+
+
+@pytest.mark.parametrize("command", ["memory", "export --to vllm"])
+def test_an_answer_without_traffic_is_that_of_the_file(simserve: Simserve, command: str) -> None:
+    """The flags of traffic may be left out."""
+    word, *rest = command.split(maxsplit=1)
+    tail = " ".join(rest)
+
+    whole = answer(simserve, f"{word} {LINE} {tail}")
+    alone = answer(simserve, f"{word} Qwen/Qwen3-32B --gpus 2xH100 --engine vllm==0.20 {tail}")
+
+    assert whole == alone == answer(simserve, f"{word} {write(FILE)} {tail}")
+
+
+def test_a_run_is_that_of_the_file(simserve: Simserve) -> None:
+    """Byte for byte, the name included."""
+    file = write(of_file(workload={**FILE["workload"], "num_requests": 40}))
+
+    assert answer(simserve, f"run {LINE} {SHORT} --out one") == answer(simserve, f"run {file} --out two")
+
+
+@pytest.mark.slow
+def test_a_comparison_is_that_of_the_file(simserve: Simserve) -> None:
+    """With --with on top."""
+    file, variant = (
+        write(of_file(workload={**FILE["workload"], "num_requests": 40})),
+        "--replications 2 --with 'a: run.warmup=none'",
+    )
+
+    assert answer(simserve, f"compare {LINE} {SHORT} {variant}") == answer(simserve, f"compare {file} {variant}")
+
+
+@pytest.mark.slow
+def test_a_cost_is_that_of_the_file(simserve: Simserve) -> None:
+    """A simulated one; the flags that arithmetic shares mean the scenario's here."""
+    file = write(of_file(workload={**FILE["workload"], "num_requests": 40}))
+
+    assert answer(simserve, f"cost {LINE} {SHORT} --api gpt-4o") == answer(simserve, f"cost {file} --api gpt-4o")
+
+
+@pytest.mark.slow
+def test_a_capacity_and_a_plan_are_those_of_the_file(simserve: Simserve) -> None:
+    """In a plan the number of GPUs is a limit, and the layout is the plan's."""
+    file = write(FILE)
+    deployment = {key: value for key, value in FILE["deployment"].items() if key != "tensor_parallel_size"}
+    planned = write(of_file(deployment=deployment), "planned.yaml")
+
+    capacity = answer(simserve, f"capacity {LINE}")
+    plan = answer(simserve, f"plan {LINE} --trials 0 --jobs 1")
+    same = answer(simserve, f"plan {planned} --hardware h100-sxm-80gb --max-gpus 2 --trials 0 --jobs 1")
+
+    assert capacity == answer(simserve, f"capacity {file}")
+    assert plan["feasible"]
+    commands = re.compile(r"simserve run .*?(?= --set|$)")
+    assert commands.sub("", json.dumps(plan)) == commands.sub("", json.dumps(same))
+
+
+@pytest.mark.slow
+def test_the_command_of_a_plan_runs_what_was_planned(simserve: Simserve) -> None:
+    """Its --gpus says no number: that would be a layout."""
+    simserve(*shlex.split(f"plan {LINE} --trials 0 --jobs 1 --quiet"))
+    shown = simserve(*shlex.split(f"plan {LINE} --trials 0 --jobs 1"))
+    command = next(line for line in shown.stdout.splitlines() if line.startswith("simserve run"))
+
+    assert "2xH100" not in command
+    assert answer(simserve, f"{command.removeprefix('simserve ')} --check")["fits"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("memory Qwen/Qwen3-32B --gpus 2xH100 --engine vllm==0.20", 0, "qwen3-32b on 2 x h100-sxm-80gb: fits"),
+        ("memory qwen/qwen3-32b --gpus 2XH100", 0, "qwen3-32b on 2 x h100-sxm-80gb: fits"),
+        ("memory zai-org/GLM-5-FP8 --gpus 8xH200", 0, "glm-5 on 8 x h200-sxm-141gb: fits"),
+        ("memory openai/gpt-oss-120b --gpus H100", 0, "max_model_len 118,112 of 131,072: the longest that fits"),
+        ("memory meta-llama/Llama-3.1-8B --gpus L4", 0, "max_model_len 31,456 of 131,072: the longest that fits"),
+        ("memory mistral-small-24b --gpus RTX4090", 3, "does not fit"),
+        ("memory gratex/mistral-small-3.2-24b-Instruct-GPTQ-W4A16 --gpus rtx4090", 0, "as stored in gratex/mistral"),
+    ],
+)
+def test_a_model_and_gpus_are_enough_for_what_fits(simserve: Simserve, line: str, code: int, said: str) -> None:
+    """By profile, Hugging Face id and alias, in any case."""
+    outcome = simserve(*shlex.split(line))
+
+    assert outcome.code == code
+    assert said in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("run openai/gpt-oss-120b --gpus H100", "gpt-oss-120b on 1 x h100-sxm-80gb"),
+        ("run zai-org/GLM-5-FP8 --gpus 8xH200", "glm-5 on 8 x h200-sxm-141gb"),
+        ("run meta-llama/Llama-3.1-8B --gpus L4", "max_model_len 31,456 of 131,072: the longest that fits"),
+        (
+            "run llama-3.1-8b --gpus 3xH100 --replicas 3 --set deployment.routing=round_robin",
+            "llama-3.1-8b on 3 x h100-sxm-80gb, 3 replicas",
+        ),
+    ],
+)
+def test_a_run_needs_no_file(simserve: Simserve, line: str, said: str) -> None:
+    """From an empty folder."""
+    traffic = "--rate 0.5 --prompt-tokens 1k --output-tokens 50 --num-requests 10 --out out"
+    outcome = simserve(*shlex.split(f"{line} {traffic}"))
+
+    assert outcome.code == 0, outcome.stderr
+    assert said in outcome.stdout
+
+
+def test_mistral_small_on_an_rtx_4090_names_the_checkpoint_that_fits(simserve: Simserve) -> None:
+    """As it is stored it is refused; the change that is named runs."""
+    line = "run mistral-small-24b --gpus rtx4090 --rate 0.5 --prompt-tokens 1k --output-tokens 50 --num-requests 10"
+    refused = simserve(*shlex.split(line))
+    remedy = re.search(r"what fits: (--set \S+) \(checkpoint (\S+)\)", refused.error_line)
+
+    assert refused.code == 3
+    assert remedy is not None
+    assert remedy[2] == "gratex/mistral-small-3.2-24b-Instruct-GPTQ-W4A16"
+    assert answer(simserve, f"{line} {remedy[1]} --out out")["completed"] == 10
+
+
+def test_a_config_and_its_folder_are_models(simserve: Simserve, folder: Path) -> None:
+    """The result bears the folder's name; a scenario in JSON stays one."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "intermediate_size": 2048,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "tiny").mkdir()
+    (folder / "tiny" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    Path("mine.json").write_text(json.dumps(FILE), encoding="utf-8")
+
+    by_file = answer(simserve, "memory tiny/config.json --gpus L4")
+    by_folder = answer(simserve, "memory tiny --gpus L4")
+
+    assert by_file["num_kv_blocks"] == by_folder["num_kv_blocks"] > 0
+    assert answer(simserve, "memory mine.json")["model"] == "qwen3-32b"
+
+
+def test_a_trace_with_usual_columns_is_replayed(simserve: Simserve) -> None:
+    """`timestamp,prompt,completion`, and any other names with --columns."""
+    rows = "".join(f"2026-11-20T10:00:{second:02d}Z,{500 + second},{50 + second}\n" for second in range(20))
+    Path("usual.csv").write_text(f"timestamp,prompt,completion\n{rows}", encoding="utf-8")
+    Path("other.csv").write_text(f"when,a,b\n{rows}", encoding="utf-8")
+    columns = "arrival_time=when,prompt_tokens=a,output_tokens=b"
+
+    usual = answer(simserve, "run llama-3.1-8b --gpus L4 --trace usual.csv --out one")
+    other = answer(simserve, f"run llama-3.1-8b --gpus L4 --trace other.csv --columns {columns} --out two")
+    listed = answer(simserve, f"trace other.csv --columns {columns}")
+    imported = answer(simserve, f"import trace other.csv --columns {columns}")
+
+    assert usual["completed"] == other["completed"] == listed["requests"] == 20
+    assert usual["mean_ttft_ms"] == other["mean_ttft_ms"]
+    assert usual["total_input_tokens"] == sum(500 + second for second in range(20))
+    assert imported["scenario"]["workload"]["trace"]["columns"]["prompt_tokens"] == "a"
+
+
+def test_flags_change_a_bundled_scenario(simserve: Simserve) -> None:
+    """As --set would, and --set goes before them."""
+    flags = "--gpus 2xH200 --rate 2 --quantization fp8 --prompt-tokens 1k --num-requests 30 --slo tpot=70ms --seed 3"
+    sets = (
+        "--set deployment.hardware=h200-sxm-141gb --set deployment.tensor_parallel_size=2 "
+        "--set workload.num_requests=30 "
+        "--set workload.arrivals.rate=2.0 --set deployment.quantization=fp8 --set workload.prompt_tokens=1000 "
+        "--set slo.tpot=70ms --seed 3"
+    )
+
+    by_flags = answer(simserve, f"run chatbot {flags} --out one")
+
+    assert by_flags == answer(simserve, f"run chatbot {sets} --out two")
+    assert answer(simserve, "memory chatbot --gpus 4xH200 --set deployment.tensor_parallel_size=8")["num_gpus"] == 8
+
+
+def test_a_pasted_command_line_stands_for_the_scenario(simserve: Simserve) -> None:
+    """Of any engine; --gpus says what it runs on."""
+    line = "'vllm serve Qwen/Qwen3-8B --max-model-len 8192 --max-num-seqs 64'"
+    shown = answer(simserve, f"memory --like {line} --gpus L4 --engine vllm==0.20")
+    sglang = answer(simserve, "memory --like 'python -m sglang.launch_server --model-path Qwen/Qwen3-8B' --gpus H100")
+    traffic = "--rate 1 --prompt-tokens 500 --output-tokens 50 --num-requests 20 --out out"
+
+    assert (shown["model"], shown["hardware"]) == ("qwen3-8b", "l4-24gb")
+    assert (shown["max_model_len"], shown["engine_resolved"]["max_num_seqs"]) == (8192, 64)
+    assert sglang["engine_resolved"]["name"] == "sglang"
+    assert answer(simserve, f"run --like {line} --gpus L4 {traffic}")["completed"] == 20
+
+
+def test_arithmetic_of_cost_keeps_its_flags(simserve: Simserve) -> None:
+    """Without a scenario --gpus is a number of them."""
+    found = answer(
+        simserve, "cost --gpus 2 --gpu-hour-usd 6 --requests-per-month 1000 --prompt-tokens 500 --output-tokens 9"
+    )
+
+    assert found["self_host"]["usd_per_month"] == 2 * 6 * 720
+
+
+def test_all_errors_of_a_file_are_said(simserve: Simserve) -> None:
+    """One line each, at its own key."""
+    file = write(
+        {"model": "qwen3-8b", "deploymnt": {}, "slo": {"ttft": 3}, "workload": {**FILE["workload"], "num_requests": 0}}
+    )
+
+    outcome = simserve("run", file)
+
+    assert outcome.code == 104
+    assert [line.split(": ")[3] for line in outcome.stderr.splitlines()] == [
+        "deploymnt",
+        "workload.num_requests",
+        "slo.ttft",
+    ]
+
+
+def test_a_file_needs_no_name_and_no_number_of_requests(simserve: Simserve) -> None:
+    """The name is the file's, and 1,000 requests are sent."""
+    bare = {key: value for key, value in FILE.items() if key != "name"}
+    bare["workload"] = {key: value for key, value in FILE["workload"].items() if key != "num_requests"}
+
+    found = answer(simserve, f"run {write(bare, 'my chat.yaml')!r} --check")
+
+    assert found["fits"]
+    assert answer(simserve, f"run {write(bare, 'my chat.yaml')!r} --out out")["completed"] == 1000
+    assert yaml.safe_load(Path("out/scenario.resolved.yaml").read_text(encoding="utf-8"))["name"] == "my-chat"
+
+
+def test_models_and_gpus_are_filtered(simserve: Simserve) -> None:
+    """By a part of any of their names."""
+    models = {row["name"] for row in answer(simserve, "models qwen3-32b")["models"]}
+    gpus = {row["name"] for row in answer(simserve, "gpus H100")["gpus"]}
+
+    assert models == {"qwen3-32b"}
+    assert gpus == {"h100-sxm-80gb", "h100-pcie-80gb", "h100-nvl-94gb"}
+    assert simserve("gpus", "h1000").error_line.startswith("'h1000' is in no name; did you mean 'h100")
+
+
+def test_help_and_version_are_words_too(simserve: Simserve) -> None:
+    """As with other programs."""
+    assert simserve("help", "memory").stdout == simserve("memory", "--help").stdout
+    assert simserve("help").stdout == simserve("--help").stdout
+    assert simserve("version").stdout == simserve("--version").stdout
+    assert simserve("help", "nosuch").code == 2

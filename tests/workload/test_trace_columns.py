@@ -1,0 +1,140 @@
+"""Traces of any table: columns by their usual names or as they are named, times as people write them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simserve.errors import TraceError
+from simserve.workload.traces.columns import read_columns, told_columns
+from simserve.workload.traces.formats import detect, read_trace
+
+ROWS = [(0.0, 500, 50), (1.5, 600, 60), (4.0, 700, 70)]
+
+
+def write(path: Path, header: str, rows: list[tuple[object, ...]], sign: str = ",") -> Path:
+    """Write a table."""
+    lines = [header, *(sign.join(str(cell) for cell in row) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "timestamp,prompt,completion",
+        "arrived_at,num_prefill_tokens,num_decode_tokens",
+        "Arrival Time,Input Tokens,Output Tokens",
+        "ts,isl,osl",
+        "request_time,promptLength,outputLength",
+    ],
+)
+def test_usual_names_are_found_by_themselves(tmp_path: Path, header: str) -> None:
+    """Case, spaces and underscores do not count."""
+    file = write(tmp_path / "t.csv", header, list(ROWS))
+
+    trace = read_trace(file)
+
+    assert detect(file) == "columns"
+    assert trace.arrival_time.tolist() == [0.0, 1.5, 4.0]
+    assert trace.prompt_tokens.tolist() == [500, 600, 700]
+    assert trace.output_tokens.tolist() == [50, 60, 70]
+
+
+def test_named_columns_go_before_usual_names(tmp_path: Path) -> None:
+    """What is asked for is read, whatever else there is."""
+    file = write(tmp_path / "t.csv", "timestamp,sent,prompt,completion", [(9, 0, 5, 6), (9, 2, 7, 8)])
+
+    trace = read_trace(file, columns={"arrival_time": "sent"})
+
+    assert trace.arrival_time.tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("header", "times", "seconds"),
+    [
+        ("timestamp", ["2026-11-20T10:00:00Z", "2026-11-20T10:00:01.5Z"], [0.0, 1.5]),
+        ("timestamp", ["2026-11-20 10:00:00.1234567", "2026-11-20 10:00:02.1234567"], [0.0, 2.0]),
+        ("timestamp", ["2026-11-20T10:00:00+02:00", "2026-11-20T08:00:03+00:00"], [0.0, 3.0]),
+        ("timestamp", ["1763632800", "1763632801.5"], [0.0, 1.5]),
+        ("timestamp", ["1763632800000", "1763632801500"], [0.0, 1.5]),
+        ("timestamp_ms", ["500", "2000"], [0.5, 2.0]),
+        ("time (s)", ["5", "7"], [5.0, 7.0]),
+    ],
+)
+def test_times_are_read_as_they_are_written(
+    tmp_path: Path, header: str, times: list[str], seconds: list[float]
+) -> None:
+    """Dates count from the first request; plain numbers are seconds, or what the column's name says."""
+    file = write(tmp_path / "t.csv", f"{header},prompt,completion", [(time, 5, 6) for time in times])
+
+    assert read_trace(file).arrival_time == pytest.approx(seconds)
+
+
+def test_json_lines_and_gzip_and_other_separators_are_read(tmp_path: Path) -> None:
+    """The same requests, however they are stored."""
+    lines = "\n".join(json.dumps({"arrived_at": a, "prompt": p, "completion": o}) for a, p, o in ROWS)
+    (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    tabs = write(tmp_path / "t.tsv", "arrived_at\tprompt\tcompletion", list(ROWS), "\t")
+    semicolons = write(tmp_path / "s.csv", "arrived_at;prompt;completion", list(ROWS), ";")
+
+    traces = [read_trace(each) for each in (tmp_path / "t.jsonl.gz", tabs, semicolons)]
+
+    assert all(trace.arrival_time.tolist() == [0.0, 1.5, 4.0] for trace in traces)
+    assert all(trace.output_tokens.tolist() == [50, 60, 70] for trace in traces)
+
+
+def test_rows_that_were_not_served_are_left_out_and_counted(tmp_path: Path) -> None:
+    """An answer of 0 tokens is none."""
+    trace = read_columns(write(tmp_path / "t.csv", "time,prompt,completion", [(0, 5, 6), (1, 5, 0), (2, 5.0, 7)]))
+
+    assert trace.num_unserved == 1
+    assert trace.arrival_time.tolist() == [0.0, 2.0]
+
+
+def test_without_times_the_trace_has_none(tmp_path: Path) -> None:
+    """The scenario's own arrivals are needed then."""
+    trace = read_columns(write(tmp_path / "t.csv", "prompt,completion", [(5, 6)]))
+
+    assert np.isnan(trace.arrival_time).all()
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "columns", "said"),
+    [
+        ("time,question,completion", (0, 5, 6), None, "no column that is known to hold prompt_tokens"),
+        ("time,prompt,completion", (0, "Hello", 6), None, "row 2, prompt: 'Hello' is not a whole number of tokens"),
+        ("time,prompt,completion", ("noon", 5, 6), None, "row 2, time: 'noon' is not a time"),
+        (
+            "time,prompt,completion",
+            (0, 5, 6),
+            {"prompt_tokens": "promt"},
+            "no column 'promt' for prompt_tokens; did you",
+        ),
+        ("time,prompt,completion", (0, 5, 0), None, "no request that was served"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_row_and_the_column(
+    tmp_path: Path, header: str, row: tuple[object, ...], columns: dict[str, str] | None, said: str
+) -> None:
+    """And what there is to choose from."""
+    with pytest.raises(TraceError, match=said.replace("(", r"\(")):
+        read_columns(write(tmp_path / "t.csv", header, [row]), columns)
+
+
+def test_a_row_earlier_than_the_one_before_it_is_refused(tmp_path: Path) -> None:
+    """Sorting is the user's."""
+    with pytest.raises(TraceError, match="row 3, time: '1' is earlier than the row before it"):
+        read_columns(write(tmp_path / "t.csv", "time,prompt,completion", [(5, 1, 1), (1, 1, 1)]))
+
+
+def test_the_first_of_several_usual_columns_is_taken() -> None:
+    """A timestamp goes before a plain time."""
+    assert told_columns(["time", "timestamp", "prompt", "prompt_tokens"]) == {
+        "arrival_time": "timestamp",
+        "prompt_tokens": "prompt_tokens",
+    }
