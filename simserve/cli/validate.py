@@ -48,7 +48,11 @@ def validate(
     ] = None,
     expected_errors: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the errors by class that runs report, as JSON; needs --date."),
+        typer.Option(
+            metavar="FILE",
+            help="Write what runs expect of a server that nobody fitted, as JSON; needs --date and --data. Learnt from "
+            "all sources, and the unseen reports.",
+        ),
     ] = None,
     date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Date that the tables carry.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes. Default: one a core.")] = None,
@@ -86,9 +90,7 @@ def validate(
         page = unseen_page(result, date) if is_exam else _accuracy_page(result, data, date)
         accuracy.write_text(page, encoding="utf-8")
     if expected_errors is not None and date is not None:
-        from simserve.planner.validation.expected import write_expected_errors
-
-        write_expected_errors(result, date, expected_errors)
+        _write_error_model(result, expected_errors, date, jobs or os.cpu_count() or 1)
     if as_json:
         print_json(result.summary)
     elif not quiet:
@@ -107,6 +109,17 @@ def _check_outputs(files: Mapping[str, Path | None], date: str | None) -> None:
         if file is not None and key in _DATED and date is None:
             raise UsageError("needs --date", key=key, remedy="for example --date 2026-11-30")
         check_page(file, key)
+
+
+def _write_error_model(result: Validation, file: Path, date: str, jobs: int) -> None:
+    from simserve.api import validate as replay_measurements
+    from simserve.planner.measured.unseen import UNSEEN
+    from simserve.planner.validation.error_model import learn, write_error_model
+
+    predictions = result.predictions
+    if not any(each.point.source == UNSEEN for each in predictions):
+        predictions += replay_measurements(None, (UNSEEN,), jobs=jobs).predictions
+    write_error_model(learn(predictions, date), file)
 
 
 def _accuracy_page(result: Validation, data: Path | None, date: str) -> str:
