@@ -121,20 +121,3 @@ def _rate_factors(expected: Expectation, load_ratio: float | None) -> Interval:
     floor = math.exp(-FLOORS["throughput"])
     return min(floor, errors.low / load_ratio), 1 / floor
 
-
-def rate_that_holds(rate: float, expected: Expectation, level: float = LEVEL) -> float:
-    """Return the rate that a real server sustains with a probability, from the one that a simulated one does.
-
-    Args:
-        rate: Of the simulated one.
-        expected: Errors to expect.
-        level: Probability.
-    """
-    errors = expected.metrics["throughput"]
-    low, high = 0.0, 1.0
-    while 1 - errors.probability_below(high) > level:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if 1 - errors.probability_below(middle) >= level else (low, middle)
-    return rate * low

@@ -182,6 +182,33 @@ class Family(FrozenModel):
     """Where they are from."""
 
 
+class Coverage(FrozenModel):
+    """How well the intervals of a metric hold that were made without each figure's own source; a source counts once."""
+
+    metric: str
+    """Which."""
+    group: str
+    """``all``, or one of `GROUPS`."""
+    sources: int
+    """Sources with figures in it."""
+    figures: int
+    """Measured figures that no constant was fitted to."""
+    coverage_90: float
+    """Share of them inside the 90 % interval."""
+    coverage_50: float
+    """Inside the 50 % interval."""
+    log_width: float
+    """Mean width of the 90 % interval, in logarithms."""
+    interval_score: float
+    """Mean interval score of it: less is better."""
+    constant_coverage_90: float
+    """Share inside one 90 % interval for every server."""
+    constant_log_width: float
+    """Its width."""
+    constant_interval_score: float
+    """Its score."""
+
+
 class ErrorModel(FrozenModel):
     """The file that ships."""
 
@@ -199,6 +226,8 @@ class ErrorModel(FrozenModel):
     """Source -> metric -> what is learnt where the source is left out: for its own figures."""
     families: tuple[Family, ...]
     """What was measured."""
+    coverage: tuple[Coverage, ...] = ()
+    """How well it holds, whole sources left out."""
 
     def distance(self, server: Server, left_out: str = "") -> Distance:
         """Return how far a server is from the measured ones, those of one source not counted."""
@@ -239,23 +268,6 @@ class MetricExpectation:
         """Factor to the upper end."""
         return math.exp(-self.center + self.half_90)
 
-    def probability_below(self, factor: float) -> float:
-        """Return the probability that a real server's figure is below ``factor`` times the predicted one.
-
-        The logarithm of the error is taken to be Laplace's between and beyond the two quantiles that are known.
-        """
-        if factor <= 0:
-            return 0.0
-        distance = math.log(factor) + self.center
-        # Tails of |error|: 0.5 at half_50, 0.1 at half_90, log-linear in between and beyond.
-        size = abs(distance)
-        if size <= self.half_50:
-            outside = math.exp(math.log(0.5) * size / self.half_50)
-        else:
-            steepness = math.log(5.0) / max(self.half_90 - self.half_50, 1e-9)
-            outside = 0.5 * math.exp(-steepness * (size - self.half_50))
-        return 1 - outside / 2 if distance > 0 else outside / 2
-
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
@@ -278,8 +290,8 @@ class Expectation:
             "basis": self.basis,
             **{
                 metric: {
-                    "p50": round(math.expm1(abs(each.center) + each.half_50), 4),
-                    "p90": round(math.expm1(abs(each.center) + each.half_90), 4),
+                    "p50": round(math.expm1(math.hypot(each.center, each.half_50)), 4),
+                    "p90": round(math.expm1(math.hypot(each.center, each.half_90)), 4),
                     "servers": each.servers,
                 }
                 for metric, each in self.metrics.items()

@@ -29,6 +29,7 @@ from simserve.profiles.expected_errors import (
     FEATURES,
     GROUPS,
     LEVEL,
+    Coverage,
     Distance,
     ErrorModel,
     Family,
@@ -48,6 +49,9 @@ FIRST_REPLAY = "calibration/first_replay.yaml"
 
 COPIES = ("published",)
 """Sources whose figures stand in another one too."""
+
+REPORTS = "unseen reports"
+"""The group of those that nothing was ever fitted to, however far they are."""
 
 FEWEST_SOURCES = 5
 """Sources below which nothing is learnt: of fewer, a 90th percentile is the largest."""
@@ -121,7 +125,7 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
         metrics[metric] = _errors(found, found.is_learnt, families, "")
         for name in sorted(set(found.sources.tolist())):
             without[name][metric] = _errors(found, found.is_learnt & (found.sources != name), families, name)
-    return ErrorModel(
+    model = ErrorModel(
         made_by="simserve validate --data DIR --expected-errors FILE --date DATE",
         simserve=__version__,
         date=date,
@@ -130,6 +134,7 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
         without={name: without[name] for name in sorted(without)},
         families=families,
     )
+    return model.model_copy(update={"coverage": tuple(coverage_rows(predictions, model))})
 
 
 def write_error_model(model: ErrorModel, file: Path) -> None:
@@ -353,15 +358,8 @@ class Held:
         )
 
 
-SCORES = (
-    "coverage_90",
-    "coverage_50",
-    "log_width",
-    "interval_score",
-    "constant_coverage_90",
-    "constant_log_width",
-    "constant_interval_score",
-)
+_SCORES = tuple(Coverage.model_fields)[4:]
+"""What `Held.scores` returns, in its order."""
 
 
 def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -> list[Held]:
@@ -388,28 +386,28 @@ def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -
     return rows
 
 
-def coverage_rows(predictions: Sequence[Prediction], model: ErrorModel) -> list[dict[str, Any]]:
-    """Return how well the intervals hold: ``metric group sources figures`` and `SCORES`, by metric and group.
+def coverage_rows(predictions: Sequence[Prediction], model: ErrorModel) -> list[Coverage]:
+    """Return how well the intervals hold, by metric and group.
 
     Only figures that no constant was fitted to count, and every source once.
     """
     rows = []
     for metric in SCORED:
         found = [each for each in held(predictions, model, metric) if not each.is_fitted]
-        for group in ("all", *GROUPS):
+        for group in ("all", *GROUPS, REPORTS):
             members: dict[str, list[tuple[float, ...]]] = defaultdict(list)
             for each in found:
-                if group in ("all", each.group):
+                if group in ("all", each.group) or (group == REPORTS and each.source.startswith(f"{UNSEEN}/")):
                     members[each.source].append(each.scores())
             if members:
                 means = np.mean([np.mean(scores, axis=0) for scores in members.values()], axis=0)
                 rows.append(
-                    {
-                        "metric": metric,
-                        "group": group,
-                        "sources": len(members),
-                        "figures": sum(map(len, members.values())),
-                        **dict(zip(SCORES, means.tolist(), strict=True)),
-                    }
+                    Coverage(
+                        metric=metric,
+                        group=group,
+                        sources=len(members),
+                        figures=sum(map(len, members.values())),
+                        **dict(zip(_SCORES, means.tolist(), strict=True)),
+                    )
                 )
     return rows

@@ -65,7 +65,7 @@ class Validation:
             "groups": grouped(self.predictions, by_model, ("source", "engine", "hardware", "model")),
             "bands": in_order_of_load(grouped(self.predictions, by_band, ("source", "engine", "concurrency"))),
             "sources": grouped(self.predictions, by_source, ("source",)),
-            "intervals": coverage_rows(self.predictions, load_error_model()),
+            "intervals": [each.model_dump() for each in coverage_rows(self.predictions, load_error_model())],
             "not_covered": not_covered(self.predictions),
         }
 
