@@ -57,7 +57,6 @@ INNER = {
     "fidelity": None,
     "fidelity_by_operator": None,
     "expected_error": "basis tpot ttft throughput",
-    "prediction_interval": "level basis metrics",
     "engine_resolved": None,
     "formats": "weights weights_source checkpoint kv_cache kv_cache_source pools",
     "load": None,
@@ -85,6 +84,7 @@ INNER = {
     "acceptance_rate mean_acceptance_length expected_acceptance_length draft_seconds mean_batch decode_speedup "
     "break_even_batch",
     "confidence_intervals": None,
+    "prediction_interval": "level basis metrics",
     "pools": None,
     "transfers": "count link_seconds waited_seconds stalled_seconds",
     "regions": None,

@@ -74,6 +74,7 @@ def accuracy_page(
     *,
     operators: Sequence[Mapping[str, Any]] = (),
     acceptance: Mapping[str, Any] | None = None,
+    model: ErrorModel | None = None,
 ) -> str:
     """Return the page.
 
@@ -82,13 +83,14 @@ def accuracy_page(
         date: When it was made, as the page shows it.
         operators: Errors of operators on GPUs that no fit has seen (`simserve.calibrate.operator_errors`).
         acceptance: Errors of predicted acceptance lengths (`simserve.calibrate.speculation_report.length_summary`).
+        model: Of the errors of foreign servers; None: the one that ships.
     """
     summary = validation.summary
     static = [group for group in summary["groups"] if group["source"] in STATIC_BATCHES]
     parts = [
         _head(summary, date),
         "## What a server that nobody fitted may expect\n",
-        _foreign(load_error_model()),
+        _foreign(model or load_error_model()),
         "## By source\n",
         _table(("source",), summary["sources"]),
         "## By engine, GPU and model\n",
