@@ -13,7 +13,7 @@ import pytest
 _PACKAGE = Path(__file__).resolve().parents[1] / "simserve"
 _LEVELS = (
     ("errors", "units", "rng", "documents", "unfinished", "validation"),
-    ("profiles", "workload", "engine"),
+    ("profiles", "workload", "engine", "observe"),
     ("perf",),
     ("sim", "reference"),
     ("metrics",),
@@ -32,6 +32,7 @@ _HOME = {
     "typer": {"cli"},
     "torch": {"calibrate"},
     "starlette": {"explore"},
+    "httpx": {"observe"},
 }
 _RANDOM = {"random", "numpy.random", "simserve.rng"}
 

@@ -26,6 +26,7 @@ _COMMANDS = {
     "explore": "explore.explore",
     "export": "exporting.export",
     "import": "importing",
+    "observe": "observe.observe",
     "calibrate": "calibrate",
     "plan": "plan.plan",
     "report": "report.report",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, print_json, print_lines, print_table
+from simserve.cli.options import JsonOption, QuietOption, budget_seconds, print_json, print_lines, print_table
 from simserve.cli.progress import progress
-from simserve.errors import InterruptedRunError, UsageError
+from simserve.errors import InterruptedRunError
 
 if TYPE_CHECKING:
     from simserve.calibrate.run_folder import KernelRun
@@ -64,7 +64,7 @@ def kernels(
 
     simserve calibrate kernels --model llama-3.1-8b --budget 5min --out calibration/runs/my-gpu
     """
-    seconds = _seconds(budget)
+    seconds = budget_seconds(budget)
     deadline = time.monotonic() + seconds - min(SPARE_SECONDS, SPARE_SHARE * seconds)
     from simserve.calibrate.kernels.measure import check_choices, measure
     from simserve.calibrate.kernels.torch_device import open_device
@@ -103,18 +103,6 @@ def run_summary(run: KernelRun) -> dict[str, Any]:
     keys = ("device_name", "torch", "date", "models", "ended", "is_complete", "planned_points", "measured_points")
     summary = {"out": str(run.folder)} | {key: run.provenance.get(key) for key in keys}
     return summary | {"tables": run.provenance.get("tables"), "skipped": run.provenance.get("skipped")}
-
-
-def _seconds(budget: str) -> float:
-    from simserve.units import parse
-
-    try:
-        seconds = parse(budget, "time")
-    except ValueError as failure:
-        raise UsageError(str(failure), key="--budget", value=budget) from None
-    if seconds <= 0:
-        raise UsageError("must be above 0", key="--budget", value=budget)
-    return seconds
 
 
 def _command() -> str:

@@ -48,6 +48,23 @@ def share(text: str, key: str | None = None) -> float:
     return value
 
 
+def budget_seconds(budget: str) -> float:
+    """Return the seconds of a ``--budget``, such as ``90s`` or ``5 min``.
+
+    Raises:
+        UsageError: It is no time, or not above 0.
+    """
+    from simserve.units import parse
+
+    try:
+        seconds = parse(budget, "time")
+    except ValueError as failure:
+        raise UsageError(str(failure), key="--budget", value=budget) from None
+    if seconds <= 0:
+        raise UsageError("must be above 0", key="--budget", value=budget)
+    return seconds
+
+
 ScenarioArgument = Annotated[
     str,
     typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a bundled scenario.", show_default=False),

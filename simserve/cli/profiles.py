@@ -267,15 +267,16 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
     from simserve.profiles.hardware import load_hardware
     from simserve.profiles.model import load_model
 
-    gpu = load_hardware(hardware)
+    gpu, served = load_hardware(hardware), load_model(model)
     return resolve_engine(
         load_engine(name),
         version=version,
         gpu_memory_bytes=gpu.memory.total,
         gpu_name=gpu.name,
-        model_max_len=load_model(model).max_position_embeddings,
+        model_max_len=served.max_position_embeddings,
         options=EngineOptions(),
         host_slowdown=gpu.host_slowdown,
+        model_family=served.family,
     )
 
 

@@ -214,7 +214,7 @@ def _token_rounds(stage: Stage, tokens: Array) -> Array:
     gpu_seconds = _gpu_seconds(stage, parts, travelling)
     launch = shape.engine.eager_prompt_seconds_per_layer
     launch = shape.engine.eager_seconds_per_layer if launch is None else launch
-    waits = launch_wait(stage, gpu_seconds, is_eager, launch)
+    waits = launch_wait(stage, gpu_seconds, is_eager, launch, has_prompts=True)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
     parts *= _stage_times(stage, travelling)
     if num_stages > 1:
@@ -295,7 +295,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     host = _host_seconds_of_a_stage(stage) + width * shape.engine.host_seconds_per_request * decoding
     gpu_seconds = _gpu_seconds(stage, parts, padded)
     is_eager = captured > shape.engine.cuda_graph_max_batch
-    waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer)
+    waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer, has_prompts=False)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
     parts *= passes
     if num_stages > 1:

@@ -240,6 +240,7 @@ class _Place:
         num_ranks: Tensor- times pipeline-parallel ranks.
         host_slowdown: Times as long as on an H100 node that work on the CPU takes.
         drafter: Who drafts in speculative decoding; None: nobody does.
+        model_family: Of the model that is served.
     """
 
     gpu_memory_bytes: float
@@ -248,6 +249,7 @@ class _Place:
     num_ranks: int
     host_slowdown: float = 1.0
     drafter: str | None = None
+    model_family: str = ""
 
     def value(self, tiered: Tiered) -> float:
         """Return the default that holds here."""
@@ -276,6 +278,7 @@ def resolve_engine(
     pipeline_parallel_size: int = 1,
     host_slowdown: float = 1.0,
     drafter: str | None = None,
+    model_family: str = "",
 ) -> ResolvedEngine:
     """Return every option of an engine as that version resolves it on that GPU.
 
@@ -293,13 +296,14 @@ def resolve_engine(
         pipeline_parallel_size: Likewise.
         host_slowdown: Of the node, as its hardware profile has it.
         drafter: Who drafts in speculative decoding; None: nobody does.
+        model_family: Of the model that is served, for what engines set for one family alone.
 
     Raises:
         InputError: A value is not supported, or two contradict each other.
     """
     known = profile.nearest_version(version)
     ranks = tensor_parallel_size * pipeline_parallel_size
-    place = _Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown, drafter)
+    place = _Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown, drafter, model_family)
     check_options(options)
     features = profile.features_of(version, compute_capability)
     choices = _Choices(options, f"{profile.name} {known.version} default on {gpu_name}")
@@ -479,6 +483,7 @@ def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: 
         for entry in graphs.sizes
         for size in (range(entry.start, entry.stop + 1, entry.step) if isinstance(entry, SizeRange) else (entry,))
     }
+    largest = graphs.max_batch_of_family.get(place.model_family) if largest is None else largest
     if sizes and largest is not None:
         last, step = max(sizes), _last_step(graphs)
         sizes |= {largest, *range(last + step, largest, step)}

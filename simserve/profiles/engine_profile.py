@@ -211,6 +211,8 @@ class CudaGraphs(FrozenModel):
     """Largest captured size; absent: the last of `sizes`."""
     max_batch_per_seq: int | None = Field(default=None, ge=1)
     """Largest captured size as a multiple of `max_num_seqs`, where lower."""
+    max_batch_of_family: dict[str, int] = Field(default_factory=dict)
+    """Family of a model -> largest captured size in place of both limits above."""
     covers_prompts: bool = False
     """Whether steps that prefill run on graphs too, up to the largest captured size in tokens (vLLM V1)."""
     memory: Bytes

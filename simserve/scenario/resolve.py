@@ -433,6 +433,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             pipeline_parallel_size=deployment.pipeline_parallel_size,
             host_slowdown=hardware.host_slowdown,
             drafter=None if deployment.speculative is None else deployment.speculative.method,
+            model_family=model.family,
         )
     engine = engine.model_copy(update={"plugin": plugin})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):

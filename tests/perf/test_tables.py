@@ -215,6 +215,16 @@ def test_layers_with_experts_take_longer_to_launch() -> None:
     assert dense.token_seconds[1] < 32 * 1e-3
 
 
+def test_a_compiled_engine_decodes_on_beyond_its_graphs_without_a_jump() -> None:
+    """What expert layers take to launch was measured on prompts: a batch one over the largest graph is no cliff."""
+    launch = {"eager_seconds_per_expert_layer": 1e-3, "cuda_graph_sizes": (512,), "cuda_graph_max_batch": 512}
+    fields = {**launch, "cuda_graph_max_prompt_tokens": 512, "host_seconds_per_step": 0.0}
+    times = price(make_shape(model="qwen3-30b-a3b", engine_fields=fields, max_num_seqs=520), 1024).step_times
+
+    assert times.decode_base[513] < 1.02 * times.decode_base[512]
+    assert times.token_seconds[513] - times.token_seconds[512] > 0.015
+
+
 def test_gaps_between_kernels_outside_cuda_graphs_add_to_a_step() -> None:
     """By layer, on prompts however long and decode batches beyond the graphs; experts hide them."""
     graphs = {"cuda_graph_sizes": (8,), "cuda_graph_max_batch": 8, "cuda_graph_max_prompt_tokens": 0}

@@ -50,6 +50,7 @@ def resolve(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     drafter: str | None = None,
+    model_family: str = "",
     **overrides: Any,
 ) -> ResolvedEngine:
     """Resolve an engine on a GPU of the catalogue with the user's keys."""
@@ -63,6 +64,7 @@ def resolve(
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,
         drafter=drafter,
+        model_family=model_family,
     )
 
 
@@ -607,6 +609,17 @@ def test_the_largest_cuda_graph_is_the_users() -> None:
     assert (wide.cuda_graph_max_batch, wide.cuda_graph_max_prompt_tokens) == (2048, 2048)
     assert wide.cuda_graph_sizes[-3:] == (2016, 2032, 2048)
     assert resolve("vllm", "0.18", max_cudagraph_capture_size=100).cuda_graph_sizes[-2:] == (96, 100)
+
+
+@pytest.mark.parametrize(("version", "largest"), [("0.10.2", 1024), ("0.11", 992), ("0.12", 1024), ("0.18", 1024)])
+def test_gpt_oss_has_larger_graphs_of_its_own(version: str, largest: int) -> None:
+    """vLLM's model_executor/models/config.py raises them, whatever the seats; a user's own word still holds."""
+    own = resolve("vllm", version, max_num_seqs=64, model_family="gpt_oss")
+    told = resolve("vllm", version, model_family="gpt_oss", max_cudagraph_capture_size=100)
+
+    assert own.cuda_graph_max_batch == largest
+    assert resolve("vllm", version, max_num_seqs=64).cuda_graph_max_batch == 128
+    assert told.cuda_graph_max_batch == 100
 
 
 @pytest.mark.parametrize(

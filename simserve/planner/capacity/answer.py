@@ -151,8 +151,17 @@ class Capacity:
             )
             notes.append(f"this is what the replicas bear alone: {overflow.api} {rest}, at any load")
         if found.largest.value and found.largest.fails_at is None:
-            notes.append("the highest load that was tried holds; the capacity is at least that")
+            notes.append(self._open_end)
         return notes
+
+    @property
+    def _open_end(self) -> str:
+        """What is said where the highest load holds."""
+        if self.is_closed_loop and self.scenario.workload.trace is not None:
+            clients = round(self.found.largest.value)
+            if clients == self.found.num_requests:
+                return f"all {clients:,} requests of the trace at once hold: more clients would find none left"
+        return "the highest load that was tried holds; the capacity is at least that"
 
     @property
     def _decisive(self) -> Level | None:
@@ -220,12 +229,15 @@ def capacity(
     slo = objective(scenario)
     assert slo is not None  # probe_of
     is_closed = is_closed_loop(scenario)
+    limit = math.inf if highest is None else highest
+    if is_closed and scenario.workload.trace is not None:
+        limit = min(limit, len(traffic))  # further clients would find no request left
     found = find_capacity(
         probe if progress is None else _told(probe, progress),
         asked=slo.attainment,
         start=load_of(scenario, traffic),
         effort=effort,
-        highest=math.inf if highest is None else highest,
+        highest=limit,
         is_whole=is_closed,
         finishable=probe.finishable if probe.is_steady else None,
     )

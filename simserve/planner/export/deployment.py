@@ -328,6 +328,7 @@ def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> Resolved
         pipeline_parallel_size=shape.pipeline_parallel_size,
         host_slowdown=shape.hardware.host_slowdown,
         drafter=None if deployment.speculative is None else deployment.speculative.method,
+        model_family=shape.model.family,
     )
     return engine.model_copy(update={"sources": {}})
 

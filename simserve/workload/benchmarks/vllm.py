@@ -35,6 +35,7 @@ _ENGINES = {
     "trt": "tensorrt-llm",
     "lmdeploy": "lmdeploy",
     "tgi": "tgi",
+    "llama.cpp": "llama.cpp",
 }
 """How names of clients begin -> the engine that they speak to; a client of the OpenAI protocol says none."""
 AGREEMENT = 0.02

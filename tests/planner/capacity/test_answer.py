@@ -1,10 +1,12 @@
-"""Capacity beside an API: what is too much for the replicas is left out, what always goes to the API is not."""
+"""Answers of capacity: what is looked at beside an API, and where a search ends that nothing fails."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from simserve.planner.capacity.answer import _without_api
+from simserve.planner.capacity.answer import _without_api, capacity
 from simserve.planner.capacity.probe import probe_of
 from simserve.scenario.load import load
 
@@ -28,3 +30,17 @@ def test_what_rules_and_classes_send_to_the_api_still_goes_there(name: str, over
     assert overflow is not None
     assert (overflow.max_queue, overflow.above_rate) == (None, None)
     assert probe_of(alone).slo.attainment == 0.95
+
+
+def test_a_list_of_requests_has_no_more_clients_than_requests(tmp_path: Path) -> None:
+    """Where all of them at once still hold, more clients would find none left, and the search ends."""
+    rows = "".join(f"{time},100,20\n" for time in range(7))
+    (tmp_path / "seven.csv").write_text("arrival_time,prompt_tokens,output_tokens\n" + rows)
+    (tmp_path / "seven.yaml").write_text(
+        "name: seven\nmodel: llama-3.1-8b\ndeployment: {hardware: h100-sxm-80gb}\nslo: {ttft: 1 s}\n"
+        "workload: {arrivals: {process: closed_loop, concurrency: 2}, trace: {path: seven.csv, format: csv}}\n"
+    )
+    found = capacity(load(tmp_path / "seven.yaml"))
+
+    assert (found.found.largest.value, found.found.largest.fails_at) == (7, None)
+    assert any("all 7 requests" in note for note in found.notes)

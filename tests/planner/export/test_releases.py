@@ -92,11 +92,11 @@ def test_every_scenario_is_told_to_every_release_in_its_own_flags(name: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", scenario_names()[::5])
 def test_the_plan_of_a_scenario_is_exported_in_the_flags_of_its_release(name: str) -> None:
-    """On the scenario's own GPU, shapes alone, where something holds that a server can be told; of every fifth."""
+    """On the scenario's own GPU with few trials, where something holds that a server can be told; of every fifth."""
     scenario = load(name)
     gpu = resolve(scenario).shape.hardware.name
     try:
-        best = ss.plan(scenario, hardware=[gpu], max_gpus=16, trials=0).summary["best"]
+        best = ss.plan(scenario, hardware=[gpu], max_gpus=16, trials=2).summary["best"]
     except InputError:
         pytest.skip("not planned")
     if best is None:

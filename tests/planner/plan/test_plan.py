@@ -506,13 +506,12 @@ def check_export(scenario: Scenario, best: Scenario) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", catalog.names("scenario")[::3])
 def test_a_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
-    """A third of them, over their GPUs and another, all shapes, no knobs: what is deployed holds when it is run."""
+    """A third of them, over their GPUs and two others, all shapes, few knobs: what is deployed holds when it is run."""
     smaller = SMALLER.get(name, [])
     scenario = ss.load(name, smaller)
     own = [scenario.deployment.hardware, *(pool.hardware for pool in scenario.deployment.pools)]
-    other = next(name for name in ("h100-sxm-80gb", "l40s-48gb", "a100-sxm-80gb") if name not in own)
-    gpus = dict.fromkeys((*filter(None, own), other))
-    found = ss.plan(scenario, hardware=list(gpus), trials=0).summary
+    gpus = dict.fromkeys((*filter(None, own), "h100-sxm-80gb", "l40s-48gb"))
+    found = ss.plan(scenario, hardware=list(gpus), trials=4).summary
 
     assert found["feasible"] == (found["nearest_miss"] is None)
     assert found["candidates"]

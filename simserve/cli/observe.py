@@ -1,0 +1,246 @@
+"""`simserve observe`: measure a live server, as files that `calibrate serving` and `import bench` read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.options import JsonOption, QuietOption, budget_seconds, print_json, print_lines, print_table
+from simserve.cli.progress import progress
+from simserve.errors import InputError, InterruptedRunError, UsageError
+
+if TYPE_CHECKING:
+    from simserve.observe.measure import Load, Plan, Run
+    from simserve.observe.target import Server
+
+DEFAULT_CLIENTS = (1, 8, 32)
+MOST_CLIENTS = 4_096
+MOST_RATE = 10_000.0
+MOST_LOADS = 20
+
+
+def observe(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of the server, such as http://localhost:8000.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results, one file a load.")],
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time in all; nothing is sent after it.")] = "2 min",
+    concurrency: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="N", help="Measure with this many clients; repeats. Default: 1, 8 and 32.", show_default=False
+        ),
+    ] = None,
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(metavar="RATE", help="Measure at this many requests/s; repeats.", show_default=False),
+    ] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=4, max=1_000_000, help="Mean length of prompts.")] = 512,
+    output_tokens: Annotated[int, typer.Option(min=4, max=100_000, help="Mean length of answers.")] = 128,
+    max_requests: Annotated[
+        int,
+        typer.Option(
+            min=1, max=1_000_000, help="Requests in all, beside a dozen of two tokens that find out how to ask."
+        ),
+    ] = 1_000,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which of the server's models.", show_default=False)
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(metavar="VARIABLE", help="Environment variable that holds its key.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of lengths, prompts and arrivals.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Measure a live OpenAI-compatible server at a few loads. Needs the extra ``observe``.
+
+    Finds its model, engine and version, sends requests of random tokens to it for the budget's time, lengths 30 %
+    around what is asked, and writes one file a load as vllm bench serve does. Says what to do with them.
+
+    simserve observe http://localhost:8000 --out observed --budget 2min
+    """
+    try:
+        import_module("httpx")
+    except ImportError:
+        raise UsageError("needs httpx", key="observe", remedy="pip install 'simserve[observe]'") from None
+    from simserve.observe.measure import Plan
+    from simserve.observe.target import address_of
+
+    loads = _loads(concurrency, rate)
+    plan = Plan(
+        loads=loads,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        budget=budget_seconds(budget),
+        max_requests=max_requests,
+        seed=seed,
+    )
+    address = address_of(url)
+    kept = _Kept(out, [each.name for each in loads], force=force)
+    key = _key(api_key_env)
+    _measure(address, plan, model, key, kept, quiet=quiet or as_json)
+    if as_json:
+        print_json(kept.summary(address))
+    elif not quiet:
+        kept.render()
+
+
+def _measure(address: str, plan: Plan, model: str | None, key: str | None, kept: _Kept, *, quiet: bool) -> None:
+    """Measure, keep each run as it ends, and say so where none has an answer."""
+    from simserve.observe.measure import observe as measure
+
+    try:
+        with progress(is_shown=not quiet) as tell:
+            measure(address, plan, model=model, api_key=key, tell=tell, found=kept.found, keep=kept.keep)
+    except KeyboardInterrupt:
+        files = f"; {', '.join(row['file'] for row in kept.rows)} written" if kept.rows else ""
+        raise InterruptedRunError(f"interrupted{files}") from None
+    if not kept.rows:
+        why = kept.notes[0] if kept.notes else "nothing was sent"
+        raise InputError(f"was not measured: {why}", file=address, remedy="allow more time: --budget 10min")
+
+
+def _loads(concurrency: list[int] | None, rate: list[float] | None) -> list[Load]:
+    """Return the loads that are asked for.
+
+    Raises:
+        UsageError: One is out of bounds, or there are too many.
+    """
+    from simserve.observe.measure import Load
+
+    for clients in concurrency or ():
+        if not 1 <= clients <= MOST_CLIENTS:
+            raise UsageError(f"must be 1 to {MOST_CLIENTS:,}", key="--concurrency", value=clients)
+    for each in rate or ():
+        if not 0 < each <= MOST_RATE:
+            raise UsageError(f"must be above 0 and at most {MOST_RATE:,.0f}", key="--rate", value=each)
+    closed = concurrency or (() if rate else DEFAULT_CLIENTS)
+    loads = [*(Load(concurrency=each) for each in closed), *(Load(rate=each) for each in rate or ())]
+    unique = list({each.name: each for each in loads}.values())
+    if len(unique) > MOST_LOADS:
+        raise UsageError(f"must be at most {MOST_LOADS} loads", key="--concurrency", value=len(unique))
+    return unique
+
+
+def _key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        raise UsageError("is not set", key="--api-key-env", value=variable, remedy="export it first")
+    return key
+
+
+class _Kept:
+    """The folder of the results, and what is said of them."""
+
+    def __init__(self, folder: Path, names: list[str], *, force: bool) -> None:
+        self._folder = folder
+        self.server: Server | None = None
+        self.rows: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        if folder.exists() and not folder.is_dir():
+            raise UsageError("is not a folder", key="--out", value=str(folder))
+        there = [name for name in names if self._file(name).exists()]
+        if there and not force:
+            remedy = "name another folder, or replace it with --force"
+            raise UsageError("is there already", file=self._file(there[0]), remedy=remedy)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as failure:
+            raise UsageError(f"cannot be made: {failure.strerror}", key="--out", value=str(folder)) from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise UsageError("cannot be written: permission denied", key="--out", value=str(folder))
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def found(self, server: Server) -> None:
+        """Note what the server is."""
+        self.server = server
+
+    def keep(self, run: Run) -> None:
+        """Write a run that has answers, and note what is to be said of it."""
+        from simserve.observe.bench_file import bench_file
+
+        server, answers, errors = self.server, run.answers, run.errors
+        name = run.load.name
+        if errors:
+            self.notes.append(f"{name}: {len(errors)} of {len(run.exchanges)} requests failed: {errors[0][:160]}")
+        if run.cut:
+            self.notes.append(f"{name}: {run.cut} requests were in flight when their time was over, and are left out")
+        if not answers or server is None:
+            return
+        document = bench_file(
+            answers,
+            backend=server.engine or "openai",
+            model=server.model,
+            request_rate="inf" if run.load.rate is None else run.load.rate,
+            max_concurrency=run.load.concurrency,
+            date=time.strftime("%Y%m%d-%H%M%S"),
+            failed=len(errors),
+        )
+        document["server"] = {"engine": server.engine, "version": server.version, "kv": dict(server.kv)}
+        file = self._file(name)
+        try:
+            file.write_text(json.dumps(document) + "\n", encoding="utf-8")
+        except OSError as failure:
+            raise UsageError(f"cannot be written: {failure.strerror}", file=file) from None
+        shown = ("completed", "failed", "duration", "mean_ttft_ms", "mean_tpot_ms", "output_throughput")
+        self.rows.append({"load": name, "file": str(file)} | {key: document.get(key) for key in shown})
+
+    def commands(self) -> list[str]:
+        """Return what to do next."""
+        server = self.server
+        version = f" --engine-version {shlex.quote(server.version)}" if server is not None and server.version else ""
+        first = shlex.quote(self.rows[0]["file"])
+        return [
+            f"simserve import bench {first} --hardware GPU{version} --out my-server.yaml",
+            f"simserve calibrate serving {shlex.quote(str(self._folder))}/*.json --scenario my-server.yaml "
+            "--out my-engine.yaml",
+        ]
+
+    def summary(self, url: str) -> dict[str, Any]:
+        """Return the answer as JSON has it."""
+        server = self.server
+        assert server is not None
+        return {
+            "url": url,
+            "model": server.model,
+            "engine": server.engine or None,
+            "version": server.version or None,
+            "max_model_len": server.max_model_len,
+            "kv": dict(server.kv),
+            "runs": self.rows,
+            "notes": self.notes,
+            "next": self.commands(),
+        }
+
+    def render(self) -> None:
+        """Print the answer."""
+        server = self.server
+        assert server is not None
+        engine = f" under {server.engine} {server.version}".rstrip() if server.engine else ""
+        print_lines([f"{server.model}{engine}"])
+        header = ("load", "answered", "TTFT, ms", "TPOT, ms", "output tokens/s", "file")
+        keys = ("mean_ttft_ms", "mean_tpot_ms", "output_throughput")
+        rows = [
+            (
+                row["load"],
+                f"{row['completed']:,}",
+                *("-" if row[key] is None else f"{row[key]:,.4g}" for key in keys),
+                row["file"],
+            )
+            for row in self.rows
+        ]
+        print_table(header, rows, "TTFT and TPOT are means over requests, as the client saw them.")
+        print_lines(self.notes)
+        print_lines(["Next:", *(f"  {command}" for command in self.commands())])

@@ -1,0 +1,223 @@
+"""One request and its streamed answer: how prompts of a length are written, and when each piece of an answer came.
+
+Protocol: OpenAI's completions and chat completions with ``stream``, as engines serve them. Prompts are token ids where
+the server takes them, which is exact on any model; words otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+import numpy as np
+
+from simserve.errors import InputError
+from simserve.observe.target import Server
+
+LARGEST_EVENT = 1_000_000
+"""Bytes of one event of a stream."""
+
+ANSWER_SECONDS = 60.0
+"""Longest silence within an answer."""
+
+_ID_RANGES = ((1_000, 20_000), (100, 1_000), (10, 100))
+"""Ids that prompts are made of, the first that a server takes: small ones are often signs of their own."""
+_WORDS = ("time", "year", "people", "way", "day", "man", "thing", "life", "child", "world", "school", "state", "family")
+_PROBES = (16, 48)
+"""Prompts from which the tokens of a word and of what stands around them are found, words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a server is asked.
+
+    Attributes:
+        path: Of completions or chat completions.
+        ids: Lowest and highest token id of prompts; None: prompts are words.
+        ignores_eos: Whether it is asked to write on to the asked length.
+        counts: Whether its answers end with how many tokens there were.
+        tokens_per_word: Of a prompt of words.
+        extra_tokens: What stands around a prompt of words, tokens.
+    """
+
+    path: str
+    ids: tuple[int, int] | None
+    ignores_eos: bool = True
+    counts: bool = True
+    tokens_per_word: float = 1.0
+    extra_tokens: float = 0.0
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request, and what came of it.
+
+    Attributes:
+        prompt_tokens: As the server counted them, or as asked where it does not.
+        asked_tokens: Length of the answer that was asked for.
+        sent: When, seconds of `time.perf_counter`.
+        pieces: When each piece of the answer came.
+        output_tokens: As the server counted them, or the pieces where it does not.
+        error: Why there is no answer; empty: there is one.
+    """
+
+    prompt_tokens: int
+    asked_tokens: int
+    sent: float = 0.0
+    pieces: list[float] = field(default_factory=list)
+    output_tokens: int = 0
+    error: str = ""
+
+
+async def learn_dialect(client: httpx.AsyncClient, server: Server, rng: np.random.Generator) -> Dialect:
+    """Return how a server is to be asked, after a few requests of two tokens each.
+
+    Raises:
+        InputError: It answers none of them.
+    """
+    error = ""
+    for dialect in _candidates():
+        answer = await ask(client, server, dialect, _PROBES[0], 2, rng)
+        if not answer.error and answer.pieces:
+            return await _sized(client, server, dialect, rng) if dialect.ids is None else dialect
+        error = answer.error or error
+    raise InputError(f"answers no request: {error[:200]}", file=server.url, remedy="try it with curl first")
+
+
+def _candidates() -> Iterator[Dialect]:
+    for path, ways in (("/v1/completions", (*_ID_RANGES, None)), ("/v1/chat/completions", (None,))):
+        for ids in ways:
+            for ignores_eos, counts in ((True, True), (False, True), (False, False)):
+                yield Dialect(path, ids, ignores_eos, counts)
+
+
+async def _sized(client: httpx.AsyncClient, server: Server, dialect: Dialect, rng: np.random.Generator) -> Dialect:
+    """Return the dialect with how many tokens its words have, as the server counts them."""
+    if not dialect.counts:
+        return dialect
+    few, many = [(await ask(client, server, dialect, words, 2, rng)).prompt_tokens for words in _PROBES]
+    slope = (many - few) / (_PROBES[1] - _PROBES[0])
+    if slope <= 0:
+        return replace(dialect, counts=False)
+    return replace(dialect, tokens_per_word=slope, extra_tokens=few - slope * _PROBES[0])
+
+
+async def ask(
+    client: httpx.AsyncClient,
+    server: Server,
+    dialect: Dialect,
+    prompt_tokens: int,
+    output_tokens: int,
+    rng: np.random.Generator,
+) -> Exchange:
+    """Send one request and return its exchange; what goes wrong is in its ``error``.
+
+    Args:
+        client: Who asks.
+        server: Whom.
+        dialect: How.
+        prompt_tokens: Length of the prompt, which begins like no other, so that no prefix cache knows it.
+        output_tokens: Length of the answer.
+        rng: What the prompt is drawn from.
+    """
+    exchange = Exchange(prompt_tokens, output_tokens)
+    body = _body(server, dialect, prompt_tokens, output_tokens, rng)
+    exchange.sent = time.perf_counter()
+    try:
+        async with client.stream("POST", server.url + dialect.path, json=body, timeout=ANSWER_SECONDS) as response:
+            if response.status_code != httpx.codes.OK:
+                exchange.error = f"HTTP {response.status_code}: {await _beginning(response)}"
+                return exchange
+            async for event in _events(response):
+                _take(exchange, event, time.perf_counter())
+                if exchange.error:
+                    return exchange
+    except httpx.HTTPError as failure:
+        exchange.error = f"{type(failure).__name__}: {failure}".rstrip(": ")
+    if not exchange.error and not exchange.pieces:
+        exchange.error = "an answer without tokens"
+    exchange.output_tokens = exchange.output_tokens or len(exchange.pieces)
+    return exchange
+
+
+def _body(
+    server: Server, dialect: Dialect, prompt_tokens: int, output_tokens: int, rng: np.random.Generator
+) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": server.model, "max_tokens": output_tokens, "temperature": 0.0, "stream": True}
+    if dialect.counts:
+        body["stream_options"] = {"include_usage": True}
+    if dialect.ignores_eos:
+        body["ignore_eos"] = True
+    if dialect.ids is not None:
+        return body | {"prompt": rng.integers(*dialect.ids, size=prompt_tokens).tolist()}
+    words = max(round((prompt_tokens - dialect.extra_tokens) / dialect.tokens_per_word), 1)
+    text = " ".join(rng.choice(_WORDS, size=words))
+    if dialect.path.endswith("chat/completions"):
+        return body | {"messages": [{"role": "user", "content": text}]}
+    return body | {"prompt": text}
+
+
+async def _beginning(response: httpx.Response) -> str:
+    """Return the first words of what a server answers instead."""
+    body = b""
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > 1_000:
+            break
+    return " ".join(body[:1_000].decode("utf-8", errors="replace").split())
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    """Yield the JSON objects of a stream of server-sent events, to its end or ``[DONE]``.
+
+    Raises:
+        httpx.DecodingError: An event is too large, or no JSON object.
+    """
+    kept = b""
+    async for piece in response.aiter_bytes():
+        *lines, kept = (kept + piece).split(b"\n")
+        if len(kept) > LARGEST_EVENT:
+            raise httpx.DecodingError(f"an event of more than {LARGEST_EVENT:,} bytes")
+        for line in lines:
+            name, _, data = line.strip().partition(b":")
+            if name != b"data":
+                continue
+            if data.strip() == b"[DONE]":
+                return
+            try:
+                event = json.loads(data)
+            except (ValueError, RecursionError):
+                event = None
+            if not isinstance(event, dict):
+                raise httpx.DecodingError("an event that is no JSON object")
+            yield event
+
+
+def _take(exchange: Exchange, event: dict[str, Any], now: float) -> None:
+    """Note what an event of a stream says."""
+    if event.get("error"):
+        exchange.error = str(event["error"])[:200]
+        return
+    usage = event.get("usage")
+    if isinstance(usage, dict):
+        exchange.prompt_tokens = _count(usage.get("prompt_tokens"), exchange.prompt_tokens)
+        exchange.output_tokens = _count(usage.get("completion_tokens"), exchange.output_tokens)
+    choices = event.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict) and _is_piece(choices[0]):
+        exchange.pieces.append(now)
+
+
+def _is_piece(choice: dict[str, Any]) -> bool:
+    """Return whether a choice brings tokens: not the role that a chat begins with, nor an empty end."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return bool(choice.get("text")) or choice.get("finish_reason") is None
+    return any(delta.get(key) for key in ("content", "reasoning_content", "reasoning", "tool_calls"))
+
+
+def _count(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and 0 < value < 10**9 else otherwise

@@ -1,0 +1,285 @@
+"""Loads on a live server within a budget: clients in a closed loop, or Poisson arrivals, for a share of the time each.
+
+Never sends more than it may: not after the budget's end, not more requests than allowed, not to another address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import httpx
+import numpy as np
+
+from simserve.errors import InputError
+from simserve.observe.bench_file import Answered
+from simserve.observe.dialogue import Dialect, Exchange, ask, learn_dialect
+from simserve.observe.target import Server, find_out
+from simserve.rng import stream
+
+LENGTH_SPREAD = 0.3
+"""Lengths are drawn evenly from this much below to this much above what is asked, as ``--random-range-ratio`` does:
+equal lengths leave step times and prompts hard to tell apart."""
+
+MOST_FAILURES = 8
+"""Failures at a load at which nothing was answered, after which it is given up."""
+
+MOST_IN_FLIGHT = 512
+"""Requests in flight of an open loop: a server that does not keep up is not buried."""
+
+OVERTIME = 0.5
+"""Of a load's share: how long the requests in flight at its end may take before they are cut off."""
+
+TICK_SECONDS = 0.25
+
+Tell = Callable[[int, int | None, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Clients in a closed loop, or Poisson arrivals.
+
+    Attributes:
+        concurrency: Clients, each of which sends its next request when it has its answer; None: an open loop.
+        rate: Requests/s of an open loop.
+    """
+
+    concurrency: int | None = None
+    rate: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called, and its file: ``clients-8``, ``rate-2.5``."""
+        return f"rate-{self.rate:g}" if self.concurrency is None else f"clients-{self.concurrency}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is sent.
+
+    Attributes:
+        loads: In their order.
+        prompt_tokens: Mean length of the prompts.
+        output_tokens: Mean length of the answers.
+        budget: Seconds in all.
+        max_requests: Requests in all.
+        seed: What lengths, prompts and arrivals are drawn from.
+    """
+
+    loads: Sequence[Load]
+    prompt_tokens: int
+    output_tokens: int
+    budget: float
+    max_requests: int
+    seed: int
+
+
+@dataclass(slots=True)
+class Run:
+    """What came of a load; filled while it runs.
+
+    Attributes:
+        load: The load.
+        exchanges: Requests that have ended, in the order of their ends.
+        cut: Requests that were in flight when their time was over.
+    """
+
+    load: Load
+    exchanges: list[Exchange] = field(default_factory=list)
+    cut: int = 0
+
+    @property
+    def answers(self) -> list[Answered]:
+        """Those that were answered, in the order in which they were sent."""
+        found = [
+            Answered(each.sent, each.pieces, each.prompt_tokens, each.output_tokens)
+            for each in self.exchanges
+            if not each.error
+        ]
+        return sorted(found, key=lambda each: each.sent)
+
+    @property
+    def errors(self) -> list[str]:
+        """Why the others were not."""
+        return [each.error for each in self.exchanges if each.error]
+
+
+def observe(
+    url: str,
+    plan: Plan,
+    *,
+    model: str | None = None,
+    api_key: str | None = None,
+    tell: Tell | None = None,
+    found: Callable[[Server], None],
+    keep: Callable[[Run], None],
+) -> None:
+    """Measure a live server.
+
+    Args:
+        url: Its address, as `simserve.observe.target.address_of` returns it.
+        plan: What is sent.
+        model: Which of its models; None: the only one.
+        api_key: What it wants to hear as a bearer token.
+        tell: Told how much of the budget is used.
+        found: Told what the server is, before anything is measured.
+        keep: Told of each run that is over, also of one that was interrupted; runs without an answer as well.
+
+    Raises:
+        InputError: Nothing there answers as such a server does.
+        KeyboardInterrupt: The user stopped it; what had ended has been kept.
+    """
+    asyncio.run(_Session(plan, model, tell, found, keep).measure(url, api_key))
+
+
+class _Session:
+    """One measurement from its first page to its last request."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: str | None,
+        tell: Tell | None,
+        found: Callable[[Server], None],
+        keep: Callable[[Run], None],
+    ) -> None:
+        self._plan, self._model, self._tell, self._found, self._keep = plan, model, tell, found, keep
+        self._left = plan.max_requests
+        self._doing = "looking at the server"
+
+    async def measure(self, url: str, api_key: str | None) -> None:
+        plan = self._plan
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        most = max([MOST_IN_FLIGHT, *(load.concurrency or 0 for load in plan.loads)])
+        limits = httpx.Limits(max_connections=most + 1, max_keepalive_connections=most + 1)
+        end = time.perf_counter() + plan.budget
+        async with (
+            httpx.AsyncClient(headers=headers, limits=limits, follow_redirects=False) as client,
+            self._shown(),
+        ):
+            try:
+                async with asyncio.timeout(plan.budget):
+                    server = await find_out(client, url, self._model)
+                    self._found(server)
+                    dialect = await learn_dialect(client, server, stream(plan.seed, "observe.probe"))
+            except TimeoutError:
+                remedy = "allow more: --budget"
+                raise InputError("has not answered within the budget", file=url, remedy=remedy) from None
+            for position, load in enumerate(plan.loads):
+                share = (end - time.perf_counter()) / (len(plan.loads) - position)
+                if share > 0 and self._left > 0:
+                    await self._measure_load(client, server, dialect, load, share, end)
+
+    async def _measure_load(
+        self, client: httpx.AsyncClient, server: Server, dialect: Dialect, load: Load, share: float, end: float
+    ) -> None:
+        """Measure at one load for a share of the time, and keep what came of it however it ends."""
+        self._doing = f"{load.concurrency} clients" if load.concurrency else f"{load.rate:g} requests/s"
+        run, clients = Run(load), _Clients(self, client, server, dialect)
+        stop = time.perf_counter() + share
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(share * (1 + OVERTIME), max(end - time.perf_counter(), 0.0))):
+                    await clients.send(run, stop)
+        finally:
+            self._keep(run)
+
+    def take_turn(self) -> bool:
+        """Return whether one more request may be sent, and count it."""
+        self._left -= 1
+        return self._left >= 0
+
+    def lengths(self, load: Load, number: int) -> tuple[int, int, np.random.Generator]:
+        """Return the lengths of a request of a load, and what its prompt is drawn from."""
+        rng = stream(self._plan.seed, f"observe.{load.name}", number)
+        shares = rng.uniform(1 - LENGTH_SPREAD, 1 + LENGTH_SPREAD, size=2)
+        asked = (self._plan.prompt_tokens, self._plan.output_tokens)
+        prompt, output = (max(round(tokens * part), 1) for tokens, part in zip(asked, shares, strict=True))
+        return prompt, output, rng
+
+    @property
+    def seed(self) -> int:
+        return self._plan.seed
+
+    @asynccontextmanager
+    async def _shown(self) -> AsyncIterator[None]:
+        """Tell how much of the budget is used while something is measured."""
+        ticking = asyncio.create_task(self._tick())
+        try:
+            yield
+        finally:
+            ticking.cancel()
+
+    async def _tick(self) -> None:
+        began, budget = time.perf_counter(), self._plan.budget
+        while self._tell is not None:
+            self._tell(min(int(time.perf_counter() - began), int(budget)), int(budget), self._doing)
+            await asyncio.sleep(TICK_SECONDS)
+
+
+class _Clients:
+    """Those who send at one load."""
+
+    def __init__(self, session: _Session, client: httpx.AsyncClient, server: Server, dialect: Dialect) -> None:
+        self._session, self._client, self._server, self._dialect = session, client, server, dialect
+        self._longest = 0.0
+        self._sent = 0
+        self._in_flight = 0
+
+    async def send(self, run: Run, stop: float) -> None:
+        """Send until no request that is sent could end before ``stop``, and wait for the answers."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                if run.load.concurrency is not None:
+                    for _ in range(run.load.concurrency):
+                        group.create_task(self._client_of(run, stop))
+                else:
+                    await self._arrivals(run, stop, group)
+        finally:
+            run.cut = self._in_flight
+
+    async def _client_of(self, run: Run, stop: float) -> None:
+        """Send a request, wait for its answer, send the next."""
+        is_first = True
+        while (is_first or self._may_send(run, stop)) and self._session.take_turn():
+            is_first = False
+            await self._one(run)
+
+    async def _arrivals(self, run: Run, stop: float, group: asyncio.TaskGroup) -> None:
+        """Send at random times, whatever has been answered."""
+        rate = run.load.rate or 1.0
+        times = stream(self._session.seed, f"observe.arrivals.{run.load.name}")
+        due = time.perf_counter()
+        while self._may_send(run, stop) and self._in_flight < MOST_IN_FLIGHT:
+            if not self._session.take_turn():
+                return
+            group.create_task(self._one(run))
+            due += times.exponential(1 / rate)
+            if due >= stop:
+                return
+            await asyncio.sleep(max(due - time.perf_counter(), 0.0))
+
+    def _may_send(self, run: Run, stop: float) -> bool:
+        is_hopeless = len(run.exchanges) >= MOST_FAILURES and not any(not each.error for each in run.exchanges)
+        return not is_hopeless and time.perf_counter() + self._longest < stop
+
+    async def _one(self, run: Run) -> None:
+        prompt, output, rng = self._session.lengths(run.load, self._sent)
+        self._sent += 1
+        self._in_flight += 1
+        exchange = await ask(self._client, self._server, self._dialect, prompt, output, rng)
+        self._in_flight -= 1
+        run.exchanges.append(exchange)
+        if not exchange.error:
+            self._longest = max(self._longest, exchange.pieces[-1] - exchange.sent)
+
+
+def unlike_asked(run: Run, plan: Plan) -> Mapping[str, float]:
+    """Return the mean lengths of a run's answers where they are far from what was asked: name -> tokens."""
+    answers = run.answers
+    asked = {"prompt_tokens": plan.prompt_tokens, "output_tokens": plan.output_tokens}
+    means = {key: float(np.mean([getattr(each, key) for each in answers])) for key in asked}
+    return {key: mean for key, mean in means.items() if abs(mean / asked[key] - 1) > LENGTH_SPREAD}

@@ -1,0 +1,187 @@
+"""What a live server is: its address, and model, engine, version and KV room as its own pages tell them.
+
+Pages: ``/v1/models`` of every OpenAI-compatible server, and what engines have beside it: ``/version`` and ``/metrics``
+(vLLM, TensorRT-LLM), ``/get_server_info`` (SGLang), ``/props`` (llama.cpp).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from simserve.errors import InputError, UsageError
+from simserve.observe.exposition import Sample, samples_of
+
+LARGEST_PAGE = 8_000_000
+"""Bytes of a page that are read."""
+
+PAGE_SECONDS = 10.0
+"""A page that takes longer is none."""
+
+_PREFIXES = {"vllm:": "vllm", "sglang:": "sglang", "trtllm_": "tensorrt-llm", "llamacpp:": "llama.cpp"}
+"""How the names of an engine's metrics begin."""
+_OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tensorrt_llm": "tensorrt-llm"}
+"""Who owns the model, as ``/v1/models`` of an engine says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a server says of itself.
+
+    Attributes:
+        url: Its address, without credentials and without ``/v1``.
+        model: The name under which it serves the model.
+        engine: The engine's profile; empty: it does not say.
+        version: The engine's version; empty: it does not say.
+        max_model_len: Longest prompt and answer together, tokens; None: it does not say.
+        kv: What it says of its KV cache: ``num_gpu_blocks``, ``block_size`` and their like.
+    """
+
+    url: str
+    model: str
+    engine: str = ""
+    version: str = ""
+    max_model_len: int | None = None
+    kv: Mapping[str, Any] = field(default_factory=dict)
+
+
+def address_of(text: str) -> str:
+    """Return the address of a server without its path ``/v1`` and without what does not belong there.
+
+    Raises:
+        UsageError: It is no address, or it holds a password.
+    """
+    try:
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, ValueError):
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise UsageError(
+            "must be the address of a server", key="URL", value=text, remedy="for example http://localhost:8000"
+        )
+    if url.userinfo:
+        raise UsageError(
+            "must not hold credentials", key="URL", remedy="put the key in an environment variable: --api-key-env NAME"
+        )
+    path = url.path.rstrip("/").removesuffix("/v1")
+    return str(url.copy_with(path=path or "/", query=None, fragment=None)).rstrip("/")
+
+
+async def find_out(client: httpx.AsyncClient, url: str, model: str | None = None) -> Server:
+    """Return what the server at an address is.
+
+    Args:
+        client: Who asks.
+        url: Its address, as `address_of` returns it.
+        model: Which of its models; None: the only one.
+
+    Raises:
+        InputError: Nothing answers there, what answers lists no models, or not this one.
+    """
+    listed = await _models(client, url)
+    names = [each["id"] for each in listed]
+    if model is None and len(names) > 1:
+        raise InputError(
+            f"serves {len(names)} models", file=url, remedy=f"say which with --model: {', '.join(names[:5])}"
+        )
+    if model is not None and model not in names:
+        raise InputError("is not served there", file=url, key="--model", value=model, remedy=f"{names[0]} is")
+    told = listed[0] if model is None else listed[names.index(model)]
+    metrics = samples_of((await page(client, f"{url}/metrics")) or "")
+    engine = _engine_of(told, metrics)
+    own, details = await _details(client, url, engine)
+    kv = {**_cache_config(metrics), **{key: details[key] for key in ("max_total_num_tokens",) if key in details}}
+    longest = told.get("max_model_len") or details.get("context_length")
+    return Server(
+        url=url,
+        model=told["id"],
+        engine=engine,
+        version=own,
+        max_model_len=longest if isinstance(longest, int) and longest > 0 else None,
+        kv=kv,
+    )
+
+
+async def page(client: httpx.AsyncClient, url: str) -> str | None:
+    """Return the text of a page within its bounds; None where there is none.
+
+    Raises:
+        httpx.ConnectError: Nobody listens there.
+    """
+    body = b""
+    try:
+        async with client.stream("GET", url, timeout=PAGE_SECONDS) as response:
+            if response.status_code != httpx.codes.OK:
+                return None
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > LARGEST_PAGE:
+                    return None
+    except httpx.ConnectError:
+        raise
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return None
+    return body.decode("utf-8", errors="replace")
+
+
+async def _models(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
+    remedy = "is it the address of an OpenAI-compatible server, such as http://localhost:8000?"
+    try:
+        text = await page(client, f"{url}/v1/models")
+    except httpx.ConnectError:
+        raise InputError("does not answer", file=url, remedy=remedy) from None
+    told = _json(text)
+    data = told.get("data") if isinstance(told, dict) else None
+    entries = data if isinstance(data, list) else []
+    listed = [each for each in entries if isinstance(each, dict) and _is_name(each.get("id"))]
+    if not listed:
+        raise InputError("lists no models at /v1/models", file=url, remedy=remedy)
+    return listed
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 1_000 and value.isprintable()
+
+
+def _engine_of(told: Mapping[str, Any], metrics: Sequence[Sample]) -> str:
+    for prefix, engine in _PREFIXES.items():
+        if any(each.name.startswith(prefix) for each in metrics):
+            return engine
+    return _OWNERS.get(str(told.get("owned_by")), "")
+
+
+async def _details(client: httpx.AsyncClient, url: str, engine: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the version of an engine, empty where it is not said, and what else the page says that it stands on."""
+    version = _mapping(await page(client, f"{url}/version")).get("version")
+    details: Mapping[str, Any] = {}
+    if engine == "sglang":
+        details = _mapping(await page(client, f"{url}/get_server_info"))
+        version = details.get("version", version)
+    elif engine == "llama.cpp":
+        details = _mapping(await page(client, f"{url}/props"))
+        version = str(details.get("build_info", "")).partition("-")[0] or version
+    return version if isinstance(version, str) and _is_name(version) else "", details
+
+
+def _cache_config(metrics: Sequence[Sample]) -> dict[str, str]:
+    """Return the labels of vLLM's ``cache_config_info``."""
+    for each in metrics:
+        if each.name == "vllm:cache_config_info":
+            return dict(each.labels)
+    return {}
+
+
+def _mapping(text: str | None) -> Mapping[str, Any]:
+    found = _json(text)
+    return found if isinstance(found, dict) else {}
+
+
+def _json(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return None

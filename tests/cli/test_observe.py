@@ -1,0 +1,122 @@
+"""``simserve observe`` as a user meets it: files, next commands, refusals, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("httpx", reason="needs httpx")
+
+from simserve.cli.main import main
+from tests.observe.stand_in import Ways, stand_in
+
+QUICK = ["--budget", "1s", "--prompt-tokens", "40", "--output-tokens", "10"]
+
+
+def test_a_live_server_is_measured_calibrated_and_planned_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way: observe, a scenario of what was measured, the engine's constants, how much it can take."""
+    monkeypatch.chdir(tmp_path)
+    with stand_in(Ways(token_seconds=0.01)) as server:
+        loads = ["--concurrency", "1", "--concurrency", "4"]
+        code = main(["observe", server.url, "--out", "observed", "--json", *loads, *QUICK])
+    told = json.loads(capsys.readouterr().out)
+    served = ["--model", "llama-3.1-8b", "--hardware", "h100-sxm-80gb", "--engine-version", told["version"]]
+    scenario = main(["import", "bench", told["runs"][0]["file"], *served, "--out", "mine.yaml", "--quiet"])
+    files = [run["file"] for run in told["runs"]]
+    fitted = main(["calibrate", "serving", *files, "--scenario", "mine.yaml", "--out", "engine.yaml", "--quiet"])
+    engine = "deployment.engine={name: ./engine.yaml}"
+    capacity = main(
+        ["capacity", "mine.yaml", "--set", engine, "--set", "slo={ttft: 1 s, attainment: 0.9}", "--json", "--quiet"]
+    )
+
+    assert (code, scenario, fitted, capacity) == (0, 0, 0, 0)
+    assert [(run["load"], run["failed"]) for run in told["runs"]] == [("clients-1", 0), ("clients-4", 0)]
+    assert 10 <= told["runs"][0]["mean_tpot_ms"] < 40
+    assert told["next"][1].startswith("simserve calibrate serving observed/*.json --scenario ")
+
+
+def test_the_answer_names_server_loads_and_next_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines that a person reads, and a file a load."""
+    with stand_in() as server:
+        code = main(["observe", server.url, "--out", str(tmp_path), "--rate", "20", *QUICK])
+    answer = capsys.readouterr().out
+
+    assert code == 0
+    assert answer.startswith("tiny under vllm 0.20.2\n")
+    assert "rate-20" in answer
+    assert "simserve import bench" in answer
+    assert json.loads((tmp_path / "rate-20.json").read_text())["request_rate"] == 20.0
+
+
+def test_a_result_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is sent, and nothing is overwritten without being told to."""
+    (tmp_path / "clients-8.json").write_text("mine")
+    with stand_in() as server:
+        code = main(["observe", server.url, "--out", str(tmp_path), *QUICK])
+        sent = len(server.bodies)
+
+    assert (code, sent) == (2, 0)
+    assert (tmp_path / "clients-8.json").read_text() == "mine"
+    assert "--force" in capsys.readouterr().err
+
+
+def test_a_key_is_sent_and_stands_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes from the environment, and only from the variable that is named."""
+    monkeypatch.setenv("MY_KEY", "sk-very-secret")
+    with stand_in(Ways(key="sk-very-secret")) as server:
+        code = main(["observe", server.url, "--out", str(tmp_path), "--api-key-env", "MY_KEY", "--json", *QUICK])
+    streams = capsys.readouterr()
+
+    assert code == 0
+    assert not any("secret" in text for text in (streams.out, streams.err))
+    assert not any("secret" in file.read_text() for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["localhost:8000"], 2, "address of a server"),
+        (["http://127.0.0.1:9"], 104, "does not answer"),
+        (["http://127.0.0.1:9", "--budget", "-1s"], 2, "--budget"),
+        (["http://127.0.0.1:9", "--concurrency", "0"], 2, "--concurrency"),
+        (["http://127.0.0.1:9", "--rate", "nan"], 2, "--rate"),
+        (["http://127.0.0.1:9", "--api-key-env", "NO_SUCH_VARIABLE"], 2, "is not set"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    words: list[str], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the exit code of its kind, and nothing on stdout."""
+    found = main(["observe", *words, "--out", str(tmp_path / "new"), "--json"])
+    streams = capsys.readouterr()
+
+    assert found == code
+    assert streams.out == ""
+    assert said in streams.err
+    assert streams.err.count("\n") == 1
+
+
+def test_ctrl_c_keeps_what_has_ended(tmp_path: Path) -> None:
+    """The run that was going on is written with the answers it had; exit code 105."""
+    with stand_in() as server:
+        command = [sys.executable, "-m", "simserve", "observe", server.url, "--out", str(tmp_path), "--budget", "60s"]
+        process = subprocess.Popen([*command, "--concurrency", "2", "--output-tokens", "10"], stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 30
+        while len(server.bodies) < 12 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=20)
+
+    assert process.returncode == 105
+    assert b"interrupted" in error
+    assert json.loads((tmp_path / "clients-2.json").read_text())["completed"] >= 1

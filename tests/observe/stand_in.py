@@ -1,0 +1,180 @@
+"""A small server that speaks as an engine does over HTTP, at a pace of its own, and counts what it is sent."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+VLLM_METRICS = """# HELP vllm:num_requests_running Number of requests.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 0.0
+vllm:cache_config_info{block_size="16",cache_dtype="auto",num_gpu_blocks="4096"} 1.0
+"""
+
+
+@dataclass
+class Ways:
+    """How the server behaves.
+
+    Attributes:
+        token_seconds: Between two tokens, and before the first.
+        takes_ids: Whether a prompt may be token ids.
+        highest_id: Token ids of this and above are refused.
+        takes_ignore_eos: Whether it knows the field.
+        has_completions: Whether it has completions, beside chat completions.
+        counts: Whether it knows ``stream_options``.
+        tokens_per_word: Of a prompt of words.
+        pages: Pages beside ``/v1/models``: path -> text.
+        models: Names that it serves.
+        error: What it answers to every request instead; empty: an answer.
+        broken: What it streams instead of events; empty: events.
+        key: Bearer token without which it refuses.
+    """
+
+    token_seconds: float = 0.002
+    takes_ids: bool = True
+    highest_id: int = 1 << 30
+    takes_ignore_eos: bool = True
+    has_completions: bool = True
+    counts: bool = True
+    tokens_per_word: int = 1
+    pages: dict[str, str] = field(
+        default_factory=lambda: {"/metrics": VLLM_METRICS, "/version": '{"version": "0.20.2"}'}
+    )
+    models: tuple[str, ...] = ("tiny",)
+    error: str = ""
+    broken: bytes = b""
+    key: str = ""
+
+
+@dataclass
+class StandIn:
+    """A running server.
+
+    Attributes:
+        url: Its address.
+        ways: How it behaves.
+        bodies: What it was asked for, in the order of arrival.
+        most_in_flight: Most requests that were being answered at once.
+        last_arrival: When the last request came, seconds of `time.perf_counter`.
+    """
+
+    url: str
+    ways: Ways
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    most_in_flight: int = 0
+    last_arrival: float = 0.0
+    in_flight: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+
+@contextmanager
+def stand_in(ways: Ways | None = None) -> Iterator[StandIn]:
+    """Yield a server on a free port of this machine."""
+    http = _Http(("127.0.0.1", 0), _Handler)
+    server = StandIn(f"http://127.0.0.1:{http.server_port}", ways or Ways())
+    http.server = server  # type: ignore[attr-defined]
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    @property
+    def _standing(self) -> StandIn:
+        return self.server.server  # type: ignore[attr-defined, no-any-return]
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        ways = self._standing.ways
+        if ways.key and self.headers.get("Authorization") != f"Bearer {ways.key}":
+            self._answer(401, "no key")
+        elif self.path == "/v1/models" and ways.models:
+            data = [{"id": name, "owned_by": "nobody", "max_model_len": 4096} for name in ways.models]
+            self._answer(200, json.dumps({"object": "list", "data": data}))
+        elif self.path in ways.pages:
+            self._answer(200, ways.pages[self.path])
+        else:
+            self._answer(404, "not found")
+
+    def do_POST(self) -> None:
+        server, body = self._standing, json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with server.lock:
+            server.bodies.append(body)
+            server.last_arrival = time.perf_counter()
+            server.in_flight += 1
+            server.most_in_flight = max(server.most_in_flight, server.in_flight)
+        try:
+            refusal = self._refusal(body)
+            if refusal:
+                self._answer(400, refusal)
+            else:
+                self._stream(body)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+        finally:
+            with server.lock:
+                server.in_flight -= 1
+
+    def _refusal(self, body: dict[str, Any]) -> str:
+        ways, prompt = self._standing.ways, body.get("prompt", "")
+        if ways.error or (self.path == "/v1/completions" and not ways.has_completions):
+            return ways.error or "no such path"
+        if isinstance(prompt, list) and (not ways.takes_ids or max(prompt) >= ways.highest_id):
+            return "a token id that is none"
+        if "ignore_eos" in body and not ways.takes_ignore_eos:
+            return "unknown field ignore_eos"
+        return "unknown field stream_options" if "stream_options" in body and not ways.counts else ""
+
+    def _stream(self, body: dict[str, Any]) -> None:
+        ways, is_chat = self._standing.ways, "messages" in body
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        if ways.broken:
+            self.wfile.write(ways.broken)
+            return
+        if is_chat:
+            self._event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+        for number in range(body["max_tokens"]):
+            time.sleep(ways.token_seconds)
+            end = "length" if number + 1 == body["max_tokens"] else None
+            piece = {"delta": {"content": "a "}} if is_chat else {"text": "a "}
+            self._event({"choices": [piece | {"finish_reason": end}]})
+        if "stream_options" in body:
+            prompt = body["messages"][0]["content"] if is_chat else body["prompt"]
+            words = len(prompt) if isinstance(prompt, list) else len(prompt.split()) * ways.tokens_per_word + 3
+            self._event({"choices": [], "usage": {"prompt_tokens": words, "completion_tokens": body["max_tokens"]}})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _event(self, event: dict[str, Any]) -> None:
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        self.wfile.flush()
+
+    def _answer(self, status: int, text: str) -> None:
+        data = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)

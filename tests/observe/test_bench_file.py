@@ -1,0 +1,48 @@
+"""Files of measured runs: figures by the definitions, and readable by what reads such files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simserve.observe.bench_file import Answered, bench_file
+from simserve.workload.benchmarks.reading import read_results
+
+ANSWERS = [Answered(10.0, [10.5, 10.6, 10.8], 100, 4), Answered(11.0, [11.25], 50, 1)]
+
+
+def test_figures_are_those_of_the_definitions() -> None:
+    """TPOT over the tokens after the first, of answers that have them; rates over the whole time."""
+    found = bench_file(ANSWERS, backend="vllm", model="m", request_rate="inf", max_concurrency=2, date="d", failed=1)
+
+    assert found["mean_ttft_ms"] == pytest.approx(375.0)
+    assert found["mean_tpot_ms"] == pytest.approx(100.0)
+    assert found["mean_itl_ms"] == pytest.approx(150.0)
+    assert found["mean_e2el_ms"] == pytest.approx(525.0)
+    assert found["duration"] == pytest.approx(1.25)
+    assert (found["completed"], found["failed"], found["num_prompts"]) == (2, 1, 3)
+    assert found["output_throughput"] == pytest.approx(5 / 1.25)
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """By what reads results of ``vllm bench serve``: engine, load, lengths and figures."""
+    file = tmp_path / "run.json"
+    document = bench_file(ANSWERS, backend="sglang", model="m", request_rate="inf", max_concurrency=2, date="d")
+    file.write_text(json.dumps(document))
+    (found,) = read_results([file])
+
+    assert (found.engine, found.model, found.num_failed) == ("sglang", "m", 0)
+    assert found.arrivals == {"process": "closed_loop", "concurrency": 2}
+    assert list(found.prompt_tokens) == [100, 50]
+    assert list(found.output_tokens) == [4, 1]
+    assert found.measured["mean_ttft"] == pytest.approx(0.375)
+
+
+def test_answers_of_one_token_have_no_gaps() -> None:
+    """Where no answer has a second token there is no TPOT, not a zero."""
+    found = bench_file(ANSWERS[1:], backend="vllm", model="m", request_rate=2.0, max_concurrency=None, date="d")
+
+    assert "mean_tpot_ms" not in found
+    assert "mean_itl_ms" not in found
