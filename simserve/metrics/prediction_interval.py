@@ -120,4 +120,3 @@ def _rate_factors(expected: Expectation, load_ratio: float | None) -> Interval:
         return errors.low, errors.high
     floor = math.exp(-FLOORS["throughput"])
     return min(floor, errors.low / load_ratio), 1 / floor
-

@@ -23,8 +23,8 @@ from simserve.metrics.occupancy import Stays, stays
 from simserve.metrics.offload import name_offload, offload_figures, offload_sentences
 from simserve.metrics.overflow import overflow_figures, overflow_share
 from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
-from simserve.metrics.regions import region_figures, region_sentences
 from simserve.metrics.prediction_interval import prediction_interval
+from simserve.metrics.regions import region_figures, region_sentences
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary

@@ -186,7 +186,9 @@ def _interval_table(rows: Sequence[Mapping[str, Any]]) -> ErrorTable:
         )
         for row in rows
     ]
-    caption = "figures inside intervals made without their own source, each source counted once; of one interval for all"
+    caption = (
+        "figures inside intervals made without their own source, each source counted once; of one interval for all"
+    )
     header = (
         *("metric", "server", "sources", "figures", "in 90%", "in 50%", "log width", "score"),
         *("width of one", "its score"),

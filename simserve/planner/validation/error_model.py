@@ -153,8 +153,6 @@ def _rounded(value: Any) -> Any:
 def first_replay_factors(predictions: Sequence[Prediction]) -> dict[tuple[str, Metric], float]:
     """Return source and metric -> times that its errors were larger in the first replay, 1 and more."""
     file = catalog.bundled_file(FIRST_REPLAY)
-    if not file.is_file():
-        return {}
     first: Mapping[str, Mapping[Metric, float]] = read_mapping(file, InputError)["reports"]
     errors: dict[tuple[str, Metric], list[float]] = defaultdict(list)
     for each in predictions:
@@ -235,7 +233,7 @@ def _errors(found: _Figures, chosen: Bools, families: Sequence[Family], left_out
     matrix = np.array(
         [
             features(found.servers[place], _distance(found.servers[place], families, {found.sources[place], left_out}))
-            for place in places
+            for place in places.tolist()
         ]
     )
     coefficients = fit_scale(matrix, sizes, weights)
@@ -253,9 +251,7 @@ def _errors(found: _Figures, chosen: Bools, families: Sequence[Family], left_out
 
 def _distance(server: Server, families: Sequence[Family], left_out: set[str]) -> Distance:
     known = [each for each in families if each.engine == server.generation and set(each.sources) - left_out]
-    return Distance(
-        any((each.engine, each.hardware, each.has_experts) == server.family for each in known), bool(known)
-    )
+    return Distance(any((each.engine, each.hardware, each.has_experts) == server.family for each in known), bool(known))
 
 
 def _source_weights(sources: NDArray[np.str_]) -> Floats:

@@ -177,9 +177,7 @@ def _replayed(
     return Replayed(
         figures(records, protocol),
         int(np.isnan(records.finish_time).sum()),
-        server_of(
-            resolved, conditions(records, simulation.totals, simulation.num_replicas), has_pools=has_pools
-        ),
+        server_of(resolved, conditions(records, simulation.totals, simulation.num_replicas), has_pools=has_pools),
     )
 
 

@@ -48,7 +48,9 @@ def drawn(
             size = burst if is_burst else 1.0
             errors = size * (own + generator.normal(0, within, 3))
             measured = {"tpot": 0.02, "ttft": 0.2, "throughput": 900.0}
-            predicted = {name: value * math.exp(error) for (name, value), error in zip(measured.items(), errors)}
+            predicted = {
+                name: value * math.exp(error) for (name, value), error in zip(measured.items(), errors, strict=True)
+            }
             server = make_server(at_once=1.0, in_flight=200.0) if is_burst else make_server()
             point = make_point(source=f"source-{source}", measured=measured)
             found.append(Prediction(point=point, predicted=predicted, server=server))
@@ -73,7 +75,14 @@ def test_intervals_hold_sources_that_were_left_out() -> None:
 def test_many_figures_of_one_source_do_not_count_more() -> None:
     """A source with 50 times the figures, all exact, leaves the median error where the others have it."""
     few = drawn(9)
-    exact = [Prediction(point=make_point(source="large", measured=one.point.measured), predicted=dict(one.point.measured), server=one.server) for one in few * 6]
+    exact = [
+        Prediction(
+            point=make_point(source="large", measured=one.point.measured),
+            predicted=dict(one.point.measured),
+            server=one.server,
+        )
+        for one in few * 6
+    ]
 
     alone, together = (learn(each, "2026-11-30").metrics["tpot"] for each in (few, [*few, *exact]))
 
@@ -86,7 +95,8 @@ def test_bursts_that_are_further_off_get_wider_intervals() -> None:
     model = learn(drawn(24, burst=4.0), "2026-11-30")
 
     light, burst = (
-        expect(model, each).metrics["tpot"].half_90 for each in (make_server(), make_server(at_once=1.0, in_flight=200.0))
+        expect(model, each).metrics["tpot"].half_90
+        for each in (make_server(), make_server(at_once=1.0, in_flight=200.0))
     )
     (row,) = (row for row in model.coverage if (row.metric, row.group) == ("tpot", "all"))
 
@@ -140,9 +150,7 @@ def test_the_interval_of_a_row_knows_nothing_of_its_source() -> None:
         for one in before
     ]
 
-    old, new = (
-        {row.source: row.half_90 for row in held(each, learn(each, "x"), "tpot")} for each in (before, after)
-    )
+    old, new = ({row.source: row.half_90 for row in held(each, learn(each, "x"), "tpot")} for each in (before, after))
 
     assert new["source-3"] == pytest.approx(old["source-3"])
     assert new["source-5"] > old["source-5"]
@@ -179,7 +187,9 @@ def test_no_coefficient_is_negative() -> None:
     sizes = np.abs(generator.laplace(0, np.where(is_far, 0.05, 0.2)))
     matrix = np.stack([np.ones(400), is_far], axis=1)
 
-    near, far = (fit_scale(each, sizes, np.full(400, 1 / 400)) for each in (matrix, np.stack([np.ones(400), 1 - is_far], 1)))
+    near, far = (
+        fit_scale(each, sizes, np.full(400, 1 / 400)) for each in (matrix, np.stack([np.ones(400), 1 - is_far], 1))
+    )
 
     assert near[1] == 0.0
     assert far[1] > 0.5
