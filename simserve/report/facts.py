@@ -407,4 +407,4 @@ def error_lines(error: Mapping[str, Any]) -> list[str]:
         for metric, each in error.items()
         if isinstance(each, Mapping)
     ]
-    return [f"expected error of a real server (median): {'; '.join(shown)}"]
+    return [f"expected error (median): {'; '.join(shown)}"]
