@@ -17,6 +17,7 @@ from simserve.errors import InterruptedRunError, UsageError
 if TYPE_CHECKING:
     from simserve.api import Progress
     from simserve.planner.validation.validate import Validation
+    from simserve.profiles.expected_errors import ErrorModel
 
 _TABLE_ENDINGS = (".parquet", ".csv")
 _DATED = ("--accuracy", "--expected-errors")
@@ -48,7 +49,11 @@ def validate(
     ] = None,
     expected_errors: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the errors by class that runs report, as JSON; needs --date."),
+        typer.Option(
+            metavar="FILE",
+            help="Write what runs expect of a server that nobody fitted, as JSON; needs --date and --data. Learnt from "
+            "all sources, and the unseen reports.",
+        ),
     ] = None,
     date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Date that the tables carry.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes. Default: one a core.")] = None,
@@ -81,14 +86,13 @@ def validate(
         from simserve.report.validation_page import write_validation_page
 
         write_validation_page(result, report, with_data=data is not None)
+    model = None
+    if expected_errors is not None and date is not None:
+        model = _write_error_model(result, expected_errors, date, jobs or os.cpu_count() or 1)
     if accuracy is not None and date is not None:
         is_exam = source == [UNSEEN]
-        page = unseen_page(result, date) if is_exam else _accuracy_page(result, data, date)
+        page = unseen_page(result, date) if is_exam else _accuracy_page(result, data, date, model)
         accuracy.write_text(page, encoding="utf-8")
-    if expected_errors is not None and date is not None:
-        from simserve.planner.validation.expected import write_expected_errors
-
-        write_expected_errors(result, date, expected_errors)
     if as_json:
         print_json(result.summary)
     elif not quiet:
@@ -109,7 +113,21 @@ def _check_outputs(files: Mapping[str, Path | None], date: str | None) -> None:
         check_page(file, key)
 
 
-def _accuracy_page(result: Validation, data: Path | None, date: str) -> str:
+def _write_error_model(result: Validation, file: Path, date: str, jobs: int) -> ErrorModel:
+    """Write and return what is learnt of the errors, the unseen reports replayed besides."""
+    from simserve.api import validate as replay_measurements
+    from simserve.planner.measured.unseen import UNSEEN
+    from simserve.planner.validation.error_model import learn, write_error_model
+
+    predictions = result.predictions
+    if not any(each.point.source == UNSEEN for each in predictions):
+        predictions += replay_measurements(None, (UNSEEN,), jobs=jobs).predictions
+    model = learn(predictions, date)
+    write_error_model(model, file)
+    return model
+
+
+def _accuracy_page(result: Validation, data: Path | None, date: str, model: ErrorModel | None) -> str:
     """Return the page with the operators and acceptance lengths whose tables are in the folder."""
     from simserve.calibrate.operator_errors import operator_errors
     from simserve.calibrate.speculation_fit import GOLDEN_FILE
@@ -124,6 +142,7 @@ def _accuracy_page(result: Validation, data: Path | None, date: str) -> str:
         date,
         operators=() if kernels is None else operator_errors(kernels),
         acceptance=None if lengths is None else length_summary(lengths),
+        model=model,
     )
 
 

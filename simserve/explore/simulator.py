@@ -76,7 +76,7 @@ def simulator(query: SimulatorQuery, check: Check) -> dict[str, Any]:
             )
         },
         "equations": equations(result),
-        "fidelity": facts.fidelity_lines(result),
+        "fidelity": [*facts.real_server_lines(result), *facts.fidelity_lines(result)],
         "quality": [dict(each) for each in inner["quality"]],
         "engine": inner["engine_resolved"]["version"],
         "formats": formats_line(inner["formats"]),

@@ -56,6 +56,7 @@ _FACTS = (
     "simserve.scenario_",
     "simserve.fidelity",
     "simserve.expected_error",
+    "simserve.prediction_interval",
     "simserve.engine_resolved",
     "simserve.formats",
     "simserve.load_ratio",

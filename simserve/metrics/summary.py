@@ -23,6 +23,7 @@ from simserve.metrics.occupancy import Stays, stays
 from simserve.metrics.offload import name_offload, offload_figures, offload_sentences
 from simserve.metrics.overflow import overflow_figures, overflow_share
 from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
+from simserve.metrics.prediction_interval import prediction_interval
 from simserve.metrics.regions import region_figures, region_sentences
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
@@ -33,6 +34,7 @@ from simserve.metrics.streaming import name_api_server, stream_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
 from simserve.metrics.throughput import Throughput, borne, throughput
 from simserve.metrics.users import UsersFacts, users_figures
+from simserve.profiles.expected_errors import Expectation
 from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ class RunFacts:
         scenario_name: Its name.
         fidelity: ``roofline``, ``fitted`` or ``measured``.
         fidelity_by_operator: The same of each operator.
-        expected_error: Errors to expect, or ``unvalidated``.
+        expectation: Errors to expect of a real server.
         engine_resolved: Every knob of the engine as it was used.
         formats: Number formats of weights and KV cache, and where they come from; over several pools the first one's,
             with those of each below ``pools``.
@@ -106,6 +108,7 @@ class RunFacts:
         warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
+        waiting: Share of the time to first tokens that requests waited for their first step.
     """
 
     version: str
@@ -113,7 +116,7 @@ class RunFacts:
     scenario_hash: str
     scenario_name: str
     fidelity: str
-    expected_error: dict[str, Any] | str
+    expectation: Expectation
     engine_resolved: dict[str, Any]
     formats: dict[str, Any]
     memory: MemoryPlan
@@ -140,6 +143,7 @@ class RunFacts:
     warnings: Sequence[str] = ()
     offered: Offered | None = None
     finishable: float | None = None
+    waiting: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +183,15 @@ def summarize(
         specs: What arrived, for the prompt cache of an API that requests overflow to; None: it caches nothing.
     """
     measured = measured or measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
-    summary = _headline(simulation, facts, measured, specs)
-    return {key: in_json(value) for key, value in summary.items()}
+    headline = _headline(simulation, facts, measured, specs)
+    summary = {key: in_json(value) for key, value in headline.items()}
+    add_interval(summary, facts)
+    return summary
+
+
+def add_interval(summary: dict[str, Any], facts: RunFacts) -> None:
+    """Put what a real server would show beside the figures of a summary."""
+    summary["simserve"]["prediction_interval"] = prediction_interval(summary, facts.expectation, facts.waiting)
 
 
 def measure(
@@ -268,6 +279,7 @@ def _headline(
             "steps": _steps(simulation.totals),
             "speculation": speculation_summary(facts.speculation, drafted(simulation), simulation.totals),
             "confidence_intervals": None,
+            "prediction_interval": None,
             "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
             "transfers": transfer_figures(simulation),
             "regions": region_figures(simulation, measured.latencies, measured.window, measured.meets_slo),
@@ -362,7 +374,7 @@ def _identity(facts: RunFacts) -> dict[str, Any]:
         "scenario_hash": facts.scenario_hash,
         "fidelity": facts.fidelity,
         "fidelity_by_operator": dict(facts.fidelity_by_operator),
-        "expected_error": facts.expected_error,
+        "expected_error": facts.expectation.shares,
         "engine_resolved": facts.engine_resolved,
         "formats": facts.formats,
     }

@@ -1,11 +1,17 @@
-"""How wrong the simulator was on measured servers like this one: the committed table, and looking a class up in it.
+"""How wrong the simulator is on a server that nobody fitted: the model of its errors, and asking it of a server.
 
-Knows classes and their errors; neither how they were measured nor what a run is.
+An error is ``log(predicted / measured)``. Of a source that was left out it is taken to be ``center + scale * z``: the
+scale is ``exp`` of a few features of the deployment and its load, and the quantiles of ``|z|`` are those over measured
+sources, each counted once (split conformal prediction with the source as the unit: Dunn, Wasserman and Ramdas,
+"Distribution-free prediction sets for two-layer hierarchical models", JASA 118, 2023). Knows neither how the servers
+were measured nor what a run is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,39 +19,156 @@ from typing import Any
 from pydantic import Field
 
 from simserve.documents import read_mapping
-from simserve.errors import ProfileError
+from simserve.errors import InvariantError, ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.engine_profile import load_engine, version_key
 from simserve.validation import FrozenModel, validate
 
-UNVALIDATED = "unvalidated"
-"""What a result says whose class no measurement covers."""
-
 FILE = "calibration/expected_errors.json"
 
-ANY_LOAD = "any"
-"""The band of a class over every load."""
-
-FEWEST_POINTS = 8
-"""Points below which a class says nothing: a 90th percentile of fewer is one row."""
+LEVEL = 0.9
+"""Share of foreign servers that an interval is to hold."""
 
 CONCURRENCY_BANDS = (4, 16, 64, 256)
 """Upper ends of the bands of concurrency, both ends included."""
 
+FLOORS: Mapping[str, float] = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
+"""Metric -> narrowest half-width of a 90 % interval, in logarithms: measuring the same server twice differs by as much
+(InferenceX and MLPerf repeat TPOT within 1 to 3 %)."""
 
-class ErrorShares(FrozenModel):
-    """Absolute relative errors of a metric, shares: 0.05 is 5 %."""
+FLOOR_OF_HALF = 0.41
+"""Of that, the narrowest half-width at 50 %: 0.674 over 1.645, as of a normal error."""
 
-    p50: float = Field(ge=0)
-    """Median."""
-    p90: float = Field(ge=0)
-    """90th percentile."""
-    points: int = Field(ge=1)
-    """Measured servers behind it."""
+BURST_SHARE, BURST_REQUESTS = 0.3, 16
+"""A burst: more than this share of the requests in the first instant, and more than so many in flight."""
+
+MANY_CLIENTS = 500.0
+"""Requests in flight at a server at which the feature ``clients``, a logarithm, is 1."""
+
+MOST_MEASURED_GPUS = 8
+"""GPUs of the largest replica that the sources measured outside separate pools."""
+
+BEYOND = math.log(2.0)
+"""What the logarithm of the scale gains a doubling of GPUs beyond the measured ones, and for a mechanism that no
+measured server has: nothing was measured there, so it is assumed and not learnt."""
+
+FEATURES = ("constant", "burst", "host", "served", "clients", "far_family", "far_engine")
+"""What the scale is linear in (its logarithm): see `features`."""
 
 
-class ErrorClass(FrozenModel):
-    """Errors on the measured servers of one class."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A deployment under a load, as the model of errors knows it.
+
+    Attributes:
+        generation: Engine and generation: ``vllm from 0.8``.
+        hardware: GPU, as the catalogue names it.
+        has_experts: Whether the model is a mixture of experts.
+        num_gpus: GPUs of a replica.
+        is_served: Whether requests come through the engine's server, not from a batch in its own process.
+        has_pools: Whether prompts and answers have replicas of their own.
+        in_flight: Requests in the system on average, a replica; NaN: unknown.
+        at_once: Share of the requests that arrived in the first instant.
+        host: Share of the step time that is host work.
+        note: What no measured server does, in words; empty: nothing.
+    """
+
+    generation: str
+    hardware: str
+    has_experts: bool
+    num_gpus: int = 1
+    is_served: bool = True
+    has_pools: bool = False
+    in_flight: float = 1.0
+    at_once: float = 0.0
+    host: float = 0.0
+    note: str = ""
+
+    @property
+    def family(self) -> tuple[str, str, bool]:
+        """Engine generation, GPU, and whether there are experts."""
+        return self.generation, self.hardware, self.has_experts
+
+    @property
+    def is_burst(self) -> bool:
+        """Whether many requests reach a server in one instant."""
+        return self.is_served and self.at_once > BURST_SHARE and self.in_flight > BURST_REQUESTS
+
+    @property
+    def num_beyond(self) -> float:
+        """Doublings of GPUs beyond the measured replicas, and one for a mechanism that no measured server has."""
+        return max(math.log2(self.num_gpus / MOST_MEASURED_GPUS), 0.0) + (1.0 if self.note else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far a server is from the measured ones.
+
+    Attributes:
+        is_family_known: A source measured its engine generation, GPU and class of model.
+        is_engine_known: A source measured its engine generation.
+    """
+
+    is_family_known: bool
+    is_engine_known: bool
+
+    @property
+    def group(self) -> str:
+        """``known family``, ``known engine`` (on another GPU or with another class of model) or ``foreign``."""
+        if self.is_family_known:
+            return "known family"
+        return "known engine" if self.is_engine_known else "foreign"
+
+
+GROUPS = ("known family", "known engine", "foreign")
+
+
+def features(server: Server, distance: Distance) -> tuple[float, ...]:
+    """Return the values of `FEATURES`."""
+    in_flight = 1.0 if math.isnan(server.in_flight) else max(server.in_flight, 1.0)
+    return (
+        1.0,
+        float(server.is_burst),
+        server.host,
+        float(server.is_served),
+        math.log(in_flight) / math.log(MANY_CLIENTS) if server.is_served else 0.0,
+        float(not distance.is_family_known),
+        float(not distance.is_engine_known),
+    )
+
+
+class MetricErrors(FrozenModel):
+    """The model of one metric's error."""
+
+    center: float
+    """Median of ``log(predicted / measured)``: above 0, the simulator is too high."""
+    log_scale: dict[str, float]
+    """Feature -> what it adds to the logarithm of the scale."""
+    p50: float = Field(gt=0)
+    """Median of the absolute error over the scale."""
+    p90: float = Field(gt=0)
+    """90th percentile of it."""
+    constant_90: float = Field(gt=0)
+    """Half-width of one 90 % interval for every server, to compare with."""
+    sources: int = Field(ge=1)
+    """Sources behind it, each counted once."""
+    figures: int = Field(ge=1)
+    """Measured figures behind it."""
+
+    def half_widths(self, metric: str, server: Server, distance: Distance) -> tuple[float, float]:
+        """Return half of the 50 % and of the 90 % interval, in logarithms."""
+        values = zip(FEATURES, features(server, distance), strict=True)
+        scale = math.exp(sum(self.log_scale.get(name, 0.0) * value for name, value in values))
+        beyond = math.exp(BEYOND * server.num_beyond)
+        floor = FLOORS[metric]
+        return (
+            max(self.p50 * scale, floor * FLOOR_OF_HALF) * beyond,
+            max(self.p90 * scale, floor) * beyond,
+        )
+
+
+class Family(FrozenModel):
+    """What was measured of one engine generation, GPU and class of model."""
 
     engine: str
     """Engine and generation: ``vllm from 0.8``."""
@@ -53,16 +176,41 @@ class ErrorClass(FrozenModel):
     """GPU, as the catalogue names it."""
     has_experts: bool
     """Whether the models are mixtures of experts."""
-    concurrency: str
-    """Band of requests in flight, or ``any``."""
-    errors: dict[str, ErrorShares]
-    """Metric (``tpot``, ``ttft``, ``throughput``) -> errors."""
+    servers: dict[str, int]
+    """Metric -> measured servers."""
     sources: tuple[str, ...]
-    """Where the points come from."""
+    """Where they are from."""
 
 
-class ExpectedErrors(FrozenModel):
-    """The table that ships."""
+class Coverage(FrozenModel):
+    """How well the intervals of a metric hold that were made without each figure's own source; a source counts once."""
+
+    metric: str
+    """Which."""
+    group: str
+    """``all``, or one of `GROUPS`."""
+    sources: int
+    """Sources with figures in it."""
+    figures: int
+    """Measured figures that no constant was fitted to."""
+    coverage_90: float
+    """Share of them inside the 90 % interval."""
+    coverage_50: float
+    """Inside the 50 % interval."""
+    log_width: float
+    """Mean width of the 90 % interval, in logarithms."""
+    interval_score: float
+    """Mean interval score of it: less is better."""
+    constant_coverage_90: float
+    """Share inside one 90 % interval for every server."""
+    constant_log_width: float
+    """Its width."""
+    constant_interval_score: float
+    """Its score."""
+
+
+class ErrorModel(FrozenModel):
+    """The file that ships."""
 
     made_by: str
     """The command."""
@@ -71,9 +219,121 @@ class ExpectedErrors(FrozenModel):
     date: str
     """When."""
     left_out: str
-    """Which measured points do not count, and why."""
-    classes: tuple[ErrorClass, ...]
-    """Every class with enough points."""
+    """Which measured figures do not count, and which count for more."""
+    metrics: dict[str, MetricErrors]
+    """Metric (``tpot``, ``ttft``, ``throughput``) -> model of its error."""
+    without: dict[str, dict[str, MetricErrors]]
+    """Source -> metric -> what is learnt where the source is left out: for its own figures."""
+    families: tuple[Family, ...]
+    """What was measured."""
+    coverage: tuple[Coverage, ...] = ()
+    """How well it holds, whole sources left out."""
+
+    def distance(self, server: Server, left_out: str = "") -> Distance:
+        """Return how far a server is from the measured ones, those of one source not counted."""
+        known = [each for each in self.families if not server.note and set(each.sources) - {left_out}]
+        return Distance(
+            any(_is_of(each, server) for each in known),
+            any(each.engine == server.generation for each in known),
+        )
+
+    def of_metric(self, metric: str, left_out: str = "") -> MetricErrors:
+        """Return the model of a metric, learnt without one source."""
+        return self.without.get(left_out, self.metrics).get(metric, self.metrics[metric])
+
+
+@dataclass(frozen=True, slots=True)
+class MetricExpectation:
+    """What to expect of one metric, in logarithms of predicted over measured.
+
+    Attributes:
+        center: Median.
+        half_50: Half of the interval that holds half of the servers.
+        half_90: Half of the interval that holds `LEVEL` of them.
+        servers: Measured servers of the same family.
+    """
+
+    center: float
+    half_50: float
+    half_90: float
+    servers: int
+
+    @property
+    def low(self) -> float:
+        """Factor from what is predicted to the lower end for a real server."""
+        return math.exp(-self.center - self.half_90)
+
+    @property
+    def high(self) -> float:
+        """Factor to the upper end."""
+        return math.exp(-self.center + self.half_90)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What to expect of a run on a real server.
+
+    Attributes:
+        basis: What it rests on, in words.
+        group: One of `GROUPS`.
+        metrics: Metric -> its error.
+    """
+
+    basis: str
+    group: str
+    metrics: Mapping[str, MetricExpectation]
+
+    @property
+    def shares(self) -> dict[str, Any]:
+        """``basis``, and by metric ``p50 p90`` of the absolute relative error (0.05: 5 %) with ``servers``."""
+        return {
+            "basis": self.basis,
+            **{
+                metric: {
+                    "p50": round(math.expm1(math.hypot(each.center, each.half_50)), 4),
+                    "p90": round(math.expm1(math.hypot(each.center, each.half_90)), 4),
+                    "servers": each.servers,
+                }
+                for metric, each in self.metrics.items()
+            },
+        }
+
+
+def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation:
+    """Return what to expect of a server that nobody fitted.
+
+    Args:
+        model: Of the errors.
+        server: The deployment under its load.
+        left_out: A source that must not count, as it measured this server.
+    """
+    distance = model.distance(server, left_out)
+    family = next((each for each in model.families if distance.is_family_known and _is_of(each, server)), None)
+    metrics = {}
+    for metric in model.metrics:
+        errors = model.of_metric(metric, left_out)
+        half_50, half_90 = errors.half_widths(metric, server, distance)
+        servers = family.servers.get(metric, 0) if family is not None else 0
+        metrics[metric] = MetricExpectation(errors.center, half_50, half_90, servers)
+    return Expectation(_basis(server, distance, family), distance.group, metrics)
+
+
+def _is_of(family: Family, server: Server) -> bool:
+    return (family.engine, family.hardware, family.has_experts) == server.family
+
+
+def _basis(server: Server, distance: Distance, family: Family | None) -> str:
+    models = "mixtures of experts" if server.has_experts else "dense models"
+    if server.note:
+        return f"foreign: {server.note}"
+    if server.num_gpus > MOST_MEASURED_GPUS and not server.has_pools:
+        return f"foreign: no measured replica has more than {MOST_MEASURED_GPUS} GPUs"
+    if family is not None:
+        count = max(family.servers.values())
+        return f"{count} server{'s' * (count > 1)} of {models} on {server.hardware} under {server.generation}"
+    if distance.is_engine_known:
+        return f"foreign: no measurement of {models} on {server.hardware} under {server.generation}"
+    return f"foreign: no measurement under {server.generation}"
 
 
 def band_of(concurrency: float) -> str:
@@ -96,48 +356,13 @@ def generation_of(engine: str, version: str) -> str:
 
 
 @cache
-def load_expected_errors(file: Path | None = None) -> ExpectedErrors | None:
-    """Return the table, or None where none was made.
+def load_error_model(file: Path | None = None) -> ErrorModel:
+    """Return the model that ships.
 
     Raises:
         ProfileError: The file is invalid.
     """
     path = file or catalog.bundled_file(FILE)
     if not path.is_file():
-        return None
-    return validate(ExpectedErrors, read_mapping(path, ProfileError), file=path, error=ProfileError)
-
-
-def expected_error(
-    table: ExpectedErrors | None, *, engine: str, hardware: str, has_experts: bool, concurrency: float
-) -> dict[str, Any] | str:
-    """Return what to expect of a run: errors by metric and where they are from, or ``unvalidated``.
-
-    The band of the load counts; for a metric without enough points there, every load of the class.
-
-    Args:
-        table: The table that ships.
-        engine: Engine and generation.
-        hardware: GPU, as the catalogue names it; another GPU's errors are never taken.
-        has_experts: Whether the model is a mixture of experts.
-        concurrency: Requests in flight a replica.
-    """
-    classes = table.classes if table is not None else ()
-    here = {
-        each.concurrency: each
-        for each in classes
-        if (each.engine, each.hardware, each.has_experts) == (engine, hardware, has_experts)
-    }
-    band = ANY_LOAD if math.isnan(concurrency) else band_of(concurrency)
-    found: dict[str, Any] = {}
-    for name in (ANY_LOAD, band):
-        for metric, errors in here[name].errors.items() if name in here else ():
-            found[metric] = {**errors.model_dump(), "concurrency": name}
-    if table is None or not found:
-        return UNVALIDATED
-    models = "mixtures of experts" if has_experts else "dense models"
-    return {
-        **{metric: found[metric] for metric in ("tpot", "ttft", "throughput") if metric in found},
-        "class": f"{models} on {hardware} under {engine}",
-        "source": f"simserve validate, {table.date}: {', '.join(here[ANY_LOAD].sources)}",
-    }
+        raise InvariantError(f"{FILE} is missing from this installation")
+    return validate(ErrorModel, read_mapping(path, ProfileError), file=path, error=ProfileError)

@@ -14,7 +14,7 @@ from simserve.metrics.replications import ATTAINMENT_HALF_WIDTH
 from simserve.metrics.result import RunResult
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.report.arriving import LOOPS
-from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
+from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
 from simserve.scenario.formats import formats_line
 from simserve.units import format_bytes, format_seconds
 from simserve.workload.arrival_spec import STATIONARY
@@ -362,14 +362,33 @@ def listed_shares(shares: Mapping[str, float | None], labels: Mapping[str, str])
 def fidelity_lines(result: RunResult) -> list[str]:
     """Return where the step times come from and how wrong they may be."""
     simserve = result.summary["simserve"]
-    fidelity, error = simserve["fidelity"], simserve["expected_error"]
+    fidelity = simserve["fidelity"]
     source = f"step times: {_FIDELITY.get(fidelity, fidelity)}{_measured_operators(simserve)}"
-    if isinstance(error, Mapping):
-        return [source, *_expected_errors(error)]
-    return [
-        source,
-        f"expected error: {error}" + ("; no measurement has checked them" if error == "unvalidated" else ""),
+    return [source, *error_lines(simserve["expected_error"])]
+
+
+def real_server_lines(result: RunResult) -> list[str]:
+    """Return between what a real server's figures lie, means over requests; nothing in results of before intervals."""
+    found = result.summary["simserve"].get("prediction_interval")
+    if found is None:
+        return []
+    latencies = {"TTFT": "mean_ttft_ms", "TPOT": "mean_tpot_ms", "ITL": "mean_itl_ms", "E2E": "mean_e2el_ms"}
+    shown = [
+        f"{label} {latency_range(*ends)}" for label, key in latencies.items() if (ends := found["metrics"].get(key))
     ]
+    rate = found["metrics"].get("output_throughput")
+    if rate:
+        shown.append(f"{number(rate[0], 3)} to {number(rate[1], 3)} output tokens a second")
+    price = found["metrics"].get("usd_per_million_output_tokens")
+    if price:
+        shown.append(f"{dollars(price[0])} to {dollars(price[1])} a million of them")
+    return [f"{found['level']:.0%} of real servers, means: {', '.join(shown)}", f"basis: {found['basis']}"]
+
+
+def latency_range(low: float, high: float) -> str:
+    """Return two latencies in one unit: ``'19.1 to 23.0 ms'``."""
+    unit, factor = latency_unit(high)
+    return f"{number(low / factor)} to {number(high / factor)} {unit}"
 
 
 def _measured_operators(simserve: Mapping[str, Any]) -> str:
@@ -381,17 +400,11 @@ def _measured_operators(simserve: Mapping[str, Any]) -> str:
     return f"; measured by your operator tables: {', '.join(measured)}"
 
 
-def _expected_errors(error: Mapping[str, Any]) -> list[str]:
-    """Return the errors by metric, of what class, and where they were measured."""
+def error_lines(error: Mapping[str, Any]) -> list[str]:
+    """Return how far off a foreign server is by metric: in the median, and what 9 in 10 keep within."""
     shown = [
-        f"{metric.upper() if metric in _SHORT else metric} {share(each['p50'])}, 90% of "
-        f"{counted(each['points'], 'server')} within {share(each['p90'])}"
+        f"{metric.upper() if metric in _SHORT else metric} {share(each['p50'])}, 90% within {share(each['p90'])}"
         for metric, each in error.items()
         if isinstance(each, Mapping)
     ]
-    if not shown:
-        return ["expected error: " + ", ".join(f"{name} {value}" for name, value in error.items())]
-    lines = [f"expected error (median): {'; '.join(shown)}"]
-    if "class" in error:
-        lines.append(f"measured on {error['class']}; {error.get('source', 'no source')}")
-    return lines
+    return [f"expected error (median): {'; '.join(shown)}"]

@@ -102,6 +102,7 @@ def _background(result: RunResult) -> dict[str, Any]:
 
     simserve = result.summary["simserve"]
     return {
+        "real_server_lines": facts.real_server_lines(result),
         "fidelity_lines": facts.fidelity_lines(result),
         "quality_lines": quality_lines(result.summary["simserve"].get("quality", ())),
         "version": simserve["version"],

@@ -25,6 +25,7 @@ def run_html(result: RunResult) -> str:
         *facts.throughput_lines(result),
         *facts.cost_lines(result),
         *warnings(result),
+        *facts.real_server_lines(result),
         *facts.fidelity_lines(result),
     ]
     return html_table(lines, ("", "unit", *STATISTICS), rows, notes)

@@ -98,6 +98,7 @@ def _latencies(result: RunResult, console: Console) -> Table:
     heading = Text(facts.measured(result))
     notes = [Text(caveat, style="bold yellow")] if caveat else []
     section.add_row("Latency", Group(heading, *notes, _latency_table(result)))
+    _add(section, "Real server", facts.real_server_lines(result))
     classes = class_rows(result)
     if classes:
         section.add_row("Classes", _class_table(classes, console))

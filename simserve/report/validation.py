@@ -116,6 +116,7 @@ def error_tables(summary: Mapping[str, Any]) -> list[ErrorTable]:
         _table("By concurrency or kind of load", ("source", "engine", "concurrency"), summary["bands"]),
         _table("By engine, GPU and model", _GROUP, groups),
         _memory_table(summary["memory"]),
+        _interval_table(summary["intervals"]),
     ]
     return [table for table in tables if table is not None and table.rows]
 
@@ -167,6 +168,32 @@ def _memory_table(rows: Sequence[Mapping[str, Any]]) -> ErrorTable:
         for row in rows
     ]
     return ErrorTable("Room for KV", header, tuple(cells), 3, "as the engine's log says, and as the memory plan says")
+
+
+def _interval_table(rows: Sequence[Mapping[str, Any]]) -> ErrorTable:
+    cells = [
+        (
+            METRICS[row["metric"]],
+            str(row["group"]),
+            f"{row['sources']}",
+            f"{row['figures']:,}",
+            f"{row['coverage_90']:.0%}",
+            f"{row['coverage_50']:.0%}",
+            f"{row['log_width']:.2f}",
+            f"{row['interval_score']:.2f}",
+            f"{row['constant_log_width']:.2f}",
+            f"{row['constant_interval_score']:.2f}",
+        )
+        for row in rows
+    ]
+    caption = (
+        "figures inside intervals made without their own source, each source counted once; of one interval for all"
+    )
+    header = (
+        *("metric", "server", "sources", "figures", "in 90%", "in 50%", "log width", "score"),
+        *("width of one", "its score"),
+    )
+    return ErrorTable("Prediction intervals", header, tuple(cells), 2, caption)
 
 
 def _errors(group: Mapping[str, Any], metric: str) -> Mapping[str, float] | None:

@@ -11,16 +11,17 @@ import numpy as np
 
 from simserve import __version__
 from simserve.metrics.bottleneck import LIMITS
+from simserve.metrics.conditions import conditions
 from simserve.metrics.pools import drafted
 from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
 from simserve.metrics.result import RunResult
 from simserve.metrics.speculation import SpeculationFacts
-from simserve.metrics.summary import RunFacts, latency_values, measure, steady_rates, summarize
+from simserve.metrics.summary import RunFacts, add_interval, latency_values, measure, steady_rates, summarize
 from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.engine_profile import version_note
-from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
+from simserve.profiles.expected_errors import expect, load_error_model
 from simserve.scenario.control import control_of
 from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
@@ -33,6 +34,7 @@ from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
+from simserve.scenario.served import server_of
 from simserve.scenario.speculative import speculation_facts
 from simserve.scenario.without_effect import without_effect
 from simserve.sim.acceleration import Accelerate
@@ -42,7 +44,6 @@ from simserve.workload.requests import RequestSpecs
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.sim.own_parts import OwnParts
-    from simserve.sim.records import RequestRecords
 
 LEAST_WAITING_SHARE = 0.1
 """Below it, no limit of the scheduler is looked into; half of what `simserve.metrics.bottleneck` asks for."""
@@ -115,7 +116,10 @@ def run(
         served=served,
     )
     first = runs.first
-    summary = pool(runs.summaries, runs.samples) if _plans_several(scenario) else runs.summaries[0]
+    summary = runs.summaries[0]
+    if _plans_several(scenario):
+        summary = pool(runs.summaries, runs.samples)
+        add_interval(summary, runs.facts)
     try:
         curve = seats_curve(resolved, first, runs.specs) if explain else None
         _weigh_seats(summary["simserve"]["bottleneck"], curve, resolved)
@@ -311,7 +315,8 @@ def _add_more(
 
 def _of_run(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any]:
     """Return the facts that depend on how long a run was."""
-    return {"expected_error": _expected_error(resolved, simulation)}
+    found = conditions(simulation.records, simulation.totals, simulation.num_replicas)
+    return {"expectation": expect(load_error_model(), server_of(resolved, found)), "waiting": found.waiting}
 
 
 def _asks_longer(runs: _Runs) -> bool:
@@ -379,7 +384,7 @@ def _facts(
         scenario_name=scenario.name,
         fidelity=priced.fidelity,
         fidelity_by_operator=dict(priced.operators),
-        expected_error=_expected_error(resolved, simulation),
+        **_of_run(resolved, simulation),
         warnings=leading_warnings(resolved),
         engine_resolved={
             **resolved.shape.engine.model_dump(),
@@ -446,35 +451,6 @@ def _speculation(
     number = next(number for number, pool in enumerate(simulation.pools) if pool.totals.speculation is totals)
     own = resolved.pools[number]
     return speculation_facts(own.scenario.deployment.speculative, own.shape, price(own.shape), totals)
-
-
-def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any] | str:
-    """Return how wrong runs of this class were, by the requests that were in flight on average."""
-    shape = resolved.shape
-    models = [pool.shape.model for pool in resolved.pools] or [shape.model]
-    if shape.speculation is not None or any(model.has_unmeasured_layers for model in models):
-        # No server that decodes speculatively, or has such layers, has been compared.
-        return UNVALIDATED
-    deployment = resolved.scenario.deployment
-    replicas = sum(pool.replicas for pool in deployment.pools) or deployment.replicas
-    in_flight = _requests_in_flight(simulation.records) / replicas
-    return expected_error(
-        load_expected_errors(),
-        engine=generation_of(shape.engine.name, shape.engine.requested_version or shape.engine.version),
-        hardware=shape.hardware.name,
-        has_experts=shape.model.moe is not None,
-        concurrency=in_flight,
-    )
-
-
-def _requests_in_flight(records: RequestRecords) -> float:
-    """Return the mean number of requests in the system (Little's law); NaN where none was answered."""
-    seconds = records.finish_time - records.arrival_time
-    answered = np.isfinite(seconds)
-    if not answered.any():
-        return float("nan")
-    duration = float(records.finish_time[answered].max() - records.arrival_time[answered].min())
-    return float(seconds[answered].sum()) / duration if duration > 0 else float("nan")
 
 
 def _overflow_prices(scenario: Scenario) -> ApiPrices | None:

@@ -91,10 +91,11 @@ def test_the_report_shows_it_before_the_figures(simserve: Simserve, novel: list[
 def test_what_was_never_measured_carries_no_measured_error(
     simserve: Simserve, novel: list[str], folder: Path, model: str, is_measured: bool
 ) -> None:
-    """An assumed architecture, and layers that no compared server has: ``unvalidated``."""
+    """An assumed architecture, and layers that no compared server has: foreign, and wider than what is known."""
     (folder / "known.json").write_text(json.dumps(CONFIG | {"model_type": "llama"}))
     asked = [novel[0], "--set", f"model={model}", "--set", "workload.num_requests=50"]
 
     answer = json.loads(simserve("run", *asked, "--json").stdout)
 
-    assert (answer["simserve"]["expected_error"] != "unvalidated") is is_measured
+    basis = answer["simserve"]["expected_error"]["basis"]
+    assert (basis != "foreign: no measured model has layers like these") is is_measured

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from simserve.metrics.energy import Grid
 from simserve.metrics.slo import SLO
 from simserve.metrics.summary import RunFacts
 from simserve.perf.memory import MemoryPlan
+from simserve.profiles.expected_errors import Expectation, MetricExpectation
 from simserve.sim.recorder import RunTotals
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.series import TimeSeries
@@ -136,6 +138,13 @@ def make_slo(ttft: float | None = None, tpot: float | None = None, e2e: float | 
     return SLO(ttft=ttft, tpot=tpot, e2e=e2e, attainment=share)
 
 
+def make_expectation(**half_90: float) -> Expectation:
+    """Return what to expect of a foreign server: within 20 % in TPOT and throughput, 50 % in TTFT, without a bias."""
+    widths = {"tpot": math.log(1.2), "ttft": math.log(1.5), "throughput": math.log(1.2)} | half_90
+    metrics = {name: MetricExpectation(0.0, width / 3, width, 0) for name, width in widths.items()}
+    return Expectation("foreign: a test", "foreign", metrics)
+
+
 def make_facts(**overrides: Any) -> RunFacts:
     """Return the facts of a run on two GPUs at 3 dollars an hour, without an SLO or thresholds."""
     values: dict[str, Any] = {
@@ -144,7 +153,7 @@ def make_facts(**overrides: Any) -> RunFacts:
         "scenario_hash": "abc",
         "scenario_name": "test",
         "fidelity": "roofline",
-        "expected_error": "unvalidated",
+        "expectation": make_expectation(),
         "engine_resolved": {"name": "vllm", "enable_prefix_caching": True, "max_num_seqs": 256},
         "formats": {
             "weights": "fp8",

@@ -56,7 +56,7 @@ INNER = {
     "scenario_hash": None,
     "fidelity": None,
     "fidelity_by_operator": None,
-    "expected_error": None,
+    "expected_error": "basis tpot ttft throughput",
     "engine_resolved": None,
     "formats": "weights weights_source checkpoint kv_cache kv_cache_source pools",
     "load": None,
@@ -84,6 +84,7 @@ INNER = {
     "acceptance_rate mean_acceptance_length expected_acceptance_length draft_seconds mean_batch decode_speedup "
     "break_even_batch",
     "confidence_intervals": None,
+    "prediction_interval": "level basis metrics",
     "pools": None,
     "transfers": "count link_seconds waited_seconds stalled_seconds",
     "regions": None,

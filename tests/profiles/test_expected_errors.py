@@ -1,4 +1,4 @@
-"""Expected errors: classes, bands, and what a result says without them."""
+"""The model of errors: what it says of a server, by distance and load, and the file that ships."""
 
 from __future__ import annotations
 
@@ -9,45 +9,65 @@ from typing import Any
 
 import pytest
 
-from simserve.errors import ProfileError
+from simserve.errors import InvariantError, ProfileError
 from simserve.profiles.expected_errors import (
-    UNVALIDATED,
-    ExpectedErrors,
+    FLOORS,
+    ErrorModel,
+    Server,
     band_of,
-    expected_error,
+    expect,
     generation_of,
-    load_expected_errors,
+    load_error_model,
 )
 
-
-def shares(p50: float, points: int = 20) -> dict[str, Any]:
-    """Return the errors of a metric."""
-    return {"p50": p50, "p90": 2 * p50, "points": points}
+SCALE = {"constant": math.log(0.1), "burst": 0.7, "host": 0.3, "served": 0.2, "clients": 0.5, "far_family": 0.4}
 
 
-def error_class(concurrency: str, **errors: dict[str, Any]) -> dict[str, Any]:
-    """Return a class of dense models."""
+def errors(**changes: Any) -> dict[str, Any]:
+    """Return the model of one metric."""
     return {
-        "engine": "vllm from 0.8",
-        "hardware": "h100-sxm-80gb",
-        "has_experts": False,
-        "concurrency": concurrency,
-        "errors": errors,
-        "sources": ["a", "b"],
+        "center": 0.0,
+        "log_scale": SCALE | {"far_engine": 0.3},
+        "p50": 0.5,
+        "p90": 2.0,
+        "constant_90": 0.5,
+        "sources": 9,
+        "figures": 90,
+        **changes,
     }
 
 
-def table() -> ExpectedErrors:
-    """Return a table with one class, and one band of it without TTFT."""
-    header = {"made_by": "validate", "simserve": "1", "date": "2026-11-30", "left_out": "nothing"}
-    classes = [error_class("any", tpot=shares(0.05), ttft=shares(0.2)), error_class("5-16", tpot=shares(0.03, 9))]
-    return ExpectedErrors.model_validate({**header, "classes": classes})
+def family(hardware: str, *sources: str) -> dict[str, Any]:
+    """Return what was measured of dense models under vLLM on a GPU."""
+    return {
+        "engine": "vllm from 0.8",
+        "hardware": hardware,
+        "has_experts": False,
+        "servers": {"tpot": 14, "ttft": 3},
+        "sources": list(sources),
+    }
 
 
-def asked(**changes: Any) -> Any:
-    """Return the errors of a run of that class, with what is asked replaced."""
-    run = {"engine": "vllm from 0.8", "hardware": "h100-sxm-80gb", "has_experts": False, "concurrency": 7.5}
-    return expected_error(table(), **{**run, **changes})
+def make_model(**changes: Any) -> ErrorModel:
+    """Return a model with two families, one of them measured by one source alone."""
+    metrics = dict.fromkeys(FLOORS, errors(**changes))
+    return ErrorModel.model_validate(
+        {
+            "made_by": "validate",
+            "simserve": "1",
+            "date": "2026-11-30",
+            "left_out": "nothing",
+            "metrics": metrics,
+            "without": {"lone": dict.fromkeys(FLOORS, errors(**{**changes, "p90": 3.0}))},
+            "families": [family("h100-sxm-80gb", "a", "b"), family("l4-24gb", "lone")],
+        }
+    )
+
+
+def server(**changes: Any) -> Server:
+    """Return a server of the first family under a light load."""
+    fields: dict[str, Any] = {"generation": "vllm from 0.8", "hardware": "h100-sxm-80gb", "has_experts": False}
+    return Server(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(
@@ -72,50 +92,130 @@ def test_an_engine_has_generations(engine: str, version: str, generation: str) -
     assert generation_of(engine, version) == generation
 
 
-def test_the_band_of_the_load_counts_first() -> None:
-    """TPOT is of the band, TTFT of every load as the band has too few points."""
-    found = asked()
+def test_a_known_family_says_how_many_servers_are_behind_it() -> None:
+    """The basis counts them, and each metric has its own number."""
+    found = expect(make_model(), server())
 
-    assert found["tpot"] == {"p50": 0.03, "p90": 0.06, "points": 9, "concurrency": "5-16"}
-    assert found["ttft"] == {"p50": 0.2, "p90": 0.4, "points": 20, "concurrency": "any"}
-    assert found["class"] == "dense models on h100-sxm-80gb under vllm from 0.8"
-    assert found["source"] == "simserve validate, 2026-11-30: a, b"
-
-
-def test_an_unknown_load_takes_the_class() -> None:
-    """A run that answered nothing has no load."""
-    assert asked(concurrency=math.nan)["tpot"]["points"] == 20
+    assert found.group == "known family"
+    assert found.basis == "14 servers of dense models on h100-sxm-80gb under vllm from 0.8"
+    assert found.shares["ttft"]["servers"] == 3
+    assert found.shares["throughput"]["servers"] == 0
 
 
 @pytest.mark.parametrize(
-    "other", [{"hardware": "b200-sxm-180gb"}, {"engine": "vllm before 0.8"}, {"has_experts": True}], ids=str
+    ("changes", "group", "basis"),
+    [
+        ({"hardware": "b200-sxm-180gb"}, "known engine", "foreign: no measurement of dense models on b200-sxm-180gb"),
+        ({"has_experts": True}, "known engine", "foreign: no measurement of mixtures of experts on h100"),
+        ({"generation": "tgi"}, "foreign", "foreign: no measurement under tgi"),
+        ({"note": "no measured server decodes speculatively"}, "foreign", "foreign: no measured server decodes"),
+        ({"num_gpus": 72}, "known family", "foreign: no measured replica has more than 8 GPUs"),
+    ],
+    ids=str,
 )
-def test_another_class_is_unvalidated(other: dict[str, Any]) -> None:
-    """Errors of one GPU, engine generation or kind of model are never taken for another's."""
-    assert asked(**other) == UNVALIDATED
+def test_what_was_never_measured_has_a_number_and_says_why(changes: dict[str, Any], group: str, basis: str) -> None:
+    """Always a number, and its basis in words."""
+    found = expect(make_model(), server(**changes))
+
+    assert found.group == group
+    assert found.basis.startswith(basis)
+    assert found.shares["tpot"]["p90"] > expect(make_model(), server()).shares["tpot"]["p90"]
 
 
-def test_without_a_table_everything_is_unvalidated(tmp_path: Path) -> None:
-    """A wheel built without the file still runs."""
-    assert load_expected_errors(tmp_path / "missing.json") is None
-    assert expected_error(None, engine="x", hardware="y", has_experts=False, concurrency=1.0) == UNVALIDATED
+def test_further_away_is_never_narrower() -> None:
+    """Known family, known engine, foreign engine, and a mechanism nobody measured."""
+    model = make_model()
+    ladder = [server(), server(hardware="x"), server(generation="y"), server(generation="y", note="odd")]
+
+    widths = [expect(model, each).metrics["tpot"].half_90 for each in ladder]
+
+    assert widths == sorted(widths)
+    assert len(set(widths)) == len(widths)
 
 
-def test_a_broken_table_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [{"in_flight": 400.0}, {"host": 0.6}, {"at_once": 1.0, "in_flight": 300.0}, {"num_gpus": 16}],
+    ids=str,
+)
+def test_a_heavier_load_is_less_certain(changes: dict[str, Any]) -> None:
+    """More clients, more host time, a burst, and more GPUs than were ever measured widen the interval."""
+    light, heavy = (expect(make_model(), each).metrics["ttft"].half_90 for each in (server(), server(**changes)))
+
+    assert heavy > light
+
+
+def test_a_batch_in_process_is_no_burst() -> None:
+    """What waits in the engine's own process at the start is what it is fastest at."""
+    assert not server(at_once=1.0, in_flight=500.0, is_served=False).is_burst
+    assert server(at_once=1.0, in_flight=500.0).is_burst
+
+
+def test_no_interval_is_narrower_than_the_floor() -> None:
+    """TPOT 2 %, TTFT 5 %, however well sources agree."""
+    found = expect(make_model(p50=0.0001, p90=0.0002), server()).metrics
+
+    assert {metric: each.half_90 for metric, each in found.items()} == dict(FLOORS)
+    assert all(each.half_50 < each.half_90 for each in found.values())
+
+
+def test_a_source_does_not_count_for_its_own_servers() -> None:
+    """Neither its errors nor that it measured the family."""
+    own = expect(make_model(), server(hardware="l4-24gb"), "lone")
+    other = expect(make_model(), server(hardware="l4-24gb"))
+
+    assert (own.group, other.group) == ("known engine", "known family")
+    assert own.metrics["tpot"].half_90 == pytest.approx(other.metrics["tpot"].half_90 * 1.5 * math.exp(0.4))
+
+
+def test_a_bias_moves_the_interval() -> None:
+    """Where the simulator is too low on most servers, real ones are higher."""
+    found = expect(make_model(center=-0.1), server()).metrics["tpot"]
+
+    assert found.low * found.high == pytest.approx(math.exp(0.2))
+
+
+def test_an_unknown_load_is_a_light_one() -> None:
+    """A run that answered nothing has no requests in flight."""
+    assert expect(make_model(), server(in_flight=math.nan)).metrics == expect(make_model(), server()).metrics
+
+
+def test_a_missing_file_is_a_broken_installation(tmp_path: Path) -> None:
+    """No result goes out without its error."""
+    with pytest.raises(InvariantError, match="missing"):
+        load_error_model(tmp_path / "missing.json")
+
+
+def test_a_broken_file_is_refused(tmp_path: Path) -> None:
     """The error names the file."""
     file = tmp_path / "errors.json"
     file.write_text(json.dumps({"date": "2026-11-30"}), encoding="utf-8")
 
     with pytest.raises(ProfileError, match=r"errors\.json"):
-        load_expected_errors(file)
+        load_error_model(file)
 
 
-def test_the_bundled_table_covers_the_measured_servers() -> None:
-    """Dense models on H100 under vLLM and TensorRT-LLM at least."""
-    bundled = load_expected_errors()
+def test_the_bundled_model_covers_the_measured_servers() -> None:
+    """Dense models on H100 and H200 at least; every scale is at least its constant, and 90 % is wider than 50 %."""
+    bundled = load_error_model()
 
-    assert bundled is not None
-    classes = {(each.engine, each.hardware, each.has_experts) for each in bundled.classes}
-    assert ("vllm from 0.8", "h200-sxm-141gb", False) in classes
-    assert ("tensorrt-llm before 1.0", "h100-sxm-80gb", False) in classes
-    assert all(each.p50 <= each.p90 for one in bundled.classes for each in one.errors.values())
+    families = {(each.engine, each.hardware, each.has_experts) for each in bundled.families}
+    assert ("vllm from 0.8", "h200-sxm-141gb", False) in families
+    assert ("tensorrt-llm before 1.0", "h100-sxm-80gb", False) in families
+    assert set(bundled.metrics) == set(FLOORS)
+    for each in (bundled.metrics, *bundled.without.values()):
+        assert all(one.p50 < one.p90 for one in each.values())
+        assert all(value >= 0 for one in each.values() for name, value in one.log_scale.items() if name != "constant")
+
+
+def test_the_bundled_intervals_hold() -> None:
+    """With whole sources left out: 86 to 94 % at 90 %, 44 to 56 % at 50 %, and 80 to 97 % in groups of 5 sources."""
+    rows = load_error_model().coverage
+
+    for row in rows:
+        if row.group == "all":
+            assert 0.86 <= row.coverage_90 <= 0.94
+            assert 0.44 <= row.coverage_50 <= 0.56
+        if row.sources >= 5:
+            assert 0.80 <= row.coverage_90 <= 0.97
+    assert {row.metric for row in rows} == set(FLOORS)

@@ -12,7 +12,7 @@ from simserve.planner.validation.held_out import held_out_rows, sample_rows
 from simserve.planner.validation.memory_accuracy import OF_GPU, OF_KV
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.validate import Validation
-from simserve.profiles.expected_errors import generation_of
+from simserve.profiles.expected_errors import ErrorModel, generation_of, load_error_model
 
 NUM_WORST = 12
 """Groups in the table of the worst."""
@@ -74,6 +74,7 @@ def accuracy_page(
     *,
     operators: Sequence[Mapping[str, Any]] = (),
     acceptance: Mapping[str, Any] | None = None,
+    model: ErrorModel | None = None,
 ) -> str:
     """Return the page.
 
@@ -82,11 +83,14 @@ def accuracy_page(
         date: When it was made, as the page shows it.
         operators: Errors of operators on GPUs that no fit has seen (`simserve.calibrate.operator_errors`).
         acceptance: Errors of predicted acceptance lengths (`simserve.calibrate.speculation_report.length_summary`).
+        model: Of the errors of foreign servers; None: the one that ships.
     """
     summary = validation.summary
     static = [group for group in summary["groups"] if group["source"] in STATIC_BATCHES]
     parts = [
         _head(summary, date),
+        "## What a server that nobody fitted may expect\n",
+        _foreign(model or load_error_model()),
         "## By source\n",
         _table(("source",), summary["sources"]),
         "## By engine, GPU and model\n",
@@ -124,6 +128,38 @@ the absolute relative error, then the bias (mean of predicted - measured over me
 `*`: compared but not scored, as the source says its figure carries artefacts. Figures are means over requests unless
 the source gives medians.
 """
+
+
+def _foreign(model: ErrorModel) -> str:
+    """Return how well the intervals of runs hold, whole sources left out."""
+    header = ("metric", "server", "sources", "figures", "in 90 %", "in 50 %", "log width", "score")
+    lines = [
+        "Every figure of a run carries an interval that is to hold 90 % of real servers (`prediction_interval`). It is "
+        "learnt from the errors of all sources and of the unseen reports (`calibration/unseen`), figures that a "
+        "constant was fitted to left out. Below, each figure is held against the interval that was made without its "
+        "own source; every source counts once. A log width of 0.7 reaches from 0.7 to 1.4 times what is predicted. "
+        "Score: interval score, less is better; in brackets that of one interval for every server, and its width. "
+        "Known family: another source measured this engine generation, GPU and class of model (dense or mixture of "
+        f"experts); known engine: the generation alone. Made {model.date} with `{model.made_by}`.\n",
+        _row(header),
+        _row(["---"] * len(header)),
+    ]
+    lines += [
+        _row(
+            [
+                row.metric,
+                row.group,
+                str(row.sources),
+                str(row.figures),
+                f"{100 * row.coverage_90:.0f} %",
+                f"{100 * row.coverage_50:.0f} %",
+                f"{row.log_width:.2f} ({row.constant_log_width:.2f})",
+                f"{row.interval_score:.2f} ({row.constant_interval_score:.2f})",
+            ]
+        )
+        for row in model.coverage
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def coverage_sentence(coverage: Mapping[str, Any]) -> str:

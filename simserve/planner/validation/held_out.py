@@ -387,10 +387,10 @@ def sample_rows(predictions: Sequence[Prediction], name_of: Callable[[MeasuredPo
     found: dict[str, dict[Metric, tuple[list[float], list[float]]]] = {}
     counts: Counter[str] = Counter()
     for each in predictions:
-        if each.point.source == PUBLISHED:
+        if each.point.source == PUBLISHED or not each.is_covered:
             continue
         name = name_of(each.point)
-        counts[name] += each.is_covered
+        counts[name] += 1
         for metric, value in each.predicted.items():
             if metric not in each.point.shown_only:
                 samples = found.setdefault(name, {}).setdefault(metric, ([], []))

@@ -29,9 +29,8 @@ from simserve.scenario.schema import Scenario
 from simserve.sim.control import Control
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
-from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.simulate import Deployment, simulate
+from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.acceptance import expected_tokens
 from simserve.workload.generate import generate
 
@@ -52,8 +51,8 @@ Priced = Callable[[Scenario], tuple[ResolvedScenario, PricedDeployment]]
 """Resolves a scenario and prices its deployment."""
 
 
-def replay_pools(pair: PoolPair, priced: Priced) -> tuple[RequestRecords, bool]:
-    """Return the requests of a closed loop over the workers of a pair, and whether the user stopped it.
+def replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
+    """Return the run of a closed loop over the workers of a pair.
 
     Raises:
         InputError: A worker's profile is missing or does not go with the rest, or the model does not fit.
@@ -83,8 +82,7 @@ def replay_pools(pair: PoolPair, priced: Priced) -> tuple[RequestRecords, bool]:
         kv_bytes_per_token=shape.model.kv_bytes_per_token(shape.kv_element_bytes),
     )
     deployment = Deployment(num_replicas=num_replicas, engine=engine, priced=prefill, control=control, pools=setups)
-    simulation = simulate(deployment, generate(scenario.workload, seed=scenario.run.seed))
-    return simulation.records, simulation.was_interrupted
+    return simulate(deployment, generate(scenario.workload, seed=scenario.run.seed))
 
 
 def pools_key(pair: PoolPair) -> str:

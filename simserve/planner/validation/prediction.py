@@ -10,16 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import InputError, SimserveError
+from simserve.metrics.conditions import conditions
 from simserve.metrics.latency import request_latencies
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Protocol
 from simserve.planner.validation.pooled import pools_key, replay_pools
+from simserve.profiles.expected_errors import Server
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
+from simserve.scenario.served import server_of
 from simserve.sim.records import RequestRecords
-from simserve.sim.simulate import Deployment, simulate
+from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
@@ -36,11 +39,13 @@ class Prediction:
     Attributes:
         point: What was measured.
         predicted: Metric -> seconds or tokens/s, of the metrics that were measured and are defined here.
+        server: What was run, as the model of errors knows it; None where it was not.
         reason: Why it could not be run; empty where it was.
     """
 
     point: MeasuredPoint
     predicted: Mapping[Metric, float] = field(default_factory=dict)
+    server: Server | None = None
     reason: str = ""
 
     @property
@@ -49,15 +54,30 @@ class Prediction:
         return not self.reason
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay gave.
+
+    Attributes:
+        figures: Every metric.
+        num_unserved: Requests that were not served.
+        server: What was run.
+    """
+
+    figures: Mapping[Metric, float]
+    num_unserved: int
+    server: Server
+
+
 @dataclass(slots=True)
 class Pricer:
     """Resolves and prices deployments, each once, and keeps the figures of what was replayed.
 
     Attributes:
-        replayed: What was replayed, by `replay_key` -> all its figures and the requests that were not served.
+        replayed: What was replayed, by `replay_key`.
     """
 
-    replayed: dict[str, tuple[Mapping[Metric, float], int]] = field(default_factory=dict)
+    replayed: dict[str, Replayed] = field(default_factory=dict)
     _known: dict[str, tuple[ResolvedScenario, PricedDeployment]] = field(default_factory=dict)
 
     def of(self, scenario: Scenario) -> tuple[ResolvedScenario, PricedDeployment]:
@@ -122,7 +142,7 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
         return _predict_pools(point, pricer)
     key = replay_key(point)
     if key in pricer.replayed:
-        return _compared(point, *pricer.replayed[key])
+        return _compared(point, pricer.replayed[key])
     try:
         scenario = from_mapping(point.scenario)
         resolved, priced = pricer.of(scenario)
@@ -140,11 +160,25 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
     simulation = simulate(deployment, specs)
     if simulation.was_interrupted:
         raise KeyboardInterrupt
-    records = simulation.records
-    found = figures(records, point.protocol), int(np.isnan(records.finish_time).sum())
+    found = _replayed(simulation, point.protocol, resolved)
     if key:
         pricer.replayed[key] = found
-    return _compared(point, *found)
+    return _compared(point, found)
+
+
+def _replayed(
+    simulation: Simulation,
+    protocol: Protocol,
+    resolved: ResolvedScenario,
+    *,
+    has_pools: bool = False,
+) -> Replayed:
+    records = simulation.records
+    return Replayed(
+        figures(records, protocol),
+        int(np.isnan(records.finish_time).sum()),
+        server_of(resolved, conditions(records, simulation.totals, simulation.num_replicas), has_pools=has_pools),
+    )
 
 
 def _predict_pools(point: MeasuredPoint, pricer: Pricer) -> Prediction:
@@ -154,17 +188,18 @@ def _predict_pools(point: MeasuredPoint, pricer: Pricer) -> Prediction:
     except SimserveError as failure:
         return Prediction(point=point, reason=_reason(failure))
     measured = point.measured.get("tpot", float("nan"))
-    distances = [abs(np.log(figures["tpot"] / measured)) for figures, _ in found]
-    return _compared(point, *found[int(np.argmin(distances))])
+    distances = [abs(np.log(each.figures["tpot"] / measured)) for each in found]
+    return _compared(point, found[int(np.argmin(distances))])
 
 
-def _pool_figures(pair: PoolPair, protocol: Protocol, pricer: Pricer) -> tuple[Mapping[Metric, float], int]:
+def _pool_figures(pair: PoolPair, protocol: Protocol, pricer: Pricer) -> Replayed:
     key = pools_key(pair)
     if key not in pricer.replayed:
-        records, was_interrupted = replay_pools(pair, pricer.of)
-        if was_interrupted:
+        simulation = replay_pools(pair, pricer.of)
+        if simulation.was_interrupted:
             raise KeyboardInterrupt
-        pricer.replayed[key] = figures(records, protocol), int(np.isnan(records.finish_time).sum())
+        resolved, _ = pricer.of(from_mapping(pair.decode))
+        pricer.replayed[key] = _replayed(simulation, protocol, resolved, has_pools=True)
     return pricer.replayed[key]
 
 
@@ -191,11 +226,12 @@ def _reason(failure: SimserveError) -> str:
     return f"{key}{value}{failure.rule}"
 
 
-def _compared(point: MeasuredPoint, all_metrics: Mapping[Metric, float], num_unserved: int) -> Prediction:
-    predicted = {metric: all_metrics[metric] for metric in point.measured if np.isfinite(all_metrics[metric])}
-    if predicted and not num_unserved:
-        return Prediction(point=point, predicted=predicted)
-    return Prediction(point=point, reason=f"{num_unserved} requests cannot be served")
+def _compared(point: MeasuredPoint, replayed: Replayed) -> Prediction:
+    found = replayed.figures
+    predicted = {metric: found[metric] for metric in point.measured if np.isfinite(found[metric])}
+    if predicted and not replayed.num_unserved:
+        return Prediction(point=point, predicted=predicted, server=replayed.server)
+    return Prediction(point=point, reason=f"{replayed.num_unserved} requests cannot be served")
 
 
 def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pandas as pd
 
 from simserve.errors import InvariantError
 from simserve.planner.measured.point import METRICS, MeasuredPoint
 from simserve.planner.measured.sources import read_memory_logs, read_points
+from simserve.planner.validation.error_model import SCORED, coverage_rows, source_of
 from simserve.planner.validation.memory_accuracy import MemoryComparison, compare_memory
 from simserve.planner.validation.prediction import Prediction, Pricer, predict, replay_key
 from simserve.planner.validation.scoring import (
@@ -27,6 +29,7 @@ from simserve.planner.validation.scoring import (
     overall,
 )
 from simserve.planner.workers import results_of
+from simserve.profiles.expected_errors import ErrorModel, MetricExpectation, expect, load_error_model
 
 Progress = Callable[[int, int], None]
 """Called with the points done and all points."""
@@ -51,7 +54,7 @@ class Validation:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Errors over all; by source, engine, hardware and model; by concurrency; by source; what could not run."""
+        """Errors over all and in groups; how well the intervals hold that were made without the row's own source."""
         covered = sum(each.is_covered for each in self.predictions)
         return {
             "points": len(self.predictions),
@@ -62,13 +65,19 @@ class Validation:
             "groups": grouped(self.predictions, by_model, ("source", "engine", "hardware", "model")),
             "bands": in_order_of_load(grouped(self.predictions, by_band, ("source", "engine", "concurrency"))),
             "sources": grouped(self.predictions, by_source, ("source",)),
+            "intervals": [each.model_dump() for each in coverage_rows(self.predictions, load_error_model())],
             "not_covered": not_covered(self.predictions),
         }
 
     @property
     def points(self) -> pd.DataFrame:
-        """One row a point: what it is, measured and predicted figures in ms and tokens/s, why it did not run."""
-        return pd.DataFrame([_columns(each) for each in self.predictions])
+        """One row a point: what it is, measured and predicted figures in ms and tokens/s, why it did not run.
+
+        ``low_`` and ``high_`` hold 90 % of what servers show that nobody fitted, ``low_50_`` and ``high_50_`` half of
+        it; they are made without the row's own source.
+        """
+        model = load_error_model()
+        return pd.DataFrame([_columns(each, model) for each in self.predictions])
 
 
 def validate(
@@ -132,8 +141,9 @@ def _predict_batch(batch: Sequence[tuple[int, MeasuredPoint]]) -> list[tuple[int
     return [(index, predict(point, pricer)) for index, point in batch]
 
 
-def _columns(prediction: Prediction) -> dict[str, Any]:
+def _columns(prediction: Prediction, model: ErrorModel) -> dict[str, Any]:
     point = prediction.point
+    expected = None if prediction.server is None else expect(model, prediction.server, source_of(point))
     columns: dict[str, Any] = {
         "source": point.source,
         "label": point.label,
@@ -150,8 +160,26 @@ def _columns(prediction: Prediction) -> dict[str, Any]:
     for metric in METRICS:
         unit, scale = ("tok_s", 1.0) if metric == "throughput" else ("ms", 1e3)
         columns[f"measured_{metric}_{unit}"] = point.measured.get(metric, float("nan")) * scale
-        columns[f"predicted_{metric}_{unit}"] = prediction.predicted.get(metric, float("nan")) * scale
+        predicted = prediction.predicted.get(metric, float("nan")) * scale
+        columns[f"predicted_{metric}_{unit}"] = predicted
+        if metric in SCORED:
+            columns |= _ends(f"{metric}_{unit}", predicted, expected.metrics[metric] if expected else None)
+    columns["interval_group"] = expected.group if expected else ""
     return columns
+
+
+def _ends(name: str, predicted: float, expected: MetricExpectation | None) -> dict[str, float]:
+    """Return the ends of the 90 % and the 50 % interval around a figure."""
+    center, halves = (
+        (expected.center, {"": expected.half_90, "50_": expected.half_50})
+        if expected
+        else (np.nan, {"": np.nan, "50_": np.nan})
+    )
+    return {
+        f"{end}_{level}{name}": predicted * float(np.exp(sign * half - center))
+        for level, half in halves.items()
+        for end, sign in (("low", -1), ("high", 1))
+    }
 
 
 def write_parquet(validation: Validation, file: Path) -> None:

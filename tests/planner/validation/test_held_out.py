@@ -1,18 +1,13 @@
-"""The table of expected errors from a validation, and which points were fitted to."""
+"""Which measured points constants were fitted to, and which they never saw."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from simserve.planner.validation.expected import expected_errors, write_expected_errors
 from simserve.planner.validation.held_out import CONSTANTS, held_out_rows, was_fitted
 from simserve.planner.validation.prediction import Prediction
-from simserve.planner.validation.validate import Validation
-from simserve.profiles.expected_errors import ANY_LOAD, FEWEST_POINTS
 from tests.planner.builders import make_point
 
 
@@ -20,48 +15,6 @@ def predictions(count: int, **changes: object) -> tuple[Prediction, ...]:
     """Return points that are 10 % too high."""
     point = make_point(**changes)
     return tuple(Prediction(point=point, predicted={"tpot": 1.1 * point.measured["tpot"]}) for _ in range(count))
-
-
-def test_a_class_needs_enough_points() -> None:
-    """One band and every load; one point less and there is nothing."""
-    table = expected_errors(Validation(predictions=predictions(FEWEST_POINTS)), "2026-11-30")
-
-    assert table.classes[0].concurrency == ANY_LOAD
-    assert len(table.classes) == 2
-    assert table.classes[0].errors["tpot"].p50 == pytest.approx(0.1)
-    assert table.classes[0].sources == ("made_up",)
-    assert not expected_errors(Validation(predictions=predictions(FEWEST_POINTS - 1)), "2026-11-30").classes
-
-
-def test_figures_that_were_fitted_do_not_count() -> None:
-    """In-sample errors are not what to expect."""
-    fitted = predictions(
-        20, source="inferencex_agg", engine="vllm", model="llama-3.1-70b", hardware="h100-sxm-80gb", version="0.11"
-    )
-
-    assert was_fitted(fitted[0].point, "tpot")
-    assert not was_fitted(fitted[0].point, "ttft")
-    assert not expected_errors(Validation(predictions=fitted), "2026-11-30").classes
-
-
-def test_fitted_figures_that_are_further_off_are_not_hidden() -> None:
-    """Nobody is promised less than the error of all figures together."""
-    like = {"engine": "vllm", "model": "llama-3.1-70b", "hardware": "h100-sxm-80gb", "version": "0.11"}
-    fitted = predictions(40, source="inferencex_agg", **like)
-    unseen = tuple(
-        Prediction(point=each.point, predicted={"tpot": 1.02 * each.point.measured["tpot"]})
-        for each in predictions(FEWEST_POINTS, source="nvidia_aic_inhouse_agg", **like)
-    )
-
-    errors = expected_errors(Validation(predictions=(*fitted, *unseen)), "2026-11-30").classes[0].errors["tpot"]
-
-    assert errors.p50 == pytest.approx(0.1)
-    assert errors.points == FEWEST_POINTS
-
-
-def test_logs_without_a_layout_do_not_count() -> None:
-    """MLPerf's assumed deployments are scored in the tables, not promised to anyone."""
-    assert not expected_errors(Validation(predictions=predictions(20, source="mlperf")), "2026-11-30").classes
 
 
 def test_no_test_point_was_fitted_to() -> None:
@@ -137,12 +90,11 @@ def test_held_out_rows_are_medians() -> None:
     assert row["out_of_sample"] == pytest.approx(0.1)
 
 
-def test_the_table_is_written_as_json(tmp_path: Path) -> None:
-    """With date, version and command."""
-    file = tmp_path / "errors.json"
+def test_a_metric_is_fitted_by_itself() -> None:
+    """A constant that was fitted to TPOT leaves the TTFT of the same point unseen."""
+    point = make_point(
+        source="inferencex_agg", engine="vllm", model="llama-3.1-70b", hardware="h100-sxm-80gb", version="0.11"
+    )
 
-    write_expected_errors(Validation(predictions=predictions(FEWEST_POINTS)), "2026-11-30", file)
-
-    written = json.loads(file.read_text(encoding="utf-8"))
-    assert written["date"] == "2026-11-30"
-    assert written["classes"][0]["errors"]["tpot"]["points"] == FEWEST_POINTS
+    assert was_fitted(point, "tpot")
+    assert not was_fitted(point, "ttft")

@@ -1,0 +1,42 @@
+"""A deployment and its run as the model of errors sees them. Knows no error."""
+
+from __future__ import annotations
+
+from simserve.metrics.conditions import Conditions
+from simserve.profiles.expected_errors import Server, generation_of
+from simserve.scenario.resolve import ResolvedScenario
+from simserve.workload.arrival_spec import AllAtOnceArrivals
+
+
+def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool = False) -> Server:
+    """Return what is asked of the model of errors.
+
+    Args:
+        resolved: The deployment; of separate workers that were measured, a decode worker.
+        found: The conditions of the run.
+        has_pools: Whether prompts and answers have replicas of their own.
+    """
+    shape = resolved.shape
+    version = shape.engine.requested_version or shape.engine.version
+    return Server(
+        generation=generation_of(shape.engine.name, version),
+        hardware=shape.hardware.name,
+        has_experts=shape.model.moe is not None,
+        num_gpus=shape.num_gpus,
+        is_served=not isinstance(resolved.scenario.workload.arrivals, AllAtOnceArrivals),
+        has_pools=has_pools,
+        in_flight=found.in_flight,
+        at_once=found.at_once,
+        host=found.host,
+        note=_unmeasured(resolved),
+    )
+
+
+def _unmeasured(resolved: ResolvedScenario) -> str:
+    """Return what no measured server does, in words; empty: nothing."""
+    models = [pool.shape.model for pool in resolved.pools] or [resolved.shape.model]
+    if resolved.shape.speculation is not None:
+        return "no measured server decodes speculatively"
+    if any(model.has_unmeasured_layers for model in models):
+        return "no measured model has layers like these"
+    return ""
