@@ -327,7 +327,9 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         replica.is_open = False
     else:
         replica.num_queued = 0
-        replica.is_open = replica.num_running < replica.max_num_seqs and not replica.is_full
+        # Who arrives and finds no seat makes the batch full.
+        has_seat = replica.num_running < replica.max_num_seqs
+        replica.is_open = (has_seat or replica.keeps_full) and not replica.is_full
 
 
 def _schedule(replica: Replica, requests: RequestTable) -> bool:

@@ -223,7 +223,7 @@ class ContinuousScheduler(Scheduler):
 
     def forget_refusal(self, step: Step) -> None:
         """A step that only decodes strikes those who left off its batch: the next one asks again."""
-        if self.is_full and not step.chunks and (self.has_left or step.has_preempted):
+        if self.is_full and not step.chunks and self.has_left:
             self.is_full = False
 
     def enter(self, step: Step) -> Request:
@@ -361,6 +361,7 @@ class ContinuousScheduler(Scheduler):
             step.has_preempted = True
             return
         self.num_preempted += 1
+        self.has_left = True
         if victim in step.decoding:
             step.decoding.remove(victim)
         blocks = self.blocks_of(victim.computed)
