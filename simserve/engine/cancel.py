@@ -48,6 +48,7 @@ def cancel(replica: Replica, requests: RequestTable, index: int) -> None:
         if requests.swapped_tokens[index]:
             forget_swap(replica, requests, index)
         return
+    replica.has_left = True
     remove_all(replica.running, index)
     replica.num_running -= 1
     replica.num_outstanding -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.engine.admission import estimate_of, has_room
+from simserve.engine.admission import estimate_of, has_room, note_full
 from simserve.engine.decoding import finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
@@ -106,7 +106,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             position += 1
 
     waiting = replica.waiting
-    if may_admit and waiting and not has_preempted:
+    if replica.is_full and not replica.num_decoding:
+        replica.is_full = replica.has_left = False
+    if may_admit and waiting and not has_preempted and not replica.is_full:
         is_plain = replica.has_plain_admission
         is_chunked = config.enable_chunked_prefill
         scheduled_time = requests.scheduled_time
@@ -117,6 +119,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         while waiting:
             if replica.num_running >= seats:
                 replica.blocked_by = BLOCKED_BY_SEATS
+                note_full(replica)
                 break
             index = waiting[0]
             target = prompt_tokens[index] + generated_tokens[index]
@@ -125,6 +128,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if replica.swaps and requests.swapped_tokens[index]:
                     # Only `swap_in` brings it back.
                     replica.blocked_by = BLOCKED_BY_BLOCKS
+                    note_full(replica)
                     break
                 if cache is not None:
                     blocks, idle = find_prefix(cache, index, target)
@@ -154,6 +158,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     has_space = False
                 if not has_space:
                     replica.blocked_by = BLOCKED_BY_BLOCKS
+                    note_full(replica)
                     break
                 free -= need + idle
                 taken += need
@@ -202,8 +207,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     evict(cache, free)
                 cache_blocks(cache, index, cached + chunk)
     elif waiting:
-        # Somebody has just lost blocks: nobody is admitted in this step.
-        replica.blocked_by = BLOCKED_BY_BLOCKS
+        # Somebody has just lost blocks, or nobody is asked: nobody is admitted in this step.
+        is_seated = replica.is_full and replica.num_running >= replica.max_num_seqs
+        replica.blocked_by = BLOCKED_BY_SEATS if is_seated else BLOCKED_BY_BLOCKS
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted

@@ -20,7 +20,6 @@ from __future__ import annotations
 from heapq import heappop
 from math import ceil, inf, nextafter, sqrt
 
-from simserve.engine.admission import steps_until_admitted
 from simserve.engine.api_server import pass_on
 from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
 from simserve.engine.decoding import finish_decoding, steps_until_dry
@@ -253,6 +252,11 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         while heap and heap[0] < until:
             finish_decoding(replica, requests, heappop(heap) & MASK)
             num_finished += 1
+    if replica.is_full:
+        if num_chunks and (num_finished or replica.prefilling):
+            replica.is_full = replica.has_left = False
+        elif num_finished:
+            replica.has_left = True
     return num_finished
 
 
@@ -292,7 +296,10 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         _go_idle(replica)
         return
     num_steps = 1
-    if not is_restless:
+    if replica.is_full and replica.has_left:
+        # The step strikes those who left off its batch; the next one asks the head of the queue again.
+        replica.is_full = replica.has_left = False
+    elif not is_restless:
         num_steps = (replica.finish_heap[0] >> SHIFT) - replica.step
         if replica.grows:
             if replica.keeps_windows:
@@ -301,8 +308,6 @@ def plan(replica: Replica, requests: RequestTable) -> None:
                 num_steps = progress.affordable_steps(replica.step, num_steps, replica.free_blocks)
             elif num_decoding * (num_steps // replica.block_size + 1) > replica.free_blocks:
                 num_steps = min(num_steps, steps_until_dry(replica))
-        if waiting and replica.estimate_sum and replica.blocked_by == BLOCKED_BY_BLOCKS:
-            num_steps = steps_until_admitted(replica, requests, num_steps)
     slope = replica.decode_slope[num_decoding]
     first = replica.decode_base[num_decoding] + slope * replica.context_sum
     increment = slope * num_decoding
@@ -322,7 +327,9 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         replica.is_open = False
     else:
         replica.num_queued = 0
-        replica.is_open = replica.num_running < replica.max_num_seqs
+        # Who arrives and finds no seat makes the batch full.
+        has_seat = replica.num_running < replica.max_num_seqs
+        replica.is_open = (has_seat or replica.keeps_full) and not replica.is_full
 
 
 def _schedule(replica: Replica, requests: RequestTable) -> bool:
@@ -377,7 +384,7 @@ def report_stuck(replica: Replica) -> None:
 
 def _go_idle(replica: Replica) -> None:
     replica.end_time = INFINITY
-    replica.is_open = False
+    replica.is_open = replica.is_full = replica.has_left = False
     replica.new_token_ratio = replica.config.new_token_ratio_initial
     replica.gap_leaps.clear()
     replica.gap_values.clear()

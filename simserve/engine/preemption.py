@@ -149,6 +149,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         replica.batch_log.extend((index, replica.start_time, EVICTED))
     replica.num_running -= 1
     if replica.uses_estimate:
+        replica.has_left = True
         replica.waiting.append(index)
         _raise_ratio(replica, requests)
     else:

@@ -219,6 +219,7 @@ class Replica:
         "grows",
         "has_extras",
         "has_late_tokens",
+        "has_left",
         "has_plain_admission",
         "has_priorities",
         "has_slots",
@@ -228,9 +229,11 @@ class Replica:
         "increment_seconds",
         "irregular_gaps",
         "is_contiguous",
+        "is_full",
         "is_open",
         "is_ordered",
         "is_prefill_first",
+        "keeps_full",
         "keeps_windows",
         "last_decode_time",
         "late_arrivals_sum",
@@ -386,6 +389,10 @@ class Replica:
         self.estimate_shrinking: float = 0
         self.new_token_ratio = config.new_token_ratio_initial
         self.ratio_steps_skipped = 0
+        # SGLang's ``batch_is_full``: after a refusal nobody is asked until the batch has shrunk.
+        self.keeps_full = self.uses_estimate and not (config.priority_preemption or self.releases_late)
+        self.is_full = False
+        self.has_left = False
 
         self.start_time = 0.0
         self.num_steps = 0

@@ -51,6 +51,8 @@ class Scheduler(ABC):
         self.spans: list[tuple[int, int]] = []
         self.closest_estimate = math.inf
         self.num_admitted = self.num_preempted = 0
+        # Somebody has left the batch since the head of the queue was refused.
+        self.has_left = False
 
     @abstractmethod
     def schedule(self, now: float) -> Step | None:
@@ -86,6 +88,7 @@ class Scheduler(ABC):
             self.cache(request, request.computed)
             self.running.remove(request)
             self.release(request)
+            self.has_left = True
 
     def release_departing(self) -> None:
         """Take back what those hold that were done when the step was scheduled; their blocks stay cached."""

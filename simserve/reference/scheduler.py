@@ -28,12 +28,15 @@ class ContinuousScheduler(Scheduler):
 
     Attributes:
         ratio: ``estimate``: share of ``max_tokens`` that is expected of a running request.
+        is_full: ``estimate``: whether the head of the queue was refused; nobody is asked until the batch has shrunk.
+        has_left: Whether somebody has left the batch since then.
         unsent: Seconds of work that the API server has before it.
     """
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
         super().__init__(config, times)
         self.ratio = config.new_token_ratio_initial
+        self.is_full = self.has_left = False
         self.unsent = self.sent_until = 0.0
 
     @property
@@ -52,6 +55,7 @@ class ContinuousScheduler(Scheduler):
         if not self.num_outstanding:
             self.release_departing()
             self.ratio = self.config.new_token_ratio_initial
+            self.is_full = self.has_left = False
             return None
         step = self.planned(now)
         if self.departing:
@@ -66,6 +70,7 @@ class ContinuousScheduler(Scheduler):
             self.check(step)
         self.update_ratio(step)
         step.blocked_by = self.blocked_by(step)
+        self.forget_refusal(step)
         step.seconds = self.seconds(step)
         return step
 
@@ -93,6 +98,8 @@ class ContinuousScheduler(Scheduler):
             return "seats"
         if not self.waiting:
             return ""
+        if step.asks_nobody:
+            return "blocks"
         head = self.waiting[0]
         is_whole = not self.config.enable_chunked_prefill
         if step.budget == 0 or (is_whole and head.prompt_tokens + head.generated > step.budget):
@@ -174,9 +181,13 @@ class ContinuousScheduler(Scheduler):
 
     def admit(self, step: Step) -> None:
         """Admit from the head of the queue until a limit says stop."""
-        while not step.has_preempted and self.waiting:
+        if not self.is_decoding:
+            self.is_full = False
+        step.asks_nobody = self.is_full
+        while not (step.has_preempted or self.is_full) and self.waiting:
             chunk = self.head_chunk(step)
             if chunk == 0:
+                self.note_refusal(step)
                 break
             request = self.enter(step)
             if self.is_growing:
@@ -194,6 +205,26 @@ class ContinuousScheduler(Scheduler):
             self.cache(request, request.computed + chunk)
             step.chunks.append((request, chunk))
             step.budget -= chunk
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether any running request decodes."""
+        return any(request.is_decoding for request in self.active)
+
+    def note_refusal(self, step: Step) -> None:
+        """``estimate``: where seats or blocks refuse the head beside requests that decode, nobody is asked for a while.
+
+        SGLang's ``batch_is_full``; with preemption by priority it asks every time.
+        """
+        asks_always = self.config.priority_preemption or self.releases_late
+        refused = self.blocked_by(step) in ("seats", "blocks")
+        if self.config.admission == "estimate" and not asks_always and refused and self.is_decoding:
+            self.is_full, self.has_left = True, False
+
+    def forget_refusal(self, step: Step) -> None:
+        """A step that only decodes strikes those who left off its batch: the next one asks again."""
+        if self.is_full and not step.chunks and self.has_left:
+            self.is_full = False
 
     def enter(self, step: Step) -> Request:
         """Move the head of the queue into the batch."""
@@ -330,6 +361,7 @@ class ContinuousScheduler(Scheduler):
             step.has_preempted = True
             return
         self.num_preempted += 1
+        self.has_left = True
         if victim in step.decoding:
             step.decoding.remove(victim)
         blocks = self.blocks_of(victim.computed)
@@ -471,6 +503,10 @@ class ContinuousScheduler(Scheduler):
                     self.release(request)
                 request.status, request.finish = "completed", end + self.unsent
                 finished.append(request)
+        is_cut = any(not request.is_decoding for request, _ in step.chunks)
+        if step.chunks and (finished or is_cut):
+            self.is_full = False
+        self.has_left = self.has_left or bool(finished)
         return sorted(finished, key=lambda one: one.index)
 
     @property
@@ -515,7 +551,7 @@ class ContinuousScheduler(Scheduler):
         assert all(0 < chunk <= config.max_chunk_tokens for _, chunk in step.chunks)
         if config.scheduler == "prefill_first":
             assert not (step.chunks and step.decoding)
-        if self.waiting and not step.has_preempted and not step.moved_blocks:
+        if self.waiting and not (step.has_preempted or step.moved_blocks or step.asks_nobody):
             assert self.head_chunk(step) == 0, "the head of the queue would be admitted"
 
     def check_space(self, step: Step) -> None:

@@ -28,6 +28,8 @@ class Step:
     loaded_blocks: int = 0
     seconds: float = 0.0
     blocked_by: str = ""
+    asks_nobody: bool = False
+    """Whether the head of the queue is not even looked at."""
     num_steps: int = 1
     parts: list[Step] = field(default_factory=list)
     """Of ranks that step together, the step of each."""

@@ -1,4 +1,4 @@
-"""Leaps that end where nothing finishes, arrives or runs dry: the step at which the estimate admits the head."""
+"""A batch that is full by SGLang's estimate: when the head of the queue is asked again."""
 
 from __future__ import annotations
 
@@ -10,22 +10,47 @@ from tests.builders import constant_step_times, make_config, make_specs
 SECOND = constant_step_times(1.0)
 
 
-def test_a_leap_ends_where_the_decayed_estimate_admits_the_head() -> None:
-    """After one decode step 1 + 2 < 4 - 7/8 x 1 first holds, a step before the running request finishes."""
+@pytest.mark.parametrize(("seats", "num_blocks"), [(8, 18), (2, 64)])
+def test_a_batch_that_was_full_asks_again_one_step_after_somebody_left(seats: int, num_blocks: int) -> None:
+    """The step that strikes the one who left off the batch comes first: SGLang looks for new prompts before it does.
+
+    The first prompts take a step of a second; the shorter answer ends at 4 s. The third request, which found too few
+    blocks or no seat, is not asked at 4 s but at 5 s, although it would have fitted.
+    """
     config = make_config(
         scheduler="prefill_first",
         admission="estimate",
-        max_num_seqs=2,
-        max_model_len=8,
+        max_num_seqs=seats,
+        max_model_len=16,
         block_size=1,
-        num_blocks=8,
+        num_blocks=num_blocks,
         new_token_ratio_initial=1.0,
-        new_token_ratio_minimum=0.0,
-        new_token_ratio_decay=0.125,
+        new_token_ratio_minimum=1.0,
     )
-    records = assert_agrees(config, SECOND, make_specs([0.0, 0.5], [3, 1], [3, 1], [3, 2])).records
+    specs = make_specs([0.0, 0.0, 0.5], [2, 2, 2], [4, 9, 2], [4, 9, 2])
+    records = assert_agrees(config, SECOND, specs).records
 
-    assert records.scheduled_time.tolist() == [0.0, 2.0]
+    assert records.scheduled_time.tolist() == [0.0, 0.0, 5.0]
+
+
+def test_a_prompt_in_pieces_lets_others_be_asked() -> None:
+    """A piece leaves the batch when its step is over, and the batch is not full any more: SGLang again."""
+    config = make_config(
+        scheduler="prefill_first",
+        admission="estimate",
+        max_num_seqs=8,
+        max_model_len=32,
+        block_size=1,
+        num_blocks=40,
+        enable_chunked_prefill=True,
+        max_num_batched_tokens=4,
+        max_chunk_tokens=4,
+        new_token_ratio_initial=1.0,
+        new_token_ratio_minimum=1.0,
+    )
+    specs = make_specs([0.0, 0.5, 0.5], [2, 12, 20], [20, 2, 2], [20, 2, 2])
+
+    assert_agrees(config, SECOND, specs)
 
 
 @pytest.mark.parametrize("scheduler", ["mixed", "prefill_first"])

@@ -185,8 +185,8 @@ def test_estimate_expects_more_after_a_preemption() -> None:
     assert outcome.scheduled_time[2] == 28.0
 
 
-def test_estimate_expects_less_with_every_decode_step() -> None:
-    """The ratio falls by 1/8 a decode step from 1; an idle replica starts again at 1."""
+def test_who_was_refused_is_asked_again_when_somebody_has_left() -> None:
+    """However much room the falling ratio makes beside it: SGLang's batch is full until it shrinks."""
     config = make_config(
         num_blocks=8,
         max_model_len=32,
@@ -198,8 +198,9 @@ def test_estimate_expects_less_with_every_decode_step() -> None:
     specs = make_specs([0.0, 0.5, 64.0, 64.5], [4, 4, 4, 4], [17, 1, 17, 1], [21, 4, 21, 4])
     scheduled = walk(config, SECOND, specs).scheduled_time
 
-    # After k decode steps 8 < 4 x (8 - 1 - ceil((k + 1) / 4)) - (1 - k / 8) x (20 - k) first holds at k = 2.
-    assert scheduled.tolist() == [0.0, 3.0, 64.0, 67.0]
+    # After k decode steps 8 < 4 x (8 - 1 - ceil((k + 1) / 4)) - (1 - k / 8) x (20 - k) first holds at k = 2, at 3 s;
+    # the one that runs is there until 17 s, and nobody decodes then.
+    assert scheduled.tolist() == [0.0, 17.0, 64.0, 81.0]
 
 
 def test_estimate_admits_within_the_expected_tokens() -> None:

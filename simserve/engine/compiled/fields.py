@@ -102,14 +102,17 @@ _REPLICA: dict[str, Kind] = {
             "grows",
             "has_extras",
             "has_late_tokens",
+            "has_left",
             "has_plain_admission",
             "has_priorities",
             "has_slots",
             "is_contiguous",
+            "is_full",
             "is_open",
             "is_ordered",
             "has_window_pool",
             "is_prefill_first",
+            "keeps_full",
             "keeps_windows",
             "releases_late",
             "swaps",
@@ -165,7 +168,7 @@ _HOT = (
     *("identity", "config", "times", "cache", "progress", "gap_values", "gap_leaps", "residues", "finish_heap"),
     *("chunk_requests", "chunk_tokens", "leaps", "running", "prefilling", "late_tokens", "stall_leaps", "finished"),
     *("batch_log", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
-    *("waiting", "keeps_windows", "block_weight", "releases_late", "departing"),
+    *("waiting", "keeps_windows", "block_weight", "releases_late", "departing", "is_full"),
 )
 _OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})
