@@ -33,7 +33,6 @@ from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
-    BLOCKED_BY_BLOCKS,
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SEATS,
     INFINITY,
