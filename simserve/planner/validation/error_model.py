@@ -63,8 +63,8 @@ SMALLEST = 0.005
 """Errors below it count as this: figures are published in three digits."""
 
 RIDGE = 0.1
-"""Penalty on the squared coefficients of the scale, per source's share of the likelihood; chosen, as the features were, with whole sources
-left out, among 0.01 to 0.2: coverage is measured on those same sources, and so somewhat optimistic."""
+"""Penalty on the squared coefficients of the scale, per source's share of the likelihood. Chosen, as the features
+were, with whole sources left out (0.01 to 0.2): coverage, measured on those same sources, is a little too good."""
 
 _NEWTON_STEPS = 40
 
