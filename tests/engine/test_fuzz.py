@@ -132,10 +132,10 @@ def agree_or_discard(case: Case) -> None:
     assert_agrees(case.config, case.times, case.specs, outcome)
 
 
-def test_a_head_blocked_by_windows_is_looked_at_every_step() -> None:
-    """SGLang's estimate, all layers windowed: blocks do not grow, so the second long request starts at the sixth step.
+def test_a_head_refused_beside_windows_waits_until_the_batch_shrinks() -> None:
+    """SGLang's estimate, all layers windowed: blocks do not grow and there would be room at the sixth step.
 
-    Found by the fuzz: the kernel leapt over that step.
+    Who was refused is not asked before the first long request has left, at the sixteenth.
     """
     config = make_config(
         admission="estimate",
@@ -158,5 +158,5 @@ def test_a_head_blocked_by_windows_is_looked_at_every_step() -> None:
 
     outcome = walk(config, times, specs)
 
-    assert outcome.scheduled_time[13] == 6.0
+    assert outcome.scheduled_time[13] == 16.0
     assert_agrees(config, times, specs, outcome)
