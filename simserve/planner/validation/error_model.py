@@ -242,7 +242,7 @@ def _errors(found: _Figures, chosen: Bools, families: Sequence[Family], left_out
         center=center,
         log_scale=dict(zip(FEATURES, coefficients.tolist(), strict=True)),
         p50=weighted_quantile(scores, weights, 0.5),
-        p90=weighted_quantile(scores, weights, _level(sources)),
+        p90=weighted_quantile(scores, weights, LEVEL),
         constant_90=weighted_quantile(sizes, weights, LEVEL),
         sources=len(set(sources.tolist())),
         figures=len(places),
@@ -252,15 +252,6 @@ def _errors(found: _Figures, chosen: Bools, families: Sequence[Family], left_out
 def _distance(server: Server, families: Sequence[Family], left_out: set[str]) -> Distance:
     known = [each for each in families if each.engine == server.generation and set(each.sources) - left_out]
     return Distance(any((each.engine, each.hardware, each.has_experts) == server.family for each in known), bool(known))
-
-
-def _level(sources: NDArray[np.str_]) -> float:
-    """Return the share of the known figures that an interval must hold to hold `LEVEL` of those of one more source.
-
-    Split conformal prediction's (n + 1) / n, with sources as what is exchangeable: figures of one source are not.
-    """
-    count = len(set(sources.tolist()))
-    return min(LEVEL * (count + 1) / count, 1.0)
 
 
 def _source_weights(sources: NDArray[np.str_]) -> Floats:
