@@ -403,7 +403,7 @@ def _measured_operators(simserve: Mapping[str, Any]) -> str:
 def error_lines(error: Mapping[str, Any]) -> list[str]:
     """Return how far off a foreign server is by metric: in the median, and what 9 in 10 keep within."""
     shown = [
-        f"{metric.upper() if metric in _SHORT else metric} {share(each['p50'])}, 90% within {share(each['p90'])}"
+        f"{metric.upper() if metric in _SHORT else metric} {share(each['p50'])}, 90% within {each['p90']:.0%}"
         for metric, each in error.items()
         if isinstance(each, Mapping)
     ]

@@ -16,7 +16,7 @@ pytest.importorskip("httpx", reason="needs httpx")
 from simserve.cli.main import main
 from tests.observe.stand_in import Ways, stand_in
 
-QUICK = ["--budget", "1s", "--prompt-tokens", "40", "--output-tokens", "10"]
+QUICK = ["--budget", "4s", "--max-requests", "24", "--prompt-tokens", "40", "--output-tokens", "10"]
 
 
 def test_a_live_server_is_measured_calibrated_and_planned_for(

@@ -176,7 +176,7 @@ def test_a_process_ends_with_its_code_and_all_that_waits_for_its_end(before: str
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout.splitlines()) == (104, exits)
-    assert done.stderr.startswith("simserve: error: 'nope' is not a known scenario")
+    assert done.stderr.startswith("simserve: error: 'nope' is neither a scenario nor a model")
 
 
 def test_what_is_printed_before_an_error_arrives_through_a_pipe(folder: Path) -> None:
@@ -279,9 +279,9 @@ def test_help_shows_examples() -> None:
 @pytest.mark.parametrize("example", examples())
 def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
     """As it is written, with fewer requests."""
-    others = ("--data", "--prices", "calibrate kernels", "calibrate serving", "calibrate check")
+    others = ("--data", "--prices", "calibrate kernels", "calibrate serving", "calibrate check", "observe")
     if any(part in example for part in others):
-        pytest.skip("needs files that others keep, or PyTorch and minutes")
+        pytest.skip("needs files that others keep, a server, or PyTorch and minutes")
     if "calibrate fit" in example:
         write_run(folder / "calibration/runs/my-gpu", kinds=("copies",))
     import yaml
@@ -291,6 +291,8 @@ def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
         ss.run(ss.load(folder / "mine.yaml"), out=folder / "results" / name)
     rows = "".join(f"{index},{90 + index},{10 + index % 5}\n" for index in range(20))
     (folder / "traffic.csv").write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
+    sent = "".join(json.dumps({"sent": each, "tokens_in": 90, "tokens_out": 10}) + "\n" for each in range(20))
+    (folder / "log.jsonl").write_text(sent, encoding="utf-8")
     (folder / "profile_export_aiperf.json").write_text(json.dumps(documents.aiperf()), encoding="utf-8")
     (folder / "server.log").write_text(_LOG, encoding="utf-8")
     python = shlex.quote(sys.executable)

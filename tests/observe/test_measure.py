@@ -17,7 +17,8 @@ from simserve.observe.measure import Load, Plan, Run, observe
 from simserve.observe.target import LARGEST_PAGE, Server, address_of
 from tests.observe.stand_in import StandIn, Ways, stand_in
 
-PLAN = Plan(loads=(Load(concurrency=3),), prompt_tokens=40, output_tokens=10, budget=0.8, max_requests=500, seed=1)
+PLAN = Plan(loads=(Load(concurrency=3),), prompt_tokens=40, output_tokens=10, budget=30.0, max_requests=24, seed=1)
+"""Ends with its requests, long before its time: machines may be slow."""
 PROBES = 16
 """Requests of two tokens before the first load, at most."""
 
@@ -33,7 +34,7 @@ def measured(server: StandIn, plan: Plan = PLAN, **options: Any) -> tuple[list[S
 def test_a_server_says_what_it_is() -> None:
     """Model, engine by its metrics' names, version, length and KV blocks."""
     with stand_in() as server:
-        ((found,), _) = measured(server, replace(PLAN, budget=0.4))
+        ((found,), _) = measured(server, replace(PLAN, max_requests=2))
 
     assert (found.model, found.engine, found.version, found.max_model_len) == ("tiny", "vllm", "0.20.2", 4096)
     assert found.kv["num_gpu_blocks"] == "4096"
@@ -44,7 +45,7 @@ def test_an_engine_of_another_kind_is_known_by_its_own_pages() -> None:
     info = '{"version": "0.5.9", "context_length": 8192, "max_total_num_tokens": 12345}'
     pages = {"/metrics": 'sglang:num_running_reqs{model_name="x"} 0\n', "/get_server_info": info}
     with stand_in(Ways(pages=pages)) as server:
-        ((found,), _) = measured(server, replace(PLAN, budget=0.4))
+        ((found,), _) = measured(server, replace(PLAN, max_requests=2))
 
     assert (found.engine, found.version, found.kv) == ("sglang", "0.5.9", {"max_total_num_tokens": 12345})
 
@@ -73,10 +74,11 @@ def test_so_many_are_in_flight_as_there_are_clients() -> None:
 def test_requests_come_at_their_rate_whatever_is_answered() -> None:
     """Poisson arrivals of 40 a second for most of a second, at a server that takes longer than their gaps."""
     with stand_in(Ways(token_seconds=0.01)) as server:
-        _, (run,) = measured(server, replace(PLAN, loads=(Load(rate=40.0),), budget=1.2))
+        _, (run,) = measured(server, replace(PLAN, loads=(Load(rate=40.0),)))
 
-    sent = len(run.exchanges) + run.cut
-    assert 20 <= sent <= 80
+    sent = sorted(each.sent for each in run.exchanges)
+    assert len(sent) == 24
+    assert 0.2 < sent[-1] - sent[0] < 5.0
     assert server.most_in_flight > 1
 
 
@@ -105,9 +107,12 @@ def test_nothing_is_sent_after_the_budget() -> None:
     """Not even where every load wants more time."""
     with stand_in(Ways(token_seconds=0.03)) as server:
         began = time.perf_counter()
-        measured(server, replace(PLAN, loads=tuple(Load(concurrency=each) for each in (1, 2, 4)), budget=1.0))
+        measured(
+            server,
+            replace(PLAN, loads=tuple(Load(concurrency=each) for each in (1, 2, 4)), budget=2.5, max_requests=500),
+        )
 
-    assert server.last_arrival - began <= 1.0 + 0.2
+    assert server.last_arrival - began <= 2.5 + 0.5
 
 
 def test_no_more_requests_are_sent_than_may_be() -> None:
@@ -133,7 +138,7 @@ def test_no_more_requests_are_sent_than_may_be() -> None:
 def test_a_server_is_asked_in_a_way_that_it_takes(ways: Ways, is_as_asked: Callable[[dict[str, Any]], bool]) -> None:
     """Token ids, words or messages; lengths come out as asked in each."""
     with stand_in(ways) as server:
-        _, (run,) = measured(server, replace(PLAN, budget=1.0))
+        _, (run,) = measured(server)
         last = server.bodies[-1]
 
     assert is_as_asked(last)
@@ -163,7 +168,7 @@ def test_what_answers_nothing_sensible_is_refused(ways: Ways, words: str) -> Non
 def test_a_page_without_end_is_no_page() -> None:
     """Metrics of any size are read up to a limit; the server is measured all the same."""
     with stand_in(Ways(pages={"/metrics": "a 1\n" * (LARGEST_PAGE // 4 + 1), "/version": "[[[["})) as server:
-        ((found,), _) = measured(server, replace(PLAN, budget=1.0))
+        ((found,), _) = measured(server)
 
     assert (found.engine, found.version) == ("", "")
 
@@ -179,7 +184,7 @@ def test_nobody_there_is_said() -> None:
 def test_a_server_that_falls_silent_ends_with_the_budget() -> None:
     """What had not ended is left out, and counted."""
     with stand_in(Ways(token_seconds=0.002)) as server:
-        plan = replace(PLAN, loads=(Load(concurrency=2),), output_tokens=100_000, budget=0.8)
+        plan = replace(PLAN, loads=(Load(concurrency=2),), output_tokens=100_000, budget=2.5)
         _, (run,) = measured(server, plan)
 
     assert (len(run.exchanges), run.cut) == (0, 2)
@@ -193,7 +198,7 @@ def test_a_load_at_which_everything_fails_is_given_up() -> None:
             server.ways.error = ""
 
         runs: list[Run] = []
-        plan = replace(PLAN, loads=(Load(rate=200.0),), budget=1.0)
+        plan = replace(PLAN, loads=(Load(rate=200.0),), max_requests=40)
         observe(server.url, plan, found=fail, keep=lambda run: runs.append(run))
         healthy = len(runs[0].exchanges)
         server.bodies.clear()
