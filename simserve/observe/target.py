@@ -6,6 +6,7 @@ Pages: ``/v1/models`` of every OpenAI-compatible server, and what engines have b
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,15 @@ def address_of(text: str) -> str:
         )
     path = url.path.rstrip("/").removesuffix("/v1")
     return str(url.copy_with(path=path or "/", query=None, fragment=None)).rstrip("/")
+
+
+def is_this_machine(url: str) -> bool:
+    """Return whether an address is one of this machine itself, which no proxy knows."""
+    host = httpx.URL(url).host
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 async def find_out(client: httpx.AsyncClient, url: str, model: str | None = None) -> Server:

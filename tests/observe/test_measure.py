@@ -61,6 +61,16 @@ def test_times_are_those_of_the_server() -> None:
     assert min(first) >= 0.010
 
 
+def test_no_proxy_is_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment says of proxies: none of them knows a server here."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with stand_in() as server:
+        _, (run,) = measured(server)
+
+    assert not run.errors
+
+
 def test_so_many_are_in_flight_as_there_are_clients() -> None:
     """A closed loop of three has three, and each sends when it has its answer."""
     with stand_in() as server:
