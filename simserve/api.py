@@ -485,6 +485,7 @@ def plan(
     keep: Sequence[str] = (),
     spot: bool = False,
     trials: int = 32,
+    confidence: float | None = None,
     jobs: int = 1,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
@@ -502,6 +503,7 @@ def plan(
         keep: What stays as the scenario has it: ``gpus``, ``weights``, ``tensor-parallel``, ``replicas`` and so on.
         spot: Whether GPUs are bought at spot prices.
         trials: Settings of engine knobs and options that are tried on a deployment where they are too many to try each.
+        confidence: Share of real servers on which the SLO must hold, 0.9; None: it must hold where it is simulated.
         jobs: Worker processes; the plan is the same with any number.
         reference: What stands after ``simserve run`` to run the scenario; for the commands that the plan prints.
         progress: Called now and then with the pieces of work done and all that are known.
@@ -525,6 +527,7 @@ def plan(
         market="spot" if spot else "on_demand",
         keep=tuple(keep),
         trials=trials,
+        confidence=confidence,
         jobs=jobs,
     )
     if not isinstance(scenario, Scenario):

@@ -74,6 +74,15 @@ def plan(
         int,
         typer.Option(min=0, help="Settings of engine knobs and options tried on a deployment that could win; 0: none."),
     ] = 32,
+    confidence: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of real servers on which the SLO must hold, by the errors to expect: 0.9 or 90%. "
+            "Default: it must hold as simulated, on about half of them.",
+            show_default=False,
+        ),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. Default: one a core. The plan is the same.")
     ] = None,
@@ -117,12 +126,13 @@ def plan(
             hardware=names,
             max_gpus=max_gpus,
             objective=objective,
-            headroom=_share(headroom),
+            headroom=_share(headroom, "--headroom"),
             spare_replicas=spare_replicas,
             over=values,
             keep=_names(keep, "--keep"),
             spot=spot,
             trials=trials,
+            confidence=None if confidence is None else _share(confidence, "--confidence"),
             jobs=jobs or os.cpu_count() or 1,
             reference=(*_reference(asked, question), *(word for change in changes for word in ("--set", change))),
             progress=progress,
@@ -158,8 +168,8 @@ def _names(text: str | None, option: str) -> Sequence[str]:
     return [name for name in dict.fromkeys(names) if name]
 
 
-def _share(text: str) -> float:
+def _share(text: str, option: str) -> float:
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        raise UsageError("must be a share such as 0.2 or 20%", key="--headroom", value=text) from None
+        raise UsageError("must be a share such as 0.2 or 20%", key=option, value=text) from None

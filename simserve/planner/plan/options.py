@@ -28,6 +28,8 @@ class PlanOptions:
         trials: Settings of engine knobs and options that are tried on a shape where the space is too large to look at
             each; 0: the scenario's own alone.
         keep: Names of what stays as it is (`simserve.planner.space.keep.KEEPABLE`).
+        confidence: Share of real servers on which the SLO must hold, by the errors to expect of the simulation; None: it
+            must hold where it is simulated.
         jobs: Worker processes; the result is the same with any number.
     """
 
@@ -40,6 +42,7 @@ class PlanOptions:
     market: Market = "on_demand"
     trials: int = DEFAULT_TRIALS
     keep: tuple[str, ...] = ()
+    confidence: float | None = None
     jobs: int = 1
 
 
@@ -60,5 +63,7 @@ def check_options(options: PlanOptions) -> None:
     ):
         if value is not None and value < least:
             raise UsageError(f"must be >= {least}", key=key, value=value)
+    if options.confidence is not None and not 0 < options.confidence < 1:
+        raise UsageError("must be a share between 0 and 1", key="--confidence", value=options.confidence)
     if not 0 <= options.headroom <= 10:
         raise UsageError("must be between 0 and 10 times the traffic", key="--headroom", value=options.headroom)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
+from simserve.planner.capacity.probe import REMEDY
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import (
@@ -45,6 +46,7 @@ from simserve.planner.space.traffic import traffic_of
 from simserve.planner.workers import each_result
 from simserve.profiles.hardware import hardware_name
 from simserve.scenario.formats import with_stored_format
+from simserve.scenario.objective import objective
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -302,7 +304,12 @@ class _Planning:
                     best = each
             open_fleets.remove(best)
             _, index, replicas, member = best
-            fleet = Fleet(scenario=self.borne, overrides=member.overrides, replicas=replicas)
+            fleet = Fleet(
+                scenario=self.borne,
+                overrides=member.overrides,
+                replicas=replicas,
+                confidence=self.goal.confidence,
+            )
             trial = next(self._each(confirm, [(fleet,)]))
             found.confirmations.append(trial)
             if trial.holds:
@@ -331,7 +338,7 @@ class _Planning:
     def _look_around(self, spaces: Sequence[Space], fleet: Fleet) -> None:
         """Fill in headroom, spare, sensitivity, levers and the front; each is a task of its own."""
         found = self.findings
-        plain = Fleet(scenario=self.scenario, overrides=fleet.overrides, replicas=fleet.replicas)
+        plain = replace(fleet, scenario=self.scenario)
         bought = replace(plain, replicas=plain.replicas + self.goal.spare_replicas)
         tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
             (traffic_borne, (plain,)),
@@ -421,7 +428,16 @@ def _goal(scenario: Scenario, options: PlanOptions) -> Goal:
     if most is None:
         most = scenario.deployment.num_gpus if options.objective == "latency" else MAX_GPUS
     kept = replicas_of(scenario.deployment) if REPLICAS in options.keep else None
-    return Goal(objective=options.objective, max_gpus=most, spare_replicas=options.spare_replicas, replicas=kept)
+    if options.confidence is not None and objective(scenario) is None:
+        with scenario.blaming("slo"):
+            raise ScenarioError("is missing: --confidence says how sure it is that one holds", remedy=REMEDY)
+    return Goal(
+        objective=options.objective,
+        max_gpus=most,
+        spare_replicas=options.spare_replicas,
+        replicas=kept,
+        confidence=options.confidence,
+    )
 
 
 def _with_headroom(scenario: Scenario, headroom: float) -> Scenario:

@@ -27,6 +27,7 @@ class Goal:
         ceiling: Value from which on a fleet is of no interest.
         is_tight: Whether that is the value of the plan on the scenario's own GPU, not a multiple of it.
         replicas: How many there must be; None: as few as hold.
+        confidence: Share of real servers on which the SLO must hold; None: it must where it is simulated.
     """
 
     objective: Objective = "cost"
@@ -35,6 +36,7 @@ class Goal:
     ceiling: float = math.inf
     is_tight: bool = False
     replicas: int | None = None
+    confidence: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)

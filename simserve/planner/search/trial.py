@@ -74,6 +74,7 @@ class Trial:
         mean_stay: Mean E2E, seconds; NaN where nothing was completed.
         load_ratio: Offered over what the fleet finishes with its queue never empty; None where it was not looked for.
         probability: That the SLO holds on a real server (`simserve.metrics.real_server`); None without one.
+        error_basis: What the errors to expect of a real server rest on, in words.
         failed: Requests that were not answered.
         latencies: ``p50_ttft_ms`` and so on.
         usd_per_hour: What is paid: GPUs from launch to end, and an API; None without a price.
@@ -111,10 +112,13 @@ class Trial:
     mean_stay: float = math.nan
     load_ratio: float | None = None
     probability: float | None = None
+    error_basis: str = ""
 
-    def holds_with(self, confidence: float | None) -> bool:
-        """Return whether it holds, and does so on so large a share of real servers; None: simulated alone."""
-        return self.holds and (confidence is None or self.probability is None or self.probability >= confidence)
+    def sure(self, confidence: float | None) -> Trial:
+        """Return the same, which only holds where it does on so large a share of real servers; None: where simulated."""
+        if confidence is None or not self.holds or (self.probability is not None and self.probability >= confidence):
+            return self
+        return replace(self, holds=False)
 
 
 def try_fleet(
@@ -174,7 +178,8 @@ def with_probability(trial: Trial, evidence: Evidence | None) -> Trial:
     """Return a trial with the probability that its SLO holds on a real server."""
     if evidence is None:
         return trial
-    return replace(trial, probability=evidence.probability(trial.load_ratio))
+    probability = evidence.probability(trial.load_ratio)
+    return replace(trial, probability=probability, error_basis=evidence.expected.basis)
 
 
 def _evidence(resolved: ResolvedScenario, result: RunResult) -> Evidence | None:
