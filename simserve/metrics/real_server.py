@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 FIXED_PARTS = ("weights", "host")
 """Parts of a step that take as long with few requests in it as with many."""
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _ROUNDING = 1e-9
 _FAILED = -1.0
 
@@ -125,9 +125,7 @@ class Evidence:
             queueing = (1 - load_ratio) / max(1 - slower, 1e-12)
         limit = np.minimum(self.limits[0], self.limits[2] - self.rest * steps)
         shown = self.base + self.wait
-        most = np.where(
-            shown * queueing <= limit, _over(limit, shown), _over(limit - self.wait * queueing, self.base)
-        )
+        most = np.where(shown * queueing <= limit, _over(limit, shown), _over(limit - self.wait * queueing, self.base))
         return self._kept_up_to(np.where(self.tpot * steps <= self.limits[1] * (1 + _ROUNDING), most, _FAILED))
 
     def _kept_up_to(self, most: Floats) -> float:
@@ -168,8 +166,12 @@ def evidence_of(
     if latencies.request_class is not None:
         own = latencies.request_class[submitted]
         names = latencies.class_names
-        demands += [_Demand(rows=own == names.index(name), share=each.attainment) for name, each in slo.by_class.items()]
-    limits = [np.broadcast_to(bounds(latencies, slo, term), len(submitted))[submitted] for term in ("ttft", "tpot", "e2e")]
+        demands += [
+            _Demand(rows=own == names.index(name), share=each.attainment) for name, each in slo.by_class.items()
+        ]
+    limits = [
+        np.broadcast_to(bounds(latencies, slo, term), len(submitted))[submitted] for term in ("ttft", "tpot", "e2e")
+    ]
     return Evidence(
         wait=wait,
         base=ttft - wait,

@@ -33,10 +33,8 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
     )
 
 
-def expectation_of(
-    resolved: ResolvedScenario, simulation: Simulation, found: Conditions | None = None
-) -> Expectation:
-    """Return the errors to expect of a real server in place of a run; ``found``: its conditions, where they are known."""
+def expectation_of(resolved: ResolvedScenario, simulation: Simulation, found: Conditions | None = None) -> Expectation:
+    """Return the errors to expect of a real server in place of a run; ``found``: its conditions, where known."""
     found = found or conditions(simulation.records, simulation.totals, simulation.num_replicas)
     return expect(load_error_model(), server_of(resolved, found))
 

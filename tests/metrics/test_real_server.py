@@ -98,7 +98,7 @@ def test_a_wider_limit_is_never_less_probable() -> None:
 
 
 def test_under_open_arrivals_slower_steps_hold_more_requests() -> None:
-    """At half load with half of a step growing: 0.5 s become 0.6 s where steps are slower by 1.2 / (0.5 + 0.5 x 1.2)."""
+    """At half load, half of a step growing, 0.5 s become 0.6 s where steps are slower by 1.2 / (0.5 + 0.6)."""
     slowest = 1.2 / (0.5 + 0.5 * 1.2)
 
     assert evidence(make_slo(tpot=0.6)).probability(0.5) == pytest.approx(laplace_below(math.log(slowest)))

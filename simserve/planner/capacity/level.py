@@ -36,6 +36,9 @@ class Trial:
         has_settled: Whether it is long enough to show a steady state (`simserve.metrics.summary.settled`); None where
             the load ratio is not known.
         num_simulated: Requests of the run, the warm-up's too.
+        probability: That the objective holds on a real server (`simserve.metrics.real_server`); NaN where it was not
+            looked for.
+        error_basis: What that rests on, in words.
     """
 
     attainment: float
@@ -50,6 +53,8 @@ class Trial:
     met: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
     has_settled: bool | None = None
     num_simulated: int = 0
+    probability: float = math.nan
+    error_basis: str = ""
 
 
 Prober = Callable[[float, int, int], Trial]

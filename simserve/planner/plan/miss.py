@@ -136,9 +136,7 @@ def shown(overrides: Overrides, num_gpus: int, scenario: Scenario, goal: Goal) -
     return deciding_run(scenario, overrides, replicas)
 
 
-def _unsure_miss(
-    groups: Sequence[GroupResult], tried: Sequence[Member], scenario: Scenario, goal: Goal
-) -> Miss | None:
+def _unsure_miss(groups: Sequence[GroupResult], tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss | None:
     """Return what is surest to hold, where it holds as simulated; None where nothing does."""
     highest, trial = _surest(groups)
     asked = objective(scenario)

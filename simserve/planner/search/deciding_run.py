@@ -55,9 +55,7 @@ _OF_EQUAL_REPLICAS = (
 )
 
 
-def deciding_run(
-    scenario: Scenario, overrides: Overrides, replicas: int, confidence: float | None = None
-) -> Trial:
+def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int, confidence: float | None = None) -> Trial:
     """Run a fleet as far as a search needs: see `simserve.planner.search.trial.try_fleet`.
 
     With a confidence, what holds must do so on that share of real servers: no run more is made for it.
