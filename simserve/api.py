@@ -495,8 +495,9 @@ def plan(
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
         hardware: GPUs to choose from; empty: the scenario's, and those of the catalogue with an on-demand price.
-        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` those of the scenario.
-        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts).
+        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the scenario.
+        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
+            ``throughput``: the most output tokens a second that ``max_gpus`` GPUs give within the SLO.
         headroom: Share of traffic that must be borne on top.
         spare_replicas: Replicas that may be lost; they are paid for.
         over: ``KEY=V1,V2``: values to search for a dotted key, in place of the default ones.

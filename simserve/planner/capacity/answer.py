@@ -13,7 +13,7 @@ from simserve.metrics.figures import or_null
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import Effort, Found, find_capacity
-from simserve.planner.capacity.sustained import Sustained, sustained
+from simserve.planner.capacity.sustained import CONFIDENCE, Sustained, sustained
 from simserve.planner.scaling import has_own_clock
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.objective import objective, objective_mapping
@@ -42,10 +42,11 @@ class Capacity:
 
     Its ``summary`` holds the keys of `simserve capacity --json`. Of steady open traffic ``max_rate`` is what fresh runs
     of ``requests.per_run`` requests hold, 95 % of them and more; ``max_rate_90`` (of a closed loop
-    ``max_concurrency_90``) what nine in ten real servers hold, by the errors to expect of the simulation; ``mean_capacity`` the rate at which their mean is what
-    is asked; ``confidence_interval`` of the rate at which a run without end is; ``finishable`` what the deployment
-    finishes with its queue never empty, and half the interval of that; ``requests.settled`` whether halves of the runs
-    agree. Of other traffic ``max_rate`` is the largest that was seen to hold, and these are null.
+    ``max_concurrency_90``) what nine in ten real servers bear, by the errors to expect; ``mean_capacity`` the rate at
+    which their mean is what is asked; ``confidence_interval`` of the rate at which a run without end is;
+    ``finishable`` what the deployment finishes with its queue never empty, and half the interval of that;
+    ``requests.settled`` whether halves of the runs agree. Of other traffic ``max_rate`` is the largest that was seen to
+    hold, and these are null.
 
     Attributes:
         scenario: What was asked, at its own load.
@@ -208,6 +209,7 @@ def capacity(
     precision: float | None = None,
     replications: int | None = None,
     num_requests: int | None = None,
+    confidence: float | None = None,
     progress: Progress | None = None,
 ) -> Capacity:
     """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
@@ -224,6 +226,7 @@ def capacity(
         num_requests: Of one run; None: of steady open traffic 30,000 and more, until its halves agree, whatever the
             scenario says; else as many as the percentile, the requests in flight and the precision ask for, and in a
             closed loop what the scenario says.
+        confidence: Share of real servers for which ``sustained`` is found; None: 0.9.
         progress: Called before each run.
 
     Raises:
@@ -253,7 +256,7 @@ def capacity(
     borne: Sustained | None = None
     if not found.was_interrupted:
         try:
-            borne = sustained(probe, found, is_whole=is_closed)
+            borne = sustained(probe, found, is_whole=is_closed, confidence=confidence or CONFIDENCE)
         except KeyboardInterrupt:
             found = replace(found, was_interrupted=True)
     return Capacity(scenario=asked, found=found, is_closed_loop=is_closed, sustained=borne)

@@ -27,6 +27,7 @@ class Trial:
         stability: Of the run.
         p95_ttft: Seconds; NaN where undefined, as all that follow.
         p95_tpot: Seconds.
+        mean_tpot: Seconds.
         goodput: Requests/s within the objective: of those that arrive a second in an open loop, the share that meets
             it; in a closed loop those answered a second that meet it.
         throughput: Requests/s answered.
@@ -46,6 +47,7 @@ class Trial:
     stability: Stability
     p95_ttft: float = math.nan
     p95_tpot: float = math.nan
+    mean_tpot: float = math.nan
     goodput: float = math.nan
     throughput: float = math.nan
     output_throughput: float = math.nan

@@ -197,6 +197,7 @@ def trial(
         stability=measured.verdict,
         p95_ttft=_p95(latencies.ttft[counted]),
         p95_tpot=_p95(latencies.tpot[counted]),
+        mean_tpot=_mean(latencies.tpot[counted]),
         goodput=shares.all_terms * simulation.offered_rate if is_open else rates.good_requests,
         throughput=rates.requests,
         output_throughput=rates.output_tokens,
@@ -343,3 +344,8 @@ def _draw(scenario: Scenario, replication: int, num_requests: int) -> RequestSpe
 def _p95(values: NDArray[np.float64]) -> float:
     defined = values[~np.isnan(values)]
     return percentiles(defined, [95])[0] if len(defined) else np.nan
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else np.nan

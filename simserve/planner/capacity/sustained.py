@@ -34,14 +34,18 @@ class Sustained:
             never above what holds as simulated. None where it did at no load.
         lowest: The lowest load that was looked at.
         basis: What the errors rest on, in words.
+        trial: The run at that load; None without one.
     """
 
     load: float | None
     lowest: float
     basis: str
+    trial: Trial | None = None
 
 
-def sustained(probe: Prober, found: Found, *, is_whole: bool) -> Sustained | None:
+def sustained(
+    probe: Prober, found: Found, *, is_whole: bool, confidence: float = CONFIDENCE
+) -> Sustained | None:
     """Return the load that nine in ten real servers bear; None where the objective holds at no load as simulated.
 
     The probability of each load is that of a run there; between two loads it is taken to fall evenly in quantiles of a
@@ -51,43 +55,45 @@ def sustained(probe: Prober, found: Found, *, is_whole: bool) -> Sustained | Non
         probe: Runs the deployment.
         found: What the search found.
         is_whole: Whether loads are whole numbers.
+        confidence: Share of real servers that must bear it.
 
     Raises:
         KeyboardInterrupt: The user stopped it.
     """
     most = found.largest.value
     seen = {level.load: _judged(level.trials) for level in found.levels if 0 < level.load <= most}
-    known = {load: trial.probability for load, trial in seen.items() if trial is not None}
-    if not most or not known:
+    trials = {load: trial for load, trial in seen.items() if trial is not None}
+    if not most or not trials:
         return None
-    basis = next(trial.error_basis for trial in seen.values() if trial is not None)
-    runs = 0
-    while runs < (MOST_RUNS if _held(known) else MOST_RUNS_BELOW):
-        load = _next(known, is_whole=is_whole)
+    known = {load: trial.probability for load, trial in trials.items()}
+    for _ in range(MOST_RUNS_BELOW if _held(known, confidence) is None else MOST_RUNS):
+        load = _next(known, confidence, is_whole=is_whole)
         if load is None:
             break
-        known[load] = probe(load, FIRST_FRESH, found.num_requests).probability
-        runs += 1
-    return Sustained(load=_held(known), lowest=min(known), basis=basis)
+        trials[load] = probe(load, FIRST_FRESH, found.num_requests)
+        known[load] = trials[load].probability
+    held = _held(known, confidence)
+    basis = next(iter(trials.values())).error_basis
+    return Sustained(load=held, lowest=min(known), basis=basis, trial=None if held is None else trials[held])
 
 
 def _judged(trials: Sequence[Trial]) -> Trial | None:
     return next((trial for trial in trials if not math.isnan(trial.probability)), None)
 
 
-def _held(known: Mapping[float, float]) -> float | None:
+def _held(known: Mapping[float, float], confidence: float) -> float | None:
     """Return the highest load that holds, and every lower one with it; None if none does."""
     held = None
     for load in sorted(known):
-        if known[load] < CONFIDENCE:
+        if known[load] < confidence:
             break
         held = load
     return held
 
 
-def _next(known: Mapping[float, float], *, is_whole: bool) -> float | None:
+def _next(known: Mapping[float, float], confidence: float, *, is_whole: bool) -> float | None:
     """Return the load to be tried; None where what is known is close enough."""
-    held = _held(known)
+    held = _held(known, confidence)
     above = [load for load in sorted(known) if held is None or load > held]
     if not above:
         return None
@@ -96,13 +102,13 @@ def _next(known: Mapping[float, float], *, is_whole: bool) -> float | None:
         if failed <= CLOSE * held or (is_whole and failed - held <= 1):
             return None
         high, low = _quantile(known[held]), _quantile(known[failed])
-        part = (high - _quantile(CONFIDENCE)) / (high - low) if high > low else 0.5
+        part = (high - _quantile(confidence)) / (high - low) if high > low else 0.5
         load = min(max(BELOW * held * (failed / held) ** part, held * math.sqrt(CLOSE)), failed / math.sqrt(CLOSE))
         return float(min(max(math.floor(load), held + 1), failed - 1)) if is_whole else load
     factor = _FLATTEST
     if len(above) > 1:
         fall = (_quantile(known[failed]) - _quantile(known[above[1]])) / math.log(above[1] / failed)
-        gap = _quantile(CONFIDENCE) - _quantile(known[failed])
+        gap = _quantile(confidence) - _quantile(known[failed])
         factor = BELOW * math.exp(-gap / fall) if fall > 0 else _FLATTEST
     load = failed * min(max(factor, _FLATTEST), _STEEPEST)
     if is_whole:

@@ -151,8 +151,8 @@ def _unsure_miss(groups: Sequence[GroupResult], tried: Sequence[Member], scenari
         is_bound=False,
         trial=trial,
         relaxed_terms=(),
-        relax=f"--confidence {floor:g} at most, wider limits, more than {goal.max_gpus} GPUs, or a run of a real server "
-        "to calibrate on (simserve calibrate serving), which narrows what is expected",
+        relax=f"--confidence {floor:g} at most, wider limits, more than {goal.max_gpus} GPUs, or measure a server "
+        "(simserve calibrate serving), which says how far it is off",
     )
 
 

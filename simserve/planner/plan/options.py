@@ -19,8 +19,9 @@ class PlanOptions:
 
     Attributes:
         hardware: GPUs; empty: the scenario's own and those of the catalogue that have an on-demand price.
-        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` those of the scenario.
-        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts).
+        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the scenario.
+        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
+            ``throughput``: what ``max_gpus`` GPUs can do is to be large, whatever load the scenario has.
         headroom: Share of traffic that the plan must bear beyond the scenario's.
         spare_replicas: Replicas that may be lost.
         choices: Dotted key -> values to be searched instead of the default ones.
@@ -65,5 +66,8 @@ def check_options(options: PlanOptions) -> None:
             raise UsageError(f"must be >= {least}", key=key, value=value)
     if options.confidence is not None and not 0 < options.confidence < 1:
         raise UsageError("must be a share between 0 and 1", key="--confidence", value=options.confidence)
+    if options.objective == "throughput" and options.headroom:
+        rule = "has no meaning with --objective throughput, which looks for the load itself"
+        raise UsageError(rule, key="--headroom", remedy="leave it away, or use --confidence 0.9")
     if not 0 <= options.headroom <= 10:
         raise UsageError("must be between 0 and 10 times the traffic", key="--headroom", value=options.headroom)

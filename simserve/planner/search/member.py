@@ -11,8 +11,8 @@ from simserve.planner.search.bound import NO_BOUND, Bound
 from simserve.planner.search.trial import Trial
 from simserve.planner.space.makeup import Makeup
 
-Objective = Literal["cost", "gpus", "latency", "energy"]
-OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "latency", "energy")
+Objective = Literal["cost", "gpus", "latency", "energy", "throughput"]
+OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "latency", "energy", "throughput")
 Status = Literal["invalid", "does_not_fit", "out_of_reach", "too_many_gpus", "not_better", "misses", "holds"]
 
 
