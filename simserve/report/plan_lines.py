@@ -53,7 +53,7 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     price = f" for {dollars(best['usd_per_month'])} a month" if best["usd_per_month"] is not None else ""
     bound = "; its step times are a roofline bound, not measured" if best["fidelity"] == "roofline" else ""
     lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}{bound}."]
-    lines += [f"{_capital(formats_line(best['formats']))}.", _holding(summary, best)]
+    lines += [f"{capital(formats_line(best['formats']))}.", _holding(summary, best)]
     lines += probability_lines(summary)
     lines += [f"  {line}" for line in best["arithmetic"]]
     lines += [f"  it assumes that {each}" for each in best["assumes"]]
@@ -87,6 +87,11 @@ def probability_lines(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def term(name: str) -> str:
+    """Return a term of an SLO as it is written."""
+    return _TERMS.get(name, name)
+
+
 def _faster(each: Mapping[str, Any]) -> str:
     name = {"p95_ttft_ms": "TTFT", "p95_tpot_ms": "TPOT"}[each["latency"]]
     return (
@@ -95,7 +100,8 @@ def _faster(each: Mapping[str, Any]) -> str:
     )
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 

@@ -43,9 +43,7 @@ class Sustained:
     trial: Trial | None = None
 
 
-def sustained(
-    probe: Prober, found: Found, *, is_whole: bool, confidence: float = CONFIDENCE
-) -> Sustained | None:
+def sustained(probe: Prober, found: Found, *, is_whole: bool, confidence: float = CONFIDENCE) -> Sustained | None:
     """Return the load that nine in ten real servers bear; None where the objective holds at no load as simulated.
 
     The probability of each load is that of a run there; between two loads it is taken to fall evenly in quantiles of a

@@ -29,8 +29,8 @@ class PlanOptions:
         trials: Settings of engine knobs and options that are tried on a shape where the space is too large to look at
             each; 0: the scenario's own alone.
         keep: Names of what stays as it is (`simserve.planner.space.keep.KEEPABLE`).
-        confidence: Share of real servers on which the SLO must hold, by the errors to expect of the simulation; None: it
-            must hold where it is simulated.
+        confidence: Share of real servers on which the SLO must hold, by the errors to expect; None: it must hold where
+            it is simulated.
         jobs: Worker processes; the result is the same with any number.
     """
 

@@ -135,7 +135,7 @@ def _formats(found: Findings, there: Scenario) -> dict[str, Any]:
 
 def _assumed(found: Findings, there: Scenario) -> list[str]:
     """Return which figures of a plan are not the scenario's own, in words."""
-    return [*_drafts_assumed(found, there), *_still_beginning(found)]
+    return [*drafts_assumed(found.scenario, there), *_still_beginning(found)]
 
 
 def _still_beginning(found: Findings) -> list[str]:
@@ -157,9 +157,10 @@ def _still_beginning(found: Findings) -> list[str]:
     ]
 
 
-def _drafts_assumed(found: Findings, there: Scenario) -> list[str]:
+def drafts_assumed(scenario: Scenario, there: Scenario) -> list[str]:
+    """Return what is assumed of drafts that a plan adds to a scenario, in words; empty where it adds none."""
     drafts = there.deployment.speculative
-    if drafts is None or found.scenario.deployment.speculative is not None:
+    if drafts is None or scenario.deployment.speculative is not None:
         return []
     rate = "" if drafts.acceptance_rate is None else f" {drafts.acceptance_rate:g} of the time"
     decay = "" if drafts.acceptance_decay is None else f", {drafts.acceptance_decay:g} times that from draft to draft"

@@ -1,9 +1,9 @@
 """What fixed GPUs can do: for each deployment on them the highest load at which the SLO holds, and the best of all.
 
-One kind of GPU is one task. Every shape is looked at under loads up to what it finishes with its queue never empty; other
-deployments only where they finish more than the best so far bears, and hold at that load. Then engine knobs are changed
-around the best, one at a time. Looks are short runs; of the best few deployments the load is found as `simserve
-capacity` finds it, which decides. Prints nothing.
+One kind of GPU is one task. Every shape is looked at under loads up to what it finishes with its queue never empty;
+other deployments only where they finish nearly what the best so far bears, and hold at nearly that load. Then engine
+knobs are changed around the best, one at a time. Looks are short runs; of the best few deployments the load is found as
+`simserve capacity` finds it, which decides. Prints nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import highest_promised, is_load_borne, settled_requests
 from simserve.planner.plan.price import Market
+from simserve.planner.plan.summary import drafts_assumed
 from simserve.planner.plan.words import command, describe
 from simserve.planner.search.group import settings_around
 from simserve.planner.search.member import Goal, Member
@@ -39,7 +40,7 @@ SHARES = (0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
 LOOK_REQUESTS = 1000
 CLOSE_REQUESTS = 3000
 MOST_REQUESTS = 20_000
-"""Requests of a look; of those that close in on the highest load that holds, at least, and at most where more settle."""
+"""Requests of a look; of those that close in on the highest load that holds, at least; and most where more settle."""
 CLOSE = 1.03
 """Ratio of the load that fails to the one that holds at which looks end."""
 MOST_DOUBLINGS = 14
@@ -193,7 +194,7 @@ class _Group:
             self._add(able, probe, most, LOOK_REQUESTS)
         elif is_steady and least is None:
             for share in SHARES:
-                self._add(able, probe, share * most, LOOK_REQUESTS)
+                self._add(able, probe, share * most, max(LOOK_REQUESTS, _settling(able, probe, share * most)))
         elif least is None:
             self._double(able, probe)
         self._close_in(able, probe)
@@ -246,6 +247,17 @@ class _Group:
         look = Look(load=load, margin=margin, trial=bare, num_requests=num_requests)
         able.looks = sorted([*(each for each in able.looks if each.load != load), look], key=lambda each: each.load)
         return look
+
+
+def _settling(able: Able, probe: LoadProbe, load: float) -> int:
+    """Return the requests of a run that settles, as far as looks may take and the load before it tells."""
+    if not able.looks or probe.finishable is None:
+        return 0
+    before = able.looks[-1]
+    in_flight = before.trial.in_flight * load / before.load
+    if math.isnan(in_flight):
+        return 0
+    return min(settled_requests(load / probe.finishable.rate, in_flight), MOST_REQUESTS)
 
 
 def _needed(look: Look, probe: LoadProbe) -> int:
@@ -401,15 +413,15 @@ class Throughput:
         by_hardware = {space.scenario.deployment.hardware: space for space in self.spaces}
         chosen = contenders(self.able, is_closed=self.is_closed)
         confidence, most = self.goal.confidence, 0.0
-        for number, able in enumerate(chosen):
-            scenario = by_hardware[able.hardware].scenario
-            least = most if number and not self.is_closed else None
-            tried = next(iter(each(find_load, [(scenario, able, confidence, least)])))
-            self.able[next(place for place, other in enumerate(self.able) if other is able)] = tried
-            reached = done(tried, confidence)
-            value = 0.0 if reached is None else reached.output_throughput if self.is_closed else reached.load
-            if value > most:
-                self.best, most = tried, value
+        for batch in (chosen[:1], chosen[1:]):
+            least = most if most and not self.is_closed else None
+            tasks = [(by_hardware[able.hardware].scenario, able, confidence, least) for able in batch]
+            for able, tried in zip(batch, each(find_load, tasks), strict=True):
+                self.able[next(place for place, other in enumerate(self.able) if other is able)] = tried
+                reached = done(tried, confidence)
+                value = 0.0 if reached is None else reached.output_throughput if self.is_closed else reached.load
+                if value > most:
+                    self.best, most = tried, value
 
     def summary(self) -> dict[str, Any]:
         """Return what `simserve plan --objective throughput --json` prints."""
@@ -464,6 +476,7 @@ class Throughput:
             "deployment": there.as_mapping()["deployment"],
             "overrides": changes,
             "command": command(self.reference, changes | self._load_change(reached.load)),
+            "assumes": drafts_assumed(self.scenario, there),
             "replicas": able.replicas,
             "num_gpus": able.num_gpus,
             f"max_{key}": capacity_found.summary[f"max_{key}"],
@@ -525,21 +538,27 @@ class Throughput:
         for able in self.able:
             for look in able.looks:
                 trial = look.trial
-                if trial.stability != "stable" or not trial.mean_tpot > 0 or trial.by_metric.get("ttft", 1.0) < share:
-                    continue
-                yield able, look
+                is_late = trial.by_metric.get("ttft", 1.0) < share
+                if (
+                    trial.stability == "stable"
+                    and trial.has_settled is not False
+                    and not is_late
+                    and trial.mean_tpot > 0
+                ):
+                    yield able, look
             if able.capacity is not None:
                 found = able.capacity.found
                 level = found.level(found.largest.value)
                 if level is not None and level.mean("mean_tpot") > 0:
-                    yield able, Look(load=level.load, margin=0.0, trial=level.trials[0], num_requests=found.num_requests)
+                    yield (
+                        able,
+                        Look(load=level.load, margin=0.0, trial=level.trials[0], num_requests=found.num_requests),
+                    )
 
     def _pareto(self) -> list[dict[str, Any]]:
         """Return the loads that no other beats in tokens/s a GPU and tokens/s a user, the quickest for a user first."""
         points = list(self._points())
-        pairs = [
-            (look.trial.output_throughput / self.goal.max_gpus, 1 / look.trial.mean_tpot) for _, look in points
-        ]
+        pairs = [(look.trial.output_throughput / self.goal.max_gpus, 1 / look.trial.mean_tpot) for _, look in points]
         key = "concurrency" if self.is_closed else "rate"
         return [
             {
@@ -552,6 +571,7 @@ class Throughput:
                 "p95_ttft_ms": or_null(MS * points[place][1].trial.p95_ttft),
                 "p95_tpot_ms": or_null(MS * points[place][1].trial.p95_tpot),
                 "holds": points[place][1].margin >= 0,
+                "assumes": drafts_assumed(self.scenario, self._deployed(points[place][0])),
             }
             for place in unbeaten(pairs)
         ]

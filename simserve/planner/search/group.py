@@ -201,7 +201,9 @@ def _setting_keys(space: Space) -> list[str]:
     return [key for key, values in space.dimensions.items() if len(values) > 1 and key not in shapes]
 
 
-def settings_around(space: Space, chosen: Mapping[str, Any], most_changes: int | None = None) -> Iterator[dict[str, Any]]:
+def settings_around(
+    space: Space, chosen: Mapping[str, Any], most_changes: int | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield choices of engine knobs and options, those first that change the fewest of what is chosen."""
     keys = _setting_keys(space)
     most = len(keys) if most_changes is None else most_changes
