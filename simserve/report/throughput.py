@@ -148,12 +148,14 @@ def throughput_front(summary: Mapping[str, Any]) -> Sketch | None:
             )
         )
     marks.append(Curve(x=np.array(users), y=np.array(gpus), color=BLUE, label="unbeaten", shape="circle"))
-    limit = (summary["slo"] or {}).get("tpot")
+    limit = summary["judged"]["limits_ms"]["tpot"]
     reach = list(users)
-    if isinstance(limit, int | float) and limit > 0:
-        reach.append(1 / limit)
-        marks.append(Rule(x=1 / limit, color=GREEN, dashes=DOTTED))
-        marks.append(Note(text=f"limit on TPOT: {number(1 / limit)}", x=1 / limit, y=None, right=4, up=3, color=GREEN))
+    if limit:
+        slowest = 1e3 / limit
+        reach.append(slowest)
+        marks.append(Rule(x=slowest, color=GREEN, dashes=DOTTED))
+        words = f"TPOT {latency(limit)}: {number(slowest)}"
+        marks.append(Note(text=words, x=slowest, y=None, right=-4, up=3, is_left_of=True, color=GREEN))
     best = summary["best"]
     if best is not None:
         at, most = best["tokens_per_second_per_user"], best["tokens_per_second_per_gpu"]

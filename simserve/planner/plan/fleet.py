@@ -135,7 +135,7 @@ def resized(fleet: Fleet) -> Trial | None:
     least = smallest_fleet(there.deployment)
 
     def holds(replicas: int) -> bool:
-        held[replicas] = deciding_run(fleet.scenario, fleet.overrides, replicas, fleet.confidence)
+        held[replicas] = deciding_run(fleet.scenario, fleet.overrides, replicas).sure(fleet.confidence)
         return held[replicas].holds
 
     most = RESIZED_AT_MOST * fleet.replicas + RESIZED_AT_MOST

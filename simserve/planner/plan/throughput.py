@@ -18,6 +18,7 @@ import numpy as np
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.metrics.figures import or_null
+from simserve.metrics.slo import TERMS
 from simserve.planner.capacity.answer import Capacity, capacity
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
@@ -359,9 +360,9 @@ def done(able: Able, confidence: float | None) -> Done | None:
 
 
 def unbeaten(points: Sequence[tuple[float, float]]) -> Iterator[int]:
-    """Yield the places of the points that no other beats in both coordinates, by the second, falling; of equal ones one.
+    """Yield the places of the points that no other beats in both coordinates, both of which are to be large.
 
-    Both are to be large.
+    By the second, falling; of equal ones, one.
     """
     highest = -math.inf
     for place in sorted(range(len(points)), key=lambda each: (-points[each][1], -points[each][0])):
@@ -428,6 +429,7 @@ class Throughput:
         asked = objective(self.scenario)
         assert asked is not None  # as the plan required
         best = None if self.best is None else self._best(self.best)
+        limits = {name: getattr(asked, name) for name in TERMS}
         return {
             "warnings": assumed_architectures(self.scenario),
             "feasible": best is not None,
@@ -435,7 +437,12 @@ class Throughput:
             "seed": self.scenario.run.seed,
             "objective": self.goal.objective,
             "slo": objective_mapping(self.scenario),
-            "judged": {"by": "requests", "share": asked.attainment, "words": judged_words(asked.attainment)},
+            "judged": {
+                "by": "requests",
+                "share": asked.attainment,
+                "limits_ms": {name: None if value is None else MS * value for name, value in limits.items()},
+                "words": judged_words(asked.attainment),
+            },
             "load": "closed" if self.is_closed else "open",
             "max_gpus": self.goal.max_gpus,
             "spare_replicas": self.goal.spare_replicas,

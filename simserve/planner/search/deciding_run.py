@@ -55,15 +55,8 @@ _OF_EQUAL_REPLICAS = (
 )
 
 
-def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int, confidence: float | None = None) -> Trial:
-    """Run a fleet as far as a search needs: see `simserve.planner.search.trial.try_fleet`.
-
-    With a confidence, what holds must do so on that share of real servers: no run more is made for it.
-    """
-    return _decided(scenario, overrides, replicas).sure(confidence)
-
-
-def _decided(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
+def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
+    """Run a fleet as far as a search needs: see `simserve.planner.search.trial.try_fleet`."""
     there = with_overrides(scenario, overrides)
     fewer = narrowed(there, replicas, NARROW_REQUESTS)
     if fewer is not None:

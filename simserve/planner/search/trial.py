@@ -115,7 +115,7 @@ class Trial:
     error_basis: str = ""
 
     def sure(self, confidence: float | None) -> Trial:
-        """Return the same, which only holds where it does on so large a share of real servers; None: where simulated."""
+        """Return the same, holding only where it does on so large a share of real servers; None: as simulated."""
         if confidence is None or not self.holds or (self.probability is not None and self.probability >= confidence):
             return self
         return replace(self, holds=False)
