@@ -48,6 +48,8 @@ def test_the_json_has_the_documented_keys(simserve: Simserve, scenario: str) -> 
     assert set(answer) >= _KEYS
     assert answer["feasible"] is True
     assert answer["best"]["hardware"] == "l4-24gb"
+    assert 0.5 < answer["best"]["probability"] <= 1
+    assert answer["best"]["probability_basis"].startswith("foreign: no measurement of dense models on l4-24gb")
     assert [each["status"] for each in answer["candidates"]].count("best") == 1
     assert answer["nearest_miss"] is None
 
@@ -84,6 +86,10 @@ def test_no_plan_ends_with_3_and_prints_the_miss(simserve: Simserve, scenario: s
     [
         (["--headroom", "much"], 2),
         (["--headroom", "-1"], 2),
+        (["--confidence", "sure"], 2),
+        (["--confidence", "1.5"], 2),
+        (["--objective", "throughput", "--headroom", "0.2"], 2),
+        (["--objective", "throughput", "--gpus", "L4"], 2),
         (["--hardware", "l4-24gb,"], 2),
         (["--over", "deployment.replicas=1,2"], 2),
         (["--objective", "beauty"], 2),
