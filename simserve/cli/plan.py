@@ -100,7 +100,8 @@ def plan(
 ) -> None:
     """Say what to deploy: GPUs, how the model lies on them, number formats, engine knobs, replicas.
 
-    Ends with 3 where nothing holds, and says what came nearest.
+    Ends with 3 where nothing holds, and says what came nearest. With --objective throughput the GPUs are fixed, and
+    the load is what is looked for: a rate need not be given.
 
     simserve plan chatbot
 

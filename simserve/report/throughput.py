@@ -34,8 +34,9 @@ def throughput_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[
         assumed = dict.fromkeys(words for each in summary["pareto"] for words in each["assumes"])
         title = "Tokens/s a GPU against tokens/s a user (by short runs; none here is beaten in both)"
         yield title, [f"With drafts it is assumed that {each}." for each in assumed], _front(summary)
-    if summary["feasible"] and len(summary["candidates"]) > 1:
-        yield "What lost", [], _lost(summary)
+    lost = _lost(summary) if summary["feasible"] else None
+    if lost is not None and lost[1]:
+        yield "What lost", [], lost
 
 
 def _no_answer(summary: Mapping[str, Any]) -> str:

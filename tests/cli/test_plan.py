@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 import simserve as ss
+from simserve.planner.capacity.answer import capacity
+from simserve.planner.plan import throughput
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
@@ -114,6 +116,27 @@ def test_headroom_is_read_as_a_share_or_percent(simserve: Simserve, scenario: st
 
     assert one.stdout == two.stdout
     assert json.loads(one.stdout)["headroom"] == 0.5
+
+
+def test_what_fixed_gpus_can_do_needs_no_rate(
+    simserve: Simserve, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model, GPUs, lengths and limits: tokens a second lead, and the page has the picture of the front."""
+    monkeypatch.setattr(
+        throughput, "capacity", lambda there, confidence: capacity(there, num_requests=300, replications=2)
+    )
+    asked = ["--gpus", "2xL4", "--prompt-tokens", "100", "--output-tokens", "20", "--slo", "ttft=300ms,tpot=16ms"]
+    narrow = [*_SMALL[2:], "--trials", "0", "--keep", "weights,kv-cache,tensor-parallel"]
+    narrow = [
+        each for pair in zip(narrow[::2], narrow[1::2], strict=True) if "tensor_p" not in pair[1] for each in pair
+    ]
+
+    outcome = simserve("plan", "llama-3.2-1b", "--objective", "throughput", *asked, *narrow, "--html", "page.html")
+
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.stdout.startswith("2 x l4-24gb can do ")
+    assert "percentiles, not means" in " ".join(outcome.stdout.split())
+    assert "tokens/s a user (1 / TPOT)" in (folder / "page.html").read_text(encoding="utf-8")
 
 
 def test_a_notebook_shows_the_plan(scenario: str) -> None:

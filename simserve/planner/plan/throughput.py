@@ -45,7 +45,9 @@ MOST_REQUESTS = 20_000
 CLOSE = 1.03
 """Ratio of the load that fails to the one that holds at which looks end."""
 MOST_DOUBLINGS = 14
-"""Of the load, where it is not known what can be finished."""
+MORE_THROUGHPUT = 1.01
+"""Of the load, where it is not known what can be finished; and times the tokens/s up to which twice the clients bring
+nothing."""
 CONTENDERS = 6
 NEAR_BEST = 1.15
 """Deployments that are tried as `simserve capacity` tries them, at most, and times the best does over what they do by
@@ -208,16 +210,18 @@ class _Group:
             member.status, member.reason = "misses", f"misses the SLO even at {able.looks[0].load:.3g} {unit}"
 
     def _double(self, able: Able, probe: LoadProbe) -> None:
-        """Look at loads that double until two fail."""
+        """Look at loads that double until two fail, or more clients bring nothing."""
         scenario = self.space.scenario
         load = float(able.replicas) if self.is_closed else load_of(scenario, own_traffic(scenario)) / 2**4
         most = float(len(own_traffic(scenario))) if self.is_closed and scenario.workload.trace is not None else math.inf
-        failed = 0
+        failed, reached = 0, 0.0
         for _ in range(MOST_DOUBLINGS):
-            failed += self._add(able, probe, min(load, most), LOOK_REQUESTS).margin < 0
-            if failed == 2 or load >= most:
+            look = self._add(able, probe, min(load, most), LOOK_REQUESTS)
+            failed += look.margin < 0
+            is_full = self.is_closed and look.trial.output_throughput <= MORE_THROUGHPUT * reached
+            if failed == 2 or is_full or load >= most:
                 return
-            load *= 2
+            load, reached = 2 * load, look.trial.output_throughput
 
     def _close_in(self, able: Able, probe: LoadProbe) -> None:
         """Look between the highest load that holds and the next, by a line through their margins.
@@ -603,10 +607,13 @@ class Throughput:
                 "attainment": or_null(nearest.looks[0].trial.attainment),
                 "relax": f"a wider limit on {metric.upper()}: {nearest.member.reason}",
             }
-        reasons = [each.member.reason for each in self.able if each.member.reason]
-        counts = Counter(reasons).most_common(1)
-        reason = counts[0][0] if counts else "nothing was looked at"
-        return {"metric": "memory", "label": None, "relax": f"more GPUs, or wider limits ({reason})"}
+        refused = next((each.member for each in self.able if each.member.status == "out_of_reach"), None)
+        if refused is not None:
+            relax = f"wider limits, or other GPUs: {refused.reason}"
+            return {"metric": refused.bound.out_of_reach, "label": None, "relax": relax}
+        reasons = Counter(each.member.reason for each in self.able if each.member.reason).most_common(1)
+        reason = reasons[0][0] if reasons else "nothing was looked at"
+        return {"metric": "memory", "label": None, "relax": f"more GPUs, or fewer bits: {reason}"}
 
 
 def judged_words(share: float) -> str:
