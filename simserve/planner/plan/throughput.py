@@ -178,7 +178,7 @@ class _Group:
         try:
             self._look(able, is_drawn=is_drawn)
         except InfeasibleError as refusal:
-            member.status, member.reason = "does_not_fit", clause(refusal)
+            member.status, member.reason = "does_not_fit", f"does not fit: {refusal.rule}".partition(" (")[0]
         except InputError as refusal:
             member.status, member.reason = "invalid", clause(refusal)
         return True
