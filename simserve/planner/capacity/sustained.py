@@ -99,14 +99,14 @@ def _next(known: Mapping[float, float], confidence: float, *, is_whole: bool) ->
     if held is not None:
         if failed <= CLOSE * held or (is_whole and failed - held <= 1):
             return None
-        high, low = _quantile(known[held]), _quantile(known[failed])
-        part = (high - _quantile(confidence)) / (high - low) if high > low else 0.5
+        high, low = quantile(known[held]), quantile(known[failed])
+        part = (high - quantile(confidence)) / (high - low) if high > low else 0.5
         load = min(max(BELOW * held * (failed / held) ** part, held * math.sqrt(CLOSE)), failed / math.sqrt(CLOSE))
         return float(min(max(math.floor(load), held + 1), failed - 1)) if is_whole else load
     factor = _FLATTEST
     if len(above) > 1:
-        fall = (_quantile(known[failed]) - _quantile(known[above[1]])) / math.log(above[1] / failed)
-        gap = _quantile(confidence) - _quantile(known[failed])
+        fall = (quantile(known[failed]) - quantile(known[above[1]])) / math.log(above[1] / failed)
+        gap = quantile(confidence) - quantile(known[failed])
         factor = BELOW * math.exp(-gap / fall) if fall > 0 else _FLATTEST
     load = failed * min(max(factor, _FLATTEST), _STEEPEST)
     if is_whole:
@@ -115,5 +115,6 @@ def _next(known: Mapping[float, float], confidence: float, *, is_whole: bool) ->
     return load
 
 
-def _quantile(probability: float) -> float:
+def quantile(probability: float) -> float:
+    """Return the quantile of a normal distribution at a probability, which never quite is 0 or 1."""
     return NormalDist().inv_cdf(min(max(probability, 1 - _SUREST), _SUREST))

@@ -23,6 +23,7 @@ from simserve.planner.capacity.answer import Capacity, capacity
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import highest_promised, is_load_borne, settled_requests
+from simserve.planner.capacity.sustained import quantile
 from simserve.planner.plan.price import Market
 from simserve.planner.plan.summary import drafts_assumed
 from simserve.planner.plan.words import command, describe
@@ -69,7 +70,7 @@ class Look:
 
     Attributes:
         load: Requests/s, or clients.
-        margin: By how much the SLO holds, below 0: by how much it does not.
+        margin: By how much the SLO holds, with the confidence that is asked for; below 0: by how much it does not.
         trial: What the run measured, without its single requests.
         num_requests: Requests of the run, at least.
     """
@@ -248,6 +249,8 @@ class _Group:
     def _add(self, able: Able, probe: LoadProbe, load: float, num_requests: int) -> Look:
         trial = probe(load, 0, num_requests)
         margin = Level(load=load, trials=(trial,)).margin(probe.slo.attainment)
+        if self.search.goal.confidence is not None:
+            margin = min(margin, quantile(trial.probability) - quantile(self.search.goal.confidence))
         bare = replace(trial, met=np.zeros(0, dtype=np.bool_))
         look = Look(load=load, margin=margin, trial=bare, num_requests=num_requests)
         able.looks = sorted([*(each for each in able.looks if each.load != load), look], key=lambda each: each.load)
@@ -589,16 +592,17 @@ class Throughput:
 
     def _miss(self) -> dict[str, Any]:
         """Return what came nearest, where nothing holds."""
-        held = [each for each in self.able if each.capacity is not None and each.capacity.sustained is not None]
-        if self.goal.confidence is not None and held:
-            return {
-                "metric": "confidence",
-                "label": describe(self._deployed(held[0])),
-                "relax": f"a lower --confidence than {self.goal.confidence:g}, or wider limits",
-            }
-        looked = [each for each in self.able if each.looks]
+        asked, looked = objective(self.scenario), [each for each in self.able if each.looks]
         if looked:
             nearest = max(looked, key=lambda each: each.looks[0].margin)
+            reached = nearest.looks[0].trial
+            if self.goal.confidence is not None and asked is not None and reached.attainment >= asked.attainment:
+                return {
+                    "metric": "confidence",
+                    "label": describe(self._deployed(nearest)),
+                    "highest_probability": reached.probability,
+                    "relax": f"--confidence {math.floor(100 * reached.probability) / 100:g} at most, or wider limits",
+                }
             shares = nearest.looks[0].trial.by_metric
             metric = min(shares, key=lambda name: shares[name]) if shares else "slo"
             return {

@@ -153,6 +153,17 @@ def test_a_confidence_takes_load_off() -> None:
     assert best["probability"] >= 0.8
 
 
+def test_a_confidence_that_nothing_reaches_says_the_highest() -> None:
+    """At the lightest load the SLO holds as simulated, on fewer servers than asked."""
+    summary = asked(small({"tpot": "13 ms", "attainment": 0.9}), confidence=0.999, trials=0)
+
+    miss = summary["nearest_miss"]
+    assert not summary["feasible"]
+    assert miss["metric"] == "confidence"
+    assert 0 < miss["highest_probability"] < 0.999
+    assert miss["relax"].startswith("--confidence 0.")
+
+
 @pytest.mark.parametrize(
     ("slo", "metric", "words"),
     [
