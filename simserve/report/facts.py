@@ -58,10 +58,11 @@ def heading(result: RunResult) -> str:
 
 def deployment_title(scenario: Mapping[str, Any], formats: Mapping[str, Any]) -> str:
     """Return what a resolved scenario deploys: ``'gpt-oss-20b on 1 x h100-sxm-80gb; weights mxfp4, as stored ...'``."""
-    return f"{_fleet_title(scenario)}; {formats_line(formats)}"
+    return f"{fleet_title(scenario)}; {formats_line(formats)}"
 
 
-def _fleet_title(scenario: Mapping[str, Any]) -> str:
+def fleet_title(scenario: Mapping[str, Any]) -> str:
+    """Return the model and its GPUs: ``'llama-3.1-70b on 4 x h100-sxm-80gb'``."""
     deployment = scenario["deployment"]
     pools = deployment.get("pools")
     if pools:

@@ -204,8 +204,8 @@ def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
 def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
     from simserve.report import deployment_plots
 
-    month = result.background.get("month")
-    if not month or not month["api"]["usd_per_request"]:
+    month = result.summary["simserve"].get("month")
+    if not month or month["api"] is None or not month["api"]["usd_per_request"]:
         return ()
     api, even, requests = month["api"], month["break_even_requests_per_month"], month["requests_per_month"]
     text = (
