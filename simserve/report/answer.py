@@ -40,6 +40,8 @@ def answer(result: RunResult) -> str:
     state = f"the run is {simserve['stability']}"
     if result.slo is None:
         told = f"No SLO is set; {state}."
+    elif simserve["slo"]["attainment"] is None:
+        told = f"The SLO cannot be judged, since no request was measured; {state}."
     else:
         held = "holds" if verdict(result) == "holds" else "is missed"
         asked, met = share_asked(result.slo.attainment), share(simserve["slo"]["attainment"])

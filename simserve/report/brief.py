@@ -34,6 +34,8 @@ from simserve.units import format_seconds
 STORED = ("scenario.resolved.yaml",)
 """What stands after a command of simserve in the folder of a result."""
 _TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
+LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")
+"""What scales the load of a scenario."""
 _TOKENS_STEP = 1024
 """Tokens to which a context length is rounded up."""
 
@@ -106,7 +108,8 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
     lines = [Fact("Cost", cost_text(result.summary, facts.num_gpus(result))), Fact("Load", _load(result))]
     lines.append(Fact("Trust", trust_text(result)))
     if folder is not None:
-        lines.append(Fact("Files", f"{folder}/report.html; -v prints every figure"))
+        more = " and way out" if len(result.summary["simserve"].get("advice") or ()) > 1 else ""
+        lines.append(Fact("Files", f"{folder}/report.html; -v prints every figure{more}"))
     return Brief(
         verdict="missed" if fails(result) else verdict(result),
         answer=answer(result),
@@ -213,19 +216,30 @@ def _times(ratio: float) -> str:
 
 
 def _slo_reach(result: RunResult) -> str:
-    """Return the highest load tried up to which the SLO held; empty where none was tried, or none held."""
+    """Return the highest load tried at which the SLO held, by runs at other loads or by the advice; empty if none."""
+    advised = [
+        value
+        for each in result.summary["simserve"].get("advice") or ()
+        for key, value in each["changes"].items()
+        if key in LOAD_KEYS and len(each["changes"]) == 1
+    ]
+    tried = _held_loads(result)
+    reached = max([*advised, *tried], default=None)
+    unit = " clients" if result.summary["simserve"]["load"] == "closed" else ""
+    return "" if reached is None else f"SLO holds at {number(reached)}{unit}"
+
+
+def _held_loads(result: RunResult) -> list[float]:
+    """Return the loads, up to the first that missed it, at which the SLO held."""
     found, slo = result.background.get("loads"), result.slo
     if not found or slo is None:
-        return ""
+        return []
     held = [
         stability != "overloaded" and attainment is not None and attainment >= slo.attainment
         for stability, attainment in zip(found["stability"], found["attainment"], strict=True)
     ]
     first = held.index(False) if False in held else len(held)
-    if not first:
-        return ""
-    unit = " clients" if found["is_closed"] else ""
-    return f"SLO holds at {number(found['loads'][first - 1])}{unit}"
+    return list(found["loads"][:first])
 
 
 def cost_text(summary: Mapping[str, Any], num_gpus: int) -> str:
@@ -269,7 +283,7 @@ def trust_text(result: RunResult) -> str:
     if inner["settled"] is False and not caveat:
         parts.append("too short a run to have settled (--precision 5% lengthens it)")
     if found is not None:
-        parts.append(f"in brackets: {found['level']:.0%} of real servers{_basis(found['basis'])}")
+        parts.append(f"ranges are for {found['level']:.0%} of real servers{_basis(found['basis'])}")
     if inner["fidelity"] == "roofline":
         parts.append("step times are datasheet peaks, not measured")
     return "; ".join(parts) or UNDEFINED

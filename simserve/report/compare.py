@@ -29,7 +29,7 @@ _ROWS = (
     ("request_throughput", "requests/s", "number"),
     ("request_goodput", "of them within the SLO", "number"),
     ("output_throughput", "output tokens/s", "number"),
-    ("busy", "a step is running", "share"),
+    ("busy", "GPUs are busy", "share"),
     ("kv_usage_mean", "KV memory in use", "share"),
     ("usd_per_hour", "dollars an hour", "dollars"),
     ("usd_per_million_output_tokens", "dollars/M output tokens", "dollars"),
