@@ -31,6 +31,8 @@ from simserve.report.tables import LATENCY_LABELS
 from simserve.scenario.pricing import HOURS_PER_MONTH
 from simserve.units import format_seconds
 
+ASKED_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom")
+"""Files of a result that are there only where they were asked for."""
 STORED = ("scenario.resolved.yaml",)
 """What stands after a command of simserve in the folder of a result."""
 _TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
@@ -108,8 +110,9 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
     lines = [Fact("Cost", cost_text(result.summary, facts.num_gpus(result))), Fact("Load", _load(result))]
     lines.append(Fact("Trust", trust_text(result)))
     if folder is not None:
+        asked = "".join(f" {name}" for name in ASKED_FILES if (folder / name).exists())
         more = " and way out" if len(result.summary["simserve"].get("advice") or ()) > 1 else ""
-        lines.append(Fact("Files", f"{folder}/report.html; -v prints every figure{more}"))
+        lines.append(Fact("Files", f"{folder}/report.html{asked}; -v prints every figure{more}"))
     return Brief(
         verdict="missed" if fails(result) else verdict(result),
         answer=answer(result),
@@ -280,6 +283,8 @@ def trust_text(result: RunResult) -> str:
     caveat = steady_state_caveat(result)
     if caveat:
         parts.append(caveat)
+    if inner["replications"]["precision"] is not None and not inner["replications"]["reached"]:
+        parts.append("the precision asked for was not reached")
     if inner["settled"] is False and not caveat:
         parts.append("too short a run to have settled (--precision 5% lengthens it)")
     if found is not None:

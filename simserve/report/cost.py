@@ -109,7 +109,7 @@ def sections(summary: Mapping[str, Any]) -> list[Section]:
         Section(title="Hybrid", lines=_hybrid_lines(summary)),
         Section(title="36 months", lines=_outlook_lines(summary)),
         _tornado(summary),
-        Section(title="Mind", lines=summary.get("caveats") or ()),
+        Section(title="Assumptions", lines=summary.get("caveats") or ()),
     ]
     return [part for part in parts if part.lines or part.rows]
 

@@ -187,7 +187,7 @@ def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
     ridge = max(found["peaks"].values()) / found["bandwidth"]
     note = (
         f"Operators of a layer on one GPU: {counted(decoding, 'sequence')} of {count(context)} tokens decoding, a "
-        f"prompt of {count(prompt)}; memory binds below {number(ridge)} FLOP a byte"
+        f"prompt of {count(prompt)}; memory is the bottleneck below {number(ridge)} FLOP a byte"
     )
     slowest = {
         phase: max((each for each in found["points"] if each["phase"] == phase), key=lambda each: each["seconds"])

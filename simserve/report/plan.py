@@ -135,11 +135,11 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
     yield "How it stands", robustness_lines(summary), None
     yield from _others(summary)
     if len(summary["pareto"]) > 1:
-        yield "Faster for more money (no fleet here is beaten in dollars, TTFT and TPOT at once)", [], front(summary)
+        yield "Faster for more money (the best trade-offs of dollars, TTFT and TPOT)", [], front(summary)
     if summary["sensitivity"]:
         yield "If something changes", [], sensitivity(summary)
     if summary["changes"]:
-        yield "What is worth it here (the plan with one thing changed, sized anew)", [], changes(summary)
+        yield "What is worth it here (the plan with one change, and the GPUs that it then takes)", [], changes(summary)
     if summary["single_changes"]:
         title = "What one change does to the deployment as it is (a full queue, latency not asked)"
         yield title, single_lines(summary), single_changes(summary)

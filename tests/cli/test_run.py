@@ -71,7 +71,7 @@ def test_the_same_seed_writes_the_same_bytes(simserve: Simserve, small: str) -> 
 
 def test_precision_is_short_for_set_and_said(simserve: Simserve, small: str) -> None:
     """The heading of the latencies says how narrow the intervals became."""
-    result = simserve("run", small, "--precision", "90%", "--max-replications", "30", "--out", "out")
+    result = simserve("run", small, "--precision", "90%", "--max-replications", "30", "--out", "out", "-v")
 
     stored = yaml.safe_load(Path("out/scenario.resolved.yaml").read_text(encoding="utf-8"))
     assert (stored["run"]["precision"], stored["run"]["max_replications"]) == (0.9, 30)
@@ -213,7 +213,7 @@ def test_quality_of_the_formats_is_in_the_result_and_on_the_terminal(simserve: S
     """`simserve.quality` lists what is published; without a low-bit format it is empty."""
     run = ["run", *flags(**{**_FLAGS, "model": "llama-3.1-8b", "hardware": "l40s-48gb"}), "--num-requests", "5"]
 
-    low = simserve(*run, "--set", "deployment.quantization=gptq-int4", "--out", "low")
+    low = simserve(*run, "--set", "deployment.quantization=gptq-int4", "--out", "low", "--verbose")
     plain = simserve(*run, "--out", "plain", "--json")
 
     assert "Quality" in low.stdout

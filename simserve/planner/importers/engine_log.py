@@ -563,7 +563,7 @@ def import_log(
     if log.reading.version is None:
         notes.append(f"The log does not say {log.reading.engine}'s version; --engine-version names it.")
     if log.kv.tokens is None and log.kv.bytes is None:
-        notes.append("The log does not say the room for KV caches: it is estimated.")
+        notes.append("The log does not say the size of the KV cache: it is estimated.")
 
     def drafted() -> Draft | None:
         if scenario is not None:
