@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.result import RunResult
 from simserve.report import facts
@@ -30,6 +30,9 @@ from simserve.report.quantities import UNDEFINED, count, counted, dollars, laten
 from simserve.report.tables import LATENCY_LABELS
 from simserve.scenario.pricing import HOURS_PER_MONTH
 from simserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from simserve.scenario.schema import Scenario
 
 ASKED_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom")
 """Files of a result that are there only where they were asked for."""
@@ -229,7 +232,7 @@ def _slo_reach(result: RunResult) -> str:
     tried = _held_loads(result)
     reached = max([*advised, *tried], default=None)
     unit = " clients" if result.summary["simserve"]["load"] == "closed" else ""
-    return "" if reached is None else f"SLO holds at {number(reached)}{unit}"
+    return "" if reached is None else f"SLO held at {number(reached)}{unit} (one run)"
 
 
 def _held_loads(result: RunResult) -> list[float]:
@@ -298,3 +301,39 @@ def _basis(basis: str) -> str:
     """Return what intervals rest on: servers like this one, or that none of them was measured."""
     known, _, lacking = basis.partition("foreign: ")
     return f"; {lacking}" if lacking else f", from {known}"
+
+
+def deployed_brief(scenario: Scenario) -> Brief:
+    """Return the brief of a scenario as it is: that of `simserve run`, for the pages of answers about more than a run.
+
+    Raises:
+        InfeasibleError: The model does not fit.
+        InputError: A profile or trace is missing by now.
+    """
+    from simserve.planner.cost.month import month
+    from simserve.scenario.resolve import resolve
+    from simserve.scenario.run import run
+
+    resolved = resolve(scenario)
+    result = run(resolved)
+    inner = {**result.summary["simserve"], "month": month(resolved, result)}
+    return brief_of_run(replace(result, summary={**result.summary, "simserve": inner}))
+
+
+def about(deployed: Brief, answered: str, verdict: Verdict, *, more: Sequence[Fact] = (), name: str = "As it is") -> Brief:
+    """Return the brief of an answer about a deployment: the answer, then whether it holds as it is, cost, load, trust.
+
+    Args:
+        deployed: Of the deployment at its own traffic.
+        answered: The answer.
+        verdict: Of the answer.
+        more: What else to know, right below whether it holds.
+        name: Of the line that says whether it holds.
+    """
+    return replace(
+        deployed,
+        verdict=verdict,
+        answer=answered,
+        ways=(),
+        facts=[Fact(name, deployed.answer.rstrip(".")), *more, *deployed.facts],
+    )
