@@ -99,5 +99,5 @@ def test_the_glossary_explains_the_words_of_a_brief(case: str) -> None:
 
     used = {term for term in _TERMS if re.search(rf"\b{term}\b", told)}
 
-    assert used
+    assert used or case == "empty"
     assert used <= explained

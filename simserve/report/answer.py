@@ -71,7 +71,7 @@ def advice_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _way_out(each: Mapping[str, Any]) -> str:
     changes = listed([f"{key}={'null' if value is None else value}" for key, value in each["changes"].items()])
     met = "" if each["attainment"] is None else f": {share(each['attainment'])} meet the SLO"
-    paid = "" if each["usd_per_hour"] is None else f", {dollars(each['usd_per_hour'])} an hour"
+    paid = "" if each["usd_per_hour"] is None else f", {dollars(each['usd_per_hour'])}/hour"
     return f"{changes} holds{met}{paid}:"
 
 

@@ -272,8 +272,10 @@ def api_text(month: Mapping[str, Any]) -> str:
     asked = f"{api['name']} asks {dollars(api['usd_per_month'])}"
     if month["cheaper"] is None:
         return f"{asked} for all of this traffic, more than they can serve"
-    change = api["usd_per_month"] / own - 1 if own else math.inf
-    return f"{asked}, {share(abs(change))} {'more' if change > 0 else 'less'}"
+    if not own:
+        return asked
+    change = api["usd_per_month"] / own - 1
+    return f"{asked}, {100 * abs(change):.0f}% {'more' if change > 0 else 'less'}"
 
 
 def trust_text(result: RunResult) -> str:

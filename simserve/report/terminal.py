@@ -120,7 +120,11 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
     while kept < len(ways) and fixed + sum(map(len, ways[: kept + 1])) <= room:
         kept += 1
     spare = room - fixed - sum(map(len, ways[:kept]))
-    for block in (*labelled, *blocks):
+    if labelled and not is_whole and spare < len(labelled[0].lines) - 1:
+        # What it costs is worth more than what was asked about, which the command says.
+        blocks[-1].shown = 0
+        spare += 1
+    for block in (each for each in (*labelled, *blocks) if each.shown):
         block.shown = len(block.lines) if is_whole else min(len(block.lines), 1 + max(spare, 0))
         spare -= block.shown - 1
     return [
@@ -144,12 +148,12 @@ class _Block:
 
     def cut(self, width: int) -> list[BriefLine]:
         lines = self.lines[: self.shown]
-        if self.shown < len(self.lines):
+        if 0 < self.shown < len(self.lines):
             last = lines[-1]
             while len(last) + len(_MORE) > width and " " in last.strip():
                 last = last.rpartition(" ")[0]
             lines[-1] = last.rstrip(" ;,(") + _MORE
-        widths = (self.label_width, *(0 for _ in lines[1:]))
+        widths = [0 if place else self.label_width for place in range(len(lines))]
         return [BriefLine(line, self.style, label) for line, label in zip(lines, widths, strict=True)]
 
 
