@@ -90,9 +90,10 @@ def run(
     ]
     asked = _with_model(asked, model, hardware)
     if verbose:
-        other = {"--json": as_json, "--quiet": quiet, "--check": check}
+        silent = {"--json": as_json, "--quiet": quiet, "--check": check}
         refuse_flags(
-            {flag: value or None for flag, value in other.items()}, "prints no answer that --verbose could lengthen"
+            {flag: is_given or None for flag, is_given in silent.items()},
+            "prints no answer that --verbose could lengthen",
         )
     if check:
         writing = {"--force": force, "--timeline": timeline, "--prometheus": prometheus, "--reference": by_reference}

@@ -36,7 +36,7 @@ def answer(result: RunResult) -> str:
     """Return whether the SLO holds and whether the run is stable, then which classes and thresholds fail."""
     summary, simserve = result.summary, result.summary["simserve"]
     if not summary["completed"]:
-        return f"No request was completed: {_fates(simserve) or 'none was sent'}."
+        return f"No request was completed: {fates(simserve) or 'none was sent'}."
     state = f"the run is {simserve['stability']}"
     if result.slo is None:
         told = f"No SLO is set; {state}."
@@ -49,7 +49,9 @@ def answer(result: RunResult) -> str:
     missing, failed = classes_missing(result), len(result.threshold_failures)
     if missing:
         more = f" and {len(missing) - _MOST_CLASSES} more" if len(missing) > _MOST_CLASSES else ""
-        told += f" Missed by {listed(missing[:_MOST_CLASSES]) if not more else ', '.join(missing[:_MOST_CLASSES])}{more}."
+        told += (
+            f" Missed by {listed(missing[:_MOST_CLASSES]) if not more else ', '.join(missing[:_MOST_CLASSES])}{more}."
+        )
     return f"{told} {counted(failed, 'threshold')} failed." if failed else told
 
 
@@ -121,10 +123,10 @@ def warnings(result: RunResult) -> list[str]:
         found.append("Interrupted: only what was finished until then is counted.")
     if simserve["stability"] == "overloaded":
         found.append(_overload(result))
-    fates = _fates(simserve)
-    if fates:
+    lost = fates(simserve)
+    if lost:
         missed = "; they count as missing the SLO" if result.slo is not None else ""
-        found.append(f"Of {counted(simserve['requests']['submitted'], 'request')}, {fates}{missed}.")
+        found.append(f"Of {counted(simserve['requests']['submitted'], 'request')}, {lost}{missed}.")
     if simserve["requests"]["truncated"]:
         cut = counted(simserve["requests"]["truncated"], "request")
         found.append(f"max_model_len cut the answers of {cut}.")
@@ -144,12 +146,12 @@ def _overload(result: RunResult) -> str:
     return f"Overloaded: {number(offered)} requests/s arrive, {number(served)} are served."
 
 
-def _fates(simserve: Any) -> str:
+def fates(simserve: Any) -> str:
     """Return how many requests were lost, and how: ``'12 failed (prompt too long)'``."""
     requests, reasons = simserve["requests"], simserve["rejected"]["by_reason"]
-    fates = listed([f"{count(requests[fate])} {fate.replace('_', ' ')}" for fate in _LOST if requests[fate]])
+    lost_by = listed([f"{count(requests[fate])} {fate.replace('_', ' ')}" for fate in _LOST if requests[fate]])
     known = listed([name.replace("_", " ") for name, lost in reasons.items() if lost and name not in _OBVIOUS])
-    return f"{fates} ({known})" if known else fates
+    return f"{lost_by} ({known})" if known else lost_by
 
 
 def _sentence(text: str) -> str:

@@ -69,4 +69,3 @@ def _roofline(
         prompt_tokens=max(round(prompt), 1),
     )
     return {**asdict(found), "points": [asdict(point) for point in found.points]}
-

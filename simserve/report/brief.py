@@ -20,6 +20,7 @@ from simserve.report.answer import (
     advice_lines,
     answer,
     fails,
+    fates,
     has_no_way_out,
     steady_state_caveat,
     verdict,
@@ -149,7 +150,9 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
         return found
     too_long = _longest_request(result)
     if not summary["completed"] and too_long is not None:
-        told = f"The prompts are longer than max_model_len ({count(inner['engine_resolved']['max_model_len'])}). Raise it:"
+        told = (
+            f"The prompts are longer than max_model_len ({count(inner['engine_resolved']['max_model_len'])}). Raise it:"
+        )
         return [Way(told, f"simserve run {named} --set deployment.engine.max_model_len={too_long}")]
     if has_no_way_out(result):
         return [Way(NO_WAY_OUT, f"simserve plan {named}")]
@@ -285,6 +288,9 @@ def trust_text(result: RunResult) -> str:
     parts = []
     if result.simulation.was_interrupted:
         parts.append("interrupted: only what was finished is counted")
+    lost = fates(inner)
+    if lost and result.summary["completed"]:
+        parts.append(f"of {counted(inner['requests']['submitted'], 'request')}, {lost}")
     caveat = steady_state_caveat(result)
     if caveat:
         parts.append(caveat)
@@ -306,7 +312,7 @@ def _basis(basis: str) -> str:
 
 
 def deployed_brief(scenario: Scenario) -> Brief:
-    """Return the brief of a scenario as it is: that of `simserve run`, for the pages of answers about more than a run.
+    """Return the brief of a scenario as it is: that of one run, for the pages of answers about more than that.
 
     Raises:
         InfeasibleError: The model does not fit.
@@ -316,13 +322,16 @@ def deployed_brief(scenario: Scenario) -> Brief:
     from simserve.scenario.resolve import resolve
     from simserve.scenario.run import run
 
-    resolved = resolve(scenario)
+    once = scenario.run.model_copy(update={"replications": 1, "precision": None})
+    resolved = resolve(scenario.model_copy(update={"run": once}))
     result = run(resolved)
     inner = {**result.summary["simserve"], "month": month(resolved, result)}
     return brief_of_run(replace(result, summary={**result.summary, "simserve": inner}))
 
 
-def about(deployed: Brief, answered: str, verdict: Verdict, *, more: Sequence[Fact] = (), name: str = "As it is") -> Brief:
+def about(
+    deployed: Brief, answered: str, verdict: Verdict, *, more: Sequence[Fact] = (), name: str = "As it is"
+) -> Brief:
     """Return the brief of an answer about a deployment: the answer, then whether it holds as it is, cost, load, trust.
 
     Args:

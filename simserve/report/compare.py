@@ -134,6 +134,7 @@ def comparison_page(comparison: Comparison, command: str) -> Page:
     from simserve.report.panels import panel
 
     lines = comparison_lines(comparison)[len(warning_lines(comparison.summary)) :]
+    deployed = deployed_brief(comparison.asked or comparison.base.scenario)
     more = [Fact(variant.name, _month(variant)) for variant in comparison.variants]
     figure = answer_plots.differences(comparison)
     note = "Filled: a difference is shown; hollow: the interval covers zero"
@@ -149,7 +150,7 @@ def comparison_page(comparison: Comparison, command: str) -> Page:
     return Page(
         name=f"simserve compare: {comparison.base.scenario.name}",
         answer=lines[0],
-        brief=about(deployed_brief(comparison.base.scenario), lines[0], "none", more=more, name=comparison.base.name),
+        brief=about(deployed, lines[0], "none", more=more, name=comparison.base.name),
         lines=[*lines[1:], f"Base: {deployment_title(comparison.base.scenario.as_mapping(), comparison.base.formats)}"],
         sections=(
             Section(title="What changes", panels=(panel("differences", "Against the base", note, figure, told),)),

@@ -408,8 +408,12 @@ def cost_brief(summary: Mapping[str, Any]) -> Brief | None:
     if asked and asked[0]["attainment"] is not None:
         held = "holds" if asked[0]["holds"] else "is missed by the deployment as it is; the GPUs priced hold it"
         lines.insert(0, Fact("SLO", f"{held}: {share(asked[0]['attainment'])} of requests met it at this traffic"))
-    if own.get("utilization") is not None:
-        lines.append(Fact("Load", f"{share(own['utilization'])} of the capacity is used"))
+    if day is not None:
+        busy = f"the GPUs are busy {share(own['busy'])} of the time"
+        has_limit = day["capacity_rate_per_replica"] is not None
+        lines.append(
+            Fact("Load", f"{share(own['utilization'])} of the rate at which the SLO holds" if has_limit else busy)
+        )
     lines += [Fact("Break-even", line) for line in _break_even_lines(summary)[:1]]
     lines += [Fact("Trust", line) for line in (summary.get("caveats") or ())[-1:]]
     return Brief(

@@ -202,7 +202,9 @@ def memory_lines(result: RunResult) -> list[str]:
     room = requests_in_kv(result.simulation)
     if room is not None:
         seats = simserve["engine_resolved"].get("max_num_seqs", UNDEFINED)
-        lines.append(f"the KV cache holds about {number(room, 2)} requests of this traffic at once (max_num_seqs {seats})")
+        lines.append(
+            f"the KV cache holds about {number(room, 2)} requests of this traffic at once (max_num_seqs {seats})"
+        )
     swapped = result.simulation.totals.swapped_blocks
     if swapped:
         size = format_bytes(swapped * memory["block_size"] * memory["kv_bytes_per_token"])

@@ -183,8 +183,8 @@ def _way_lines(way: Way, width: int, *, is_first: bool, is_whole: bool) -> list[
 
 def _command_lines(command: str, width: int, *, is_whole: bool) -> list[str]:
     """Return a command on as few lines as it takes, broken before its options."""
-    if is_whole or len(command) + 2 <= width:
-        return [f"  {command}"]
+    if is_whole or len(command) <= width:
+        return [f"{'' if width - 2 < len(command) <= width else '  '}{command}"]
     lines, room = [""], width - len(_CONTINUED)
     for part in command.replace(" --", "\n--").split("\n"):
         joined = f"{lines[-1]} {part}".strip()
@@ -197,7 +197,9 @@ def _command_lines(command: str, width: int, *, is_whole: bool) -> list[str]:
 
 def _latency_lines(latencies: Sequence[LatencyLine]) -> list[BriefLine]:
     """Return the latencies, each figure under that of the one above."""
-    rows = [(f"{each.mean} mean", each.real_servers and f"({each.real_servers})", f"{each.p95} p95") for each in latencies]
+    rows = [
+        (f"{each.mean} mean", each.real_servers and f"({each.real_servers})", f"{each.p95} p95") for each in latencies
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     lines = []
     for each, row in zip(latencies, rows, strict=True):

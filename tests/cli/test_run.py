@@ -43,6 +43,21 @@ def test_the_answer_is_printed_and_the_files_are_written(simserve: Simserve, sma
     assert sorted(path.name for path in folder.iterdir()) == _FILES
 
 
+def test_the_answer_is_14_lines_and_verbose_prints_the_rest(simserve: Simserve, small: str) -> None:
+    """The brief leads both; --verbose is refused where no answer is printed."""
+    brief, whole = simserve("run", small, "--out", "a"), simserve("run", small, "--out", "a", "-v")
+
+    assert len(brief.stdout.splitlines()) <= 14
+    assert max(map(len, brief.stdout.splitlines())) <= 80
+    assert "Step time" not in brief.stdout
+    assert whole.stdout.splitlines()[0] == brief.stdout.splitlines()[0]
+    assert all(label in whole.stdout for label in ("Memory", "Energy", "Step time", "Engine", "Fidelity"))
+    for flag in ("--json", "--quiet", "--check"):
+        refused = simserve("run", small, "-v", flag)
+        assert (refused.code, refused.stdout) == (2, "")
+        assert flag in refused.stderr
+
+
 def test_json_is_result_json_and_nothing_else(simserve: Simserve, small: str) -> None:
     """What is printed is what is stored."""
     outcome = simserve("run", small, "--json", "--out", "out")

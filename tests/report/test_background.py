@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import simserve as ss
+from simserve.planner.cost.month import month
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
-from simserve.planner.cost.month import month
 from simserve.report.panels import figure_groups
 from simserve.scenario.resolve import resolve
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -87,10 +86,10 @@ def test_nothing_is_cut_where_everything_is_asked_for() -> None:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[api.RunResult, Path]]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[api.RunResult, Path]:
     """Return a small run with its files."""
     folder = tmp_path_factory.mktemp("brief") / "out"
-    yield api.run(api.load("chatbot", ["workload.num_requests=300"]), out=folder), folder
+    return api.run(api.load("chatbot", ["workload.num_requests=300"]), out=folder), folder
 
 
 def test_terminal_json_page_and_notebook_give_one_answer(written: tuple[api.RunResult, Path]) -> None:
@@ -100,7 +99,11 @@ def test_terminal_json_page_and_notebook_give_one_answer(written: tuple[api.RunR
     month, out = stored["month"], StringIO()
     render_run(result, Console(file=out, width=80), folder)
 
-    media = [out.getvalue(), Page((folder / "report.html").read_text(encoding="utf-8")).text, Page(run_html(result)).text]
+    media = [
+        out.getvalue(),
+        Page((folder / "report.html").read_text(encoding="utf-8")).text,
+        Page(run_html(result)).text,
+    ]
 
     change = month["api"]["usd_per_month"] / month["self_host_usd_per_month"] - 1
     asked = f"{month['api']['name']} asks {dollars(month['api']['usd_per_month'])}, {100 * abs(change):.0f}%"
@@ -169,3 +172,27 @@ def test_the_brief_is_above_all_figures_when_everything_is_printed() -> None:
 
     assert whole[: whole.index("Cost")] == brief[: brief.index("Cost")]
     assert len(whole) > 4 * len(brief)
+
+
+@pytest.fixture(scope="module")
+def small() -> api.Scenario:
+    """Return a scenario whose answers take a moment each."""
+    return api.load("chatbot", ["workload.num_requests=300"])
+
+
+@pytest.mark.parametrize("question", ["capacity", "compare", "cost"])
+def test_every_page_gives_the_manager_one_answer(question: str, small: api.Scenario, tmp_path: Path) -> None:
+    """Dollars a month, and whether an API is cheaper, as the run of the same deployment says."""
+    cost = next(each.text for each in brief_of_run(api.run(small)).facts if each.label == "Cost")
+    file = tmp_path / "page.html"
+
+    if question == "capacity":
+        api.capacity(small, num_requests=200, replications=2, highest=9.0).to_html(file)
+    elif question == "compare":
+        api.compare(small, {"two": ["deployment.replicas=2"]}, replications=2).to_html(file)
+    else:
+        api.cost(small).to_html(file)
+
+    text = file.read_text(encoding="utf-8")
+    assert f"<dd>{cost}.</dd>" in text
+    assert text.index('<dl class="facts">') < text.index("<h2>")
