@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,13 @@ def component(path: Path) -> str:
     return "" if first in ("__init__", "__main__") else first
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield every module or name that a file imports, dotted, wherever in the file it does."""
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    """Return every module or name that a file imports, dotted, wherever in the file it does."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -21,7 +21,13 @@ def export(
     asked: Asked,
     target: Annotated[
         str,
-        typer.Option("--to", metavar="TARGET", help="vllm, sglang, trtllm, tgi, ollama or k8s.", show_default=False),
+        typer.Option(
+            "--to",
+            metavar="TARGET",
+            help="A command: vllm, sglang, trtllm, tgi, ollama. The whole deployment: k8s, keda, lws, compose, dynamo, "
+            "llm-d, kserve, production-stack.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -39,9 +45,11 @@ def export(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write down what starts one replica of a scenario: the exact flags of that engine and version.
+    """Write down what starts one replica of a scenario, in the flags of that engine and version, or all of it.
 
     simserve export chatbot --to vllm --out serve.sh
+
+    simserve export cold-start --to k8s --out cold-start.yaml
     """
     from simserve.planner.export.export import export as export_scenario
 
@@ -80,7 +88,8 @@ def _show(result: Export, out: Path | None) -> None:
 
 def _text(result: Export) -> str:
     if result.main_file is not None:
-        return result.files[result.main_file]
+        others = (f"# {name}\n{text}" for name, text in result.files.items() if name != result.main_file)
+        return "---\n".join([result.files[result.main_file], *others])
     return f"{result.lines}\n" + "".join(f"\n# {name}\n{text}" for name, text in result.files.items())
 
 
@@ -88,7 +97,8 @@ def _write(result: Export, out: Path, *, force: bool) -> None:
     """Write the command as a script, or the only file, and what it reads beside it."""
     if result.main_file is not None:
         text = "".join(f"# {note}\n" for note in result.notes) + result.files[result.main_file]
-        _write_files({out: text}, force=force)
+        others = {out.parent / name: each for name, each in result.files.items() if name != result.main_file}
+        _write_files({out: text, **others}, force=force)
         return
     files = {out: "#!/bin/sh\n" + "".join(f"# {note}\n" for note in result.notes) + f"exec {result.lines}\n"}
     files |= {out.parent / name: text for name, text in result.files.items()}

@@ -221,7 +221,7 @@ class _Advising:
         try:
             resolved, finishable = resolve(there), None
             if knows_load:
-                finishable = find_finishable(resolved, deploy(resolved), accelerate=self.accelerate)
+                finishable = find_finishable(resolved, deploy(resolved))
                 self.spent += 0 if finishable is None else finishable.requests
             found = run(resolved, explain=False, accelerate=self.accelerate, finishable=finishable)
         except InputError:

@@ -116,6 +116,8 @@ class _Rule:
     excluded: list[str] = field(default_factory=list)
     named: Mapping[str, WeightFormatName] = field(default_factory=dict)
     roots: Sequence[str] = ("model.",)
+    _spelt_out: frozenset[str] | None = field(default=None, init=False)
+    _patterns: Sequence[str] = field(default=(), init=False)
 
     def format_of(self, module: str) -> WeightFormatName:
         """Return the format of a module, named from ``layers.`` on."""
@@ -126,13 +128,22 @@ class _Rule:
                     return self.named[below]
                 below = below.rpartition(".")[0]
         names = [root + module for root in self.roots]
-        if any(_matches(pattern, name) for pattern in self.excluded for name in names):
+        if any(self._stays(name) for name in names):
             return "none"
         found = self.base
         for targets, stored in self.groups:
             if any(target == "Linear" or _matches(target, name) for target in targets for name in names):
                 found = stored
         return found
+
+    def _stays(self, name: str) -> bool:
+        """Return whether a module stays 16-bit: among thousands of names spelt out it is looked up, not searched."""
+        if self._spelt_out is None:
+            self._spelt_out = frozenset(each for each in self.excluded if not _is_pattern(each))
+            self._patterns = tuple(each for each in self.excluded if _is_pattern(each))
+        words = name.split(".")
+        parts = (".".join(words[start:end]) for end in range(len(words) + 1) for start in range(end))
+        return not self._spelt_out.isdisjoint(parts) or any(_matches(each, name) for each in self._patterns)
 
 
 def read_checkpoint(
@@ -332,6 +343,11 @@ def _has_narrow_kv(block: Mapping[str, Any], beside: Mapping[str, Any] | None) -
     if isinstance(scheme, Mapping):
         return bool(scheme.get("num_bits") == 8 and scheme.get("type") == "float")
     return str(named or scheme or "").upper() == "FP8"
+
+
+def _is_pattern(text: str) -> bool:
+    """Return whether an entry is more than the name of a module or of part of one."""
+    return text.startswith("re:") or "*" in text
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -20,7 +20,6 @@ from simserve.metrics.student import two_sided_quantile
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_paces
-from simserve.sim.acceleration import Accelerate
 from simserve.sim.control import Control
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.simulate import Deployment, Simulation, simulate
@@ -99,14 +98,13 @@ def offered_load(specs: RequestSpecs, finishable: Finishable) -> Offered:
     return Offered(mean=mean, peak=max(most * per_beginning / seconds / finishable.rate, mean))
 
 
-def find_finishable(
-    resolved: ResolvedScenario, deployment: Deployment, *, accelerate: Accelerate = "auto"
-) -> Finishable | None:
+def find_finishable(resolved: ResolvedScenario, deployment: Deployment) -> Finishable | None:
     """Return what the deployment finishes of the scenario's traffic; None where that has no load ratio, or
     nothing of it can be served.
 
     A first, short run tells how long a request then stays, over which the clients of the second begin, and how many of
-    them it takes where people think between their turns.
+    them it takes where people think between their turns. Both run compiled where that is to be had, whatever is asked
+    of the run itself: the figures are the same to the bit.
 
     Raises:
         InputError: The traffic cannot be drawn.
@@ -118,13 +116,13 @@ def find_finishable(
     sample = _drawn(scenario, FEWEST_REQUESTS)
     held, thinking = _held(relaxed, sample), _mean_pause(sample)
     clients = math.ceil(SPARE_CLIENTS * min(held, MOST_AT_FIRST * _num_schedulers(relaxed)))
-    hurried = _run(scenario, relaxed, clients, 2 * clients, 0.0, accelerate, is_hurried=True)
+    hurried = _run(scenario, relaxed, clients, 2 * clients, 0.0, is_hurried=True)
     spent, is_finite = hurried.requests, scenario.workload.trace is not None
     rate, stay = hurried.rate, clients / hurried.rate if hurried.rate else 0.0
     clients += math.ceil(rate * thinking)
     requests, fewer_clients_rate = max(FEWEST_REQUESTS, ROUNDS * clients), 0.0
     while True:
-        seen = _run(scenario, relaxed, clients, requests, stay + thinking, accelerate)
+        seen = _run(scenario, relaxed, clients, requests, stay + thinking)
         spent += seen.requests
         # A server may take in all there are and be no faster for it: then nobody waits.
         has_queue = seen.waiting >= FEWEST_WAITING * held or seen.rate <= MORE_THROUGHPUT * fewer_clients_rate
@@ -162,7 +160,6 @@ def _run(
     clients: int,
     requests: int,
     ramp_up: float,
-    accelerate: Accelerate,
     *,
     is_hurried: bool = False,
 ) -> _Backlog:
@@ -171,7 +168,7 @@ def _run(
     changes: dict[str, Any] = {"ramp_up": ramp_up or None}
     if is_hurried:
         changes["think_time"] = np.zeros(len(specs))
-    simulation = simulate(deployment, replace(specs, **changes), accelerate=accelerate)
+    simulation = simulate(deployment, replace(specs, **changes))
     if simulation.was_interrupted:
         raise KeyboardInterrupt
     return _measured(simulation, clients)

@@ -247,7 +247,7 @@ def _replicate(
     runs = _Runs(scenario, first, specs, facts)
     try:
         if finishable == "find":
-            finishable = None if first.was_interrupted else find_finishable(resolved, deployment, accelerate=accelerate)
+            finishable = None if first.was_interrupted else find_finishable(resolved, deployment)
         runs.facts = _with_load(facts, specs, finishable)
         runs.add(first, specs)
         if shown is not None:

@@ -69,7 +69,7 @@ def test_what_is_written_is_said_with_its_notes(simserve: Simserve, folder: Path
     assert script.stdout.splitlines()[1].startswith("- simulated with weights fp8")
     assert (script.stderr, manifest.code, model.code) == ("", 0, 0)
     assert (folder / "chat.yaml").read_text(encoding="utf-8").startswith("# simulated with weights fp8")
-    assert "kind: HorizontalPodAutoscaler" in (folder / "chat.yaml").read_text(encoding="utf-8")
+    assert "kind: PodDisruptionBudget" in (folder / "chat.yaml").read_text(encoding="utf-8")
     assert (folder / "Modelfile").read_text(encoding="utf-8").startswith("FROM ./Mistral-7B-v0.1")
 
 

@@ -14,6 +14,7 @@ from tests.agreement import NEAR, assert_near, closest_tie
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases
 from tests.engine.test_fuzz import CHECKS
+from tests.fuzzing import examples
 from tests.walker import walk
 
 
@@ -101,7 +102,7 @@ def test_compiled_code_sends_alike(token_seconds: float) -> None:
 
 
 @given(st.one_of(cases(), pressed_cases(), ranked_cases()), st.sampled_from([0.02, 0.3, 1.0]))
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(50), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker(case: Case, token_seconds: float) -> None:
     """Step by step or leap by leap, the same is waiting at every first and last token."""
     assume(case.config.batching == "continuous" and case.config.kv_allocation != "none")

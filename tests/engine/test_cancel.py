@@ -18,6 +18,7 @@ from simserve.workload.requests import RequestSpecs
 from tests.agreement import NEAR, assert_same_records, assert_same_totals, closest_tie
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import Case, cases, pressed_cases, speculative_cases
+from tests.fuzzing import examples
 from tests.theory.builders import make_deployment
 from tests.walker import Walk
 
@@ -34,7 +35,7 @@ def with_limits(specs: RequestSpecs, limits: list[float]) -> RequestSpecs:
 
 
 @given(st.one_of(cases(), pressed_cases(), speculative_cases()), st.data())
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_clients_that_hang_up_agree_with_the_walker(case: Case, data: st.DataObject) -> None:
     """Waiting, prefilling or decoding, whatever the scheduler: counts equal, times to 1e-9."""
     assume(case.config.batching == "continuous")

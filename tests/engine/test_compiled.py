@@ -42,6 +42,7 @@ from tests.engine.strategies import (
     windowed_cases,
 )
 from tests.engine.test_fuzz import CHECKS
+from tests.fuzzing import examples
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 
@@ -66,7 +67,7 @@ KINDS = {
 @needs_numba
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=70, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_compiled_equals_interpreted(kind: str, data: st.DataObject) -> None:
     """Any replicas, router and workload: every record and every total is the same, to the bit."""
     compare(kind, data)
@@ -76,9 +77,9 @@ def test_compiled_equals_interpreted(kind: str, data: st.DataObject) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=1500, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(250), deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
 def test_compiled_equals_interpreted_at_length(kind: str, data: st.DataObject) -> None:
-    """The same with twenty times the examples, other ones every time."""
+    """The same with more examples, other ones every time."""
     compare(kind, data)
 
 

@@ -26,27 +26,28 @@ from tests.engine.strategies import (
     swapping_cases,
     windowed_cases,
 )
+from tests.fuzzing import examples
 from tests.walker import walk
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
 @given(cases())
-@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker(case: Case) -> None:
     """Any replica and any workload: every count and every time agree."""
     agree_or_discard(case)
 
 
 @given(pressed_cases())
-@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_memory_runs_out(case: Case) -> None:
     """The same where blocks are scarce and preemption is common."""
     agree_or_discard(case)
 
 
 @given(st.one_of(cases(), pressed_cases(), shared_cases(), speculative_cases(), ordered_cases()))
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_it_schedules_ahead(case: Case) -> None:
     """Arrivals join a step later, and who is done keeps seat and blocks until the next step is scheduled."""
     config = case.config
@@ -56,49 +57,49 @@ def test_the_kernel_agrees_with_the_walker_when_it_schedules_ahead(case: Case) -
 
 
 @given(ranked_cases())
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(100), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_ranks_in_lockstep_agree_with_the_walker(case: Case) -> None:
     """The same for the ranks of data-parallel attention: all take as long as the slowest."""
     agree_or_discard(case)
 
 
 @given(speculative_cases())
-@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_it_speculates(case: Case) -> None:
     """The same where a step brings each request a number of tokens of its own."""
     agree_or_discard(case)
 
 
 @given(shared_cases())
-@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_prompts_begin_alike(case: Case) -> None:
     """The same with a prefix cache: system prompts, branches, conversations whose turns wait for answers."""
     agree_or_discard(case)
 
 
 @given(ordered_cases())
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_on_other_queue_orders(case: Case) -> None:
     """The same with priorities, ageing, requests that make way for better ones, and the shortest first."""
     agree_or_discard(case)
 
 
 @given(swapping_cases())
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(100), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_it_swaps(case: Case) -> None:
     """The same where victims keep their KV in host memory, as long as there is room."""
     agree_or_discard(case)
 
 
 @given(offloading_cases())
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_blocks_go_to_a_second_tier(case: Case) -> None:
     """The same where cached blocks that give way go to host memory, and come back over its link."""
     agree_or_discard(case)
 
 
 @given(windowed_cases())
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_layers_keep_a_window(case: Case) -> None:
     """The same where some layers hold no more of a request than its window, and the chunk that is being computed."""
     agree_or_discard(case)
@@ -118,9 +119,9 @@ def test_the_kernel_agrees_with_the_walker_when_layers_keep_a_window(case: Case)
         windowed_cases(),
     )
 )
-@settings(max_examples=5000, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(1500), deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_at_length(case: Case) -> None:
-    """The same with ten times the examples, other ones every time."""
+    """All kinds together, other examples every time."""
     agree_or_discard(case)
 
 

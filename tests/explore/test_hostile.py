@@ -19,6 +19,7 @@ pytest.importorskip("uvicorn", reason="needs simserve[explore]")
 from simserve.explore.app import create_app
 from simserve.explore.runner import Runner
 from tests.explore.builders import served
+from tests.fuzzing import examples
 
 pytestmark = pytest.mark.slow
 
@@ -134,7 +135,7 @@ if schemathesis is not None:
     schema = schemathesis.openapi.from_asgi("/api/openapi.json", create_app(hosts=("*",), runner=Runner(seconds=0.05)))
 
     @schema.exclude(path_regex="load/scenario").parametrize()
-    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(2), deadline=None, suppress_health_check=list(HealthCheck))
     def test_questions_made_from_the_schema_are_answered(case: Any) -> None:
         """With an answer or a documented refusal, of the documented type."""
         answer = case.call(timeout=60)

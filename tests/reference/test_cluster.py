@@ -21,6 +21,7 @@ from simserve.sim.records import REASONS
 from simserve.sim.simulate import Deployment, simulate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_config
+from tests.fuzzing import examples
 from tests.properties import test_conservation, test_fleet_conservation
 from tests.sim.test_attended import KINDS, deployments
 from tests.theory.builders import make_deployment
@@ -147,7 +148,7 @@ def test_pools_are_those_of_the_plane(data: st.DataObject) -> None:
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_replicas_and_clients_are_those_of_the_plane_at_length(data: st.DataObject) -> None:
     """The same as above, with more examples."""
     assert_alike(*attended(data, data.draw(st.sampled_from(sorted(KINDS)))))
@@ -155,7 +156,7 @@ def test_replicas_and_clients_are_those_of_the_plane_at_length(data: st.DataObje
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_fleets_are_those_of_the_plane_at_length(data: st.DataObject) -> None:
     """The same as above, with more examples."""
     assert_alike(*data.draw(st.sampled_from([conserved, pooled]))(data))

@@ -38,7 +38,7 @@ def scenario(**changes: Any) -> Scenario:
 def finishable(asked: Scenario) -> Finishable:
     """Return what its deployment finishes."""
     resolved = resolve(asked)
-    found = find_finishable(resolved, deploy(resolved), accelerate="off")
+    found = find_finishable(resolved, deploy(resolved))
     assert found is not None
     return found
 

@@ -16,6 +16,7 @@ from simserve.sim.simulate import Deployment
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_config, make_specs
+from tests.fuzzing import examples
 from tests.properties import test_conservation
 from tests.properties.test_conservation import CHECKS, controls, traffic
 from tests.properties.test_fleet_conservation import Cluster, clusters, requests
@@ -30,7 +31,7 @@ ANY = settings(
     phases=(Phase.generate,),
     suppress_health_check=CHECKS,
 )
-AT_LENGTH = settings(ANY, max_examples=300)
+AT_LENGTH = settings(ANY, max_examples=examples(80))
 TIMES = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
 
 

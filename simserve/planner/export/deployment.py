@@ -79,7 +79,7 @@ class Export:
     """What starts a deployment.
 
     Attributes:
-        target: What it is for: ``vllm``, ``sglang``, ``trtllm``, ``tgi``, ``ollama`` or ``k8s``.
+        target: What it is for: an engine's command, or a cluster's manifests.
         version: Version of the engine.
         command: Words of the command line.
         environment: Variables that have to stand before it.

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-import simserve as ss
 from simserve.errors import InfeasibleError, InputError, ScenarioError
 from simserve.planner.export.deployment import Export, prepare
 from simserve.planner.export.export import ENGINES, export
@@ -20,7 +19,6 @@ from simserve.planner.export.vllm import export_vllm
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.bundled import scenario_names
 from simserve.scenario.load import load
-from simserve.scenario.resolve import resolve
 from tests.scenario.builders import make_scenario
 
 TARGETS = ("vllm", "sglang", "trtllm")
@@ -87,23 +85,6 @@ def test_every_scenario_is_told_to_every_release_in_its_own_flags(name: str) -> 
             assert unknown_words(result, flags_of(ENGINES[target], version)) == [], f"{target} {version}"
             written += 1
     assert written or name in ("batch-size-sweet-spot", "static-vs-continuous")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", scenario_names()[::5])
-def test_the_plan_of_a_scenario_is_exported_in_the_flags_of_its_release(name: str) -> None:
-    """On the scenario's own GPU with few trials, where something holds that a server can be told; of every fifth."""
-    scenario = load(name)
-    gpu = resolve(scenario).shape.hardware.name
-    try:
-        best = ss.plan(scenario, hardware=[gpu], max_gpus=16, trials=2).summary["best"]
-    except InputError:
-        pytest.skip("not planned")
-    if best is None:
-        pytest.skip("nothing holds")
-    result = export(load(name, best["overrides"]), "vllm", checkpoint="ORG/NAME")
-
-    assert unknown_words(result, flags_of("vllm", result.version)) == []
 
 
 def speculating(target: str, version: str, draft: dict[str, Any]) -> Export:

@@ -15,6 +15,7 @@ from simserve.planner.importers import engine_log
 from simserve.planner.importers.engine_log import EngineLog, KVRoom, fields_of, import_log, read_engine_log, value_of
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
+from tests.fuzzing import examples
 from tests.scenario.builders import make_scenario
 
 VLLM_V0 = """\
@@ -387,7 +388,7 @@ def test_no_log_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, te
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.sampled_from(_LOGS), _PLACES)
 def test_no_log_of_thousands_ends_in_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, text: str, places: Any

@@ -19,6 +19,7 @@ from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import AllAtOnceArrivals
+from tests.fuzzing import examples
 from tests.scenario.builders import make_scenario
 
 GPU = "h100-sxm-80gb"
@@ -545,7 +546,7 @@ def test_no_line_ends_in_a_traceback(pieces: list[str], noise: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.lists(st.sampled_from(_PIECES), max_size=20), st.text())
 def test_no_line_of_thousands_ends_in_a_traceback(pieces: list[str], noise: str) -> None:
     """As above, longer."""

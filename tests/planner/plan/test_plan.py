@@ -498,9 +498,10 @@ def test_one_change_is_measured_on_the_deployment_as_it_is() -> None:
 
 SMALLER = {
     "ten-thousand-users": ["workload.arrivals.users=500", "workload.num_requests=2500"],
-    "halve-the-api-bill": ["workload.num_requests=1500"],
 }
 """Overrides of scenarios whose fleets, or runs, are so large that a plan takes many minutes."""
+MINUTES = ("halve-the-api-bill", "kv-offload", "stale-router")
+"""Scenarios whose plan takes minutes: runs that are not compiled, or that go on long until they settle."""
 
 
 def check_export(scenario: Scenario, best: Scenario) -> None:
@@ -520,14 +521,14 @@ def check_export(scenario: Scenario, best: Scenario) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", catalog.names("scenario")[::3])
+@pytest.mark.parametrize("name", [name for name in catalog.names("scenario")[::3] if name not in MINUTES])
 def test_a_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
-    """A third of them, over their GPUs and two others, all shapes, few knobs: what is deployed holds when it is run."""
+    """A third of them, over their GPUs and L40S, all shapes, few knobs: what is deployed holds when it is run."""
     smaller = SMALLER.get(name, [])
     scenario = ss.load(name, smaller)
     own = [scenario.deployment.hardware, *(pool.hardware for pool in scenario.deployment.pools)]
-    gpus = dict.fromkeys((*filter(None, own), "h100-sxm-80gb", "l40s-48gb"))
-    found = ss.plan(scenario, hardware=list(gpus), trials=4).summary
+    gpus = dict.fromkeys((*filter(None, own), "l40s-48gb"))
+    found = ss.plan(scenario, hardware=list(gpus), trials=2).summary
 
     assert found["feasible"] == (found["nearest_miss"] is None)
     assert found["candidates"]
