@@ -183,8 +183,10 @@ def _way_lines(way: Way, width: int, *, is_first: bool, is_whole: bool) -> list[
 
 def _command_lines(command: str, width: int, *, is_whole: bool) -> list[str]:
     """Return a command on as few lines as it takes, broken before its options."""
-    if is_whole or len(command) <= width:
-        return [f"{'' if width - 2 < len(command) <= width else '  '}{command}"]
+    if is_whole or len(command) + 2 <= width:
+        return [f"  {command}"]
+    if len(command) <= width:
+        return [command]
     lines, room = [""], width - len(_CONTINUED)
     for part in command.replace(" --", "\n--").split("\n"):
         joined = f"{lines[-1]} {part}".strip()
