@@ -148,6 +148,8 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
     found = [Way(told, command) for told, command in advice_lines(summary)]
     if found:
         return found
+    if result.simulation.was_interrupted:
+        return [Way("It was interrupted. To run all of it:", f"simserve run {named}")]
     too_long = _longest_request(result)
     if not summary["completed"] and too_long is not None:
         told = (
@@ -162,6 +164,9 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
         return [Way("It needs less traffic or more GPUs. To find how many:", f"simserve plan {named}")]
     if result.slo is None:
         return [Way("To judge it, set an SLO:", f"simserve run {named} --slo 'ttft=1s,tpot=50ms'")]
+    if inner["slo"]["attainment"] is None:
+        longer = 10 * max(int(inner["requests"]["submitted"]), 1)
+        return [Way("The run is too short to be judged:", f"simserve run {named} --num-requests {longer}")]
     return [Way("Nothing has to change. To look for a cheaper deployment:", f"simserve plan {named}")]
 
 

@@ -196,3 +196,18 @@ def test_every_page_gives_the_manager_one_answer(question: str, small: api.Scena
     text = file.read_text(encoding="utf-8")
     assert f"<dd>{cost}.</dd>" in text
     assert text.index('<dl class="facts">') < text.index("<h2>")
+
+
+def test_a_run_that_tells_nothing_is_not_called_good() -> None:
+    """Neither one that was interrupted nor one of which no request was measured."""
+    result = run("stable")
+    inner = result.summary["simserve"]
+    unjudged = {**inner, "slo": {**inner["slo"], "attainment": None}}
+
+    cut = brief_of_run(replace(result, simulation=replace(result.simulation, was_interrupted=True)))
+    short = brief_of_run(replace(result, summary={**result.summary, "simserve": unjudged}), ("chatbot",))
+
+    assert cut.ways[0].told.startswith("It was interrupted")
+    assert any("only what was finished is counted" in each.text for each in cut.facts)
+    assert short.answer.startswith("The SLO cannot be judged")
+    assert short.ways[0].command == "simserve run chatbot --num-requests 3000"
