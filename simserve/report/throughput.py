@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from simserve.report.answer import warning_lines
 from simserve.report.axes import BLUE, GREEN, GREY, INK
+from simserve.report.brief import Brief, Fact, Way
 from simserve.report.plan_lines import capital, probability_lines, term
 from simserve.report.plan_tables import Table
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, number, share
@@ -39,6 +41,24 @@ def throughput_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[
         yield "What lost", [], lost
 
 
+def throughput_brief(summary: Mapping[str, Any]) -> Brief:
+    """Return the brief: what the GPUs can do and how to run it, or that nothing holds and what to relax."""
+    (_, lines, _), *_ = throughput_sections(summary)
+    warnings = warning_lines(summary)
+    if not summary["feasible"]:
+        facts = [Fact("Why", line) for line in lines[1:]]
+        return Brief(verdict="missed", answer=lines[0], warnings=warnings, facts=facts)
+    facts = [Fact("SLO", lines[2].rstrip(".")), Fact("Judged", lines[3].rstrip("."))]
+    return Brief(
+        verdict="holds",
+        answer=lines[0],
+        subject=lines[1].rstrip("."),
+        warnings=warnings,
+        ways=[Way("To run it:", summary["best"]["command"])],
+        facts=[*facts, *(Fact("" if place else "Trust", line) for place, line in enumerate(lines[4:]))],
+    )
+
+
 def _no_answer(summary: Mapping[str, Any]) -> str:
     return f"No deployment of {counted(summary['max_gpus'], 'GPU')} holds the SLO at any load."
 
@@ -53,7 +73,7 @@ def _answer(summary: Mapping[str, Any]) -> list[str]:
         f"{_whole(best['tokens_per_second_per_gpu'])} a GPU and {number(best['tokens_per_second_per_user'])} a user: "
         f"{best['label']}{left}.",
         f"{capital(formats_line(best['formats']))}.",
-        _bears(summary, best, key, unit),
+        _sustained(summary, best, key, unit),
         f"{capital(summary['judged']['words'])}.",
         *probability_lines(summary),
         *(f"It assumes that {each}." for each in best["assumes"]),
@@ -67,7 +87,7 @@ def _answer(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _bears(summary: Mapping[str, Any], best: Mapping[str, Any], key: str, unit: str) -> str:
+def _sustained(summary: Mapping[str, Any], best: Mapping[str, Any], key: str, unit: str) -> str:
     breaks = {None: "nothing breaks up to there", "overload": "beyond it the queue grows without end"}.get(
         summary["binding"], f"{term(summary['binding'])} breaks first"
     )
@@ -171,4 +191,4 @@ def throughput_front(summary: Mapping[str, Any]) -> Sketch | None:
     )
 
 
-__all__ = ["throughput_front", "throughput_sections"]
+__all__ = ["throughput_brief", "throughput_front", "throughput_sections"]

@@ -53,7 +53,7 @@ def sustained(probe: Prober, found: Found, *, is_whole: bool, confidence: float 
         probe: Runs the deployment.
         found: What the search found.
         is_whole: Whether loads are whole numbers.
-        confidence: Share of real servers that must bear it.
+        confidence: Share of real servers that must sustain it.
 
     Raises:
         KeyboardInterrupt: The user stopped it.

@@ -87,6 +87,7 @@ class Export:
         main_file: The file that is the answer, where the command only hands it over; None: the command is.
         notes: What the command cannot say, or a person has to know.
         formats: Number formats of weights and KV cache, and where they come from.
+        checkpoint: Name under which the servers know the model.
     """
 
     target: str
@@ -97,6 +98,7 @@ class Export:
     main_file: str | None = None
     notes: tuple[str, ...] = ()
     formats: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: str = ""
 
     @property
     def line(self) -> str:

@@ -71,12 +71,14 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
     if target in _WHOLE:
         workers = workers_of(scenario, _command_of, explicit=explicit, checkpoint=checkpoint)
-        written, formats = _WHOLE[target](dns_name(scenario.name), workers), workers[0].deployment.resolved.formats
+        deployment = workers[0].deployment
+        written = _WHOLE[target](dns_name(scenario.name), workers)
     else:
         deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
-        written, formats = _EXPORTERS[target](deployment), deployment.resolved.formats
+        written = _EXPORTERS[target](deployment)
+    formats = deployment.resolved.formats
     notes = (*leading_warnings(scenario), f"simulated with {formats_line(formats)}", *written.notes)
-    return replace(written, formats=formats, notes=notes)
+    return replace(written, formats=formats, notes=notes, checkpoint=deployment.checkpoint)
 
 
 def _command_of(deployment: Deployment) -> Export:

@@ -1,7 +1,7 @@
 """What fixed GPUs can do: for each deployment on them the highest load at which the SLO holds, and the best of all.
 
 One kind of GPU is one task. Every shape is looked at under loads up to what it finishes with its queue never empty;
-other deployments only where they finish nearly what the best so far bears, and hold at nearly that load. Then engine
+other deployments only where they finish nearly what the best so far sustains, and hold at nearly that load. Then engine
 knobs are changed around the best, one at a time. Looks are short runs; of the best few deployments the load is found as
 `simserve capacity` finds it, which decides. Prints nothing.
 """
@@ -54,7 +54,7 @@ NEAR_BEST = 1.15
 """Deployments that are tried as `simserve capacity` tries them, at most, and times the best does over what they do by
 short looks: near what is finished, what a single run holds may lie so far above what is promised."""
 WORTH_A_SEARCH = 1.01
-"""Times the load that the best so far bears at which another must hold before its own load is found."""
+"""Times the load that the best so far sustains at which another must hold before its own load is found."""
 KNOBS = "deployment.engine."
 """How the keys of engine knobs begin."""
 UNSCALED = frozenset({"scale", "overflow", "admit"})
@@ -192,7 +192,7 @@ class _Group:
         most = 0.0 if finishable is None else highest_promised(finishable)
         least = None if best is None or best.held is None or is_drawn or not is_steady else best.held.load / NEAR_BEST
         if least is not None and most <= least:
-            member.status, member.reason = "not_better", "finishes too little to bear what the best does"
+            member.status, member.reason = "not_better", "finishes too little to sustain what the best does"
             return
         if least is not None and self._add(able, probe, least, LOOK_REQUESTS).margin >= 0:
             self._add(able, probe, most, LOOK_REQUESTS)
@@ -316,7 +316,7 @@ def find_load(scenario: Scenario, able: Able, confidence: float | None, least: f
     Args:
         scenario: What is asked.
         able: The deployment.
-        confidence: Share of real servers that must bear a load; None: it must hold as simulated.
+        confidence: Share of real servers that must sustain a load; None: it must hold as simulated.
         least: Requests/s at which steady traffic must hold for the load to be found; None: it is found in any case.
     """
     there = deployed(scenario, able.member.overrides, able.replicas)
