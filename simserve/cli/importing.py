@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simserve.planner.importers.engine_log import LogImport
 
 app = typer.Typer(
-    help="Make a scenario or a profile of a command line, a log, metrics, a model configuration, a benchmark or a trace.",
+    help="Make a scenario or a profile of a command line, a log, metrics, a configuration, a benchmark or a trace.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -55,7 +55,9 @@ def twin(
     once: Annotated[bool, typer.Option("--once", help="End with 99 where it has drifted.")] = False,
     watch: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Look again every so often, one line a round, until Ctrl-C.", show_default=False),
+        typer.Option(
+            metavar="TIME", help="Look again every so often, one line a round, until Ctrl-C.", show_default=False
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write twin.json, and what was scraped.", show_default=False)
@@ -108,7 +110,9 @@ def _check_out(out: Path | None, *, force: bool) -> None:
     if out.exists() and not out.is_dir():
         raise UsageError("is not a folder", key="--out", value=str(out))
     if (out / "twin.json").exists() and not force:
-        raise UsageError("is there already", file=out / "twin.json", remedy="name another folder, or replace it with --force")
+        raise UsageError(
+            "is there already", file=out / "twin.json", remedy="name another folder, or replace it with --force"
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
@@ -155,7 +159,14 @@ def _watch(
     try:
         while True:
             start = time.monotonic()
-            found = Source(source, every if "://" in source else None, interval, is_prometheus=is_prometheus, match=match, quiet=True)
+            found = Source(
+                source,
+                every if "://" in source else None,
+                interval,
+                is_prometheus=is_prometheus,
+                match=match,
+                quiet=True,
+            )
             kept = in_order([*kept, *found.scrapes()]) if found.is_address else found.scrapes()
             last = kept[-1].time or 0.0
             kept = [each for each in kept if (each.time or 0.0) >= last - _KEPT_SECONDS]
@@ -206,10 +217,19 @@ def _render(answer: Twin) -> None:
     if summary["forecast"]:
         print_lines(["To come:"])
         hours = [
-            (_clock(row["start_s"]), _figure(row["rate"]), f"{_figure(row['low'])} to {_figure(row['high'])}", _figure(row["replicas"]))
+            (
+                _clock(row["start_s"]),
+                _figure(row["rate"]),
+                f"{_figure(row['low'])} to {_figure(row['high'])}",
+                _figure(row["replicas"]),
+            )
             for row in _changes(summary["forecast"])
         ]
-        print_table(("from", "requests/s", "90 % within", "replicas"), hours, "Hours that ask for as many replicas are one line.")
+        print_table(
+            ("from", "requests/s", "90 % within", "replicas"),
+            hours,
+            "Hours that ask for as many replicas are one line.",
+        )
     print_lines(summary["notes"])
 
 

@@ -30,7 +30,7 @@ PREFIXES = ("vllm:", "sglang:", "trtllm_", "trtllm:")
 START = "process_start_time_seconds"
 
 _MARK = re.compile(r"^# scraped_at (\d{1,11}(?:\.\d+)?)[ \t]*$", re.MULTILINE)
-_TIME_IN_NAME = re.compile(r"(?<![\d.])(\d{9,11}(?:\.\d+)?)(?![\d.])")
+_TIME_IN_NAME = re.compile(r"(?<![\d.])(\d{9,11}(?:\.\d+)?)(?!\d)")
 _ENDINGS = ("", ".prom", ".txt", ".metrics", ".json")
 _NO_SERIES = "holds no metrics of vLLM, SGLang or TensorRT-LLM"
 

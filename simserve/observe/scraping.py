@@ -42,7 +42,9 @@ def client_for(url: str) -> Iterator[httpx.Client]:
     except (httpx.InvalidURL, ValueError):
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise UsageError("must be the address of a server", key="URL", value=url, remedy="http://localhost:8000/metrics")
+        raise UsageError(
+            "must be the address of a server", key="URL", value=url, remedy="http://localhost:8000/metrics"
+        )
     if parsed.userinfo:
         raise UsageError("must not hold credentials", key="URL", remedy=f"put the token into {TOKEN_VARIABLE}")
     token = os.environ.get(TOKEN_VARIABLE)
@@ -52,7 +54,12 @@ def client_for(url: str) -> Iterator[httpx.Client]:
 
 
 def page(
-    client: httpx.Client, url: str, params: dict[str, str] | None = None, *, most: int = LARGEST_PAGE, seconds: float = PAGE_SECONDS
+    client: httpx.Client,
+    url: str,
+    params: dict[str, str] | None = None,
+    *,
+    most: int = LARGEST_PAGE,
+    seconds: float = PAGE_SECONDS,
 ) -> str:
     """Return the text of a page.
 
@@ -88,13 +95,13 @@ def scrape_now(client: httpx.Client, url: str) -> Scrape:
         InputError: It does not answer, or holds no metrics of an engine.
     """
     now = time.time()
-    address = url.rstrip("/") if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/').removesuffix('/v1')}/metrics"
+    address = (
+        url.rstrip("/") if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/').removesuffix('/v1')}/metrics"
+    )
     return scrapes_of(page(client, address), address, now)[-1]
 
 
-def scrape_for(
-    client: httpx.Client, url: str, seconds: float, interval: float, keep: Callable[[Scrape], None]
-) -> None:
+def scrape_for(client: httpx.Client, url: str, seconds: float, interval: float, keep: Callable[[Scrape], None]) -> None:
     """Scrape a server for a time; what fails once is left out, three times in a row ends it.
 
     Args:

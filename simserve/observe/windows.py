@@ -316,7 +316,8 @@ def observed(scrapes: Sequence[Scrape], where: object) -> Observed:
 
 
 def _window(growth: _Growth, before: _Series, after: _Series) -> Window:
-    assert before.time is not None and after.time is not None
+    assert before.time is not None  # observed() has refused others
+    assert after.time is not None
     counters, histograms = growth.between(before, after)
     old, new = dict(before.gauges()), dict(after.gauges())
     gauges = {what: (old.get(what, value) + value) / 2 for what, value in new.items()}

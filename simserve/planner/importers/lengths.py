@@ -74,10 +74,19 @@ def fitted_block(counts: Counts) -> tuple[dict[str, Any], float]:
     finite = np.isfinite(bounds)
     shares = np.cumsum(values)[finite] / values.sum()
     last = bounds[filled[-1]]
-    longest = int(min(last, MOST_LENGTH)) if math.isfinite(last) else int(min(4 * max(bounds[finite], default=mean), MOST_LENGTH))
+    longest = (
+        int(min(last, MOST_LENGTH))
+        if math.isfinite(last)
+        else int(min(4 * max(bounds[finite], default=mean), MOST_LENGTH))
+    )
     best: tuple[float, dict[str, Any]] = 1.0, {"distribution": "fixed", "value": _whole(mean)}
     for cv in _CVS:
-        block = {"distribution": "lognormal", "mean": mean, "cv": float(f"{cv:.3g}"), "max": max(longest, _whole(mean) + 1)}
+        block = {
+            "distribution": "lognormal",
+            "mean": mean,
+            "cv": float(f"{cv:.3g}"),
+            "max": max(longest, _whole(mean) + 1),
+        }
         try:
             fitted = length_distribution(LognormalLength.model_validate(block))
         except ValueError:  # such a mean is out of reach of a truncated lognormal

@@ -80,7 +80,9 @@ def import_metrics(
         InputError: No request was served, or its lengths are not told.
     """
     if gpus is None:
-        raise UsageError("is missing: metrics do not say what the engine runs on", key="--gpus", remedy="write --gpus H100")
+        raise UsageError(
+            "is missing: metrics do not say what the engine runs on", key="--gpus", remedy="write --gpus H100"
+        )
     gpu, count = gpu_and_count(gpus)
     if model is None and not seen.model:
         raise UsageError("is missing: these metrics do not say what is served", key="--model")
@@ -238,7 +240,7 @@ def _lengths(
 
 def _measured(seen: Observed) -> dict[str, float]:
     whole = seen.whole
-    figures = {
+    figures: dict[str, float] = {
         "rate": seen.rate,
         "seconds": whole.seconds,
         "prefix_hit_rate": seen.hit_rate,

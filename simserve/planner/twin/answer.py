@@ -102,7 +102,9 @@ def twin(seen: Observed, where: object, scenario: Scenario, *, horizon: float = 
     """
     if seen.is_single or len(seen.windows) < _FEWEST_WINDOWS:
         remedy = "scrape for longer: --for 10min"
-        raise InputError(f"holds {len(seen.windows) + 1} scrapes; needs {_FEWEST_WINDOWS + 1}", file=where, remedy=remedy)
+        raise InputError(
+            f"holds {len(seen.windows) + 1} scrapes; needs {_FEWEST_WINDOWS + 1}", file=where, remedy=remedy
+        )
     if not seen.whole.arrivals > 0 or "output_tokens" not in seen.whole.histograms:
         raise InputError("tells of no request and its length in this time", file=where)
     notes = _notes(seen, scenario)
@@ -156,7 +158,8 @@ def _drawn(scenario: Scenario) -> _Drawn:
 
 def _replayed(seen: Observed, scenario: Scenario, notes: list[str]) -> tuple[list[Window], _Replay]:
     """Return the windows that are simulated, and what became of them."""
-    windows, total = [], 0.0
+    windows: list[Window] = []
+    total = 0.0
     for window in reversed(seen.windows):
         total += window.arrivals
         if total > MOST_REPLAYED and windows:
@@ -176,7 +179,7 @@ def _replayed(seen: Observed, scenario: Scenario, notes: list[str]) -> tuple[lis
         block["trace"]["path"] = str(path)
         workload = WorkloadSpec.model_validate(block)
         settings = scenario.run.model_copy(update={"replications": 1, "warmup": "none"})
-        copy = scenario.model_copy(update={"workload": workload, "run": settings, "thresholds": None})
+        copy = scenario.model_copy(update={"workload": workload, "run": settings, "thresholds": {}})
         result = run(resolve(copy))
     return windows, _Replay(result, lead, windows[0].start)
 
@@ -257,7 +260,10 @@ class _Replay:
         """Return how many requests were ``running`` or ``waiting`` in the mean over a window."""
         records = self._records
         start, end = window.start - self._shift, window.end - self._shift
-        pairs = {"running": (records.scheduled_time, records.finish_time), "waiting": (records.arrival_time, records.scheduled_time)}
+        pairs = {
+            "running": (records.scheduled_time, records.finish_time),
+            "waiting": (records.arrival_time, records.scheduled_time),
+        }
         begins, ends = pairs[name]
         inside = np.clip(np.nan_to_num(ends, nan=end), start, end) - np.clip(np.nan_to_num(begins, nan=end), start, end)
         return float(np.maximum(inside, 0.0).sum() / max(end - start, 1e-9))
@@ -273,7 +279,12 @@ def _row(
     observed: float, predicted: float, inside: bool | None, interval: tuple[float, float] | None = None, **more: Any
 ) -> dict[str, Any]:
     ratio = observed / predicted if predicted and math.isfinite(predicted) and math.isfinite(observed) else None
-    drift = {"ratio": ratio, "inside": inside, "interval": None if interval is None else list(interval), "since_s": None}
+    drift = {
+        "ratio": ratio,
+        "inside": inside,
+        "interval": None if interval is None else list(interval),
+        "since_s": None,
+    }
     return {
         "observed": observed if math.isfinite(observed) else None,
         "predicted": predicted if math.isfinite(predicted) else None,
@@ -435,7 +446,7 @@ def _rates(windows: Sequence[Window], length: float) -> Floats:
     sums = np.concatenate([[0.0], np.cumsum([window.arrivals for window in windows])])
     count = max(int((times[-1] - times[0]) / length + 1e-9), 1)
     edges = times[-1] - length * np.arange(count, -1, -1)
-    return np.diff(np.interp(edges, times, sums)) / length
+    return np.asarray(np.diff(np.interp(edges, times, sums)) / length, dtype=np.float64)
 
 
 def _per_replica(seen: Observed, scenario: Scenario, notes: list[str]) -> float | None:
@@ -457,7 +468,7 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str]) -> float 
         block[name] = fitted_block(counts)[0]
     deployment = scenario.deployment.model_copy(update={"replicas": 1})
     copy = scenario.model_copy(
-        update={"workload": WorkloadSpec.model_validate(block), "deployment": deployment, "thresholds": None}
+        update={"workload": WorkloadSpec.model_validate(block), "deployment": deployment, "thresholds": {}}
     )
     try:
         found = capacity(copy, replications=2, num_requests=5_000)

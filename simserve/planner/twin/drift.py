@@ -46,7 +46,9 @@ class Alarm:
     is_up: bool
 
 
-def threshold_of(observation_seconds: float, mean_seconds: float = FALSE_ALARM_SECONDS, num_tests: int = NUM_TESTS) -> float:
+def threshold_of(
+    observation_seconds: float, mean_seconds: float = FALSE_ALARM_SECONDS, num_tests: int = NUM_TESTS
+) -> float:
     """Return ``log A`` of one test such that all tests together have a false alarm no more often than asked.
 
     Args:

@@ -49,4 +49,8 @@ def series(result: RunResult, *, begin: float, end: float, step: float = 15.0, e
 def _histogram(name: str, bounds: Sequence[float], values: np.ndarray, label: str) -> list[str]:
     lines = [f'vllm:{name}_bucket{{le="{bound:g}",{label}}} {(values <= bound).sum()}' for bound in bounds]
     lines += [f'vllm:{name}_bucket{{le="+Inf",{label}}} {len(values)}']
-    return [*lines, f"vllm:{name}_sum{{{label}}} {float(values.sum())!r}", f"vllm:{name}_count{{{label}}} {len(values)}"]
+    return [
+        *lines,
+        f"vllm:{name}_sum{{{label}}} {float(values.sum())!r}",
+        f"vllm:{name}_count{{{label}}} {len(values)}",
+    ]
