@@ -230,16 +230,18 @@ def _run(
     scenario: Scenario, how: dict[str, Any], advised: Sequence[str] | None, *, with_page: bool = False
 ) -> RunResult:
     """Return a run with what its pictures show, and with a way out where ``advised`` tells how it is called."""
+    from simserve.planner.cost.month import month
     from simserve.report.background import background
 
     resolved = resolve(scenario)
     result = run_scenario(resolved, **how)
+    told: dict[str, Any] = {"month": month(resolved, result)}
     if advised is not None:
         from simserve.planner.advice import advise  # the planner: needed by runs that write files
 
-        found = advise(resolved, result, reference=advised, accelerate=how["accelerate"])
-        inner = {**result.summary["simserve"], "advice": found}
-        result = replace(result, summary={**result.summary, "simserve": inner})
+        told["advice"] = advise(resolved, result, reference=advised, accelerate=how["accelerate"])
+    inner = {**result.summary["simserve"], **told}
+    result = replace(result, summary={**result.summary, "simserve": inner})
     return _dressed(replace(result, background=background(resolved, result, with_page=with_page)), RunResult)
 
 

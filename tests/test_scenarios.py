@@ -352,7 +352,7 @@ def test_what_may_not_leave_waits_and_a_rate_limit_brings_the_queue_back() -> No
     assert inner["overflow"]["requests"] > 1000
     assert inner["overflow"]["limited"] > 100
     assert tight["p95_ttft_ms"] > 5 * result.summary["p95_ttft_ms"]
-    assert "its rate limit binds" in tight["simserve"]["bottleneck"]["explanation"]
+    assert "its rate limit is the bottleneck" in tight["simserve"]["bottleneck"]["explanation"]
     assert waits["simserve"]["overflow"]["share"] > inner["overflow"]["share"]
     assert waits["simserve"]["classes"]["patients"]["p95_ttft_ms"] < inner["classes"]["patients"]["p95_ttft_ms"]
 

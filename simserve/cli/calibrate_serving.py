@@ -39,7 +39,7 @@ _WORDS = {
 }
 _FACTORS = {
     "gpu": "GPU time of a step",
-    "host": "host time and kernel starts",
+    "host": "CPU time and kernel launches",
     "prompts": "steps with prompts, beside that",
     "frontend": "frontend latency",
 }

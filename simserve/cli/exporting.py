@@ -14,6 +14,7 @@ from simserve.errors import UsageError
 
 if TYPE_CHECKING:
     from simserve.planner.export.deployment import Export
+    from simserve.scenario.schema import Scenario
 
 
 @takes_one_line()
@@ -21,11 +22,22 @@ def export(
     asked: Asked,
     target: Annotated[
         str,
-        typer.Option("--to", metavar="TARGET", help="vllm, sglang, trtllm, tgi, ollama or k8s.", show_default=False),
+        typer.Option(
+            "--to",
+            metavar="TARGET",
+            help="A command: vllm, sglang, trtllm, tgi, ollama. The whole deployment: k8s, keda, lws, compose, dynamo, "
+            "llm-d, kserve, production-stack.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Write it there; further files go beside it.", show_default=False),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write it there, with what it reads and with benchmark.sh, which measures the server, beside it.",
+            show_default=False,
+        ),
     ] = None,
     checkpoint: Annotated[
         str | None,
@@ -39,16 +51,18 @@ def export(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write down what starts one replica of a scenario: the exact flags of that engine and version.
+    """Write down what starts one replica of a scenario, in the flags of that engine and version, or all of it.
 
     simserve export chatbot --to vllm --out serve.sh
+
+    simserve export cold-start --to k8s --out cold-start.yaml
     """
     from simserve.planner.export.export import export as export_scenario
 
     loaded = asked.load(overrides or (), needs_traffic=False)
     result = export_scenario(loaded, target, explicit=explicit, checkpoint=checkpoint)
     if out is not None:
-        _write(result, out, force=force)
+        _write(result, out, _measuring(loaded, result, out, force=force), force=force)
     if as_json:
         print_json(_document(result))
     elif not quiet:
@@ -80,19 +94,34 @@ def _show(result: Export, out: Path | None) -> None:
 
 def _text(result: Export) -> str:
     if result.main_file is not None:
-        return result.files[result.main_file]
+        others = (f"# {name}\n{text}" for name, text in result.files.items() if name != result.main_file)
+        return "---\n".join([result.files[result.main_file], *others])
     return f"{result.lines}\n" + "".join(f"\n# {name}\n{text}" for name, text in result.files.items())
 
 
-def _write(result: Export, out: Path, *, force: bool) -> None:
-    """Write the command as a script, or the only file, and what it reads beside it."""
+def _measuring(scenario: Scenario, result: Export, out: Path, *, force: bool) -> dict[Path, str]:
+    """Return the script that holds a server to what was simulated, named for the export where one is there already."""
+    from simserve.planner.export.benchmark import JUDGED_BY, SCRIPT, benchmark_files
+
+    files = benchmark_files(scenario, result.checkpoint)
+    is_taken = (out.parent / SCRIPT).exists() and not force
+    if is_taken:
+        files = {
+            f"{out.stem}.{name}": text.replace(JUDGED_BY, f"{out.stem}.{JUDGED_BY}") for name, text in files.items()
+        }
+    return {out.parent / name: text for name, text in files.items()}
+
+
+def _write(result: Export, out: Path, measuring: Mapping[Path, str], *, force: bool) -> None:
+    """Write the command as a script, or the only file, what it reads beside it, and what measures it."""
     if result.main_file is not None:
         text = "".join(f"# {note}\n" for note in result.notes) + result.files[result.main_file]
-        _write_files({out: text}, force=force)
+        others = {out.parent / name: each for name, each in result.files.items() if name != result.main_file}
+        _write_files({out: text, **others, **measuring}, force=force)
         return
     files = {out: "#!/bin/sh\n" + "".join(f"# {note}\n" for note in result.notes) + f"exec {result.lines}\n"}
     files |= {out.parent / name: text for name, text in result.files.items()}
-    _write_files(files, force=force)
+    _write_files(files | dict(measuring), force=force)
 
 
 def _write_files(files: Mapping[Path, str], *, force: bool) -> None:

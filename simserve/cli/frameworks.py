@@ -58,7 +58,7 @@ def _render(result: Mapping[str, Any]) -> None:
         )
         for each in result["frameworks"]
     ]
-    print_table(("framework", "tok/s", "tokens a step", "step ms", "a M tokens", "binds", "formats"), rows)
+    print_table(("framework", "tok/s", "tokens a step", "step ms", "a M tokens", "bottleneck", "formats"), rows)
     for ratio in result["ratios"]:
         print_lines(ratio_lines(ratio))
     print_lines([_throughput_line(each) for each in result["throughputs"]])

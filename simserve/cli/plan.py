@@ -52,7 +52,7 @@ def plan(
         typer.Option(help="What is to be small: dollars, GPUs, p95 of E2E, or watts."),
     ] = "cost",
     headroom: Annotated[
-        str, typer.Option(metavar="SHARE", help="Traffic that must be borne on top: 0.2 or 20%.")
+        str, typer.Option(metavar="SHARE", help="Extra traffic that the plan must sustain: 0.2 or 20%.")
     ] = "0",
     spare_replicas: Annotated[int, typer.Option(min=0, help="Replicas that may be lost; they are paid for.")] = 0,
     over: Annotated[

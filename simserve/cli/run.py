@@ -67,10 +67,13 @@ def run(
         typer.Option("--reference", help="Run it step by step in plain SimPy: the same result, slowly."),
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print every figure, not the brief answer alone.")
+    ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Simulate a scenario and say what happens: what binds, latencies, throughput, dollars.
+    """Simulate a scenario and say what happens: whether the SLO holds, latencies, load, dollars, and what to do.
 
     simserve run chatbot
 
@@ -86,6 +89,12 @@ def run(
         *_flag("run.max_replications", max_replications),
     ]
     asked = _with_model(asked, model, hardware)
+    if verbose:
+        silent = {"--json": as_json, "--quiet": quiet, "--check": check}
+        refuse_flags(
+            {flag: is_given or None for flag, is_given in silent.items()},
+            "prints no answer that --verbose could lengthen",
+        )
     if check:
         writing = {"--force": force, "--timeline": timeline, "--prometheus": prometheus, "--reference": by_reference}
         refuse_flags(
@@ -109,10 +118,12 @@ def run(
     reference = (*asked.words, *(word for change in changes for word in ("--set", change)))
     files = {"force": force, "timeline": timeline, "prometheus": prometheus, "reference": reference}
     how = {**files, "accelerate": accelerate, "by_reference": by_reference}
-    raise typer.Exit(_run(loaded, out, how, as_json=as_json, quiet=quiet))
+    raise typer.Exit(_run(loaded, out, how, as_json=as_json, quiet=quiet, verbose=verbose))
 
 
-def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], *, as_json: bool, quiet: bool) -> int:
+def _run(
+    scenario: Scenario, out: Path | None, files: dict[str, Any], *, as_json: bool, quiet: bool, verbose: bool
+) -> int:
     from simserve import api
     from simserve.metrics.files import summary_text
 
@@ -130,7 +141,7 @@ def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], *, as_json
     elif not quiet:
         from simserve.report.terminal import render_run
 
-        render_run(result, console(), folder)
+        render_run(result, console(), folder, reference=files["reference"], is_verbose=verbose)
     if files["timeline"] and not quiet:
         _tell_of_cut(result)
     return _outcome(result)

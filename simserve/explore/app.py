@@ -79,7 +79,7 @@ class Question(Generic[Query]):
 
 QUESTIONS: Mapping[str, Question[Any]] = {
     "simulator": Question("A deployment under traffic", queries.SimulatorQuery, simulator.simulator),
-    "load": Question("The load that a deployment bears", queries.SimulatorQuery, load.load, seconds=10.0),
+    "load": Question("The load that a deployment can sustain", queries.SimulatorQuery, load.load, seconds=10.0),
     "memory-wall": Question("What a decode step is made of", queries.MemoryQuery, lessons.memory_wall),
     "kv-growth": Question("KV memory over context and requests", queries.MemoryQuery, lessons.kv_growth),
     "attention": Question("KV of a token by attention variant", queries.MemoryQuery, tradeoffs.attention),

@@ -102,7 +102,7 @@ def memory_wall(query: MemoryQuery, _check: Check) -> dict[str, Any]:
             {
                 "name": "Arithmetic intensity",
                 "formula": "FLOP / bytes, against peak FLOP/s / bandwidth",
-                "numbers": f"{flops / moved:.3g} FLOP a byte; memory binds below {parts.ridge_point:.3g}",
+                "numbers": f"{flops / moved:.3g} FLOP a byte; memory is the bottleneck below {parts.ridge_point:.3g}",
             },
         ],
         "fidelity": priced.fidelity,

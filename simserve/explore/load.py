@@ -70,7 +70,7 @@ def _answer(query: SimulatorQuery, found: Found) -> dict[str, Any]:
         "curve": {name: [each[name] for each in points] for name in points[0]},
         "equations": [
             {
-                "name": "Share of the load it bears",
+                "name": "Share of the load it can sustain",
                 "formula": "requests a second that arrive / the most within the objective",
                 "numbers": "none of these rates holds"
                 if most is None

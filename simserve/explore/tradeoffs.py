@@ -112,7 +112,7 @@ def speculation(query: SpeculationQuery, _check: Check) -> dict[str, Any]:
                 "numbers": f"(1 - {rate:g}^{chosen + 1}) / (1 - {rate:g}) = {accepted:.3g}",
             },
             {
-                "name": "Speed-up while memory binds",
+                "name": "Speed-up while memory is the bottleneck",
                 "formula": "tokens a cycle / (1 + k x draft cost)",
                 "numbers": f"{accepted:.3g} / (1 + {chosen} x {cost:g}) = {accepted / (1 + chosen * cost):.3g}; "
                 f"best k is {best}",

@@ -111,9 +111,9 @@ def _answer(query: WizardQuery, summary: Mapping[str, Any]) -> dict[str, Any]:
         "equations": [
             {
                 "name": "How many replicas",
-                "formula": "smallest number that bears rate x (1 + headroom) within the objective, plus the spare ones",
+                "formula": "smallest number that can sustain rate x (1 + headroom) within the SLO, plus the spare ones",
                 "numbers": next(
-                    (line for line in parts[0]["lines"] if line.startswith("one replica bears")), "none holds"
+                    (line for line in parts[0]["lines"] if line.startswith("one replica can sustain")), "none holds"
                 ),
             }
         ],

@@ -15,7 +15,7 @@ PARTS = {
     "kv": "memory bandwidth (KV reads)",
     "compute": "compute",
     "communication": "communication",
-    "host": "host and kernel starts",
+    "host": "CPU and kernel launches",
     "draft": "drafting",
 }
 """What a share of the step time is bound by."""
@@ -28,7 +28,7 @@ _ACTIVITIES = {
     "kv": "reading the KV cache",
     "compute": "arithmetic",
     "communication": "communication over links",
-    "host": "the host with the starts of kernels",
+    "host": "CPU work, such as launching kernels,",
     "draft": "drafting",
 }
 STATIC_LIMIT = "static_batch_size"
@@ -124,8 +124,8 @@ def bottleneck(
         binding = PARTS[_largest(step_shares)]
         # One request is enough to keep a step running: how full the steps are says how much room is left.
         explanation = (
-            f"A step is running {busy_share:.0%} of the time, with {mean_batch:.3g} of at most {max_batch:,} "
-            f"sequences on average"
+            f"The GPUs are busy {busy_share:.0%} of the time and serve {mean_batch:.3g} requests at once on average, "
+            f"of {max_batch:,} at most"
         )
     return {
         "binding": binding,

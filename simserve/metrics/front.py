@@ -126,7 +126,7 @@ def front_sentences(simulation: Simulation) -> list[str]:
             f"{front.discarded_tokens:,} tokens that did not do."
         )
     if front.limited >= NOTICEABLE * sent:
-        found.append(f"The API answered 429 {front.limited:,} times: its rate limit binds.")
+        found.append(f"The API answered 429 {front.limited:,} times: its rate limit is the bottleneck.")
     waits = {name: each["mean_wait_s"] for name, each in _fairness_figures(simulation).items()}
     if any(wait > _LONG_WAIT for wait in waits.values()):
         told = ", ".join(f"{name} {format_seconds(wait)}" for name, wait in waits.items() if math.isfinite(wait))

@@ -276,7 +276,7 @@ def state_seats(shape: ReplicaShape) -> int:
 
 
 def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
-    """Return a deployment whose default seats leave room for KV beside their states of linear attention."""
+    """Return a deployment whose default seats leave memory for the KV cache beside their states of linear attention."""
     source, seats = shape.engine.sources["max_num_seqs"], state_seats(shape)
     if source == "scenario" or seats == shape.engine.max_num_seqs:
         return shape

@@ -89,6 +89,7 @@ class Comparison:
         is_paired: Whether all of them saw the same requests.
         requests_each: Of one run; None where it is as long as each scenario says.
         was_interrupted: The user stopped it: fewer replications were done than asked for.
+        asked: The base as it was given, its runs as long as it says.
     """
 
     base: Variant
@@ -96,6 +97,7 @@ class Comparison:
     is_paired: bool
     requests_each: int | None = None
     was_interrupted: bool = False
+    asked: Scenario | None = None
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -192,6 +194,7 @@ def compare(
         is_paired=not is_independent,
         requests_each=requests_each,
         was_interrupted=was_interrupted,
+        asked=base,
     )
 
 

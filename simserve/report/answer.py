@@ -12,7 +12,6 @@ from simserve.report.quantities import count, counted, dollars, listed, number, 
 
 Verdict = Literal["holds", "missed", "none"]
 
-_NOTHING = "none"
 _OBVIOUS = ("failed", "rejected", "timed_out", "unfinished", "timeout")
 """Reasons that say no more than the fate."""
 _MOST_GAVE_UP = 0.5
@@ -28,39 +27,42 @@ def verdict(result: RunResult) -> Verdict:
     return "holds" if attainment >= result.slo.attainment and not classes_missing(result) else "missed"
 
 
+def fails(result: RunResult) -> bool:
+    """Return whether a run misses its SLO, that of a class, or a threshold."""
+    return verdict(result) == "missed" or bool(result.threshold_failures)
+
+
 def answer(result: RunResult) -> str:
-    """Return one sentence: does the SLO hold, is the run stable, what binds."""
+    """Return whether the SLO holds and whether the run is stable, then which classes and thresholds fail."""
     summary, simserve = result.summary, result.summary["simserve"]
     if not summary["completed"]:
-        return f"No request was completed: {_fates(simserve) or 'none was sent'}."
-    binding = simserve["bottleneck"]["binding"]
-    binds = "nothing binds" if binding == _NOTHING else f"{binding} binds"
-    state = f"the run is {simserve['stability']}{_load(simserve)} and {binds}"
+        return f"No request was completed: {fates(simserve) or 'none was sent'}."
+    state = f"the run is {simserve['stability']}"
     if result.slo is None:
-        return f"No SLO is set; {state}."
-    held = "holds" if verdict(result) == "holds" else "does not hold"
-    asked = share_asked(result.slo.attainment)
-    missing = classes_missing(result)
+        told = f"No SLO is set; {state}."
+    elif simserve["slo"]["attainment"] is None:
+        told = f"The SLO cannot be judged, since no request was measured; {state}."
+    else:
+        held = "holds" if verdict(result) == "holds" else "is missed"
+        asked, met = share_asked(result.slo.attainment), share(simserve["slo"]["attainment"])
+        told = f"The SLO {held}: {met} of requests met it ({asked} asked); {state}."
+    missing, failed = classes_missing(result), len(result.threshold_failures)
     if missing:
-        state = f"missed by {listed(missing)}; {state}"
-    return f"The SLO {held}: {share(simserve['slo']['attainment'])} of requests met it ({asked} asked); {state}."
+        more = f" and {len(missing) - _MOST_CLASSES} more" if len(missing) > _MOST_CLASSES else ""
+        told += (
+            f" Missed by {listed(missing[:_MOST_CLASSES]) if not more else ', '.join(missing[:_MOST_CLASSES])}{more}."
+        )
+    return f"{told} {counted(failed, 'threshold')} failed." if failed else told
 
 
-def _load(simserve: Any) -> str:
-    """Return how the load compares with what can be finished: ``' (load 0.61 of what it can finish)'``."""
-    mean, peak = simserve["load_ratio"], simserve["peak_load_ratio"]
-    if mean is None:
-        return ""
-    highest = "" if peak is None else f" on average, {peak:.2f} in the highest five minutes"
-    return f" (load {mean:.2f} of what it can finish{highest})"
-
-
-NO_WAY_OUT = "No single change that was tried holds: simserve plan searches for what does."
+_MOST_CLASSES = 2
+"""Classes that miss their objective and are named in the answer."""
+NO_WAY_OUT = "No single change of those tried is enough. To search for combinations:"
 
 
 def has_no_way_out(result: RunResult) -> bool:
     """Return whether changes to a run that misses its SLO were tried, and none of them is enough."""
-    return verdict(result) == "missed" and result.summary["simserve"].get("advice") == ()
+    return fails(result) and result.summary["simserve"].get("advice") == ()
 
 
 def advice_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -70,9 +72,9 @@ def advice_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _way_out(each: Mapping[str, Any]) -> str:
     changes = listed([f"{key}={'null' if value is None else value}" for key, value in each["changes"].items()])
-    met = "" if each["attainment"] is None else f", {share(each['attainment'])} of requests meet the SLO"
-    paid = "" if each["usd_per_hour"] is None else f", {dollars(each['usd_per_hour'])} an hour"
-    return f"{changes}: it holds{met}{paid}"
+    met = "" if each["attainment"] is None else f": {share(each['attainment'])} meet the SLO"
+    paid = "" if each["usd_per_hour"] is None else f", {dollars(each['usd_per_hour'])}/hour"
+    return f"{changes} holds{met}{paid}:"
 
 
 def share_asked(value: float) -> str:
@@ -96,15 +98,15 @@ def steady_state_caveat(result: RunResult) -> str | None:
     """Return why latencies are not those of a steady state; None for a stable run."""
     simserve = result.summary["simserve"]
     if simserve["stability"] == "overloaded" and simserve["requests"]["rejected"]:
-        return "more is offered than can be finished: latencies are those of the requests that were not turned away"
+        return "overloaded: latencies are those of the requests that were not turned away"
     if simserve["stability"] == "overloaded":
-        return "not steady state: the queue grows as long as requests arrive, so a longer run shows worse latencies"
+        return "not steady state: a longer run shows longer latencies, since the queue grows"
     if simserve["requests"]["timed_out"] > _MOST_GAVE_UP * simserve["requests"]["submitted"]:
-        return "not steady state: most clients gave up, so latencies are those of the few that were answered"
+        return "not steady state: most clients gave up; latencies are those of the others"
     if simserve["stability"] == "backlogged":
         if simserve["load"] == "closed":
-            return "clients outnumber what is served at once: queueing is part of every latency"
-        return "not steady state: a queue was worked off, so latencies depend on how much came at once"
+            return "more clients than are served at once: every latency includes queueing"
+        return "not steady state: latencies depend on how many requests came at once"
     return None
 
 
@@ -121,10 +123,10 @@ def warnings(result: RunResult) -> list[str]:
         found.append("Interrupted: only what was finished until then is counted.")
     if simserve["stability"] == "overloaded":
         found.append(_overload(result))
-    fates = _fates(simserve)
-    if fates:
+    lost = fates(simserve)
+    if lost:
         missed = "; they count as missing the SLO" if result.slo is not None else ""
-        found.append(f"Of {counted(simserve['requests']['submitted'], 'request')}, {fates}{missed}.")
+        found.append(f"Of {counted(simserve['requests']['submitted'], 'request')}, {lost}{missed}.")
     if simserve["requests"]["truncated"]:
         cut = counted(simserve["requests"]["truncated"], "request")
         found.append(f"max_model_len cut the answers of {cut}.")
@@ -144,12 +146,12 @@ def _overload(result: RunResult) -> str:
     return f"Overloaded: {number(offered)} requests/s arrive, {number(served)} are served."
 
 
-def _fates(simserve: Any) -> str:
+def fates(simserve: Any) -> str:
     """Return how many requests were lost, and how: ``'12 failed (prompt too long)'``."""
     requests, reasons = simserve["requests"], simserve["rejected"]["by_reason"]
-    fates = listed([f"{count(requests[fate])} {fate.replace('_', ' ')}" for fate in _LOST if requests[fate]])
+    lost_by = listed([f"{count(requests[fate])} {fate.replace('_', ' ')}" for fate in _LOST if requests[fate]])
     known = listed([name.replace("_", " ") for name, lost in reasons.items() if lost and name not in _OBVIOUS])
-    return f"{fates} ({known})" if known else fates
+    return f"{lost_by} ({known})" if known else lost_by
 
 
 def _sentence(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What the pictures of a run show besides its figures: operators on the roofline, and a month beside an API.
+"""What the page of a run shows besides its figures: operators on the roofline, and the deployment at other loads.
 
 Plain values, computed once with the run and stored with its files. Knows scenario and profiles, no picture.
 """
@@ -20,15 +20,14 @@ from simserve.sim.records import COMPLETED
 
 
 def background(asked: Scenario | ResolvedScenario, result: RunResult, *, with_page: bool = False) -> dict[str, Any]:
-    """Return ``roofline``, ``month`` and ``loads``, each None where there is nothing to show.
+    """Return ``roofline`` and ``loads``, each None where there is nothing to show.
 
     The decode step of the roofline is the run's mean one: its sequences, their contexts half grown.
 
     Args:
         asked: What was run.
         result: What came of it.
-        with_page: Whether what a page shows besides is looked for too, up to a second: the deployment at other loads
-            (`simserve.report.other_loads`), and of a scenario that names no API the cheapest one with its weights.
+        with_page: Whether the deployment is run at other loads too, up to a second (`simserve.report.other_loads`).
 
     Raises:
         InputError: A profile is missing by now.
@@ -36,14 +35,14 @@ def background(asked: Scenario | ResolvedScenario, result: RunResult, *, with_pa
     resolved, records = resolve(asked), result.simulation.records
     done = records.status == COMPLETED
     if not done.any():
-        return {"roofline": None, "month": None, "loads": None}
+        return {"roofline": None, "loads": None}
     # Where everything was answered elsewhere, no step says where a replica stands on its roofline.
     has_steps = result.summary["simserve"]["steps"]["mean_batch"] is not None
     found = _roofline(resolved, result, done) if has_steps else None
     loads = None
     if with_page and not result.simulation.was_interrupted:
         loads = _loads(resolved, result.summary["simserve"]["finishable_throughput"])
-    return {"roofline": found, "month": _month(resolved, result, with_others=with_page), "loads": loads}
+    return {"roofline": found, "loads": loads}
 
 
 def _loads(resolved: ResolvedScenario, finishable_rate: float | None) -> dict[str, Any] | None:
@@ -70,13 +69,3 @@ def _roofline(
         prompt_tokens=max(round(prompt), 1),
     )
     return {**asdict(found), "points": [asdict(point) for point in found.points]}
-
-
-def _month(resolved: ResolvedScenario, result: RunResult, *, with_others: bool) -> dict[str, Any] | None:
-    """Return a month of the traffic here and at an API; None unless the scenario names one or others are asked for."""
-    from simserve.planner.cost.month import month
-
-    if resolved.scenario.pricing.api is None and not with_others:
-        return None
-    found = month(resolved, result)
-    return None if found is None or found["api"] is None else found

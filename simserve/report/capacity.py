@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity.answer import Capacity
-from simserve.report.answer import share_asked, warning_lines
+from simserve.report.answer import Verdict, share_asked, warning_lines
+from simserve.report.brief import about, deployed_brief
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
@@ -142,8 +143,9 @@ def capacity_page(capacity: Capacity, command: str) -> Page:
     from simserve.report import answer_plots
     from simserve.report.panels import panel
 
-    lines = capacity_lines(capacity)
+    lines = capacity_lines(capacity)[len(warning_lines(capacity.summary)) :]
     levels = capacity.found.levels
+    verdict: Verdict = "holds" if capacity.found.largest.value else "missed"
     told = f"{lines[0]} {counted(len(levels), 'load')} from {_load(capacity, levels[0].load)} on."
     panels = (
         panel("latency", "Latency against load", "", answer_plots.capacity_latency(capacity), told),
@@ -152,7 +154,8 @@ def capacity_page(capacity: Capacity, command: str) -> Page:
     return Page(
         name=f"simserve capacity: {capacity.scenario.name}",
         answer=lines[0],
-        verdict="holds" if capacity.found.largest.value else "missed",
+        verdict=verdict,
+        brief=about(deployed_brief(capacity.scenario), lines[0], verdict),
         lines=[*lines[1:], deployment_title(capacity.scenario.as_mapping(), capacity.summary["formats"])],
         sections=(
             Section(title="Load, latency, goodput", panels=panels),

@@ -9,10 +9,12 @@ from simserve.metrics.figures import at
 from simserve.planner.compare import FIGURES, Comparison, Variant
 from simserve.planner.statistics import LEAST_PAIRS, Difference
 from simserve.report.answer import warning_lines
+from simserve.report.brief import Fact, about, deployed_brief
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, dollars, listed, number, share
 from simserve.scenario.formats import formats_line
+from simserve.scenario.pricing import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +31,7 @@ _ROWS = (
     ("request_throughput", "requests/s", "number"),
     ("request_goodput", "of them within the SLO", "number"),
     ("output_throughput", "output tokens/s", "number"),
-    ("busy", "a step is running", "share"),
+    ("busy", "GPUs are busy", "share"),
     ("kv_usage_mean", "KV memory in use", "share"),
     ("usd_per_hour", "dollars an hour", "dollars"),
     ("usd_per_million_output_tokens", "dollars/M output tokens", "dollars"),
@@ -131,7 +133,9 @@ def comparison_page(comparison: Comparison, command: str) -> Page:
     from simserve.report import answer_plots
     from simserve.report.panels import panel
 
-    lines = comparison_lines(comparison)
+    lines = comparison_lines(comparison)[len(warning_lines(comparison.summary)) :]
+    deployed = deployed_brief(comparison.asked or comparison.base.scenario)
+    more = [Fact(variant.name, _month(variant)) for variant in comparison.variants]
     figure = answer_plots.differences(comparison)
     note = "Filled: a difference is shown; hollow: the interval covers zero"
     told = f"{' '.join(lines)} {note}."
@@ -146,6 +150,7 @@ def comparison_page(comparison: Comparison, command: str) -> Page:
     return Page(
         name=f"simserve compare: {comparison.base.scenario.name}",
         answer=lines[0],
+        brief=about(deployed, lines[0], "none", more=more, name=comparison.base.name),
         lines=[*lines[1:], f"Base: {deployment_title(comparison.base.scenario.as_mapping(), comparison.base.formats)}"],
         sections=(
             Section(title="What changes", panels=(panel("differences", "Against the base", note, figure, told),)),
@@ -156,6 +161,14 @@ def comparison_page(comparison: Comparison, command: str) -> Page:
         ),
         command=command,
     )
+
+
+def _month(variant: Variant) -> str:
+    """Return what a variant costs a month, and how many of its requests meet the SLO."""
+    summary: Any = variant.summary
+    hourly, attainment = at(summary, FIGURES["usd_per_hour"]), at(summary, FIGURES["slo_attainment"])
+    paid = "no price is known" if hourly is None else f"{dollars(hourly * HOURS_PER_MONTH)} a month for its GPUs"
+    return paid if attainment is None else f"{share(attainment)} of requests meet the SLO, {paid}"
 
 
 def _rows(comparison: Comparison) -> list[list[str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.report.answer import warning_lines
+from simserve.report.brief import Brief, Fact, api_text
 from simserve.report.page import Page, Section, html_cells, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
@@ -109,7 +110,7 @@ def sections(summary: Mapping[str, Any]) -> list[Section]:
         Section(title="Hybrid", lines=_hybrid_lines(summary)),
         Section(title="36 months", lines=_outlook_lines(summary)),
         _tornado(summary),
-        Section(title="Mind", lines=summary.get("caveats") or ()),
+        Section(title="Assumptions", lines=summary.get("caveats") or ()),
     ]
     return [part for part in parts if part.lines or part.rows]
 
@@ -379,14 +380,48 @@ def cost_page(summary: Mapping[str, Any], command: str = "") -> Page:
         )
         if figure is not None
     ]
-    parts = sections(summary)
+    parts, brief = sections(summary), cost_brief(summary)
     pictures = [Section(title="The two sides", panels=panels)] if panels else []
     return Page(
         name=f"simserve cost: {summary.get('scenario') or 'self-host or API'}",
         answer=told,
-        lines=[*warning_lines(summary), *([summary["question"]] if summary.get("question") else [])],
+        brief=brief,
+        lines=() if brief is not None else _heading(summary),
         sections=[*pictures, *parts],
         command=command,
+    )
+
+
+def _heading(summary: Mapping[str, Any]) -> list[str]:
+    return [*warning_lines(summary), *([summary["question"]] if summary.get("question") else [])]
+
+
+def cost_brief(summary: Mapping[str, Any]) -> Brief | None:
+    """Return the brief of a comparison with an API; None where one of the sides is unknown."""
+    own, api, day = summary["self_host"], summary["api"], summary.get("day")
+    if own["usd_per_month"] is None or api["usd_per_month"] is None:
+        return None
+    month = {"self_host_usd_per_month": own["usd_per_month"], "api": api, "cheaper": summary["cheaper"]}
+    paid = f"{dollars(own['usd_per_month'])} a month on {counted(own['gpus'], 'GPU')}"
+    lines = [Fact("Cost", f"{paid}; {api_text({**month, 'api': {**api, 'name': _api_name(api)}})}")]
+    asked = [] if day is None else [each for each in summary["load_levels"] if each["rate"] == day["mean_rate"]]
+    if asked and asked[0]["attainment"] is not None:
+        held = "holds" if asked[0]["holds"] else "is missed by the deployment as it is; the GPUs priced hold it"
+        lines.insert(0, Fact("SLO", f"{held}: {share(asked[0]['attainment'])} of requests met it at this traffic"))
+    if day is not None:
+        busy = f"the GPUs are busy {share(own['busy'])} of the time"
+        has_limit = day["capacity_rate_per_replica"] is not None
+        lines.append(
+            Fact("Load", f"{share(own['utilization'])} of the rate at which the SLO holds" if has_limit else busy)
+        )
+    lines += [Fact("Break-even", line) for line in _break_even_lines(summary)[:1]]
+    lines += [Fact("Trust", line) for line in (summary.get("caveats") or ())[-1:]]
+    return Brief(
+        verdict="none",
+        answer=answer(summary),
+        subject=summary.get("question") or "",
+        warnings=warning_lines(summary),
+        facts=lines,
     )
 
 

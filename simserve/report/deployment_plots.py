@@ -157,7 +157,7 @@ def dollars_a_month(month: Mapping[str, Any]) -> Sketch:
     """Return what a month costs at an API and on this deployment, over the requests of the month.
 
     Args:
-        month: ``month`` of `simserve.report.background`.
+        month: ``month`` of a run's summary, with an API.
     """
     from simserve.report.dollar_plots import against_requests
 

@@ -24,7 +24,7 @@ PART_LABELS = {
     "weights": "reading weights",
     "kv": "reading KV",
     "communication": "communication",
-    "host": "host and kernel starts",
+    "host": "CPU and kernel launches",
     "draft": "drafting",
 }
 WAIT_LABELS = {
@@ -58,10 +58,11 @@ def heading(result: RunResult) -> str:
 
 def deployment_title(scenario: Mapping[str, Any], formats: Mapping[str, Any]) -> str:
     """Return what a resolved scenario deploys: ``'gpt-oss-20b on 1 x h100-sxm-80gb; weights mxfp4, as stored ...'``."""
-    return f"{_fleet_title(scenario)}; {formats_line(formats)}"
+    return f"{fleet_title(scenario)}; {formats_line(formats)}"
 
 
-def _fleet_title(scenario: Mapping[str, Any]) -> str:
+def fleet_title(scenario: Mapping[str, Any]) -> str:
+    """Return the model and its GPUs: ``'llama-3.1-70b on 4 x h100-sxm-80gb'``."""
     deployment = scenario["deployment"]
     pools = deployment.get("pools")
     if pools:
@@ -142,9 +143,10 @@ def _too_few(requests: float, *, is_each: bool) -> str:
     beyond = round(_BEYOND_LAST * requests)
     if beyond >= BEYOND_PERCENTILE or not requests:
         return ""
-    slowest = f"the slowest {beyond}" if beyond > 1 else "the slowest one"
-    each = " of each run" if is_each else ""
-    return f"; p99 rests on {slowest}{each}, {count(needed_requests(1 - _BEYOND_LAST))} requests would make it ten"
+    slowest = f"only {beyond} requests are" if beyond > 1 else "only one request is"
+    each = " in each run" if is_each else ""
+    needed = count(needed_requests(1 - _BEYOND_LAST))
+    return f"; {slowest} slower than p99{each}: use at least {needed} requests to rely on it"
 
 
 def _precision_reached(replications: Mapping[str, Any]) -> str:
@@ -200,7 +202,9 @@ def memory_lines(result: RunResult) -> list[str]:
     room = requests_in_kv(result.simulation)
     if room is not None:
         seats = simserve["engine_resolved"].get("max_num_seqs", UNDEFINED)
-        lines.append(f"room for about {number(room, 2)} requests of this traffic at once (max_num_seqs {seats})")
+        lines.append(
+            f"the KV cache holds about {number(room, 2)} requests of this traffic at once (max_num_seqs {seats})"
+        )
     swapped = result.simulation.totals.swapped_blocks
     if swapped:
         size = format_bytes(swapped * memory["block_size"] * memory["kv_bytes_per_token"])

@@ -8,16 +8,9 @@ from typing import Any
 from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts, knobs, tables
-from simserve.report.answer import (
-    NO_WAY_OUT,
-    advice_lines,
-    answer,
-    has_no_way_out,
-    steady_state_caveat,
-    verdict,
-    warnings,
-)
+from simserve.report.answer import steady_state_caveat, verdict, warnings
 from simserve.report.arriving import LOOPS, traffic
+from simserve.report.brief import brief_of_run
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
 from simserve.report.page import environment, write_whole
@@ -41,7 +34,7 @@ def write_report(result: RunResult, folder: Path) -> Path:
 
 
 def render_report(result: RunResult) -> str:
-    """Return the page: the answer, verdicts, latencies, figures, memory, engine, trust, scenario."""
+    """Return the page: the brief, verdicts, latencies, figures, memory, engine, trust, scenario."""
     content = {**_answer(result), **_tables(result), **_background(result), "figure_groups": figure_groups(result)}
     return environment().get_template("run.html").render(content)
 
@@ -50,18 +43,15 @@ def _answer(result: RunResult) -> dict[str, Any]:
     decided = verdict(result)
     return {
         "name": result.summary["simserve"]["scenario_name"],
-        "answer": answer(result),
-        "verdict": decided,
+        "brief": brief_of_run(result),
         "slo_word": _WORDS[decided],
         "slo_class": _CLASSES[decided],
         "has_completed": bool(result.summary["completed"]),
         "explanation": result.summary["simserve"]["bottleneck"]["explanation"],
-        "advice": advice_lines(result.summary),
-        "no_way_out": NO_WAY_OUT if has_no_way_out(result) else "",
         "title": facts.heading(result),
         "traffic": traffic(result),
         "engine": knobs.engine_name(result),
-        "warnings": warnings(result),
+        "warnings": warnings(result)[len(result.summary["simserve"].get("warnings", ())) :],
         "caveat": sentence_case(steady_state_caveat(result)),
     }
 
@@ -84,7 +74,6 @@ def _tables(result: RunResult) -> dict[str, Any]:
             *stream_lines(result),
         ],
         "meanings": tables.LATENCY_MEANINGS,
-        "tiles": tables.tiles(result),
         "memory_rows": tables.memory_rows(summary),
         "memory_bar": memory_panel(result).svg,
         "memory_lines": [*facts.memory_arithmetic(result), *facts.memory_lines(result)[2:]],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simserve.report.quantities import text_columns
 from simserve.unfinished import remove_abandoned, unfinished
@@ -16,6 +16,7 @@ from simserve.unfinished import remove_abandoned, unfinished
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from simserve.report.brief import Brief
     from simserve.report.panels import Panel
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -66,6 +67,7 @@ class Page:
         lines: What else stands above everything.
         sections: The rest, in the order it is read.
         command: How to reproduce it; empty: it cannot be said.
+        brief: What opens the page, the answer included; None: the answer alone.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Page:
     lines: Sequence[str] = ()
     sections: Sequence[Section] = ()
     command: str = ""
+    brief: Brief | None = None
 
 
 def render_page(page: Page) -> str:
@@ -120,6 +123,12 @@ def environment() -> Environment:
     )
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     return found
+
+
+def brief_html(brief: Brief) -> str:
+    """Return a brief as a fragment of HTML, as it opens a page."""
+    module: Any = environment().get_template("brief.html").module
+    return str(module.show(brief))
 
 
 def html_table(

@@ -187,7 +187,7 @@ def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
     ridge = max(found["peaks"].values()) / found["bandwidth"]
     note = (
         f"Operators of a layer on one GPU: {counted(decoding, 'sequence')} of {count(context)} tokens decoding, a "
-        f"prompt of {count(prompt)}; memory binds below {number(ridge)} FLOP a byte"
+        f"prompt of {count(prompt)}; memory is the bottleneck below {number(ridge)} FLOP a byte"
     )
     slowest = {
         phase: max((each for each in found["points"] if each["phase"] == phase), key=lambda each: each["seconds"])
@@ -204,8 +204,8 @@ def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
 def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
     from simserve.report import deployment_plots
 
-    month = result.background.get("month")
-    if not month or not month["api"]["usd_per_request"]:
+    month = result.summary["simserve"].get("month")
+    if not month or month["api"] is None or not month["api"]["usd_per_request"]:
         return ()
     api, even, requests = month["api"], month["break_even_requests_per_month"], month["requests_per_month"]
     text = (

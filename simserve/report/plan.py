@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.planner.plan.plan import Plan
 from simserve.report.answer import warning_lines
+from simserve.report.brief import Brief, Fact, Way, api_text
 from simserve.report.page import Page, Section, html_cells
 from simserve.report.plan_lines import answer_lines, miss_lines, robustness_lines, self_host_lines, single_lines
 from simserve.report.plan_tables import (
@@ -21,13 +22,15 @@ from simserve.report.plan_tables import (
     sensitivity,
     single_changes,
 )
-from simserve.report.quantities import text_columns
+from simserve.report.quantities import counted, dollars, text_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
 _WIDEST = 118
+_IN_BRIEF = 3
+"""Lines of the answer that its brief shows: what to deploy, in which formats, and how the SLO is met."""
 
 
 class PlanPage(Plan):
@@ -84,9 +87,36 @@ def plan_page(summary: Mapping[str, Any], command: str) -> Page:
         name=f"simserve plan: {summary['scenario']}",
         answer=answer[0],
         verdict="holds" if summary["feasible"] else "missed",
-        lines=[*warning_lines(summary), *answer[1:]],
+        brief=plan_brief(summary),
+        lines=answer[_IN_BRIEF:] if summary["feasible"] else (),
         sections=sections,
         command=command,
+    )
+
+
+def plan_brief(summary: Mapping[str, Any]) -> Brief:
+    """Return the brief of a plan: what to deploy and how to run it, or why nothing holds and what to relax."""
+    if not summary["feasible"]:
+        head, *why = miss_lines(summary)
+        return Brief(
+            verdict="missed", answer=head, warnings=warning_lines(summary), facts=[Fact("Why", line) for line in why]
+        )
+    best, month = summary["best"], summary["month"]
+    lines = answer_lines(summary)
+    facts = [Fact("SLO", lines[2].rstrip("."))]
+    usd = best["usd_per_month"] if month is None else month["self_host_usd_per_month"]
+    if usd is not None:
+        paid = f"{dollars(usd)} a month on {counted(best['num_gpus'], 'GPU')}"
+        facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}"))
+    stands = [line.rstrip(".") for line in robustness_lines(summary)]
+    facts += [Fact("" if place else "Load", line) for place, line in enumerate(stands[:-1])]
+    return Brief(
+        verdict="holds",
+        answer=lines[0],
+        subject=lines[1].rstrip("."),
+        warnings=warning_lines(summary),
+        ways=[Way("To run it:", best["command"])],
+        facts=[*facts, Fact("Trust", stands[-1])],
     )
 
 
@@ -135,11 +165,11 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
     yield "How it stands", robustness_lines(summary), None
     yield from _others(summary)
     if len(summary["pareto"]) > 1:
-        yield "Faster for more money (no fleet here is beaten in dollars, TTFT and TPOT at once)", [], front(summary)
+        yield "Faster for more money (the best trade-offs of dollars, TTFT and TPOT)", [], front(summary)
     if summary["sensitivity"]:
         yield "If something changes", [], sensitivity(summary)
     if summary["changes"]:
-        yield "What is worth it here (the plan with one thing changed, sized anew)", [], changes(summary)
+        yield "What is worth it here (the plan with one change, and the GPUs that it then takes)", [], changes(summary)
     if summary["single_changes"]:
         title = "What one change does to the deployment as it is (a full queue, latency not asked)"
         yield title, single_lines(summary), single_changes(summary)

@@ -113,7 +113,11 @@ def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
             if borne >= MOST_TRAFFIC
             else f"{share(borne - 1)} more traffic"
         )
-        lines.append(f"It bears {more} before the SLO breaks." if borne > 1.01 else "It has no room for more traffic.")
+        lines.append(
+            f"It can sustain {more} before the SLO breaks."
+            if borne > 1.01
+            else "It has no headroom: more traffic breaks the SLO."
+        )
     lost = best["lost_replica"]
     without = lost["without_spares"]
     price = f"; a spare one costs {dollars(lost['spare_usd_per_month'])} a month (--spare-replicas 1)"
@@ -208,7 +212,7 @@ def single_lines(summary: Mapping[str, Any]) -> list[str]:
         return [f"{own}; no single change is possible here."]
     best = possible[0]
     if best["times"] < _NO_GAIN:
-        return [f"{own}, and no single change adds a twentieth to that."]
+        return [f"{own}, and no single change adds 5% or more."]
     return [f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."]
 
 

@@ -72,29 +72,6 @@ def slo_rows(result: RunResult) -> list[Row]:
     return [*rows, Row(f"all bounds ({share_asked(result.slo.attainment)} asked)", "", (whole,))]
 
 
-def tiles(result: RunResult) -> list[Row]:
-    """Return the figures that a page opens with: attainment, tails, throughput, dollars; only those defined."""
-    summary = result.summary
-    kinds = {"share": share, "number": number, "tokens": lambda value: number(value, 4), "dollars": dollars}
-    wanted = [
-        ("within the SLO", "", "simserve.slo.attainment", "share"),
-        *((f"p95 {LATENCY_LABELS[name]}", "ms", f"p95_{name}", "number") for name in ("ttft_ms", "tpot_ms", "e2el_ms")),
-        ("requests a second", "", "request_throughput", "number"),
-        ("output tokens a second", "", "output_throughput", "tokens"),
-        ("a million output tokens", "", "simserve.cost.usd_per_million_output_tokens", "dollars"),
-    ]
-    rows = []
-    for label, unit, key, kind in wanted:
-        value = at(summary, key)
-        if value is None:
-            continue
-        factor = 1.0
-        if unit:
-            unit, factor = latency_unit(at(summary, key.replace("p95", "p99")))  # as in the table of latencies
-        rows.append(Row(label, unit, (Cell(key, value, kinds[kind](value / factor)),)))
-    return rows
-
-
 def headline_rows(summary: Mapping[str, Any]) -> list[Row]:
     """Return throughput and dollars; goodput only where there is an SLO."""
     texts: list[tuple[str, str, str]] = [

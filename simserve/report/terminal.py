@@ -1,25 +1,19 @@
-"""The answer of a run on a terminal: what matters first, readable at 80 columns."""
+"""The answer of a run on a terminal: a brief of 14 lines, and every figure below it where that is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts
-from simserve.report.answer import (
-    NO_WAY_OUT,
-    advice_lines,
-    answer,
-    has_no_way_out,
-    steady_state_caveat,
-    verdict,
-    warning_lines,
-    warnings,
-)
+from simserve.report.answer import steady_state_caveat, warnings
 from simserve.report.arriving import traffic
+from simserve.report.brief import Brief, LatencyLine, Way, brief_of_run
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
 from simserve.report.knobs import engine_lines
@@ -33,6 +27,12 @@ if TYPE_CHECKING:
 _WIDEST = 100
 """Columns used at most: longer lines are hard to follow."""
 _LABEL_WIDTH = 11
+MOST_LINES = 14
+"""Lines of a brief, one more a warning."""
+_BRIEF_WIDTH = 80
+_BRIEF_LABEL = 7
+_MORE = " ..."
+_CONTINUED = " \\"
 _STYLES = {"holds": "bold green", "missed": "bold red", "none": "bold"}
 _FILES = (
     "report.html",
@@ -46,41 +46,169 @@ _FILES = (
 )
 
 
-def render_run(result: RunResult, console: Console, folder: Path | None) -> None:
-    """Print the answer of a run: the sentence, SLO, latencies, throughput, memory, dollars, and how far to trust it.
+def render_run(
+    result: RunResult,
+    console: Console,
+    folder: Path | None,
+    *,
+    reference: Sequence[str] = (),
+    is_verbose: bool = False,
+) -> None:
+    """Print the brief of a run, and with ``is_verbose`` every figure below it.
 
     Args:
         result: The run.
         console: Where to.
         folder: Where its files were written; None: nowhere.
+        reference: What stands after a command of simserve to name the scenario of the run.
+        is_verbose: Whether everything that is known is printed.
     """
     from rich.text import Text
 
+    render_brief(brief_of_run(result, reference, folder), console, is_whole=is_verbose)
+    if not is_verbose:
+        return
     width = min(console.width, _WIDEST)
-    for line in warning_lines(result.summary["simserve"]):
-        console.print(Text(line, style="bold yellow"), width=width)
-    console.print(Text(answer(result), style=_STYLES[verdict(result)]), width=width)
+    console.print()
     if result.summary["completed"]:
         console.print(Text(result.summary["simserve"]["bottleneck"]["explanation"]), width=width)
     console.print(Text(f"{facts.heading(result)}; {traffic(result)}", style="dim"), width=width)
-    _print_advice(result, console, width)
     for section in (_latencies(result, console), _facts(result), _trust(result, folder)):
         console.print()
         console.print(section, width=width)
 
 
-def _print_advice(result: RunResult, console: Console, width: int) -> None:
-    """Print what would hold, each with its command on one line, to be copied."""
+def render_brief(brief: Brief, console: Console, *, is_whole: bool = False) -> None:
+    """Print a brief in at most `MOST_LINES` lines of 80 columns, and one more a warning.
+
+    What does not fit is cut, the least important first: further ways, then the ends of long lines; never the answer,
+    and never a command.
+
+    Args:
+        brief: What to print.
+        console: Where to.
+        is_whole: Whether nothing is cut, and a command stands on one line whatever its length.
+    """
     from rich.text import Text
 
-    ways = advice_lines(result.summary)
-    if ways:
-        console.print(Text("\nWhat would hold, each simulated:", style="bold"), width=width)
-    if has_no_way_out(result):
-        console.print(Text(f"\n{NO_WAY_OUT}"), width=width)
-    for told, command in ways:
-        console.print(Text(told), width=width)
-        console.print(Text(f"  {command}", style="dim"), soft_wrap=True)
+    for line in brief_lines(brief, min(console.width, _BRIEF_WIDTH), is_whole=is_whole):
+        styled = Text(line.text, style=line.style)
+        styled.stylize("bold", 0, line.label_width)
+        console.print(styled, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class BriefLine:
+    """One line of a brief on a terminal: its text, its style, and how many columns of it are a label."""
+
+    text: str
+    style: str = ""
+    label_width: int = 0
+
+
+def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[BriefLine]:
+    """Return a brief as lines of at most ``width`` columns; a word that is longer, such as a path, is not broken."""
+    room = MOST_LINES + len(brief.warnings)
+    answer = [BriefLine(line, _STYLES[brief.verdict]) for line in wrap(brief.answer, width)]
+    table = _latency_lines(brief.latencies)
+    ways = [_way_lines(way, width, is_first=not place, is_whole=is_whole) for place, way in enumerate(brief.ways)]
+    blocks = [_Block(wrap(each, width), "bold yellow") for each in brief.warnings]
+    blocks.append(_Block(wrap(brief.subject, width), "dim"))
+    labelled = [_Block(_hanging(each.label, each.text, width), label_width=len(each.label)) for each in brief.facts]
+    fixed = len(answer) + len(table) + len(labelled) + len(blocks)
+    kept = len(ways) if is_whole else 1
+    while kept < len(ways) and fixed + sum(map(len, ways[: kept + 1])) <= room:
+        kept += 1
+    spare = room - fixed - sum(map(len, ways[:kept]))
+    if labelled and not is_whole and spare < len(labelled[0].lines) - 1:
+        # What it costs is worth more than what was asked about, which the command says.
+        blocks[-1].shown = 0
+        spare += 1
+    for block in (each for each in (*labelled, *blocks) if each.shown):
+        block.shown = len(block.lines) if is_whole else min(len(block.lines), 1 + max(spare, 0))
+        spare -= block.shown - 1
+    return [
+        *(line for block in blocks[:-1] for line in block.cut(width)),
+        *answer,
+        *blocks[-1].cut(width),
+        *(line for way in ways[:kept] for line in way),
+        *table,
+        *(line for block in labelled for line in block.cut(width)),
+    ]
+
+
+@dataclass(slots=True)
+class _Block:
+    """Lines of which the first ``shown`` are printed, the last of them with what it takes to say that more is known."""
+
+    lines: list[str]
+    style: str = ""
+    label_width: int = 0
+    shown: int = 1
+
+    def cut(self, width: int) -> list[BriefLine]:
+        lines = self.lines[: self.shown]
+        if 0 < self.shown < len(self.lines):
+            last = lines[-1]
+            while len(last) + len(_MORE) > width and " " in last.strip():
+                last = last.rpartition(" ")[0]
+            lines[-1] = last.rstrip(" ;,(") + _MORE
+        widths = [0 if place else self.label_width for place in range(len(lines))]
+        return [BriefLine(line, self.style, label) for line, label in zip(lines, widths, strict=True)]
+
+
+def wrap(text: str, width: int, *, initial_indent: str = "", subsequent_indent: str = "") -> list[str]:
+    """Return a text as lines of at most ``width`` columns, broken at blanks alone."""
+    wrapper = TextWrapper(
+        width=width,
+        initial_indent=initial_indent,
+        subsequent_indent=subsequent_indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapper.wrap(text) or [""]
+
+
+def _hanging(label: str, text: str, width: int) -> list[str]:
+    """Return a labelled text, its further lines below its first word."""
+    return wrap(text, width, initial_indent=label.ljust(_BRIEF_LABEL), subsequent_indent=" " * _BRIEF_LABEL)
+
+
+def _way_lines(way: Way, width: int, *, is_first: bool, is_whole: bool) -> list[BriefLine]:
+    """Return what to do and its command, which a shell takes as it stands."""
+    label = "To do" if is_first else ""
+    lines = [BriefLine(each, label_width=len(label)) for each in _hanging(label, way.told, width)]
+    return [*lines, *(BriefLine(each, "dim") for each in _command_lines(way.command, width, is_whole=is_whole))]
+
+
+def _command_lines(command: str, width: int, *, is_whole: bool) -> list[str]:
+    """Return a command on as few lines as it takes, broken before its options."""
+    if is_whole or len(command) + 2 <= width:
+        return [f"  {command}"]
+    if len(command) <= width:
+        return [command]
+    lines, room = [""], width - len(_CONTINUED)
+    for part in command.replace(" --", "\n--").split("\n"):
+        joined = f"{lines[-1]} {part}".strip()
+        if not lines[-1] or len(joined) + 2 <= room:
+            lines[-1] = joined
+        else:
+            lines.append(part)
+    return [f"  {line}{_CONTINUED if place < len(lines) - 1 else ''}" for place, line in enumerate(lines)]
+
+
+def _latency_lines(latencies: Sequence[LatencyLine]) -> list[BriefLine]:
+    """Return the latencies, each figure under that of the one above."""
+    rows = [
+        (f"{each.mean} mean", each.real_servers and f"({each.real_servers})", f"{each.p95} p95") for each in latencies
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
+    lines = []
+    for each, row in zip(latencies, rows, strict=True):
+        cells = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True) if width)
+        text = f"{each.label.ljust(_BRIEF_LABEL)}{cells}  {each.limit}".rstrip()
+        lines.append(BriefLine(text, label_width=len(each.label)))
+    return lines
 
 
 def _latencies(result: RunResult, console: Console) -> Table:

@@ -127,7 +127,8 @@ def run(
         first = replace(first, was_interrupted=True)
     summary["simserve"]["interrupted"] = first.was_interrupted
     summary["simserve"]["replications"] = _replications(scenario, runs)
-    summary["simserve"]["advice"] = None  # What would hold is the planner's to find.
+    summary["simserve"]["month"] = None  # What a month costs and what would hold are the planner's to find.
+    summary["simserve"]["advice"] = None
     return RunResult(
         summary=summary,
         scenario=scenario.as_mapping(),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import Simserve
 
@@ -69,7 +72,7 @@ def test_what_is_written_is_said_with_its_notes(simserve: Simserve, folder: Path
     assert script.stdout.splitlines()[1].startswith("- simulated with weights fp8")
     assert (script.stderr, manifest.code, model.code) == ("", 0, 0)
     assert (folder / "chat.yaml").read_text(encoding="utf-8").startswith("# simulated with weights fp8")
-    assert "kind: HorizontalPodAutoscaler" in (folder / "chat.yaml").read_text(encoding="utf-8")
+    assert "kind: PodDisruptionBudget" in (folder / "chat.yaml").read_text(encoding="utf-8")
     assert (folder / "Modelfile").read_text(encoding="utf-8").startswith("FROM ./Mistral-7B-v0.1")
 
 
@@ -92,3 +95,43 @@ def test_refusals_have_their_exit_codes(simserve: Simserve) -> None:
     assert (misfit.code, misfit.stdout) == (3, "")
     assert (target.code, target.stdout) == (2, "")
     assert "--to: 'vlm' is not a target; did you mean 'vllm'" in target.error_line
+
+
+def stand_in(folder: Path, name: str, code: int) -> None:
+    """Put a command on the script's path that writes down how it was called, and the file that it was asked for."""
+    program = folder / "bin" / name
+    program.parent.mkdir(exist_ok=True)
+    wanted = "mkdir -p measured; echo {} > measured.json; echo {} > measured/1.json"
+    program.write_text(f'#!/bin/sh\necho {name} "$@" >> called\n{wanted}\nexit {code}\n', encoding="utf-8")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(("name", "sender"), [("chatbot", "vllm bench serve"), ("single-gpu-7b", "simserve observe")])
+def test_the_benchmark_sends_the_traffic_and_ends_as_the_check_does(
+    name: str, sender: str, simserve: Simserve, folder: Path
+) -> None:
+    """By vLLM's client where it can, at the simulated rate and lengths; then the gate, whose code is the script's."""
+    assert simserve("export", name, "--to", "vllm", "--out", "serve.sh").code == 0
+    stand_in(folder, "vllm", 0)
+    stand_in(folder, "simserve", 0 if sender.startswith("simserve") else 99)
+    environment = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "URL": "http://host:9", "TOLERANCE": "7%"}
+
+    done = subprocess.run(["sh", "benchmark.sh"], cwd=folder, env=environment, check=False)
+
+    sent, checked = (folder / "called").read_text(encoding="utf-8").splitlines()
+    assert sent.startswith(sender)
+    assert "http://host:9" in sent
+    assert ("--request-rate 5.5" in sent) == (name == "chatbot")
+    assert checked.startswith("simserve calibrate check vllm --against measured")
+    assert checked.endswith("--scenario benchmark.scenario.yaml --tolerance 7%")
+    assert done.returncode == (99 if name == "chatbot" else 0)
+    assert simserve("run", "benchmark.scenario.yaml", "--check").code == 0
+
+
+def test_a_second_export_has_a_benchmark_of_its_own(simserve: Simserve, folder: Path) -> None:
+    """In the same folder, and nothing is replaced."""
+    for out in ("one.sh", "two.sh"):
+        assert simserve("export", "chatbot", "--to", "vllm", "--out", out).code == 0
+
+    assert "--scenario two.benchmark.scenario.yaml" in (folder / "two.benchmark.sh").read_text(encoding="utf-8")
+    assert (folder / "benchmark.sh").is_file()

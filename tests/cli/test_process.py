@@ -278,7 +278,7 @@ def test_help_shows_examples() -> None:
 
 @pytest.mark.parametrize("example", examples())
 def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
-    """As it is written, with fewer requests."""
+    """As it is written, with fewer requests, and plans of the largest over one GPU."""
     others = ("--data", "--prices", "calibrate kernels", "calibrate serving", "calibrate check", "observe")
     if any(part in example for part in others):
         pytest.skip("needs files that others keep, a server, or PyTorch and minutes")
@@ -299,6 +299,7 @@ def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
     function = (
         "simserve() { "
         f'if [ "$1" = run ]; then {python} -m simserve "$@" --set {_FEW_REQUESTS}; '
+        f'elif [ "$1 $2" = "plan chatbot" ]; then {python} -m simserve "$@" --hardware h100 --max-gpus 4 --trials 1; '
         f'else {python} -m simserve "$@"; fi; }}; set -e; '
     )
 

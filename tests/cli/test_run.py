@@ -43,6 +43,21 @@ def test_the_answer_is_printed_and_the_files_are_written(simserve: Simserve, sma
     assert sorted(path.name for path in folder.iterdir()) == _FILES
 
 
+def test_the_answer_is_14_lines_and_verbose_prints_the_rest(simserve: Simserve, small: str) -> None:
+    """The brief leads both; --verbose is refused where no answer is printed."""
+    brief, whole = simserve("run", small, "--out", "a"), simserve("run", small, "--out", "a", "-v")
+
+    assert len(brief.stdout.splitlines()) <= 14
+    assert max(map(len, brief.stdout.splitlines())) <= 80
+    assert "Step time" not in brief.stdout
+    assert whole.stdout.splitlines()[0] == brief.stdout.splitlines()[0]
+    assert all(label in whole.stdout for label in ("Memory", "Energy", "Step time", "Engine", "Fidelity"))
+    for flag in ("--json", "--quiet", "--check"):
+        refused = simserve("run", small, "-v", flag)
+        assert (refused.code, refused.stdout) == (2, "")
+        assert flag in refused.stderr
+
+
 def test_json_is_result_json_and_nothing_else(simserve: Simserve, small: str) -> None:
     """What is printed is what is stored."""
     outcome = simserve("run", small, "--json", "--out", "out")
@@ -71,7 +86,7 @@ def test_the_same_seed_writes_the_same_bytes(simserve: Simserve, small: str) -> 
 
 def test_precision_is_short_for_set_and_said(simserve: Simserve, small: str) -> None:
     """The heading of the latencies says how narrow the intervals became."""
-    result = simserve("run", small, "--precision", "90%", "--max-replications", "30", "--out", "out")
+    result = simserve("run", small, "--precision", "90%", "--max-replications", "30", "--out", "out", "-v")
 
     stored = yaml.safe_load(Path("out/scenario.resolved.yaml").read_text(encoding="utf-8"))
     assert (stored["run"]["precision"], stored["run"]["max_replications"]) == (0.9, 30)
@@ -213,7 +228,7 @@ def test_quality_of_the_formats_is_in_the_result_and_on_the_terminal(simserve: S
     """`simserve.quality` lists what is published; without a low-bit format it is empty."""
     run = ["run", *flags(**{**_FLAGS, "model": "llama-3.1-8b", "hardware": "l40s-48gb"}), "--num-requests", "5"]
 
-    low = simserve(*run, "--set", "deployment.quantization=gptq-int4", "--out", "low")
+    low = simserve(*run, "--set", "deployment.quantization=gptq-int4", "--out", "low", "--verbose")
     plain = simserve(*run, "--out", "plain", "--json")
 
     assert "Quality" in low.stdout

@@ -288,7 +288,7 @@ def test_the_wizard_names_a_fleet_that_can_be_run() -> None:
     assert scenario.deployment.num_gpus == found["best"]["num_gpus"]
     assert found["best"]["attainment"] >= 0.95
     assert found["best"]["label"] in {each["label"] for each in found["fleets"]}
-    assert "one replica bears" in found["equations"][0]["numbers"]
+    assert "one replica can sustain" in found["equations"][0]["numbers"]
     assert not none["feasible"]
     assert none["best"] is none["scenario"] is None
     assert none["parts"][0]["lines"]

@@ -87,7 +87,7 @@ def test_a_busy_fleet_says_how_full_its_steps_are() -> None:
     """One request keeps a step running: the share of time alone would look like full load."""
     answer = binding(busy_share=1.0, mean_batch=20.0, max_batch=256)
 
-    assert "20 of at most 256 sequences" in answer["explanation"]
+    assert "20 requests at once on average, of 256 at most" in answer["explanation"]
 
 
 @pytest.mark.parametrize("reason", ["seats", "budget"])

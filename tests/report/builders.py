@@ -51,10 +51,10 @@ def page_text(case: str) -> str:
     return render_report(run(case))
 
 
-def terminal(case: str, width: int = 80, folder: Path | None = None) -> str:
-    """Return what the terminal shows of a case."""
+def terminal(case: str, width: int = 80, folder: Path | None = None, *, is_verbose: bool = True) -> str:
+    """Return what the terminal shows of a case, every figure or the brief alone."""
     shown = StringIO()
-    render_run(run(case), Console(file=shown, width=width, highlight=False), folder)
+    render_run(run(case), Console(file=shown, width=width, highlight=False), folder, is_verbose=is_verbose)
     return shown.getvalue()
 
 

@@ -1,14 +1,15 @@
-"""What a page shows besides the figures of its run."""
+"""The month of a run's traffic, beside an API."""
 
 from __future__ import annotations
 
 import pytest
 
 import simserve as ss
+from simserve.planner.cost.month import month
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
-from simserve.report.background import background
 from simserve.report.panels import figure_groups
+from simserve.scenario.resolve import resolve
 
 SMALL = ["workload.num_requests=50"]
 
@@ -19,27 +20,25 @@ def test_without_a_named_api_it_is_the_cheapest_with_the_same_weights() -> None:
     result = ss.run(scenario)
     same = [name for name in catalog.names("api") if load_api(name).weights == "llama-3.1-70b"]
 
-    found = background(scenario, result, with_page=True)["month"]["api"]
+    found = result.summary["simserve"]["month"]["api"]
 
     assert len(same) > 1
     assert found["name"] in same
     assert not found["is_named"]
     named = [
-        background(ss.load("chatbot", [*SMALL, f"pricing.api={name}"]), result)["month"]["api"]["usd_per_request"]
+        (month(resolve(ss.load("chatbot", [*SMALL, f"pricing.api={name}"])), result) or {})["api"]["usd_per_request"]
         for name in same
     ]
     assert found["usd_per_request"] == pytest.approx(min(named))
 
 
 def test_a_named_api_is_taken_and_the_page_says_so_of_one_that_is_not() -> None:
-    """Whatever its weights; in a run that writes nothing no other is looked for."""
-    scenario = ss.load("chatbot", [*SMALL, "pricing.api=gpt-4o"])
-    result = ss.run(scenario)
+    """Whatever its weights."""
+    result = ss.run(ss.load("chatbot", [*SMALL, "pricing.api=gpt-4o"]))
 
-    found = background(scenario, result, with_page=True)["month"]["api"]
+    found = result.summary["simserve"]["month"]["api"]
 
     assert (found["name"], found["is_named"]) == ("gpt-4o", True)
-    assert ss.run(ss.load("chatbot", SMALL)).background["month"] is None
 
 
 def test_the_page_tells_a_named_api_from_a_found_one(tmp_path: object) -> None:

@@ -46,7 +46,7 @@ def test_a_break_even_that_never_comes_says_why() -> None:
     """In dollars a request on both sides."""
     said = text(summary(api_request_usd=1e-6), "Break-even")
 
-    assert said.startswith("never: a unit of 2 GPUs at the end of its capacity costs $")
+    assert said.startswith("never: even fully loaded, 2 GPUs cost $")
 
 
 def test_a_break_even_that_is_lost_again_says_until_when() -> None:

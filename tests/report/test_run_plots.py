@@ -71,7 +71,7 @@ def test_a_run_shows_itself() -> None:
     """Answer first; what limits it last."""
     shown = run("stable")._repr_html_()
 
-    assert shown.startswith("<p><b>The SLO holds")
+    assert shown.startswith('<h1 class="holds">The SLO holds')
     assert "TTFT" in shown
     assert "xpected error (median): TPOT" in shown
 

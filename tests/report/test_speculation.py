@@ -27,7 +27,7 @@ def speculating(*overrides: str) -> RunResult:
 def test_the_terminal_says_what_drafts_gain() -> None:
     """Who drafts, how much is kept, how much faster, and from which batch on it is slower."""
     result, out = speculating(), StringIO()
-    render_run(result, Console(file=out, width=100), None)
+    render_run(result, Console(file=out, width=100), None, is_verbose=True)
     shown = " ".join(out.getvalue().split())
 
     assert "Speculation llama-3.2-1b drafts 5 tokens ahead: 2.9" in shown

@@ -57,10 +57,10 @@ function tiles(figures, base, values) {
 
 // How latency and the objective go with the load: further runs, asked once the controls rest.
 function loadFigure(load, other, values, named) {
-  if (!load) return figure("What load it bears", "runs at other rates, as soon as the controls rest", node("p", { class: "note", text: "…" }));
+  if (!load) return figure("The load it can sustain", "runs at other rates, as soon as the controls rest", node("p", { class: "note", text: "…" }));
   const words = load.most === null ? `it misses the objective even at ${number(load.least)}/s` : `${load.open_ended ? "more than" : "about"} ${number(load.most)} requests/s within the objective; asked: ${number(values.rate)}`;
   const line = (each) => ({ x: each.curve.rate, y: each.curve.attainment });
-  return figure("What load it bears", `${words} (${load.num_requests.toLocaleString("en-US")} requests a run, up to six runs a rate, as simserve capacity takes)`, lines({
+  return figure("The load it can sustain", `${words} (${load.num_requests.toLocaleString("en-US")} requests a run, up to six runs a rate, as simserve capacity takes)`, lines({
     label: `Share of requests within the SLO over the rate of arrivals: ${words}`, logX: true, maxY: 1, x: { label: "requests a second, logarithmic" }, y: { label: "within the SLO", format: (value) => `${Math.round(100 * value)}%` },
     named, series: [{ name: "within the SLO", ...line(load) }], ghosts: other ? [{ name: "A", ...line(other) }] : [],
     marks: [{ at: values.rate, name: "asked", color: "var(--text)" }, ...(load.most && Math.abs(Math.log(load.most / values.rate)) > 0.02 ? [{ at: load.most, name: "most", row: 1 }] : [])], bounds: [{ at: values.attainment, name: `${Math.round(100 * values.attainment)}% asked` }],

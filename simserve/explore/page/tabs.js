@@ -34,7 +34,7 @@ function memoryWall(found, values) {
   const curve = Object.fromEntries(Object.entries(found.curve).map(([name, all]) => [name, all.slice(0, shown)]));
   const here = [{ at: values.batch, name: "here", color: "var(--text)" }, ...(most >= 1 && most < curve.batch.at(-1) ? [{ at: most, name: "memory full", row: 1 }] : [])];
   return [
-    node("h2", { text: `A step with ${values.batch} sequences takes ${number(found.step_ms)} ms; ${binds ? "memory bandwidth" : "arithmetic"} binds.` }),
+    node("h2", { text: `A step with ${values.batch} sequences takes ${number(found.step_ms)} ms; ${binds ? "memory bandwidth" : "arithmetic"} is the bottleneck.` }),
     found.fits ? null : node("p", { class: "warn", text: "This much KV does not fit the GPU's memory: the figures are those of a GPU with more." }),
     tiles([["tokens a second, all", number(found.tokens_per_second), "tokens_per_second", found.tokens_per_second], ["tokens a second, each", number(found.tokens_per_second_each), "tokens_per_second_each", found.tokens_per_second_each], ["a step", `${number(found.step_ms)} ms`, "step_ms", found.step_ms], ["least it could take", `${number(found.bound_ms)} ms`, "bound_ms", found.bound_ms], ["FLOP a byte", number(found.intensity), "intensity", found.intensity], ["memory binds below", number(found.ridge), "ridge", found.ridge]]),
     charts(
@@ -127,7 +127,7 @@ function speculation(found, values) {
     node("h2", { text: found.pays_up_to ? `${values.num_speculative_tokens} drafts bring ${number(found.accepted)} tokens a step; they pay up to a batch of ${found.pays_up_to}${found.pays_up_to === engine.batch.at(-1) ? " and beyond" : ""}.` : "Drafts do not pay here at any batch." }),
     tiles([["tokens a cycle", number(found.accepted), "accepted", found.accepted], ["best k, closed form", String(closed.best), "best", closed.best], ["alone, this engine", `${number(engine.speedup[0])}x`, "alone", engine.speedup[0]], [`batch ${engine.batch.at(-1)}`, `${number(engine.speedup.at(-1))}x`, "full", engine.speedup.at(-1)]]),
     charts(
-      figure("Speed-up by number of drafts", "closed form, while memory binds", lines({ label: "Speed-up over k", x: { label: "drafts a step, k" }, y: { label: "times as fast" }, minX: 1, series: [{ name: "speed-up", x: closed.k, y: closed.speedup }, { name: "tokens a cycle", x: closed.k, y: closed.tokens }], marks: [{ at: values.num_speculative_tokens, name: "here", color: "var(--text)" }] })),
+      figure("Speed-up by number of drafts", "closed form, while memory is the bottleneck", lines({ label: "Speed-up over k", x: { label: "drafts a step, k" }, y: { label: "times as fast" }, minX: 1, series: [{ name: "speed-up", x: closed.k, y: closed.speedup }, { name: "tokens a cycle", x: closed.k, y: closed.tokens }], marks: [{ at: values.num_speculative_tokens, name: "here", color: "var(--text)" }] })),
       figure("Speed-up by batch", "this model and GPU, EAGLE drafts; verifying k + 1 tokens costs arithmetic", lines({ label: "Speed-up over the batch", logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "times as fast" }, series: [{ name: "speed-up", x: engine.batch, y: engine.speedup }], bounds: [{ at: 1, name: "no gain", left: true }] })),
     ),
     node("p", { class: "note", text: "Accept a draft while all before it were right; the first wrong one is replaced by the model's own token, so a step always brings one." }),

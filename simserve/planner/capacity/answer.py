@@ -149,7 +149,7 @@ class Capacity:
             rest = (
                 "takes what rules send it, and nothing more" if _keeps_api(self.scenario) else "takes what is too much"
             )
-            notes.append(f"this is what the replicas bear alone: {overflow.api} {rest}, at any load")
+            notes.append(f"this is what the replicas can sustain alone: {overflow.api} {rest}, at any load")
         if found.largest.value and found.largest.fails_at is None:
             notes.append(self._open_end)
         return notes

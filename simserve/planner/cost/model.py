@@ -174,7 +174,8 @@ def _why_never(model: Comparison) -> str:
         return "the API costs nothing"
     full = model.unit_usd_per_month * model.share / model.capacity_per_month
     return (
-        f"a unit of {model.gpus_per_unit:g} GPUs at the end of its capacity costs ${full:.3g} a request, "
+        f"even fully loaded, {model.gpus_per_unit:g} {'GPU costs' if model.gpus_per_unit == 1 else 'GPUs cost'} "
+        f"${full:.3g} a request, "
         f"the API ${model.api_usd_per_request:.3g}"
     )
 

@@ -134,8 +134,9 @@ def month(resolved: ResolvedScenario, result: RunResult) -> dict[str, Any] | Non
 
     Returns:
         ``requests_per_month self_host_usd_per_month self_host_usd_per_request``, ``break_even_requests_per_month`` from
-        which the deployment costs less, ``cheaper`` (``self_host`` or ``api``) and ``api`` (``name date is_named
-        usd_per_month usd_per_request``), the last three None where no API is known.
+        which the deployment costs less, ``cheaper`` (``self_host`` or ``api``; None where the deployment cannot
+        serve the traffic) and ``api`` (``name date is_named usd_per_month usd_per_request``), the last three None
+        where no API is known.
 
     Raises:
         InputError: A profile is missing by now.
@@ -152,12 +153,13 @@ def month(resolved: ResolvedScenario, result: RunResult) -> dict[str, Any] | Non
     own = model.self_host_usd(requests)
     even = as_deployed(model)["requests_per_month"]
     bill = model.api_usd(requests)
+    is_served = prices is not None and result.summary["simserve"]["stability"] != "overloaded"
     return {
         "requests_per_month": requests,
         "self_host_usd_per_month": own,
         "self_host_usd_per_request": own / requests,
         "break_even_requests_per_month": even,
-        "cheaper": None if prices is None else "self_host" if own < bill else "api",
+        "cheaper": ("self_host" if own < bill else "api") if is_served else None,
         "api": None
         if prices is None
         else {

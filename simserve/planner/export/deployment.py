@@ -79,7 +79,7 @@ class Export:
     """What starts a deployment.
 
     Attributes:
-        target: What it is for: ``vllm``, ``sglang``, ``trtllm``, ``tgi``, ``ollama`` or ``k8s``.
+        target: What it is for: an engine's command, or a cluster's manifests.
         version: Version of the engine.
         command: Words of the command line.
         environment: Variables that have to stand before it.
@@ -87,6 +87,7 @@ class Export:
         main_file: The file that is the answer, where the command only hands it over; None: the command is.
         notes: What the command cannot say, or a person has to know.
         formats: Number formats of weights and KV cache, and where they come from.
+        checkpoint: Name under which the servers know the model.
     """
 
     target: str
@@ -97,6 +98,7 @@ class Export:
     main_file: str | None = None
     notes: tuple[str, ...] = ()
     formats: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: str = ""
 
     @property
     def line(self) -> str:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from simserve.errors import ScenarioError, UsageError, nearest
+from simserve.planner.export.compose import export_compose
 from simserve.planner.export.deployment import Deployment, Export, prepare
+from simserve.planner.export.dynamo import export_dynamo
+from simserve.planner.export.kserve import export_kserve
 from simserve.planner.export.kubernetes import export_kubernetes
+from simserve.planner.export.leader_workers import export_leader_workers
+from simserve.planner.export.llm_d import export_llm_d
 from simserve.planner.export.ollama import export_ollama
+from simserve.planner.export.production_stack import export_production_stack
 from simserve.planner.export.sglang import export_sglang
 from simserve.planner.export.tgi import export_tgi
 from simserve.planner.export.trtllm import export_trtllm
 from simserve.planner.export.vllm import export_vllm
+from simserve.planner.export.workers import Worker, dns_name, workers_of
 from simserve.profiles.engine import load_engine
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.formats import formats_line
@@ -19,8 +28,18 @@ from simserve.scenario.schema import Scenario
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
 """Target -> engine whose command it is."""
-KUBERNETES = "k8s"
-TARGETS = (*ENGINES, KUBERNETES)
+_WHOLE: dict[str, Callable[[str, list[Worker]], Export]] = {
+    "k8s": export_kubernetes,
+    "keda": partial(export_kubernetes, is_keda=True),
+    "lws": export_leader_workers,
+    "compose": export_compose,
+    "dynamo": export_dynamo,
+    "llm-d": export_llm_d,
+    "kserve": export_kserve,
+    "production-stack": export_production_stack,
+}
+"""Target -> what writes the whole deployment down, all its replicas, pools and their autoscaler."""
+TARGETS = (*ENGINES, *_WHOLE)
 
 _EXPORTERS = {
     "vllm": export_vllm,
@@ -32,7 +51,7 @@ _EXPORTERS = {
 
 
 def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoint: str | None = None) -> Export:
-    """Return what starts one replica of a scenario.
+    """Return what starts one replica of a scenario, or the whole deployment.
 
     A scenario of another engine is written for the target's newest known version with the knobs it sets, and a
     note says that it was not simulated so.
@@ -50,15 +69,21 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
     """
     if target not in TARGETS:
         raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
-    if target == KUBERNETES:
-        deployment = prepare(scenario, explicit=explicit, checkpoint=checkpoint)
-        written = export_kubernetes(deployment, _EXPORTERS[_engine_target(deployment)](deployment))
+    if target in _WHOLE:
+        workers = workers_of(scenario, _command_of, explicit=explicit, checkpoint=checkpoint)
+        deployment = workers[0].deployment
+        written = _WHOLE[target](dns_name(scenario.name), workers)
     else:
         deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
         written = _EXPORTERS[target](deployment)
     formats = deployment.resolved.formats
     notes = (*leading_warnings(scenario), f"simulated with {formats_line(formats)}", *written.notes)
-    return replace(written, formats=formats, notes=notes)
+    return replace(written, formats=formats, notes=notes, checkpoint=deployment.checkpoint)
+
+
+def _command_of(deployment: Deployment) -> Export:
+    """Return the command of one replica, by its engine."""
+    return _EXPORTERS[_engine_target(deployment)](deployment)
 
 
 def _prepared(scenario: Scenario, engine: str, *, explicit: bool, checkpoint: str | None) -> Deployment:
@@ -85,7 +110,7 @@ def _engine_target(deployment: Deployment) -> str:
     target = next((target for target, engine in ENGINES.items() if engine == name and target != "ollama"), None)
     if target is None:
         raise ScenarioError(
-            "cannot be exported to Kubernetes: there is no server image that takes its settings as arguments",
+            "cannot be exported as a deployment: there is no server image that takes its settings as arguments",
             key="deployment.engine.name",
             value=name,
             remedy="use one of " + ", ".join(engine for engine in ENGINES.values() if engine != "ollama"),

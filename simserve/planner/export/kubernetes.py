@@ -1,43 +1,33 @@
-"""Kubernetes manifests of a deployment: Deployment, Service and a HorizontalPodAutoscaler on the queue.
-
-Knows the server's command as words, not how it was made.
-"""
+"""Kubernetes manifests of a whole deployment: what runs, what answers, what may be disturbed, and what scales it."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from simserve.errors import ScenarioError
-from simserve.planner.export.deployment import Deployment, Export
-from simserve.profiles.engine_profile import version_key
+from simserve.planner.export.autoscalers import horizontal_pod_autoscaler, scaled_object, scaling_notes
+from simserve.planner.export.deployment import Export
+from simserve.planner.export.workers import (
+    CPUS_PER_RANK,
+    PORT,
+    Worker,
+    gib,
+    refuse_disaggregated,
+    refuse_many_nodes,
+    refuse_other_makers,
+    shared_notes,
+)
+from simserve.sim.update_spec import UpdateSpec
 
-_GIB = 2**30
-_PORT = 8000
-_LOAD_BYTES_PER_SECOND = 2e9
-"""Weights from storage to the GPUs of a pod: a network volume or a fast download; the scenario's own
-`load_bandwidth` of DESIGN section 8 has the same default."""
-_ENGINE_SECONDS = 40.0
-"""From loaded weights to the first answer: compilation and graph capture; DESIGN section 8's default."""
 _START_MARGIN = 3
 """The startup probe gives up after this many times the expected time."""
 _PROBE_SECONDS = 10
-_QUEUE_TARGET = 10
-"""Requests waiting a pod from which another one is started; DESIGN section 8's default target of queue_depth."""
-_STABILIZATION_SECONDS = 300
-_PROCESS_BYTES = 4 * _GIB
-"""Host memory of one rank's process besides shared memory and page cache; a round figure."""
-_SHARED_BYTES = 2 * _GIB
-"""Least shared memory for NCCL and the processes' queues, as vLLM's Kubernetes documentation has it; 1 GiB a rank
-above two."""
-_CPUS_PER_RANK = 4
 _TERMINATION_SECONDS = 120
-"""Time for running requests to finish."""
+"""Time for running requests to finish, where the scenario says nothing."""
 
 _PRODUCTS = {
     "h100-sxm-80gb": "NVIDIA-H100-80GB-HBM3",
@@ -67,271 +57,224 @@ class _PlainDumper(yaml.SafeDumper):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """What Kubernetes has to know of a server.
-
-    Attributes:
-        image: Image without tag.
-        tag: Before the version.
-        flags: Words that let it be reached and measured.
-        health: Path that answers 200 when it can serve.
-        queue_metric: Prometheus metric of the requests that wait.
-        source: Where these come from.
-    """
-
-    image: str
-    tag: str
-    flags: tuple[str, ...]
-    health: str
-    queue_metric: str
-    source: str
+def document(manifests: Sequence[Mapping[str, Any]]) -> str:
+    """Return manifests as one YAML text."""
+    return yaml.dump_all([dict(each) for each in manifests], Dumper=_PlainDumper, sort_keys=False, width=110)
 
 
-_REACHABLE = ("--host", "0.0.0.0", "--port", str(_PORT))
-_SERVERS = {
-    "vllm": Server(
-        "vllm/vllm-openai",
-        "v",
-        _REACHABLE,
-        "/health",
-        "vllm:num_requests_waiting",
-        "vLLM docs, deployment/k8s, metrics",
-    ),
-    "sglang": Server(
-        "lmsysorg/sglang",
-        "v",
-        (*_REACHABLE, "--enable-metrics"),
-        "/health",
-        "sglang:num_queue_reqs",
-        "SGLang docs, references/production_metrics",
-    ),
-    "trtllm": Server(
-        "nvcr.io/nvidia/tensorrt-llm/release",
-        "",
-        _REACHABLE,
-        "/health",
-        "trtllm_num_requests_waiting",
-        "TensorRT-LLM docs, commands/trtllm-serve",
-    ),
-    "tgi": Server(
-        "ghcr.io/huggingface/text-generation-inference",
-        "",
-        ("--hostname", "0.0.0.0", "--port", str(_PORT)),
-        "/health",
-        "tgi_queue_size",
-        "TGI docs, reference/metrics",
-    ),
-}
-
-
-def export_kubernetes(deployment: Deployment, serving: Export) -> Export:
+def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False) -> Export:
     """Return the manifests that serve a deployment.
 
     Args:
-        deployment: The replica.
-        serving: The command that starts it, with its variables and files.
+        name: The deployment's.
+        workers: Its kinds of worker.
+        is_keda: Whether KEDA scales it, and not Kubernetes itself.
 
     Raises:
-        ScenarioError: A replica needs more GPUs than a node has, or they are not NVIDIA's.
+        ScenarioError: Kubernetes cannot do what was simulated; names the key.
     """
-    _refuse(deployment)
-    serving = _without_replica_note(serving)
-    name = _dns_name(deployment.scenario.name)
-    server = _SERVERS[serving.target]
-    start = _start_seconds(deployment)
-    manifests = [
-        _deployment(name, deployment, serving, server, start),
-        _service(name),
-        _autoscaler(name, deployment, server),
-    ]
-    if serving.files:
-        manifests.insert(0, _config_map(name, serving))
-    file = f"{name}.k8s.yaml"
+    target = "keda" if is_keda else "k8s"
+    refuse_other_makers(workers, target)
+    refuse_disaggregated(workers, target)
+    refuse_many_nodes(workers, target)
+    if is_keda and all(worker.scaling is None for worker in workers):
+        refuse_nothing_to_scale()
+    manifests: list[dict[str, Any]] = []
+    notes = shared_notes(workers)
+    for worker in workers:
+        if worker.serving.files:
+            manifests.append(config_map(worker))
+        manifests += [_deployment(worker), service(worker.name), _disruption_budget(worker.name)]
+        if worker.scaling is not None:
+            manifests.append(scaled_object(worker) if is_keda else horizontal_pod_autoscaler(worker))
+            notes += scaling_notes(worker, is_keda=is_keda)
+        notes += _notes(worker)
+    file = f"{name}.{target}.yaml"
     return Export(
-        target="k8s",
-        version=serving.version,
+        target=target,
+        version=workers[0].serving.version,
         command=("kubectl", "apply", "-f", file),
-        files={file: yaml.dump_all(manifests, Dumper=_PlainDumper, sort_keys=False, width=110)},
+        files={file: document(manifests)},
         main_file=file,
-        notes=(*serving.notes, *_notes(name, deployment, server, start)),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _without_replica_note(serving: Export) -> Export:
-    """Return the command without the note that it has to be started several times: Kubernetes does."""
-    kept = tuple(note for note in serving.notes if not note.startswith("one of "))
-    return dataclasses.replace(serving, notes=kept)
+def refuse_nothing_to_scale() -> None:
+    """Refuse to write an autoscaler that was not simulated.
+
+    Raises:
+        ScenarioError: Always.
+    """
+    raise ScenarioError(
+        "is absent, so that there is nothing for KEDA to scale",
+        key="deployment.autoscaling",
+        remedy="use --to k8s, or simulate with an autoscaler",
+    )
 
 
-def _refuse(deployment: Deployment) -> None:
-    hardware, size = deployment.resolved.shape.hardware, deployment.scenario.deployment.gpus_per_replica
-    if hardware.vendor != "NVIDIA":
-        rule = "cannot be exported to Kubernetes: the images and resources written here are for NVIDIA's GPUs"
-        raise ScenarioError(rule, key="deployment.hardware", value=hardware.name)
-    node = hardware.intra_node.num_host_gpus
-    if size > node:
-        raise ScenarioError(
-            f"GPUs a replica cannot be exported to Kubernetes: a pod lies on one node, and one of "
-            f"{hardware.name} has {node}",
-            key="deployment",
-            value=size,
-            remedy="make tensor_parallel_size x pipeline_parallel_size smaller",
-        )
+def node_selector(worker: Worker) -> dict[str, str]:
+    """Return the label of nodes that have its GPU, as NVIDIA's feature discovery sets it; empty where not known."""
+    product = _PRODUCTS.get(worker.deployment.resolved.shape.hardware.name)
+    return {} if product is None else {"nvidia.com/gpu.product": product}
 
 
-def _dns_name(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:50].strip("-") or "simserve"
-
-
-def _start_seconds(deployment: Deployment) -> float:
-    """Return the time from a started container to its first answer: loading the weights, starting the engine."""
-    return deployment.loaded_bytes / _LOAD_BYTES_PER_SECOND + _ENGINE_SECONDS
-
-
-def _tag(version: str) -> str:
-    """Return a version as images are tagged: three numbers."""
-    key = version_key(version)
-    return ".".join(str(part) for part in (*key, *([0] * (3 - len(key)))))
-
-
-def _deployment(name: str, deployment: Deployment, serving: Export, server: Server, start: float) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/name": name}
-    pod: dict[str, Any] = {
-        "terminationGracePeriodSeconds": _TERMINATION_SECONDS,
-        "containers": [_container(deployment, serving, server, start)],
-        "volumes": _volumes(name, deployment, serving),
+def _deployment(worker: Worker) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": worker.name}
+    spec: dict[str, Any] = {
+        "replicas": worker.replicas,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": pod(worker, container(worker))},
     }
-    product = _PRODUCTS.get(deployment.resolved.shape.hardware.name)
-    if product is not None:
-        pod = {"nodeSelector": {"nvidia.com/gpu.product": product}, **pod}
+    update = _update(worker)
+    if update is not None:
+        rolling = {"maxSurge": update.max_surge, "maxUnavailable": update.max_unavailable}
+        spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": rolling}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "replicas": deployment.scenario.deployment.replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-        },
+        "metadata": {"name": worker.name, "labels": labels},
+        "spec": spec,
     }
 
 
-def _container(deployment: Deployment, serving: Export, server: Server, start: float) -> dict[str, Any]:
-    num_gpus = deployment.scenario.deployment.gpus_per_replica
-    memory = num_gpus * _PROCESS_BYTES + _shared_bytes(num_gpus)
+def _update(worker: Worker) -> UpdateSpec | None:
+    """Return how its replicas are replaced, where that was simulated."""
+    return next(iter(worker.whole.updates), None)
+
+
+def pod(worker: Worker, *containers: dict[str, Any]) -> dict[str, Any]:
+    """Return what a pod of a worker consists of."""
+    update, scaling = _update(worker), worker.scaling
+    seconds = max(
+        [each.grace_period for each in (update, scaling) if each is not None], default=float(_TERMINATION_SECONDS)
+    )
+    spec: dict[str, Any] = {
+        "terminationGracePeriodSeconds": math.ceil(seconds),
+        "containers": list(containers),
+        "volumes": _volumes(worker),
+    }
+    selector = node_selector(worker)
+    return {"nodeSelector": selector, **spec} if selector else spec
+
+
+def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any]:
+    """Return the server of a worker as a container.
+
+    Args:
+        worker: Which.
+        command: Words that start it; None: its own.
+    """
+    gpus = min(worker.num_gpus, worker.gpus_per_node)
     token = {"secretKeyRef": {"name": "huggingface", "key": "token", "optional": True}}
-    variables = [{"name": key, "value": value} for key, value in serving.environment.items()]
     mounts = [
         {"name": "shared-memory", "mountPath": "/dev/shm"},
         {"name": "weights", "mountPath": "/root/.cache/huggingface"},
     ]
-    if serving.files:
+    if worker.serving.files:
         mounts.append({"name": "config", "mountPath": "/config"})
-    resources = {"nvidia.com/gpu": num_gpus}
+    resources = {"nvidia.com/gpu": gpus}
+    asked = {"cpu": str(CPUS_PER_RANK * gpus), "memory": gib(worker.host_bytes), **resources}
     return {
         "name": "server",
-        "image": f"{server.image}:{server.tag}{_tag(serving.version)}",
-        "command": _command(serving, server),
-        "env": [{"name": "HF_TOKEN", "valueFrom": token}, *variables],
-        "ports": [{"name": "http", "containerPort": _PORT}],
-        "resources": {
-            "requests": {"cpu": str(_CPUS_PER_RANK * num_gpus), "memory": _gib(memory), **resources},
-            "limits": resources,
-        },
-        "startupProbe": _probe(server, math.ceil(_START_MARGIN * start / _PROBE_SECONDS)),
-        "readinessProbe": _probe(server, 1),
-        "livenessProbe": _probe(server, 6),
+        "image": worker.image,
+        "command": worker.command if command is None else command,
+        "env": [{"name": "HF_TOKEN", "valueFrom": token}, *variables(worker)],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "resources": {"requests": asked, "limits": resources},
+        **probes(worker),
         "volumeMounts": mounts,
     }
 
 
-def _command(serving: Export, server: Server) -> list[str]:
-    words = ["python3" if word == "python" else word for word in serving.command]
-    return [*(f"/config/{word}" if word in serving.files else word for word in words), *server.flags]
+def variables(worker: Worker) -> list[dict[str, Any]]:
+    """Return the environment that a server needs besides its token."""
+    found: list[dict[str, Any]] = [{"name": key, "value": value} for key, value in worker.serving.environment.items()]
+    if worker.role != "both" and worker.serving.target == "vllm":
+        address = {"fieldRef": {"fieldPath": "status.podIP"}}
+        found.append({"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address})
+    return found
 
 
-def _probe(server: Server, failure_threshold: int) -> dict[str, Any]:
+def probes(worker: Worker) -> dict[str, Any]:
+    """Return the probes: a start may take thrice what was simulated; a liveness probe is the scenario's own."""
+    liveness = worker.whole.liveness
+    alive = _probe(worker, 6)
+    if liveness is not None:
+        alive |= {
+            "periodSeconds": math.ceil(liveness.period),
+            "timeoutSeconds": math.ceil(liveness.timeout),
+            "failureThreshold": liveness.threshold,
+        }
     return {
-        "httpGet": {"path": server.health, "port": "http"},
+        "startupProbe": _probe(worker, math.ceil(_START_MARGIN * worker.start_seconds / _PROBE_SECONDS)),
+        "readinessProbe": _probe(worker, 1),
+        "livenessProbe": alive,
+    }
+
+
+def _probe(worker: Worker, failure_threshold: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": worker.server.health, "port": "http"},
         "periodSeconds": _PROBE_SECONDS,
         "timeoutSeconds": 5,
         "failureThreshold": failure_threshold,
     }
 
 
-def _volumes(name: str, deployment: Deployment, serving: Export) -> list[dict[str, Any]]:
-    num_gpus = deployment.scenario.deployment.gpus_per_replica
+def _volumes(worker: Worker) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = [
-        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": _gib(_shared_bytes(num_gpus))}},
-        {"name": "weights", "emptyDir": {"sizeLimit": _gib(1.2 * deployment.loaded_bytes)}},
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": gib(worker.shared_bytes)}},
+        {"name": "weights", "emptyDir": {"sizeLimit": gib(1.2 * worker.deployment.loaded_bytes)}},
     ]
-    if serving.files:
-        volumes.append({"name": "config", "configMap": {"name": name}})
+    if worker.serving.files:
+        volumes.append({"name": "config", "configMap": {"name": worker.name}})
     return volumes
 
 
-def _shared_bytes(num_gpus: int) -> float:
-    return max(_SHARED_BYTES, num_gpus * _GIB)
-
-
-def _gib(size: float) -> str:
-    return f"{math.ceil(size / _GIB)}Gi"
-
-
-def _service(name: str) -> dict[str, Any]:
+def service(name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the address that answers for a worker's pods."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name, "labels": {"app.kubernetes.io/name": name}},
         "spec": {
-            "selector": {"app.kubernetes.io/name": name},
+            "selector": dict(labels or {"app.kubernetes.io/name": name}),
             "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
         },
     }
 
 
-def _autoscaler(name: str, deployment: Deployment, server: Server) -> dict[str, Any]:
-    replicas = deployment.scenario.deployment.replicas
+def _disruption_budget(name: str) -> dict[str, Any]:
+    """Return the rule that nodes are emptied one replica at a time."""
+    labels = {"app.kubernetes.io/name": name}
     return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": name}},
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-            "minReplicas": replicas,
-            "maxReplicas": 2 * replicas,
-            "metrics": [
-                {
-                    "type": "Pods",
-                    "pods": {
-                        "metric": {"name": server.queue_metric},
-                        "target": {"type": "AverageValue", "averageValue": str(_QUEUE_TARGET)},
-                    },
-                }
-            ],
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": _STABILIZATION_SECONDS}},
-        },
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}},
     }
 
 
-def _config_map(name: str, serving: Export) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": dict(serving.files)}
+def config_map(worker: Worker) -> dict[str, Any]:
+    """Return the files that a server reads."""
+    data = dict(worker.serving.files)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": worker.name}, "data": data}
 
 
-def _notes(name: str, deployment: Deployment, server: Server, start: float) -> list[str]:
-    load = start - _ENGINE_SECONDS
+def _notes(worker: Worker) -> list[str]:
     notes = [
-        f"a pod is expected to start in {start:.0f} s: {load * _LOAD_BYTES_PER_SECOND / 1e9:.1f} GB of weights at "
-        f"{_LOAD_BYTES_PER_SECOND / 1e9:g} GB/s, {_ENGINE_SECONDS:.0f} s for the engine; the startup probe waits "
-        f"{_START_MARGIN} times as long (without the image's download)",
-        f"the autoscaler needs {server.queue_metric} as a pod metric (Prometheus Adapter), and starts a pod above "
-        f"{_QUEUE_TARGET} waiting requests a pod",
+        f"the startup probe waits {_START_MARGIN} times as long as a start is expected to take",
         "the weights are downloaded by every pod: mount a persistent volume instead of the emptyDir to load them once",
-        f"{deployment.checkpoint}: a gated repository needs its token: "
-        "kubectl create secret generic huggingface --from-literal=token=...",
     ]
-    if deployment.resolved.shape.hardware.name not in _PRODUCTS:
-        notes.append(f"add a nodeSelector for {deployment.resolved.shape.hardware.name}")
-    replicated = [note for note in deployment.notes if note.startswith("one of ")]
-    return notes if not replicated else [*notes, f"the Service {name} spreads connections at random, not requests"]
+    if not node_selector(worker):
+        notes.append(f"add a nodeSelector for {worker.deployment.resolved.shape.hardware.name}")
+    if worker.whole.liveness is not None:
+        notes.append(
+            "the simulated liveness probe asks for a token; this one asks whether the server answers at all, "
+            "which an overloaded one does"
+        )
+    if worker.replicas > 1 or worker.scaling is not None:
+        policy = worker.whole.routing.policy
+        notes.append(f"the Service {worker.name} spreads connections at random; {policy} was simulated")
+    return notes

@@ -482,7 +482,7 @@ _DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "tensorrt-llm": 32}
 
 
 def _room(said: _Lines, reading: Reading) -> KVRoom:
-    """Return the room for KV caches; tokens, where they are said, decide over blocks."""
+    """Return the size of the KV cache; tokens, where they are said, decide over blocks."""
     figures = said.figures
     tokens = figures.get("tokens", figures.get("max_total_num_tokens", figures.get("pool_tokens")))
     room = KVRoom(
@@ -563,7 +563,7 @@ def import_log(
     if log.reading.version is None:
         notes.append(f"The log does not say {log.reading.engine}'s version; --engine-version names it.")
     if log.kv.tokens is None and log.kv.bytes is None:
-        notes.append("The log does not say the room for KV caches: it is estimated.")
+        notes.append("The log does not say the size of the KV cache: it is estimated.")
 
     def drafted() -> Draft | None:
         if scenario is not None:
@@ -671,7 +671,7 @@ def _estimated_tokens(draft: Draft) -> int | None:
 
 
 def _without_room(draft: Draft) -> ResolvedScenario | None:
-    """Return a scenario with the room for KV caches that is estimated; None where it cannot be deployed."""
+    """Return a scenario with the size of the KV cache estimated; None where it cannot be deployed."""
     deployment = dict(draft.mapping["deployment"])
     engine = dict(deployment["engine"])
     for key in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):

@@ -34,7 +34,7 @@ MOST_TRAFFIC = 4.0
 CHANGE = 0.2
 """Share by which traffic and lengths change in the sensitivity of a plan."""
 RESIZED_AT_MOST = 4
-"""Times the replicas that a fleet is enlarged to at most, plus this number, when it is sized anew."""
+"""Times the replicas that a fleet is enlarged to at most, plus this number, when its size is searched again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

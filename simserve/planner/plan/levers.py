@@ -1,4 +1,4 @@
-"""Which optimisation is worth it: the best deployment with one lever moved, sized anew. Knows names, no figures."""
+"""Which optimisation is worth it: the plan with one lever moved, and what that takes. Knows names, no figures."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
         capacity = asked * multiple / trial.replicas
         at_least = "at least " if multiple >= MOST_TRAFFIC else ""
         yield (
-            f"one replica bears {at_least}{capacity:,.3g} requests/s within the SLO (simulated): "
+            f"one replica can sustain {at_least}{capacity:,.3g} requests/s within the SLO (simulated): "
             f"{rate:,.4g} / {capacity:,.3g} = {rate / capacity:,.2f}, so "
             f"{counted(trial.replicas, 'replica')}"
         )

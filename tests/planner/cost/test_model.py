@@ -92,7 +92,7 @@ def test_they_never_cross_where_a_full_unit_is_dearer() -> None:
     found = break_even(replace(_MODEL, unit_usd_per_month=2600.0))
 
     assert found["requests_per_month"] is None
-    assert "a unit of 2 GPUs at the end of its capacity costs $0.001 a request" in found["why_never"]
+    assert "even fully loaded, 2 GPUs cost $0.001 a request" in found["why_never"]
 
 
 def test_the_busiest_hour_sizes_the_fleet() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ import yaml
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.export import export
-from simserve.planner.export.kubernetes import _SERVERS
+from simserve.planner.export.workers import SERVERS
 from tests.scenario.builders import make_scenario
 
 _PUBLISHED = "1.37"
 """Version of Kubernetes whose schemas the manifests are checked against."""
+
+
+SCALED = "deployment.autoscaling={metric: queue_depth, target: 7, min_replicas: 3, max_replicas: 9}"
 
 
 def exported(*overrides: str, checkpoint: str | None = None, **changes: Any) -> Export:
@@ -58,14 +62,14 @@ def test_manifests_are_valid(engine: str) -> None:
     """Against the strict schemas of Kubernetes: no unknown field, every type right."""
     validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
 
-    for each in manifests(exported(*under(engine))).values():
+    for each in manifests(exported(*under(engine), SCALED)).values():
         validator.validate(each, _PUBLISHED, strict=True)
 
 
 @pytest.mark.parametrize("engine", _ENGINES)
 def test_the_parts_of_a_manifest_fit_together(engine: str) -> None:
     """Selectors, ports, volumes and names that one part gives another."""
-    found = manifests(exported(*under(engine)))
+    found = manifests(exported(*under(engine), SCALED))
 
     name = found["Deployment"]["metadata"]["name"]
     labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
@@ -97,7 +101,7 @@ def test_the_parts_of_a_manifest_fit_together(engine: str) -> None:
 )
 def test_image_and_queue_metric_are_the_engines(engine: str, image: str, metric: str) -> None:
     """The tag is the version with three numbers."""
-    result = exported(*under(engine))
+    result = exported(*under(engine), SCALED)
 
     metrics = manifests(result)["HorizontalPodAutoscaler"]["spec"]["metrics"]
     assert container(result)["image"] == image
@@ -106,7 +110,7 @@ def test_image_and_queue_metric_are_the_engines(engine: str, image: str, metric:
 
 def test_every_engine_of_a_server_image_is_here() -> None:
     """One for each target that has flags."""
-    assert set(_SERVERS) == {"vllm", "sglang", "trtllm", "tgi"}
+    assert set(SERVERS) == {"vllm", "sglang", "trtllm", "tgi"}
 
 
 def test_gpus_and_replicas_follow_the_deployment() -> None:
@@ -117,13 +121,63 @@ def test_gpus_and_replicas_follow_the_deployment() -> None:
 
     resources = container(result)["resources"]
     spec = manifests(result)["Deployment"]["spec"]
-    scaler = manifests(result)["HorizontalPodAutoscaler"]["spec"]
     assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == 4
     assert resources["requests"]["memory"] == "20Gi"
     assert spec["template"]["spec"]["volumes"][0]["emptyDir"] == {"medium": "Memory", "sizeLimit": "4Gi"}
     assert spec["template"]["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
-    assert (spec["replicas"], scaler["minReplicas"], scaler["maxReplicas"]) == (3, 3, 6)
+    assert spec["replicas"] == 3
+    assert "HorizontalPodAutoscaler" not in manifests(result)
     assert not any(note.startswith("one of 3") for note in result.notes)
+
+
+def test_the_autoscaler_is_the_simulated_one() -> None:
+    """Bounds, metric, target and pace; replicas at the start; none where none was simulated."""
+    pace = "interval: 15 s, stabilization: 120 s, grace_period: 45 s, startup: {engine: 100 s}"
+    result = exported(
+        "deployment.replicas=4",
+        f"deployment.autoscaling={{metric: kv_usage, target: 0.75, min_replicas: 2, max_replicas: 8, {pace}}}",
+    )
+    found, bare = manifests(result), manifests(exported(SCALED, "deployment.engine.version='0.9'"))
+
+    spec = found["HorizontalPodAutoscaler"]["spec"]
+    (metric,) = spec["metrics"]
+    assert (spec["minReplicas"], spec["maxReplicas"], found["Deployment"]["spec"]["replicas"]) == (2, 8, 4)
+    assert metric["pods"]["metric"]["name"] == "vllm:kv_cache_usage_perc"
+    assert metric["pods"]["target"]["averageValue"] == "750m"
+    assert spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 120
+    assert spec["behavior"]["scaleUp"]["policies"] == [{"type": "Pods", "value": 8, "periodSeconds": 15}]
+    assert found["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 45
+    assert container(result)["startupProbe"]["failureThreshold"] == math.ceil(3 * (2.47e9 / 2e9 + 100) / 10)
+    assert bare["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]["target"]["averageValue"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("scaling", "key"),
+    [
+        ("metric: slo, target: 0.9, max_replicas: 8", "autoscaling.metric"),
+        ("metric: queue_depth, target: 10, min_replicas: 0, max_replicas: 8", "autoscaling.min_replicas"),
+        ("metric: queue_depth, target: 10, max_replicas: 8, stabilization: 2 h", "autoscaling.stabilization"),
+    ],
+)
+def test_an_autoscaler_that_kubernetes_has_not_is_refused(scaling: str, key: str) -> None:
+    """By its key, with what to do."""
+    with pytest.raises(ScenarioError, match=key):
+        exported(f"deployment.autoscaling={{{scaling}}}")
+
+
+def test_updates_and_liveness_are_those_that_were_simulated() -> None:
+    """Surge and missing replicas, the pace of the probe; a budget lets one replica go at a time."""
+    result = exported(
+        "deployment.replicas=3",
+        "deployment.updates=[{at: 1 min, max_unavailable: 0, max_surge: 2, grace_period: 70 s}]",
+        "deployment.liveness={period: 20 s, timeout: 3 s, threshold: 4}",
+    )
+    spec, probe = manifests(result)["Deployment"]["spec"], container(result)["livenessProbe"]
+
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 2, "maxUnavailable": 0}
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] == 70
+    assert (probe["periodSeconds"], probe["timeoutSeconds"], probe["failureThreshold"]) == (20, 3, 4)
+    assert manifests(result)["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
 
 
 def test_the_startup_probe_waits_for_the_weights() -> None:

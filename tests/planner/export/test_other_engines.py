@@ -266,7 +266,7 @@ def test_ollama_refusals(explicit: bool) -> None:
 
 def test_a_target_that_is_none_is_a_usage_error() -> None:
     """With the nearest."""
-    with pytest.raises(UsageError, match="'lmdeploy' is not a target; choose from k8s, ollama, sglang"):
+    with pytest.raises(UsageError, match="'lmdeploy' is not a target; choose from compose, dynamo, k8s"):
         export(make_scenario(), "lmdeploy")
 
 

@@ -17,7 +17,7 @@ import simserve as ss
 from simserve.errors import InputError, UsageError
 from simserve.planner.export.export import ENGINES, export
 from simserve.planner.export.flags import flags_of, read_words
-from simserve.planner.overrides import value_of
+from simserve.planner.overrides import value_of, with_overrides
 from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne, with_room
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.deciding_run import settled_run
@@ -25,6 +25,9 @@ from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import try_fleet
 from simserve.planner.space.space import parse_choices
 from simserve.profiles import catalog
+from simserve.report.brief import brief_of_run
+from simserve.report.page import render_page
+from simserve.report.plan import plan_page
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
@@ -99,6 +102,19 @@ def everything() -> list[dict[str, Any]]:
 def planned(**changes: Any) -> Mapping[str, Any]:
     """Return the summary of the small plan, with options replaced."""
     return plan(busy_scenario(), options(**changes)).summary
+
+
+def test_the_page_of_a_plan_opens_with_what_a_run_of_it_says() -> None:
+    """Dollars a month, and whether an API is cheaper: one answer, whoever is asked."""
+    best = planned()["best"]
+    ran = ss.run(with_overrides(busy_scenario(), best["overrides"]))
+
+    page = render_page(plan_page(planned(), ""))
+
+    cost = next(each.text for each in brief_of_run(ran).facts if each.label == "Cost")
+    assert "a month on" in cost
+    assert f"<dd>{cost}.</dd>" in page
+    assert page.index('<dl class="facts">') < page.index("<h2>")
 
 
 def test_the_plan_is_the_best_of_all() -> None:

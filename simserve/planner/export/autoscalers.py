@@ -1,0 +1,149 @@
+"""The autoscaler that was simulated, as Kubernetes' own and as KEDA's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.workers import Worker
+from simserve.sim.autoscaling_spec import AutoscalingSpec
+
+_LONGEST_WINDOW = 3600
+"""Longest `stabilizationWindowSeconds` of a HorizontalPodAutoscaler (Kubernetes API, autoscaling/v2)."""
+_PERIOD = 15
+"""How often Kubernetes' own autoscaler looks (kube-controller-manager's `horizontal-pod-autoscaler-sync-period`)."""
+PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
+"""Where the Prometheus operator answers by default in a namespace `monitoring`; to be set to one's own."""
+
+
+def horizontal_pod_autoscaler(worker: Worker) -> dict[str, Any]:
+    """Return the autoscaler of a Deployment.
+
+    Raises:
+        ScenarioError: It cannot do what was simulated.
+    """
+    scaling = worker.scaling
+    assert scaling is not None
+    metric = worker.metric("deployment.autoscaling.metric")
+    _refuse_slo(scaling)
+    if scaling.min_replicas == 0:
+        raise ScenarioError(
+            "cannot be exported to k8s: its own autoscaler keeps one replica",
+            key="deployment.autoscaling.min_replicas",
+            value=0,
+            remedy="use --to keda, or set it to 1",
+        )
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": worker.name, "labels": {"app.kubernetes.io/name": worker.name}},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": worker.name},
+            "minReplicas": scaling.min_replicas,
+            "maxReplicas": scaling.max_replicas,
+            "metrics": [
+                {
+                    "type": "Pods",
+                    "pods": {
+                        "metric": {"name": metric},
+                        "target": {"type": "AverageValue", "averageValue": _quantity(_target(scaling))},
+                    },
+                }
+            ],
+            "behavior": _behavior(scaling),
+        },
+    }
+
+
+def scaled_object(worker: Worker) -> dict[str, Any]:
+    """Return KEDA's autoscaler of a Deployment, on Prometheus (keda.sh/v1alpha1, KEDA 2.17).
+
+    Raises:
+        ScenarioError: It cannot do what was simulated.
+    """
+    scaling = worker.scaling
+    assert scaling is not None
+    _refuse_slo(scaling)
+    metric = worker.metric("deployment.autoscaling.metric")
+    pods = f'{metric}{{pod=~"{worker.name}-.*"}}'
+    query = f"sum(avg by (pod) ({pods}))" if scaling.metric == "busy" else f"sum({pods})"
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": worker.name, "labels": {"app.kubernetes.io/name": worker.name}},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": worker.name},
+            "minReplicaCount": scaling.min_replicas,
+            "maxReplicaCount": scaling.max_replicas,
+            "pollingInterval": math.ceil(scaling.interval),
+            "cooldownPeriod": math.ceil(scaling.stabilization),
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(scaling)}},
+            "triggers": [
+                {
+                    "type": "prometheus",
+                    "metricType": "AverageValue",
+                    "metadata": {
+                        "serverAddress": PROMETHEUS,
+                        "query": query,
+                        "threshold": f"{_target(scaling):g}",
+                    },
+                }
+            ],
+        },
+    }
+
+
+def scaling_notes(worker: Worker, *, is_keda: bool) -> list[str]:
+    """Return what whoever runs the autoscaler has to know."""
+    scaling = worker.scaling
+    assert scaling is not None
+    metric = worker.metric("deployment.autoscaling.metric")
+    where = "in Prometheus" if is_keda else "as a pod metric (Prometheus Adapter)"
+    notes = [
+        f"the autoscaler needs {metric} {where}; it was simulated on {scaling.metric} with target {scaling.target:g}, "
+        f"{scaling.min_replicas} to {scaling.max_replicas} replicas"
+    ]
+    if scaling.metric == "busy":
+        notes.append("busy, the share of time with a step running, is read as the GPU utilization that DCGM exports")
+    if not is_keda and scaling.interval != _PERIOD:
+        notes.append(
+            f"simulated with a look every {scaling.interval:g} s: set the controller manager's "
+            f"--horizontal-pod-autoscaler-sync-period, which is {_PERIOD} s"
+        )
+    return notes
+
+
+def _target(scaling: AutoscalingSpec) -> float:
+    """Return the target in the metric's own unit: DCGM counts in percent."""
+    return 100 * scaling.target if scaling.metric == "busy" else scaling.target
+
+
+def _quantity(value: float) -> str:
+    return f"{value:g}" if value == int(value) else f"{round(1000 * value)}m"
+
+
+def _refuse_slo(scaling: AutoscalingSpec) -> None:
+    if scaling.metric == "slo":
+        raise ScenarioError(
+            "cannot be exported: no autoscaler of a cluster adds a replica while attainment is below its target",
+            key="deployment.autoscaling.metric",
+            value="slo",
+            remedy="scale on queue_depth, running, kv_usage or busy",
+        )
+
+
+def _behavior(scaling: AutoscalingSpec) -> dict[str, Any]:
+    """Return the pace: up at once and as far as asked for, down to the most of the window."""
+    if scaling.stabilization > _LONGEST_WINDOW:
+        raise ScenarioError(
+            "cannot be exported: Kubernetes' autoscaler looks back an hour at most",
+            key="deployment.autoscaling.stabilization",
+            value=f"{scaling.stabilization:g} s",
+            remedy="set it to 3600 s or less",
+        )
+    everything = [{"type": "Pods", "value": scaling.max_replicas, "periodSeconds": _PERIOD}]
+    return {
+        "scaleUp": {"stabilizationWindowSeconds": 0, "policies": everything},
+        "scaleDown": {"stabilizationWindowSeconds": math.ceil(scaling.stabilization), "policies": everything},
+    }

@@ -1,0 +1,90 @@
+"""The script that measures a deployed endpoint with the scenario's traffic, and holds it to what was promised."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import ClosedLoopArrivals, ConstantArrivals, GammaArrivals, PoissonArrivals
+from simserve.workload.generate import generate
+
+_CONSTANT_BURSTINESS = 1e4
+"""Burstiness of vLLM's client, 1/cv^2, from which its gamma times are as good as constant."""
+_MOST_RATIO = 0.99
+"""Largest `--random-range-ratio`, which must stay below 1."""
+_TOLERANCE = "25%"
+SCRIPT = "benchmark.sh"
+JUDGED_BY = "benchmark.scenario.yaml"
+
+
+def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
+    """Return the script and the scenario that it is judged by.
+
+    vLLM's client sends random prompts at the scenario's rate, or from as many clients, with its mean lengths, spread
+    evenly about them as widely as it spreads prompts. Traffic that it cannot send (traces, conversations, rates that
+    change) is measured by `simserve observe` at a few loads with those lengths. ``URL`` says where the server is,
+    ``TOLERANCE`` how far a figure may be off.
+
+    Args:
+        scenario: What was simulated.
+        checkpoint: Name under which the server knows the model.
+
+    Raises:
+        InputError: The traffic cannot be drawn.
+    """
+    specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
+    prompt, output = float(specs.prompt_tokens.mean()), float(specs.output_tokens.mean())
+    load, measured = _load_words(scenario), "measured.json"
+    if load is None:
+        measured = "measured/*.json"
+        words = [
+            *("simserve", "observe", "$URL", "--out", "measured", "--budget", "5min", "--force"),
+            *("--prompt-tokens", f"{max(prompt, 4):.0f}", "--output-tokens", f"{max(output, 4):.0f}"),
+        ]
+    else:
+        ratio = min(math.sqrt(3.0) * _spread(specs.prompt_tokens), _MOST_RATIO)
+        words = [
+            *("vllm", "bench", "serve", "--base-url", "$URL", "--model", checkpoint, "--dataset-name", "random"),
+            *("--random-input-len", f"{prompt:.0f}", "--random-output-len", f"{output:.0f}"),
+            *("--random-range-ratio", f"{ratio:.2f}", "--ignore-eos", "--num-prompts", f"{len(specs)}", *load),
+            *("--percentile-metrics", "ttft,tpot,itl,e2el", "--save-result", "--result-filename", measured),
+        ]
+    check = f"simserve calibrate check {shlex.quote(scenario.deployment.engine.name)}"
+    each = f'set --\nfor file in {measured}; do set -- "$@" --against "$file"; done\n'
+    script = (
+        "#!/bin/sh\n# Sends the traffic that was simulated to a server; exit 99 where a figure is off by more than "
+        f'TOLERANCE.\nset -eu\ncd "$(dirname "$0")"\nURL=${{URL:-http://localhost:8000}}\n{_joined(words)}\n{each}'
+        f'{check} "$@" --scenario {JUDGED_BY} --tolerance "${{TOLERANCE:-{_TOLERANCE}}}"\n'
+    )
+    return {SCRIPT: script, JUDGED_BY: yaml.safe_dump(scenario.as_mapping(), sort_keys=False, width=110)}
+
+
+def _load_words(scenario: Scenario) -> list[str] | None:
+    """Return the client's flags for the arrivals; None where it has none for them."""
+    workload = scenario.workload
+    if workload.trace is not None or workload.classes or workload.has_sessions or workload.has_shared_prefix:
+        return None
+    arrivals = workload.arrivals
+    if isinstance(arrivals, ClosedLoopArrivals):
+        is_plain = arrivals.concurrency is not None and not arrivals.think_time
+        return ["--request-rate", "inf", "--max-concurrency", f"{arrivals.concurrency}"] if is_plain else None
+    if isinstance(arrivals, PoissonArrivals):
+        return ["--request-rate", f"{arrivals.rate:g}"]
+    if isinstance(arrivals, GammaArrivals | ConstantArrivals):
+        burstiness = arrivals.cv**-2 if isinstance(arrivals, GammaArrivals) else _CONSTANT_BURSTINESS
+        return ["--request-rate", f"{arrivals.rate:g}", "--burstiness", f"{burstiness:g}"]
+    return None
+
+
+def _spread(tokens: NDArray[np.int64]) -> float:
+    return float(tokens.std() / tokens.mean())
+
+
+def _joined(words: list[str]) -> str:
+    """Return a command as a shell reads it, with the script's own variables open."""
+    return " ".join(f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in words)

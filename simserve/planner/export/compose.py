@@ -1,0 +1,158 @@
+"""A Docker Compose file: the replicas of one host behind nginx."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Export
+from simserve.planner.export.workers import (
+    PORT,
+    Worker,
+    gib,
+    refuse_disaggregated,
+    refuse_other_makers,
+    refuse_scaling,
+    shared_notes,
+)
+from simserve.sim.routing_spec import RoutingSpec
+
+_NGINX = "nginx:1.29"
+_POLICIES = {
+    "round_robin": "",
+    "random": "random;",
+    "least_outstanding": "least_conn;",
+    "power_of_two": "random two least_conn;",
+}
+"""Routing policy -> line of an nginx upstream (nginx docs, ngx_http_upstream_module)."""
+
+
+def export_compose(name: str, workers: list[Worker]) -> Export:
+    """Return the file for one host (Compose specification, GPUs by device id).
+
+    Raises:
+        ScenarioError: One host cannot do what was simulated; names the key.
+    """
+    refuse_other_makers(workers, "compose")
+    refuse_disaggregated(workers, "compose")
+    refuse_scaling(workers, "compose", "use --to k8s or --to keda")
+    _refuse_more_than_a_host(workers)
+    services: dict[str, Any] = {}
+    gpu = 0
+    for worker in workers:
+        for number in range(worker.replicas):
+            ids = [str(gpu + each) for each in range(worker.num_gpus)]
+            services[f"{worker.name}-{number}"] = _service(worker, ids, None if _is_routed(workers) else PORT)
+            gpu += worker.num_gpus
+    document: dict[str, Any] = {"services": services}
+    if _is_routed(workers):
+        servers = list(services)
+        services["router"] = {
+            "image": _NGINX,
+            "ports": [f"{PORT}:80"],
+            "configs": [{"source": "nginx", "target": "/etc/nginx/conf.d/default.conf"}],
+            "depends_on": {each: {"condition": "service_healthy"} for each in servers},
+        }
+        routing = workers[0].whole.routing
+        document["configs"] = {"nginx": {"content": _nginx(servers, routing)}}
+    document["configs"] = document.get("configs", {}) | {
+        f"{worker.name}-{index}": {"content": text}
+        for worker in workers
+        for index, text in enumerate(worker.serving.files.values())
+    }
+    if not document["configs"]:
+        del document["configs"]
+    document["volumes"] = {"weights": {}}
+    file = "compose.yaml"
+    notes = [
+        note.split(": kubectl create")[0] + ": set HF_TOKEN" if "kubectl" in note else note
+        for note in shared_notes(workers)
+    ]
+    return Export(
+        target="compose",
+        version=workers[0].serving.version,
+        command=("docker", "compose", "-p", name, "up"),
+        files={file: yaml.safe_dump({"name": name, **document}, sort_keys=False, width=110)},
+        main_file=file,
+        notes=tuple(notes),
+    )
+
+
+def _is_routed(workers: list[Worker]) -> bool:
+    return sum(worker.replicas for worker in workers) > 1
+
+
+def _refuse_more_than_a_host(workers: list[Worker]) -> None:
+    if len(workers) > 1:
+        raise ScenarioError(
+            "cannot be exported to compose: nothing there sends a class of requests to its pool",
+            key="deployment.pools",
+            value=len(workers),
+            remedy="use --to k8s",
+        )
+    (worker,) = workers
+    gpus = worker.num_gpus * worker.replicas
+    if gpus > worker.gpus_per_node:
+        raise ScenarioError(
+            f"GPUs cannot be exported to compose: it runs on one host, and one of "
+            f"{worker.deployment.resolved.shape.hardware.name} has {worker.gpus_per_node}",
+            key="deployment.replicas",
+            value=gpus,
+            remedy="use --to k8s" if worker.num_nodes == 1 else "use --to lws",
+        )
+
+
+def _service(worker: Worker, gpus: list[str], port: int | None) -> dict[str, Any]:
+    health = f"import urllib.request; urllib.request.urlopen('http://localhost:{PORT}{worker.server.health}')"
+    found: dict[str, Any] = {
+        "image": worker.image,
+        "entrypoint": worker.command,
+        "environment": {"HF_TOKEN": "${HF_TOKEN:-}", **worker.serving.environment},
+        "shm_size": gib(worker.shared_bytes).replace("Gi", "gb"),
+        "volumes": ["weights:/root/.cache/huggingface"],
+        "healthcheck": {
+            "test": ["CMD", "python3", "-c", health],
+            "interval": "10s",
+            "timeout": "5s",
+            "start_period": f"{3 * worker.start_seconds:.0f}s",
+        },
+        "deploy": {
+            "resources": {
+                "reservations": {"devices": [{"driver": "nvidia", "device_ids": gpus, "capabilities": ["gpu"]}]}
+            }
+        },
+        "restart": "unless-stopped",
+    }
+    if port is not None:
+        found["ports"] = [f"{port}:{PORT}"]
+    if worker.serving.files:
+        found["configs"] = [
+            {"source": f"{worker.name}-{index}", "target": f"/config/{name}"}
+            for index, name in enumerate(worker.serving.files)
+        ]
+    return found
+
+
+def _nginx(servers: list[str], routing: RoutingSpec) -> str:
+    """Return the router: every request to one server, streamed as it comes.
+
+    Raises:
+        ScenarioError: nginx has no such policy.
+    """
+    line = _POLICIES.get(routing.policy)
+    if line is None:
+        raise ScenarioError(
+            "cannot be exported to compose, whose router is nginx",
+            key="deployment.routing.policy",
+            value=routing.policy,
+            remedy="use " + ", ".join(_POLICIES),
+        )
+    upstream = "".join(f"  server {each}:{PORT};\n" for each in servers)
+    policy = f"  {line}\n" if line else ""
+    return (
+        f"upstream servers {{\n{policy}{upstream}}}\n"
+        "server {\n  listen 80;\n  client_max_body_size 0;\n  location / {\n    proxy_pass http://servers;\n"
+        "    proxy_buffering off;\n    proxy_read_timeout 1h;\n  }\n}\n"
+    )

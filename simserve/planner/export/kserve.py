@@ -1,0 +1,128 @@
+"""KServe's LLMInferenceService: a model, its replicas, and where asked for a prefill pool before them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Export
+from simserve.planner.export.kubernetes import document, node_selector, probes, variables
+from simserve.planner.export.llm_d import by_role
+from simserve.planner.export.workers import (
+    CPUS_PER_RANK,
+    Worker,
+    gib,
+    refuse_many_nodes,
+    refuse_other_engines,
+    refuse_other_makers,
+    refuse_scaling,
+    shared_notes,
+)
+
+RELEASE = "0.16"
+"""KServe whose samples these manifests follow (kserve/kserve, docs/samples/llmisvc)."""
+_POLICIES = ("prefix", "least_outstanding")
+"""What KServe's default scheduler weighs: known prefixes, queues and KV use."""
+
+
+def export_kserve(name: str, workers: list[Worker]) -> Export:
+    """Return the service of a deployment (serving.kserve.io/v1alpha1).
+
+    Raises:
+        ScenarioError: KServe cannot do what was simulated; names the key.
+    """
+    refuse_other_makers(workers, "kserve")
+    refuse_other_engines(workers, "kserve", ("vllm",))
+    refuse_scaling(workers, "kserve", "size the pools without it, or use --to keda")
+    refuse_many_nodes(workers, "kserve")
+    main, prefill = by_role(workers, "kserve")
+    _refuse_other_routing(main)
+    checkpoint = main.deployment.checkpoint
+    spec: dict[str, Any] = {
+        "model": {"uri": f"hf://{checkpoint}", "name": checkpoint},
+        "router": {"route": {}, "gateway": {}, "scheduler": {}},
+        **_workload(main),
+    }
+    if prefill is not None:
+        spec["prefill"] = _workload(prefill)
+    service = {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "LLMInferenceService",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    file = f"{name}.kserve.yaml"
+    return Export(
+        target="kserve",
+        version=main.serving.version,
+        command=("kubectl", "apply", "-f", file),
+        files={file: document([service])},
+        main_file=file,
+        notes=(
+            f"not validated: the fields follow the samples of KServe {RELEASE}",
+            "the router is KServe's default scheduler, which weighs known prefixes, queues and KV use; "
+            f"{main.whole.routing.policy} was simulated",
+            *shared_notes(workers),
+        ),
+    )
+
+
+def _refuse_other_routing(worker: Worker) -> None:
+    policy = worker.whole.routing.policy
+    if worker.replicas > 1 and policy not in _POLICIES:
+        raise ScenarioError(
+            "cannot be exported to kserve, whose scheduler weighs prefixes, queues and KV use",
+            key="deployment.routing.policy",
+            value=policy,
+            remedy="simulate and export with one of " + ", ".join(_POLICIES),
+        )
+
+
+def _workload(worker: Worker) -> dict[str, Any]:
+    """Return the replicas of a role: KServe's template starts vLLM itself, and takes the flags in a variable."""
+    deployment = worker.deployment.scenario.deployment
+    gpus = str(worker.num_gpus)
+    sizes = {
+        "tensor": deployment.tensor_parallel_size,
+        "pipeline": deployment.pipeline_parallel_size,
+        "data": deployment.data_parallel_size,
+    }
+    parallelism: dict[str, Any] = {key: size for key, size in sizes.items() if size > 1}
+    if deployment.enable_expert_parallel:
+        parallelism["expert"] = True
+    named = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
+    words = _without(worker.command[3:], named)
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": worker.image,
+        "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": _quoted(words)}, *variables(worker)],
+        "resources": {
+            "limits": {"nvidia.com/gpu": gpus},
+            "requests": {
+                "cpu": str(CPUS_PER_RANK * worker.num_gpus),
+                "memory": gib(worker.host_bytes),
+                "nvidia.com/gpu": gpus,
+            },
+        },
+        "startupProbe": {
+            **probes(worker)["startupProbe"],
+            "httpGet": {"path": worker.server.health, "port": 8000, "scheme": "HTTPS"},
+        },
+    }
+    template: dict[str, Any] = {"containers": [container]}
+    selector = node_selector(worker)
+    if selector:
+        template["nodeSelector"] = selector
+    found: dict[str, Any] = {"replicas": worker.replicas, "template": template}
+    return found | {"parallelism": parallelism} if parallelism else found
+
+
+def _without(words: list[str], flags: tuple[str, ...]) -> list[str]:
+    """Return words without some flags and their values, and without the address that KServe sets itself."""
+    dropped = {n + step for n, word in enumerate(words) if word in (*flags, "--host", "--port") for step in (0, 1)}
+    dropped |= {n for n, word in enumerate(words) if word == "--enable-expert-parallel"}
+    return [word for n, word in enumerate(words) if n not in dropped]
+
+
+def _quoted(words: list[str]) -> str:
+    return " ".join(f"'{word}'" if any(sign in word for sign in ' {"') else word for word in words)

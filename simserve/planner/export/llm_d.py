@@ -1,0 +1,188 @@
+"""llm-d: Helm values of its model service, and of the InferencePool whose scheduler picks a replica."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Export
+from simserve.planner.export.kubernetes import document, node_selector, variables
+from simserve.planner.export.workers import (
+    CPUS_PER_RANK,
+    PORT,
+    Worker,
+    gib,
+    is_disaggregated,
+    refuse_other_engines,
+    refuse_other_makers,
+    refuse_scaling,
+    shared_notes,
+)
+from simserve.sim.routing_spec import RoutingSpec
+
+CHART = "llm-d-modelservice 0.4"
+"""Chart whose values these are (llm-d-incubation/llm-d-modelservice, values.yaml)."""
+_BEHIND_SIDECAR = 8200
+"""Port of a decoding server, whose sidecar answers on the pool's own and asks for the prefill first."""
+_SCORERS = {
+    "least_outstanding": [("active-request-scorer", 1)],
+    "prefix": [("prefix-cache-scorer", 2), ("active-request-scorer", 1)],
+    "session": [("session-affinity-scorer", 2), ("active-request-scorer", 1)],
+    "random": [],
+}
+"""Routing policy -> scorers of the inference scheduler and their weights (llm-d-inference-scheduler,
+docs/architecture)."""
+
+
+def export_llm_d(name: str, workers: list[Worker]) -> Export:
+    """Return the values of both charts.
+
+    Raises:
+        ScenarioError: llm-d cannot do what was simulated; names the key.
+    """
+    refuse_other_makers(workers, "llm-d")
+    refuse_other_engines(workers, "llm-d", ("vllm",))
+    refuse_scaling(workers, "llm-d", "size the pools without it, or use --to keda")
+    decode, prefill = by_role(workers, "llm-d")
+    label = {"llm-d.ai/inferenceServing": "true", "llm-d.ai/model": name}
+    checkpoint = decode.deployment.checkpoint
+    values: dict[str, Any] = {
+        "fullnameOverride": name,
+        "modelArtifacts": {
+            "name": checkpoint,
+            "uri": f"hf://{checkpoint}",
+            "size": gib(1.2 * decode.deployment.loaded_bytes),
+            "authSecretName": "huggingface",
+            "labels": label,
+        },
+        "multinode": any(each.num_nodes > 1 for each in workers),
+        "accelerator": {"type": "nvidia"},
+        "routing": {
+            "servicePort": PORT,
+            "proxy": {"enabled": prefill is not None, "targetPort": _BEHIND_SIDECAR, "connector": "nixlv2"},
+        },
+        "decode": _role(decode, _BEHIND_SIDECAR if prefill is not None else PORT),
+        "prefill": {"create": False, "replicas": 0} if prefill is None else _role(prefill, PORT),
+    }
+    routing = decode.whole.routing
+    pool = _pool(label, routing, is_split=prefill is not None, is_alone=decode.replicas == 1)
+    file, other = f"{name}.llm-d.yaml", f"{name}.inferencepool.yaml"
+    return Export(
+        target="llm-d",
+        version=decode.serving.version,
+        command=("helm", "install", name, "llm-d-modelservice/llm-d-modelservice", "-f", file),
+        files={file: document([values]), other: document([pool])},
+        main_file=file,
+        notes=(
+            f"not validated: the values follow {CHART}",
+            f"{other} holds the values of the inferencepool chart of the Gateway API inference extension: "
+            f"helm install {name}-pool oci://registry.k8s.io/gateway-api-inference-extension/charts/inferencepool "
+            f"-f {other}",
+            *shared_notes(workers),
+        ),
+    )
+
+
+def by_role(workers: list[Worker], target: str) -> tuple[Worker, Worker | None]:
+    """Return who decodes, or does both, and who prefills for them.
+
+    Raises:
+        ScenarioError: There are other pools.
+    """
+    roles = [worker.role for worker in workers]
+    if is_disaggregated(workers) and sorted(roles) == ["decode", "prefill"]:
+        return workers[roles.index("decode")], workers[roles.index("prefill")]
+    if len(workers) > 1:
+        raise ScenarioError(
+            f"cannot be exported to {target}: it serves one model, with one pool that decodes and one that prefills",
+            key="deployment.pools",
+            value=len(workers),
+            remedy="use --to k8s",
+        )
+    return workers[0], None
+
+
+def _role(worker: Worker, port: int) -> dict[str, Any]:
+    deployment = worker.deployment.scenario.deployment
+    tensor, data = deployment.tensor_parallel_size, deployment.data_parallel_size
+    gpus = min(worker.num_gpus, worker.gpus_per_node)
+    words = [word if word != str(PORT) else str(port) for word in worker.command[3:]]
+    container: dict[str, Any] = {
+        "name": "vllm",
+        "image": worker.image,
+        "modelCommand": "vllmServe",
+        "args": words,
+        "ports": [{"containerPort": port, "name": "metrics", "protocol": "TCP"}],
+        "resources": {
+            "limits": {"nvidia.com/gpu": str(gpus)},
+            "requests": {
+                "nvidia.com/gpu": str(gpus),
+                "cpu": str(CPUS_PER_RANK * gpus),
+                "memory": gib(worker.host_bytes),
+            },
+        },
+        "mountModelVolume": True,
+        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
+    }
+    found = variables(worker)
+    if found:
+        container["env"] = found
+    memory = {"medium": "Memory", "sizeLimit": gib(worker.shared_bytes)}
+    role: dict[str, Any] = {
+        "create": True,
+        "replicas": worker.replicas,
+        "parallelism": {
+            "tensor": tensor * deployment.pipeline_parallel_size,
+            "data": data,
+            "dataLocal": max(data // worker.num_nodes, 1),
+            "workers": worker.num_nodes,
+        },
+        "containers": [container],
+        "volumes": [{"name": "shared-memory", "emptyDir": memory}],
+    }
+    selector = node_selector(worker)
+    return role | {"nodeSelector": selector} if selector else role
+
+
+def _pool(label: dict[str, str], routing: RoutingSpec, *, is_split: bool, is_alone: bool) -> dict[str, Any]:
+    """Return the pool and its scheduler's plugins: who is filtered, who scores, who picks."""
+    scorers = _SCORERS.get(routing.policy, [] if is_alone else None)
+    if scorers is None:
+        raise ScenarioError(
+            "cannot be exported to llm-d, whose scheduler has no such scorer",
+            key="deployment.routing.policy",
+            value=routing.policy,
+            remedy="simulate and export with one of " + ", ".join(_SCORERS),
+        )
+    picker = "max-score-picker" if scorers else "random-picker"
+    weighed = [{"pluginRef": scorer, "weight": weight} for scorer, weight in scorers]
+    profiles = [{"name": "default", "plugins": [*weighed, {"pluginRef": picker}]}]
+    plugins = [*(scorer for scorer, _ in scorers), picker]
+    if is_split:
+        profiles = [
+            {"name": role, "plugins": [{"pluginRef": f"{role}-filter"}, *weighed, {"pluginRef": picker}]}
+            for role in ("prefill", "decode")
+        ]
+        plugins += ["prefill-filter", "decode-filter", "pd-profile-handler"]
+    else:
+        plugins.append("single-profile-handler")
+    config = {
+        "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
+        "kind": "EndpointPickerConfig",
+        "plugins": [{"type": plugin} for plugin in plugins],
+        "schedulingProfiles": profiles,
+    }
+    return {
+        "inferencePool": {
+            "modelServers": {"matchLabels": label},
+            "modelServerType": "vllm",
+            "targetPorts": [{"number": PORT}],
+        },
+        "inferenceExtension": {
+            "replicas": 1,
+            "pluginsConfigFile": "simulated.yaml",
+            "pluginsCustomConfig": {"simulated.yaml": yaml.safe_dump(config, sort_keys=False)},
+        },
+    }

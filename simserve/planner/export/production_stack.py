@@ -1,0 +1,105 @@
+"""vLLM's production stack: values of its Helm chart, router included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.autoscalers import scaled_object, scaling_notes
+from simserve.planner.export.deployment import Export
+from simserve.planner.export.kubernetes import document, node_selector, variables
+from simserve.planner.export.workers import (
+    CPUS_PER_RANK,
+    Worker,
+    gib,
+    refuse_disaggregated,
+    refuse_many_nodes,
+    refuse_other_engines,
+    refuse_other_makers,
+    release,
+    shared_notes,
+)
+
+CHART = "vllm-stack 0.1"
+"""Chart whose values these are (vllm-project/production-stack, helm/values.yaml)."""
+_LOGIC = {"round_robin": "roundrobin", "session": "session", "prefix": "prefixaware"}
+"""Routing policy -> `routerSpec.routingLogic`."""
+
+
+def export_production_stack(name: str, workers: list[Worker]) -> Export:
+    """Return the values of the chart.
+
+    Raises:
+        ScenarioError: The stack cannot do what was simulated; names the key.
+    """
+    refuse_other_makers(workers, "production-stack")
+    refuse_disaggregated(workers, "production-stack")
+    refuse_other_engines(workers, "production-stack", ("vllm",))
+    refuse_many_nodes(workers, "production-stack")
+    values = {
+        "servingEngineSpec": {"enableEngine": True, "modelSpec": [_model(worker) for worker in workers]},
+        "routerSpec": {"enableRouter": True, "replicaCount": 1, **_router(workers)},
+    }
+    file = f"{name}.production-stack.yaml"
+    notes = [f"not validated: the values follow {CHART}", *shared_notes(workers)]
+    for worker in workers:
+        if worker.scaling is not None:
+            notes += scaling_notes(worker, is_keda=True)
+    return Export(
+        target="production-stack",
+        version=workers[0].serving.version,
+        command=("helm", "install", name, "vllm/vllm-stack", "-f", file),
+        files={file: document([values])},
+        main_file=file,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _router(workers: list[Worker]) -> dict[str, Any]:
+    routing = workers[0].whole.routing
+    is_alone = all(worker.replicas == 1 and worker.scaling is None for worker in workers)
+    logic = _LOGIC.get(routing.policy, "roundrobin" if is_alone else None)
+    if logic is None:
+        raise ScenarioError(
+            "cannot be exported to production-stack, whose router has no such policy",
+            key="deployment.routing.policy",
+            value=routing.policy,
+            remedy="simulate and export with one of " + ", ".join(_LOGIC),
+        )
+    return {"routingLogic": logic} | ({"sessionKey": "x-user-id"} if logic == "session" else {})
+
+
+def _model(worker: Worker) -> dict[str, Any]:
+    image, _, _ = worker.image.rpartition(":")
+    gpus = worker.num_gpus
+    tensor = worker.deployment.scenario.deployment.tensor_parallel_size
+    words = list(worker.flags)
+    if "--tensor-parallel-size" in words:
+        at = words.index("--tensor-parallel-size")
+        del words[at : at + 2]
+    model: dict[str, Any] = {
+        "name": worker.name,
+        "repository": image,
+        "tag": f"v{release(worker.serving.version)}",
+        "modelURL": worker.deployment.checkpoint,
+        "replicaCount": worker.replicas,
+        "requestCPU": CPUS_PER_RANK * gpus,
+        "requestMemory": gib(worker.host_bytes),
+        "requestGPU": gpus,
+        "shmSize": gib(worker.shared_bytes),
+        "vllmConfig": {"tensorParallelSize": tensor, "extraArgs": words},
+        "hf_token": {"secretName": "huggingface", "secretKey": "token"},
+    }
+    selector = node_selector(worker)
+    if selector:
+        ((key, value),) = selector.items()
+        expression = {"key": key, "operator": "In", "values": [value]}
+        model["nodeSelectorTerms"] = [{"matchExpressions": [expression]}]
+    found = variables(worker)
+    if found:
+        model["env"] = found
+    if worker.scaling is not None:
+        spec = scaled_object(worker)["spec"]
+        del spec["scaleTargetRef"]
+        model["keda"] = {"enabled": True, **spec}
+    return model

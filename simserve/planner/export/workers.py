@@ -1,0 +1,423 @@
+"""What a whole deployment consists of: its kinds of worker, each with its command, count and start-up time.
+
+Knows no manifest's form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Deployment, Export, prepare
+from simserve.scenario.deployment_spec import DeploymentSpec
+from simserve.scenario.resolve import resolve
+from simserve.scenario.schema import Scenario
+from simserve.sim.autoscaling_spec import AutoscalingSpec, StartupSpec
+from simserve.sim.pool_spec import Role
+
+PORT = 8000
+GIB = 2**30
+_PROCESS_BYTES = 4 * GIB
+"""Host memory of one rank's process besides shared memory and page cache; a round figure."""
+_SHARED_BYTES = 2 * GIB
+"""Least shared memory for NCCL and the processes' queues, as vLLM's Kubernetes documentation has it; 1 GiB a rank
+above two."""
+CPUS_PER_RANK = 4
+
+_REACHABLE = ("--host", "0.0.0.0", "--port", str(PORT))
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a cluster has to know of a server.
+
+    Attributes:
+        image: Image without tag.
+        tag: Before the version.
+        flags: Words that let it be reached and measured.
+        health: Path that answers 200 when it can serve.
+        metrics: Metric of the autoscaler -> name under which Prometheus has it; with ``kv_usage`` a share.
+        source: Where these come from.
+    """
+
+    image: str
+    tag: str
+    flags: tuple[str, ...]
+    health: str
+    metrics: Mapping[str, str]
+    source: str
+
+
+SERVERS = {
+    "vllm": Server(
+        "vllm/vllm-openai",
+        "v",
+        _REACHABLE,
+        "/health",
+        {
+            "queue_depth": "vllm:num_requests_waiting",
+            "running": "vllm:num_requests_running",
+            "kv_usage": "vllm:kv_cache_usage_perc",
+        },
+        "vLLM docs, deployment/k8s, design/metrics",
+    ),
+    "sglang": Server(
+        "lmsysorg/sglang",
+        "v",
+        (*_REACHABLE, "--enable-metrics"),
+        "/health",
+        {
+            "queue_depth": "sglang:num_queue_reqs",
+            "running": "sglang:num_running_reqs",
+            "kv_usage": "sglang:token_usage",
+        },
+        "SGLang docs, references/production_metrics",
+    ),
+    "trtllm": Server(
+        "nvcr.io/nvidia/tensorrt-llm/release",
+        "",
+        _REACHABLE,
+        "/health",
+        {"queue_depth": "trtllm_num_requests_waiting", "running": "trtllm_num_requests_running"},
+        "TensorRT-LLM docs, commands/trtllm-serve",
+    ),
+    "tgi": Server(
+        "ghcr.io/huggingface/text-generation-inference",
+        "",
+        ("--hostname", "0.0.0.0", "--port", str(PORT)),
+        "/health",
+        {"queue_depth": "tgi_queue_size", "running": "tgi_batch_current_size"},
+        "TGI docs, reference/metrics",
+    ),
+}
+_OLD_KV_USAGE = "vllm:gpu_cache_usage_perc"
+_KV_USAGE_SINCE = (0, 10)
+"""vLLM has `kv_cache_usage_perc` since its V1 engine alone is left; before, the share was named for the GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """Equal replicas of a deployment.
+
+    Attributes:
+        name: As Kubernetes takes it.
+        role: Whether it prefills, decodes or both.
+        replicas: How many there are, at the start.
+        deployment: One of them.
+        serving: The command that starts one.
+        scaling: How their number follows the load; None: it does not.
+        whole: The deployment they belong to, with its router, probes and updates.
+    """
+
+    name: str
+    role: Role
+    replicas: int
+    deployment: Deployment
+    serving: Export
+    scaling: AutoscalingSpec | None
+    whole: DeploymentSpec
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.deployment.scenario.deployment.gpus_per_replica
+
+    @property
+    def num_nodes(self) -> int:
+        """Hosts that one replica lies on."""
+        return math.ceil(self.num_gpus / self.gpus_per_node)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of a host of this kind."""
+        return self.deployment.resolved.shape.hardware.intra_node.num_host_gpus
+
+    @property
+    def startup(self) -> StartupSpec:
+        """What passes before a new replica serves: the scenario's own, or the defaults that it has there."""
+        return StartupSpec() if self.scaling is None else self.scaling.startup
+
+    @property
+    def load_seconds(self) -> float:
+        """Time that reading the weights takes."""
+        return self.deployment.loaded_bytes / self.startup.load_bandwidth
+
+    @property
+    def start_seconds(self) -> float:
+        """Time from a started container to its first answer: loading the weights, starting the engine."""
+        return self.load_seconds + self.startup.engine
+
+    @property
+    def server(self) -> Server:
+        """What a cluster has to know of its server."""
+        return SERVERS[self.serving.target]
+
+    @property
+    def image(self) -> str:
+        """Image of the simulated version, with three numbers in its tag."""
+        return f"{self.server.image}:{self.server.tag}{release(self.serving.version)}"
+
+    @property
+    def command(self) -> list[str]:
+        """Words that start it in a container, with its files under ``/config``."""
+        words = ["python3" if word == "python" else word for word in self.serving.command]
+        return [
+            *(f"/config/{word}" if word in self.serving.files else word for word in words),
+            *_role_words(self),
+            *self.server.flags,
+        ]
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags alone, without the command and the checkpoint."""
+        words = list(self.serving.command)
+        return [*words[next((n for n, word in enumerate(words) if word.startswith("--")), len(words)) :]]
+
+    @property
+    def shared_bytes(self) -> float:
+        """Shared memory that the ranks on one host need."""
+        return max(_SHARED_BYTES, min(self.num_gpus, self.gpus_per_node) * GIB)
+
+    @property
+    def host_bytes(self) -> float:
+        """Host memory that the ranks on one host need."""
+        return min(self.num_gpus, self.gpus_per_node) * _PROCESS_BYTES + self.shared_bytes
+
+    def metric(self, key: str) -> str:
+        """Return the Prometheus name of the metric that the autoscaler follows.
+
+        Raises:
+            ScenarioError: The server exposes none such.
+        """
+        assert self.scaling is not None
+        asked = self.scaling.metric
+        if asked == "busy":
+            return "DCGM_FI_DEV_GPU_UTIL"
+        name = self.server.metrics.get(asked)
+        if name is None:
+            raise ScenarioError(
+                f"cannot be exported: {self.deployment.label} exposes no such metric",
+                key=key,
+                value=asked,
+                remedy="scale on " + " or ".join([*self.server.metrics, "busy"]),
+            )
+        if self.serving.target == "vllm" and asked == "kv_usage" and _key(self.serving.version) < _KV_USAGE_SINCE:
+            return _OLD_KV_USAGE
+        return name
+
+
+def workers_of(
+    scenario: Scenario, write: Callable[[Deployment], Export], *, explicit: bool, checkpoint: str | None
+) -> list[Worker]:
+    """Return the kinds of worker of a scenario: one a pool, or one.
+
+    Args:
+        scenario: What was simulated.
+        write: Makes the command of one replica.
+        explicit: Say the knobs too that equal the engine's defaults.
+        checkpoint: Repository or path that every engine loads; None: the model's own.
+
+    Raises:
+        InputError: The scenario is invalid, or cannot be said to its engine.
+        InfeasibleError: It does not fit.
+    """
+    whole, name = scenario.deployment, dns_name(scenario.name)
+    if not whole.pools:
+        return [_worker(name, "both", scenario, whole, whole.autoscaling, write, explicit, checkpoint)]
+    resolved, found = resolve(scenario), []
+    if checkpoint is not None and len({own.shape.model.name for own in resolved.pools}) > 1:
+        rule = "is one checkpoint, and the pools serve several models"
+        raise ScenarioError(rule, key="--checkpoint", value=checkpoint, remedy="leave it out")
+    for number, (pool, own) in enumerate(zip(whole.pools, resolved.pools, strict=True)):
+        with scenario.blaming(f"deployment.pools.{number}"):
+            found.append(
+                _worker(
+                    dns_name(f"{name}-{pool.name}"),
+                    pool.role,
+                    own.scenario,
+                    whole,
+                    pool.autoscaling or whole.autoscaling,
+                    write,
+                    explicit,
+                    checkpoint,
+                )
+            )
+    return found
+
+
+def _worker(
+    name: str,
+    role: Role,
+    scenario: Scenario,
+    whole: DeploymentSpec,
+    scaling: AutoscalingSpec | None,
+    write: Callable[[Deployment], Export],
+    explicit: bool,
+    checkpoint: str | None,
+) -> Worker:
+    deployment = prepare(scenario, explicit=explicit, checkpoint=checkpoint)
+    for key in _SAID_BY_MANIFESTS:
+        deployment.take(key)
+    serving = write(deployment)
+    kept = tuple(note for note in serving.notes if not note.startswith("one of "))
+    serving = dataclasses.replace(serving, notes=kept)
+    _check_role(role, serving, deployment)
+    replicas = scenario.deployment.replicas
+    if scaling is not None:
+        replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
+    return Worker(
+        name=name,
+        role=role,
+        replicas=replicas,
+        deployment=deployment,
+        serving=serving,
+        scaling=scaling,
+        whole=whole,
+    )
+
+
+_SAID_BY_MANIFESTS = ("autoscaling", "pools", "disaggregation", "liveness", "updates", "faults")
+"""Keys that manifests say or refuse; faults are of the simulation alone."""
+
+
+def _check_role(role: Role, serving: Export, deployment: Deployment) -> None:
+    if role != "both" and serving.target not in ("vllm", "sglang"):
+        raise ScenarioError(
+            "cannot be exported with a prefill and a decode pool: flags for them are written for vllm and sglang",
+            key="deployment.engine.name",
+            value=deployment.engine.name,
+            remedy="use vllm or sglang",
+        )
+
+
+def _role_words(worker: Worker) -> list[str]:
+    """Return the flags that make a server send its KV caches, or take them in, over NIXL."""
+    if worker.role == "both":
+        return []
+    if worker.serving.target == "sglang":
+        return ["--disaggregation-mode", worker.role, "--disaggregation-transfer-backend", "nixl"]
+    return ["--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})]
+
+
+def is_disaggregated(workers: list[Worker]) -> bool:
+    """Return whether some prefill for others."""
+    return any(each.role != "both" for each in workers)
+
+
+def refuse_disaggregated(workers: list[Worker], target: str) -> None:
+    """Refuse prefill and decode pools where nothing sends a prompt to the one and its KV cache to the other.
+
+    Raises:
+        ScenarioError: There are such pools.
+    """
+    if is_disaggregated(workers):
+        raise ScenarioError(
+            f"cannot be exported to {target}, which has no router that prefills on one server and decodes on another",
+            key="deployment.disaggregation",
+            remedy="use --to dynamo, --to llm-d or --to kserve",
+        )
+
+
+def refuse_many_nodes(workers: list[Worker], target: str) -> None:
+    """Refuse a replica that is larger than a host.
+
+    Raises:
+        ScenarioError: There is one.
+    """
+    for worker in workers:
+        if worker.num_nodes > 1:
+            raise ScenarioError(
+                f"GPUs a replica cannot be exported to {target}: a pod lies on one node, and one of "
+                f"{worker.deployment.resolved.shape.hardware.name} has {worker.gpus_per_node}",
+                key="deployment",
+                value=worker.num_gpus,
+                remedy="use --to lws, or make tensor_parallel_size x pipeline_parallel_size smaller",
+            )
+
+
+def refuse_other_makers(workers: list[Worker], target: str) -> None:
+    """Refuse GPUs whose images and resources are not known here.
+
+    Raises:
+        ScenarioError: There is one.
+    """
+    for worker in workers:
+        hardware = worker.deployment.resolved.shape.hardware
+        if hardware.vendor != "NVIDIA":
+            rule = f"cannot be exported to {target}: the images and resources written here are for NVIDIA's GPUs"
+            raise ScenarioError(rule, key="deployment.hardware", value=hardware.name)
+
+
+def refuse_other_engines(workers: list[Worker], target: str, engines: tuple[str, ...]) -> None:
+    """Refuse engines that a stack has no workers for.
+
+    Raises:
+        ScenarioError: There is one.
+    """
+    for worker in workers:
+        if worker.serving.target not in engines:
+            raise ScenarioError(
+                f"cannot be exported to {target}, whose workers are those of {' and '.join(engines)}",
+                key="deployment.engine.name",
+                value=worker.deployment.engine.name,
+                remedy=f"use --to k8s, or --set deployment.engine.name={engines[0]}",
+            )
+
+
+def refuse_scaling(workers: list[Worker], target: str, remedy: str) -> None:
+    """Refuse a number of replicas that follows the load.
+
+    Raises:
+        ScenarioError: There is an autoscaler.
+    """
+    for worker in workers:
+        if worker.scaling is not None:
+            raise ScenarioError(
+                f"cannot be exported to {target}: the autoscaler that was simulated has no counterpart there",
+                key="deployment.autoscaling",
+                value=worker.scaling.metric,
+                remedy=remedy,
+            )
+
+
+def dns_name(name: str) -> str:
+    """Return a name that Kubernetes takes: small letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:50].strip("-") or "simserve"
+
+
+def gib(size: float) -> str:
+    """Return bytes as Kubernetes writes them, rounded up."""
+    return f"{math.ceil(size / GIB)}Gi"
+
+
+def release(version: str) -> str:
+    """Return a version as images are tagged: three numbers."""
+    key = _key(version)
+    return ".".join(str(part) for part in (*key, *([0] * (3 - len(key)))))
+
+
+def _key(version: str) -> tuple[int, ...]:
+    from simserve.profiles.engine_profile import version_key
+
+    return tuple(version_key(version))
+
+
+def shared_notes(workers: list[Worker]) -> list[str]:
+    """Return what holds of every worker: how long it starts, what it loads, what is left to do by hand."""
+    notes: list[str] = []
+    for worker in workers:
+        who = "a pod" if len(workers) == 1 else f"a pod of {worker.name}"
+        load, size = worker.load_seconds, worker.deployment.loaded_bytes / 1e9
+        notes += [
+            *worker.serving.notes,
+            f"{who} is expected to start in {worker.start_seconds:.0f} s: {size:.1f} GB of weights at "
+            f"{size / load:g} GB/s, {worker.startup.engine:.0f} s for the engine (without the image's download)",
+            f"{worker.deployment.checkpoint}: a gated repository needs its token: "
+            "kubectl create secret generic huggingface --from-literal=token=...",
+        ]
+    return list(dict.fromkeys(notes))

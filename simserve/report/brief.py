@@ -1,0 +1,355 @@
+"""The brief of an answer: does it hold, what to do, latencies, load, dollars a month, trust. One for every medium.
+
+The terminal, the page and the notebook show the same brief, each in its own form. Knows no width and no markup.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simserve.metrics.result import RunResult
+from simserve.report import facts
+from simserve.report.answer import (
+    NO_WAY_OUT,
+    Verdict,
+    advice_lines,
+    answer,
+    fails,
+    fates,
+    has_no_way_out,
+    steady_state_caveat,
+    verdict,
+    warning_lines,
+)
+from simserve.report.knobs import engine_name
+from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
+from simserve.report.tables import LATENCY_LABELS
+from simserve.scenario.pricing import HOURS_PER_MONTH
+from simserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from simserve.scenario.schema import Scenario
+
+ASKED_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom")
+"""Files of a result that are there only where they were asked for."""
+STORED = ("scenario.resolved.yaml",)
+"""What stands after a command of simserve in the folder of a result."""
+_TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
+LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")
+"""What scales the load of a scenario."""
+_TOKENS_STEP = 1024
+"""Tokens to which a context length is rounded up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What to do: a sentence, and the command that does it."""
+
+    told: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyLine:
+    """One latency: its mean with the interval of real servers, its tail, and how many requests are within its limit."""
+
+    label: str
+    mean: str
+    real_servers: str
+    p95: str
+    limit: str
+
+    @property
+    def text(self) -> str:
+        """In one sentence."""
+        real = f" ({self.real_servers})" if self.real_servers else ""
+        return f"{self.mean} mean{real}, {self.p95} p95{'; ' if self.limit else ''}{self.limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of a brief: its name and what it says."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """What to know of an answer before anything else.
+
+    Attributes:
+        verdict: ``holds``, ``missed`` or ``none``.
+        answer: Does it hold, in one sentence.
+        subject: What was asked about: model, GPUs, engine, traffic.
+        warnings: What leads an answer, one line each.
+        ways: What to do, the best first.
+        latencies: TTFT, TPOT, ITL, E2E; empty where nothing was measured.
+        facts: Cost, load, trust, in the order a reader asks.
+    """
+
+    verdict: Verdict
+    answer: str
+    subject: str = ""
+    warnings: Sequence[str] = ()
+    ways: Sequence[Way] = ()
+    latencies: Sequence[LatencyLine] = ()
+    facts: Sequence[Fact] = ()
+
+
+def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: Path | None = None) -> Brief:
+    """Return the brief of a run.
+
+    Args:
+        result: The run.
+        reference: What stands after a command of simserve to name the scenario of the run.
+        folder: Where its files are; None: nowhere.
+    """
+    has_completed = bool(result.summary["completed"])
+    lines = [Fact("Cost", cost_text(result.summary, facts.num_gpus(result))), Fact("Load", _load(result))]
+    lines.append(Fact("Trust", trust_text(result)))
+    if folder is not None:
+        asked = "".join(f" {name}" for name in ASKED_FILES if (folder / name).exists())
+        more = " and way out" if len(result.summary["simserve"].get("advice") or ()) > 1 else ""
+        lines.append(Fact("Files", f"{folder}/report.html{asked}; -v prints every figure{more}"))
+    return Brief(
+        verdict="missed" if fails(result) else verdict(result),
+        answer=answer(result),
+        subject=_subject(result),
+        warnings=warning_lines(result.summary["simserve"]),
+        ways=_ways(result, reference),
+        latencies=latency_lines(result) if has_completed else (),
+        facts=lines if has_completed else lines[2:],
+    )
+
+
+def _subject(result: RunResult) -> str:
+    """Return what ran: model and format, GPUs, engine, and the size of a mean request."""
+    formats, summary = result.summary["simserve"]["formats"], result.summary
+    model = facts.fleet_title(result.scenario)
+    weights = "" if formats["pools"] else f", {formats['weights']}"
+    completed = summary["completed"]
+    lengths = ""
+    if completed:
+        prompt, output = summary["total_input_tokens"] / completed, summary["total_output_tokens"] / completed
+        lengths = f"; {number(prompt)} + {number(output)} tokens a request"
+    return f"{model}{weights}, {engine_name(result)}{lengths}"
+
+
+def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
+    """Return what to do: of a run that fails what would hold, of another where to look next; never nothing."""
+    named = " ".join(shlex.quote(word) for word in reference or ("SCENARIO.yaml",))
+    summary, inner = result.summary, result.summary["simserve"]
+    found = [Way(told, command) for told, command in advice_lines(summary)]
+    if found:
+        return found
+    if result.simulation.was_interrupted:
+        return [Way("It was interrupted. To run all of it:", f"simserve run {named}")]
+    too_long = _longest_request(result)
+    if not summary["completed"] and too_long is not None:
+        told = (
+            f"The prompts are longer than max_model_len ({count(inner['engine_resolved']['max_model_len'])}). Raise it:"
+        )
+        return [Way(told, f"simserve run {named} --set deployment.engine.max_model_len={too_long}")]
+    if has_no_way_out(result):
+        return [Way(NO_WAY_OUT, f"simserve plan {named}")]
+    if fails(result):
+        return [Way("To find a deployment that holds:", f"simserve plan {named}")]
+    if inner["stability"] == "overloaded":
+        return [Way("It needs less traffic or more GPUs. To find how many:", f"simserve plan {named}")]
+    if result.slo is None:
+        return [Way("To judge it, set an SLO:", f"simserve run {named} --slo 'ttft=1s,tpot=50ms'")]
+    if inner["slo"]["attainment"] is None:
+        longer = 10 * max(int(inner["requests"]["submitted"]), 1)
+        return [Way("The run is too short to be judged:", f"simserve run {named} --num-requests {longer}")]
+    return [Way("Nothing has to change. To look for a cheaper deployment:", f"simserve plan {named}")]
+
+
+def _longest_request(result: RunResult) -> int | None:
+    """Return the context that the longest request needs, where prompts were too long; None where none was."""
+    if not result.summary["simserve"]["rejected"]["by_reason"].get("prompt_too_long"):
+        return None
+    records = result.simulation.records
+    most = int(records.prompt_tokens.max() + max(records.output_tokens.max(), 1))
+    return math.ceil(most / _TOKENS_STEP) * _TOKENS_STEP
+
+
+def latency_lines(result: RunResult) -> list[LatencyLine]:
+    """Return the four latencies, each with the interval in which 9 of 10 real servers have their mean."""
+    summary, inner = result.summary, result.summary["simserve"]
+    known = (inner.get("prediction_interval") or {}).get("metrics") or {}
+    lines = []
+    for name, label in LATENCY_LABELS.items():
+        ends, term = known.get(f"mean_{name}"), _TERMS.get(name)
+        unit, factor = latency_unit(summary[f"p99_{name}"])
+        limit = None if result.slo is None or term is None else getattr(result.slo, term)
+        met = None if term is None else inner["slo"]["by_metric"].get(term)
+        lines.append(
+            LatencyLine(
+                label=label,
+                mean=_in_unit(summary[f"mean_{name}"], unit, factor),
+                real_servers=f"{number(ends[0] / factor)} to {_in_unit(ends[1], unit, factor)}" if ends else "",
+                p95=_in_unit(summary[f"p95_{name}"], unit, factor),
+                limit="" if limit is None or met is None else f"{share(met)} within {format_seconds(limit)}",
+            )
+        )
+    return lines
+
+
+def _in_unit(milliseconds: float | None, unit: str, factor: float) -> str:
+    return UNDEFINED if milliseconds is None else f"{number(milliseconds / factor)} {unit}"
+
+
+def _load(result: RunResult) -> str:
+    """Return how the load compares with what can be sustained, how far the SLO reaches, and the bottleneck."""
+    inner = result.summary["simserve"]
+    binding = inner["bottleneck"]["binding"]
+    limits = "no bottleneck" if binding == "none" else f"bottleneck: {binding}"
+    return "; ".join(part for part in (load_text(result), _slo_reach(result), limits) if part)
+
+
+def load_text(result: RunResult) -> str:
+    """Return the load beside what the deployment can sustain: ``'5.50 requests/s, 44% of the 12.6 it can sustain'``."""
+    inner, served = result.summary["simserve"], number(result.summary["request_throughput"])
+    mean, peak, most = inner["load_ratio"], inner["peak_load_ratio"], inner["finishable_throughput"]
+    if mean is None or most is None:
+        how = {"closed": "a closed loop: clients wait for answers", "mixed": "part of it in a closed loop"}
+        return f"{served} requests/s served; {how.get(inner['load'], 'no steady rate, so no load ratio')}"
+    highest = "" if peak is None else f", {_times(peak)} of it in the busiest five minutes"
+    of = " of" if mean < 1 else ""
+    return f"{number(mean * most)} requests/s, {_times(mean)}{of} the {number(most)} it can sustain{highest}"
+
+
+def _times(ratio: float) -> str:
+    return f"{number(ratio)} times" if ratio >= 1 else share(ratio)
+
+
+def _slo_reach(result: RunResult) -> str:
+    """Return the highest load tried at which the SLO held, by runs at other loads or by the advice; empty if none."""
+    advised = [
+        value
+        for each in result.summary["simserve"].get("advice") or ()
+        for key, value in each["changes"].items()
+        if key in LOAD_KEYS and len(each["changes"]) == 1
+    ]
+    tried = _held_loads(result)
+    reached = max([*advised, *tried], default=None)
+    unit = " clients" if result.summary["simserve"]["load"] == "closed" else ""
+    return "" if reached is None else f"SLO held at {number(reached)}{unit} (one run)"
+
+
+def _held_loads(result: RunResult) -> list[float]:
+    """Return the loads, up to the first that missed it, at which the SLO held."""
+    found, slo = result.background.get("loads"), result.slo
+    if not found or slo is None:
+        return []
+    held = [
+        stability != "overloaded" and attainment is not None and attainment >= slo.attainment
+        for stability, attainment in zip(found["stability"], found["attainment"], strict=True)
+    ]
+    first = held.index(False) if False in held else len(held)
+    return list(found["loads"][:first])
+
+
+def cost_text(summary: Mapping[str, Any], num_gpus: int) -> str:
+    """Return dollars a month of the deployment, beside the cheapest API for the same weights or the one that is named.
+
+    Args:
+        summary: Of a run.
+        num_gpus: Of its deployment.
+    """
+    inner = summary["simserve"]
+    hourly, month = inner["cost"]["usd_per_hour"], inner.get("month")
+    if hourly is None:
+        return f"no price of the GPU is known: --set pricing.gpu_hour_usd=DOLLARS ({counted(num_gpus, 'GPU')})"
+    own = hourly * HOURS_PER_MONTH if month is None else month["self_host_usd_per_month"]
+    text = f"{dollars(own)} a month on {counted(num_gpus, 'GPU')}"
+    return text if month is None else f"{text}; {api_text(month)}"
+
+
+def api_text(month: Mapping[str, Any]) -> str:
+    """Return what an API asks for a month of the same traffic, and which side costs less."""
+    api, own = month["api"], month["self_host_usd_per_month"]
+    if api is None:
+        return "no API is known to serve these weights"
+    asked = f"{api['name']} asks {dollars(api['usd_per_month'])}"
+    if month["cheaper"] is None:
+        return f"{asked} for all of this traffic, more than they can serve"
+    if not own:
+        return asked
+    change = api["usd_per_month"] / own - 1
+    return f"{asked}, {100 * abs(change):.0f}% {'more' if change > 0 else 'less'}"
+
+
+def trust_text(result: RunResult) -> str:
+    """Return what the latencies rest on, and what makes them those of this run alone."""
+    inner = result.summary["simserve"]
+    found = inner.get("prediction_interval")
+    parts = []
+    if result.simulation.was_interrupted:
+        parts.append("interrupted: only what was finished is counted")
+    lost = fates(inner)
+    if lost and result.summary["completed"]:
+        parts.append(f"of {counted(inner['requests']['submitted'], 'request')}, {lost}")
+    caveat = steady_state_caveat(result)
+    if caveat:
+        parts.append(caveat)
+    if inner["replications"]["precision"] is not None and not inner["replications"]["reached"]:
+        parts.append("the precision asked for was not reached")
+    if inner["settled"] is False and not caveat:
+        parts.append("too short a run to have settled (--precision 5% lengthens it)")
+    if found is not None:
+        parts.append(f"ranges are for {found['level']:.0%} of real servers{_basis(found['basis'])}")
+    if inner["fidelity"] == "roofline":
+        parts.append("step times are datasheet peaks, not measured")
+    return "; ".join(parts) or UNDEFINED
+
+
+def _basis(basis: str) -> str:
+    """Return what intervals rest on: servers like this one, or that none of them was measured."""
+    known, _, lacking = basis.partition("foreign: ")
+    return f"; {lacking}" if lacking else f", from {known}"
+
+
+def deployed_brief(scenario: Scenario) -> Brief:
+    """Return the brief of a scenario as it is: that of one run, for the pages of answers about more than that.
+
+    Raises:
+        InfeasibleError: The model does not fit.
+        InputError: A profile or trace is missing by now.
+    """
+    from simserve.planner.cost.month import month
+    from simserve.scenario.resolve import resolve
+    from simserve.scenario.run import run
+
+    once = scenario.run.model_copy(update={"replications": 1, "precision": None})
+    resolved = resolve(scenario.model_copy(update={"run": once}))
+    result = run(resolved)
+    inner = {**result.summary["simserve"], "month": month(resolved, result)}
+    return brief_of_run(replace(result, summary={**result.summary, "simserve": inner}))
+
+
+def about(
+    deployed: Brief, answered: str, verdict: Verdict, *, more: Sequence[Fact] = (), name: str = "As it is"
+) -> Brief:
+    """Return the brief of an answer about a deployment: the answer, then whether it holds as it is, cost, load, trust.
+
+    Args:
+        deployed: Of the deployment at its own traffic.
+        answered: The answer.
+        verdict: Of the answer.
+        more: What else to know, right below whether it holds.
+        name: Of the line that says whether it holds.
+    """
+    return replace(
+        deployed,
+        verdict=verdict,
+        answer=answered,
+        ways=(),
+        facts=[Fact(name, deployed.answer.rstrip(".")), *more, *deployed.facts],
+    )

@@ -1,0 +1,183 @@
+"""Manifests of whole deployments: what each target says of a scenario, or which key it refuses."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from simserve.errors import InfeasibleError, InputError, ScenarioError
+from simserve.planner.export.deployment import Export
+from simserve.planner.export.export import _WHOLE, ENGINES, export
+from simserve.scenario.bundled import scenario_names
+from simserve.scenario.load import load
+from tests.scenario.builders import make_scenario
+
+
+def main_text(result: Export) -> str:
+    """Return the file that is the answer."""
+    assert result.main_file is not None
+    return result.files[result.main_file]
+
+
+def only(result: Export) -> Any:
+    """Return its one document."""
+    (found,) = yaml.safe_load_all(main_text(result))
+    return found
+
+
+def of_kind(result: Export, kind: str) -> dict[str, Any]:
+    """Return the one manifest of a kind."""
+    (found,) = (each for each in yaml.safe_load_all(main_text(result)) if each["kind"] == kind)
+    return dict(found)
+
+
+def flags_in(words: list[str]) -> dict[str, str]:
+    """Return the flags of a command and the word after each."""
+    return {word: following for word, following in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_every_scenario_is_written_for_every_target_or_refused_in_a_line(name: str) -> None:
+    """YAML that reads back, with as many servers as were simulated; a refusal is one line with its key and a remedy."""
+    scenario, written = load(name), 0
+    refusals: list[str] = []
+    for target in _WHOLE:
+        try:
+            result = export(scenario, target)
+        except (InputError, InfeasibleError) as refusal:
+            refusals.append(str(refusal))
+            continue
+        for text in result.files.values():
+            assert list(yaml.safe_load_all(text)), target
+        written += 1
+        if target == "k8s":
+            kinds = [each["kind"] for each in yaml.safe_load_all(main_text(result))]
+            pools = scenario.deployment.pools
+            assert kinds.count("Deployment") == max(len(pools), 1)
+            has_scaler = scenario.deployment.autoscaling or any(pool.autoscaling for pool in pools)
+            assert ("HorizontalPodAutoscaler" in kinds) == bool(has_scaler)
+    assert not any("\n" in each for each in refusals)
+    engine = scenario.deployment.engine
+    is_served = engine.name in [each for target, each in ENGINES.items() if target != "ollama"]
+    assert written or engine.batching == "static" or not is_served or scenario.deployment.pools
+
+
+def test_keda_scales_between_the_simulated_bounds() -> None:
+    """The metric summed over the pods, its target a replica; none without an autoscaler; from no replica at all."""
+    spec = of_kind(export(load("cold-start"), "keda"), "ScaledObject")["spec"]
+    busy = of_kind(export(load("busy-scales-late"), "keda"), "ScaledObject")["spec"]
+
+    (trigger,) = spec["triggers"]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"], spec["pollingInterval"]) == (2, 8, 15)
+    assert trigger["metadata"]["query"] == 'sum(vllm:num_requests_waiting{pod=~"cold-start-.*"})'
+    assert trigger["metadata"]["threshold"] == "10"
+    assert busy["triggers"][0]["metadata"]["threshold"] == "80"
+    assert "avg by (pod) (DCGM_FI_DEV_GPU_UTIL" in busy["triggers"][0]["metadata"]["query"]
+    from_none = load("cold-start", ["deployment.autoscaling.min_replicas=0"])
+    assert of_kind(export(from_none, "keda"), "ScaledObject")["spec"]["minReplicaCount"] == 0
+    with pytest.raises(ScenarioError, match="autoscaling"):
+        export(load("chatbot"), "keda")
+
+
+def test_dynamo_gets_the_pools_with_their_counts() -> None:
+    """Workers of each role with the simulated flags; the router by the simulated policy."""
+    few = ["deployment.pools=[{name: p, role: prefill, replicas: 3}, {name: d, role: decode, replicas: 2}]"]
+    services = only(export(load("disaggregation", few), "dynamo"))["spec"]["services"]
+    by_prefix = only(export(load("disaggregation", ["deployment.routing=prefix"]), "dynamo"))["spec"]["services"]
+
+    prefill, decode = services["VllmPrefillWorker"], services["VllmDecodeWorker"]
+    assert (prefill["replicas"], decode["replicas"]) == (3, 2)
+    assert (prefill["subComponentType"], decode["subComponentType"]) == ("prefill", "decode")
+    words = prefill["extraPodSpec"]["mainContainer"]["args"]
+    assert flags_in(words)["--max-model-len"] == "32768"
+    assert "--is-prefill-worker" in words
+    modes = [each["Frontend"]["envs"][0]["value"] for each in (services, by_prefix)]
+    weights = [len(each["Frontend"]["envs"]) for each in (services, by_prefix)]
+    assert (modes, weights) == (["kv", "kv"], [2, 1])
+
+
+def test_llm_d_scores_as_was_simulated() -> None:
+    """Values for both roles, and a scheduler that filters by role and weighs by the policy."""
+    result = export(load("disaggregation", ["deployment.routing=prefix"]), "llm-d")
+    values, pool = only(result), yaml.safe_load(result.files["disaggregation.inferencepool.yaml"])
+
+    config = yaml.safe_load(pool["inferenceExtension"]["pluginsCustomConfig"]["simulated.yaml"])
+    assert (values["prefill"]["replicas"], values["decode"]["replicas"]) == (2, 2)
+    assert values["routing"]["proxy"]["enabled"]
+    assert flags_in(values["decode"]["containers"][0]["args"])["--port"] == "8200"
+    assert [each["name"] for each in config["schedulingProfiles"]] == ["prefill", "decode"]
+    assert {"pluginRef": "prefix-cache-scorer", "weight": 2} in config["schedulingProfiles"][0]["plugins"]
+    assert pool["inferencePool"]["modelServers"]["matchLabels"] == values["modelArtifacts"]["labels"]
+
+
+def test_kserve_prefills_apart_and_takes_the_flags_in_a_variable() -> None:
+    """Tensor parallelism is a field of its own."""
+    wide = ["deployment.tensor_parallel_size=2"]
+    spec = only(export(load("disaggregation", wide), "kserve"))["spec"]
+
+    assert (spec["replicas"], spec["prefill"]["replicas"]) == (2, 2)
+    assert spec["parallelism"] == spec["prefill"]["parallelism"] == {"tensor": 2}
+    told = {each["name"]: each.get("value") for each in spec["template"]["containers"][0]["env"]}
+    assert re.search(r"--max-model-len 32768 .*--kv-transfer-config '\{\"kv_connector\"", told["VLLM_ADDITIONAL_ARGS"])
+    assert "--tensor-parallel-size" not in told["VLLM_ADDITIONAL_ARGS"]
+    assert "--port" not in told["VLLM_ADDITIONAL_ARGS"]
+
+
+def test_the_production_stack_routes_and_scales_as_was_simulated() -> None:
+    """Its router has three of the policies."""
+    values = only(export(load("cold-start", ["deployment.routing=round_robin"]), "production-stack"))
+
+    (model,) = values["servingEngineSpec"]["modelSpec"]
+    assert values["routerSpec"]["routingLogic"] == "roundrobin"
+    assert (model["replicaCount"], model["requestGPU"]) == (2, 1)
+    assert (model["keda"]["minReplicaCount"], model["keda"]["maxReplicaCount"]) == (2, 8)
+    with pytest.raises(ScenarioError, match=r"deployment\.routing\.policy"):
+        export(load("cold-start"), "production-stack")
+
+
+@pytest.mark.parametrize("engine", [("vllm", "0.12"), ("sglang", "0.5.4")])
+def test_replicas_over_several_nodes_are_leader_worker_sets(engine: tuple[str, str]) -> None:
+    """A pod a node with all its GPUs; only the leader answers."""
+    name, version = engine
+    scenario = make_scenario(
+        [f"deployment.engine={{name: {name}, version: '{version}', max_model_len: 4096}}"],
+        model="llama-3.1-405b",
+        deployment={"hardware": "h100-sxm-80gb", "tensor_parallel_size": 16, "replicas": 2},
+    )
+    spec = of_kind(export(scenario, "lws"), "LeaderWorkerSet")["spec"]
+
+    template = spec["leaderWorkerTemplate"]
+    leader, other = (template[each]["spec"]["containers"][0] for each in ("leaderTemplate", "workerTemplate"))
+    assert (spec["replicas"], template["size"]) == (2, 2)
+    assert leader["resources"]["limits"] == other["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert "readinessProbe" in leader
+    assert "readinessProbe" not in other
+    assert "$(LWS_LEADER_ADDRESS)" in " ".join(other["command"])
+    with pytest.raises(ScenarioError, match="use --to k8s"):
+        export(make_scenario(["deployment.engine.max_model_len=4096"]), "lws")
+
+
+def test_compose_deals_the_gpus_of_a_host_and_routes() -> None:
+    """Each replica has GPUs of its own; nginx follows the policy, and streams."""
+    scenario = make_scenario(
+        ["deployment.engine.max_model_len=4096"],
+        deployment={"hardware": "h100-sxm-80gb", "tensor_parallel_size": 2, "replicas": 3},
+    )
+    found = only(export(scenario, "compose"))
+
+    servers = {name: each for name, each in found["services"].items() if name != "router"}
+    devices = [each["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] for each in servers.values()]
+    assert devices == [["0", "1"], ["2", "3"], ["4", "5"]]
+    nginx = found["configs"]["nginx"]["content"]
+    assert "least_conn;" in nginx
+    assert all(f"server {name}:8000;" in nginx for name in servers)
+    with pytest.raises(ScenarioError, match=r"one of h100-sxm-80gb has 8"):
+        export(
+            make_scenario(
+                ["deployment.engine.max_model_len=4096"], deployment={"hardware": "h100-sxm-80gb", "replicas": 9}
+            ),
+            "compose",
+        )

@@ -1,0 +1,213 @@
+"""The brief: at most 14 lines, one answer in every medium, and a way out of every run that fails."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from simserve import api
+from simserve.report.answer import answer
+from simserve.report.brief import Brief, Fact, Way, brief_of_run
+from simserve.report.html import render_report
+from simserve.report.quantities import dollars
+from simserve.report.run_html import run_html
+from simserve.report.terminal import MOST_LINES, brief_lines, render_brief, render_run
+from tests.report.builders import CASES, Page, page_text, run, terminal
+from tests.report.builders import run as run_case
+
+FOLDER = Path("results/a-scenario-with-a-name-0123456789ab")
+
+
+def shown(brief: Brief, *, is_whole: bool = False) -> list[str]:
+    """Return the lines of a brief on a terminal of 80 columns."""
+    out = StringIO()
+    render_brief(brief, Console(file=out, width=80), is_whole=is_whole)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_brief_is_14_lines_of_80_columns(case: str) -> None:
+    """Whatever comes of the run, with its files and one more line a warning."""
+    brief = brief_of_run(run(case), ("chatbot",), FOLDER)
+
+    lines = shown(brief)
+
+    assert len(lines) <= MOST_LINES + len(brief.warnings)
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines).startswith(" ".join([*brief.warnings, answer(run(case))]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_run_ends_with_something_to_do(case: str) -> None:
+    """A command that can be copied; of one that fails never that nothing has to change."""
+    brief = brief_of_run(run(case), ("chatbot",))
+
+    assert brief.ways
+    assert all(way.command.startswith("simserve ") for way in brief.ways)
+    assert ("Nothing has to change" in brief.ways[0].told) == (brief.verdict == "holds")
+
+
+def test_a_brief_keeps_its_answer_and_its_first_command_whole() -> None:
+    """Warnings, further ways and the ends of long lines give way; a command is continued as a shell takes it."""
+    words = " ".join(f"--set deployment.engine.option_{number}={number}" for number in range(4))
+    brief = Brief(
+        verdict="missed",
+        answer="The SLO is missed. " + "Missed by a class with a name. " * 4,
+        subject="a model on many GPUs " * 8,
+        warnings=["Warning: this engine version is not known " * 6] * 2,
+        ways=[Way("One way:", f"simserve run mine.yaml {words}"), Way("Another:", "simserve plan mine.yaml")],
+        facts=[Fact("Cost", "dollars " * 40), Fact("Load", "requests " * 40), Fact("Trust", "servers " * 40)],
+    )
+
+    lines = shown(brief)
+
+    assert len(lines) <= MOST_LINES + 2
+    assert max(map(len, lines)) <= 80
+    assert brief.answer.strip() in " ".join(lines)
+    assert f"simserve run mine.yaml {words}" in " ".join(" ".join(lines).replace("\\", " ").split())
+    assert all(label in "\n".join(lines) for label in ("Cost", "Load", "Trust"))
+    assert lines[0].endswith(" ...")
+
+
+def test_nothing_is_cut_where_everything_is_asked_for() -> None:
+    """With --verbose every word of the brief is there, each command on a line of its own."""
+    brief = brief_of_run(run("overloaded"), ("chatbot",))
+    brief = replace(brief, ways=[Way("a way", "simserve run " + "--set key=value " * 9 + "--end")] * 3)
+
+    told = [line.text for line in brief_lines(brief, 80, is_whole=True)]
+
+    assert not any(line.endswith(" ...") for line in told)
+    assert sum(line.strip() == brief.ways[0].command for line in told) == 3
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[api.RunResult, Path]:
+    """Return a small run with its files."""
+    folder = tmp_path_factory.mktemp("brief") / "out"
+    return api.run(api.load("chatbot", ["workload.num_requests=300"]), out=folder), folder
+
+
+def test_terminal_json_page_and_notebook_give_one_answer(written: tuple[api.RunResult, Path]) -> None:
+    """Does it hold, what does it cost a month, is an API cheaper: the figures of result.json in every medium."""
+    result, folder = written
+    stored = json.loads((folder / "result.json").read_text(encoding="utf-8"))["simserve"]
+    month, out = stored["month"], StringIO()
+    render_run(result, Console(file=out, width=80), folder)
+
+    media = [
+        out.getvalue(),
+        Page((folder / "report.html").read_text(encoding="utf-8")).text,
+        Page(run_html(result)).text,
+    ]
+
+    change = month["api"]["usd_per_month"] / month["self_host_usd_per_month"] - 1
+    asked = f"{month['api']['name']} asks {dollars(month['api']['usd_per_month'])}, {100 * abs(change):.0f}%"
+    for text in (" ".join(each.split()) for each in media):
+        assert answer(result) in text
+        assert f"{dollars(month['self_host_usd_per_month'])} a month on 4 GPUs" in text
+        assert f"{asked} {'less' if month['cheaper'] == 'api' else 'more'}" in text
+    assert month["self_host_usd_per_month"] == pytest.approx(720 * stored["cost"]["usd_per_hour"])
+    assert (month["cheaper"] == "api") == (change < 0)
+
+
+def test_load_says_what_can_be_sustained_and_where_the_slo_holds(written: tuple[api.RunResult, Path]) -> None:
+    """The load ratio of result.json as a share, and the highest of the loads tried that holds."""
+    result, _ = written
+    ratio, loads = result.summary["simserve"]["load_ratio"], result.background["loads"]
+
+    load = next(each.text for each in brief_of_run(result).facts if each.label == "Load")
+
+    held = [rate for rate, met in zip(loads["loads"], loads["attainment"], strict=True) if met >= 0.95]
+    assert f"{100 * ratio:.0f}% of the {result.summary['simserve']['finishable_throughput']:.3g}" in load
+    assert any(f"SLO held at {rate:.3g} (one run)" in load for rate in held)
+
+
+def test_gpus_that_cannot_serve_the_traffic_are_not_called_cheaper() -> None:
+    """What an API asks for all of it is no comparison then."""
+    result = run("overloaded")
+
+    cost = next(each.text for each in brief_of_run(result).facts if each.label == "Cost")
+
+    assert result.summary["simserve"]["month"]["cheaper"] is None
+    assert cost.endswith("for all of this traffic, more than they can serve")
+
+
+def test_without_a_price_the_brief_says_how_to_give_one() -> None:
+    """Dollars are never guessed."""
+    result = run("stable")
+    inner = result.summary["simserve"]
+    unpriced = {**inner, "month": None, "cost": {**inner["cost"], "usd_per_hour": None}}
+
+    brief = brief_of_run(replace(result, summary={**result.summary, "simserve": unpriced}))
+
+    assert "--set pricing.gpu_hour_usd=DOLLARS" in brief.facts[0].text
+
+
+def test_prompts_that_are_too_long_name_the_length_that_fits_them() -> None:
+    """The remedy is a number: the longest request, in whole thousands of tokens."""
+    way = brief_of_run(run("empty"), ("chatbot",)).ways[0]
+
+    assert "longer than max_model_len (16,384)" in way.told
+    length = int(way.command.rpartition("=")[2])
+    assert length % 1024 == 0
+    assert 20_000 < length < 23_000
+
+
+def test_the_page_opens_with_the_brief() -> None:
+    """Its answer is the title, its facts come before any other section."""
+    text = page_text("stable")
+
+    assert text.index("<h1") < text.index('<dl class="facts">') < text.index("<h2>")
+    assert render_report(run_case("stable")) == text
+
+
+def test_the_brief_is_above_all_figures_when_everything_is_printed() -> None:
+    """--verbose adds to the brief and takes nothing from it."""
+    brief, whole = (terminal("stable", is_verbose=each).split() for each in (False, True))
+
+    assert whole[: whole.index("Cost")] == brief[: brief.index("Cost")]
+    assert len(whole) > 4 * len(brief)
+
+
+@pytest.fixture(scope="module")
+def small() -> api.Scenario:
+    """Return a scenario whose answers take a moment each."""
+    return api.load("chatbot", ["workload.num_requests=300"])
+
+
+@pytest.mark.parametrize("question", ["capacity", "compare", "cost"])
+def test_every_page_gives_the_manager_one_answer(question: str, small: api.Scenario, tmp_path: Path) -> None:
+    """Dollars a month, and whether an API is cheaper, as the run of the same deployment says."""
+    cost = next(each.text for each in brief_of_run(api.run(small)).facts if each.label == "Cost")
+    file = tmp_path / "page.html"
+
+    if question == "capacity":
+        api.capacity(small, num_requests=200, replications=2, highest=9.0).to_html(file)
+    elif question == "compare":
+        api.compare(small, {"two": ["deployment.replicas=2"]}, replications=2).to_html(file)
+    else:
+        api.cost(small).to_html(file)
+
+    text = file.read_text(encoding="utf-8")
+    assert f"<dd>{cost}.</dd>" in text
+    assert text.index('<dl class="facts">') < text.index("<h2>")
+
+
+def test_a_run_that_tells_nothing_is_not_called_good() -> None:
+    """Neither one that was interrupted nor one of which no request was measured."""
+    result = run("stable")
+    inner = result.summary["simserve"]
+    unjudged = {**inner, "slo": {**inner["slo"], "attainment": None}}
+
+    cut = brief_of_run(replace(result, simulation=replace(result.simulation, was_interrupted=True)))
+    short = brief_of_run(replace(result, summary={**result.summary, "simserve": unjudged}), ("chatbot",))
+
+    assert cut.ways[0].told.startswith("It was interrupted")
+    assert any("only what was finished is counted" in each.text for each in cut.facts)
+    assert short.answer.startswith("The SLO cannot be judged")
+    assert short.ways[0].command == "simserve run chatbot --num-requests 3000"
