@@ -9,7 +9,6 @@ from pathlib import Path
 
 from simserve.errors import InputError, UsageError
 from simserve.observe.scrapes import PREFIXES, Scrape, in_order, read_scrapes
-from simserve.units import parse
 
 SHORTEST_INTERVAL = 0.5
 DEFAULT_BACK = 3600.0
@@ -22,6 +21,8 @@ def seconds_of(text: str, key: str, least: float = 0.0) -> float:
     Raises:
         UsageError: It is no time, or too short.
     """
+    from simserve.units import parse
+
     try:
         value = parse(text, "time")
     except ValueError as failure:

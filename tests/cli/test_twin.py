@@ -1,4 +1,4 @@
-"""``simserve import metrics`` and ``simserve twin`` as a user meets them, from files and from servers that misbehave."""
+"""``simserve import metrics`` and ``simserve twin`` as a user meets them: files, servers, servers that misbehave."""
 
 from __future__ import annotations
 
