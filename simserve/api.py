@@ -487,6 +487,7 @@ def plan(
     keep: Sequence[str] = (),
     spot: bool = False,
     trials: int = 32,
+    confidence: float | None = None,
     jobs: int = 1,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
@@ -496,14 +497,16 @@ def plan(
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
         hardware: GPUs to choose from; empty: the scenario's, and those of the catalogue with an on-demand price.
-        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` those of the scenario.
-        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts).
+        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the scenario.
+        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
+            ``throughput``: the most output tokens a second that ``max_gpus`` GPUs give within the SLO.
         headroom: Share of traffic that must be borne on top.
         spare_replicas: Replicas that may be lost; they are paid for.
         over: ``KEY=V1,V2``: values to search for a dotted key, in place of the default ones.
         keep: What stays as the scenario has it: ``gpus``, ``weights``, ``tensor-parallel``, ``replicas`` and so on.
         spot: Whether GPUs are bought at spot prices.
         trials: Settings of engine knobs and options that are tried on a deployment where they are too many to try each.
+        confidence: Share of real servers on which the SLO must hold, 0.9; None: it must hold where it is simulated.
         jobs: Worker processes; the plan is the same with any number.
         reference: What stands after ``simserve run`` to run the scenario; for the commands that the plan prints.
         progress: Called now and then with the pieces of work done and all that are known.
@@ -527,6 +530,7 @@ def plan(
         market="spot" if spot else "on_demand",
         keep=tuple(keep),
         trials=trials,
+        confidence=confidence,
         jobs=jobs,
     )
     if not isinstance(scenario, Scenario):

@@ -97,12 +97,14 @@ class Asked:
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "scenario"}
         return {f"--{name.replace('_', '-')}": value for name, value in values.items() if value is not None}
 
-    def question(self, changes: Sequence[str], *, needs_traffic: bool = True, is_plan: bool = False) -> Question:
+    def question(
+        self, changes: Sequence[str], *, needs_traffic: bool = True, needs_load: bool = True, is_plan: bool = False
+    ) -> Question:
         """Return what is asked, and say on stderr what was understood from little."""
         from simserve.planner.one_line import OneLine, ask
 
         flags = OneLine(**{each.name: getattr(self, each.name) for each in fields(self) if each.name != "scenario"})
-        asked = ask(self.scenario, flags, changes, needs_traffic=needs_traffic, is_plan=is_plan)
+        asked = ask(self.scenario, flags, changes, needs_traffic=needs_traffic, needs_load=needs_load, is_plan=is_plan)
         for note in asked.notes:
             print(f"simserve: {note}", file=sys.stderr)
         return asked

@@ -45,11 +45,17 @@ def plan(
     ] = None,
     max_gpus: Annotated[
         int | None,
-        typer.Option(min=1, help="GPUs at most. Default: 256; for latency those of the scenario.", show_default=False),
+        typer.Option(
+            min=1,
+            help="GPUs at most. Default: 256; for latency and throughput those of the scenario.",
+            show_default=False,
+        ),
     ] = None,
     objective: Annotated[
-        Literal["cost", "gpus", "latency", "energy"],
-        typer.Option(help="What is to be small: dollars, GPUs, p95 of E2E, or watts."),
+        Literal["cost", "gpus", "latency", "energy", "throughput"],
+        typer.Option(
+            help="What is to be small: dollars, GPUs, p95 of E2E, or watts; or throughput: the most that fixed GPUs do."
+        ),
     ] = "cost",
     headroom: Annotated[
         str, typer.Option(metavar="SHARE", help="Extra traffic that the plan must sustain: 0.2 or 20%.")
@@ -74,6 +80,15 @@ def plan(
         int,
         typer.Option(min=0, help="Settings of engine knobs and options tried on a deployment that could win; 0: none."),
     ] = 32,
+    confidence: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of real servers on which the SLO must hold, by the errors to expect: 0.9 or 90%. "
+            "Default: it must hold as simulated, on about half of them.",
+            show_default=False,
+        ),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. Default: one a core. The plan is the same.")
     ] = None,
@@ -85,7 +100,8 @@ def plan(
 ) -> None:
     """Say what to deploy: GPUs, how the model lies on them, number formats, engine knobs, replicas.
 
-    Ends with 3 where nothing holds, and says what came nearest.
+    Ends with 3 where nothing holds, and says what came nearest. With --objective throughput the GPUs are fixed, and
+    the load is what is looked for: a rate need not be given.
 
     simserve plan chatbot
 
@@ -95,18 +111,28 @@ def plan(
     simserve plan mine.yaml --hardware h100-sxm-80gb,l40s-48gb --max-gpus 32 --headroom 20% --spare-replicas 1
 
     simserve plan chatbot --over deployment.quantization=none,fp8 --objective gpus
+
+    simserve plan chatbot --confidence 90%
+
+    simserve plan Qwen/Qwen3-32B --objective throughput --gpus 16xH200 --prompt-tokens 4k --output-tokens 1k
+    --slo 'ttft=1s,tpot=20ms'
     """
     from simserve import api
 
     check_page(html)
     changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
-    question = asked.question(changes, is_plan=True)
+    question = asked.question(changes, needs_load=objective != "throughput", is_plan=True)
     loaded, names = question.scenario, _names(hardware, "--hardware")
     if question.gpu is not None:
         rule = "cannot stand beside --gpus, which says the same"
         refuse_flags({"--hardware": hardware}, rule, "keep one of the two")
         refuse_flags({"--max-gpus": None if question.num_gpus is None else max_gpus}, rule, "keep one of the two")
         names, max_gpus = [question.gpu], question.num_gpus or max_gpus
+        if objective == "throughput" and max_gpus is None:
+            rule = "does not say how many GPUs there are"
+            raise UsageError(rule, key="--gpus", value=asked.gpus, remedy=f"write 8x{asked.gpus}")
+    elif objective == "throughput" and max_gpus is None and not question.has_own_gpu:
+        raise UsageError("lacks the GPUs that there are", key="--objective", remedy="add --gpus 8xH200")
     values = list(over or ())
     if asked.quantization is not None and not any(each.startswith("deployment.quantization=") for each in values):
         values.append(f"deployment.quantization={asked.quantization}")
@@ -117,12 +143,13 @@ def plan(
             hardware=names,
             max_gpus=max_gpus,
             objective=objective,
-            headroom=_share(headroom),
+            headroom=_share(headroom, "--headroom"),
             spare_replicas=spare_replicas,
             over=values,
             keep=_names(keep, "--keep"),
             spot=spot,
             trials=trials,
+            confidence=None if confidence is None else _share(confidence, "--confidence"),
             jobs=jobs or os.cpu_count() or 1,
             reference=(*_reference(asked, question), *(word for change in changes for word in ("--set", change))),
             progress=progress,
@@ -158,8 +185,8 @@ def _names(text: str | None, option: str) -> Sequence[str]:
     return [name for name in dict.fromkeys(names) if name]
 
 
-def _share(text: str) -> float:
+def _share(text: str, option: str) -> float:
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        raise UsageError("must be a share such as 0.2 or 20%", key="--headroom", value=text) from None
+        raise UsageError("must be a share such as 0.2 or 20%", key=option, value=text) from None

@@ -60,12 +60,12 @@ def requests_meeting(latencies: RequestLatencies, slo: SLO, terms: tuple[str, ..
     """
     met = latencies.is_completed.copy()
     for term in terms:
-        values, bounds = getattr(latencies, term), _bounds(latencies, slo, term)
-        met &= (values <= bounds) | np.isinf(bounds) | (np.isnan(values) if term == "tpot" else False)
+        values, limits = getattr(latencies, term), bounds(latencies, slo, term)
+        met &= (values <= limits) | np.isinf(limits) | (np.isnan(values) if term == "tpot" else False)
     return met
 
 
-def _bounds(latencies: RequestLatencies, slo: SLO, term: str) -> NDArray[np.float64]:
+def bounds(latencies: RequestLatencies, slo: SLO, term: str) -> NDArray[np.float64]:
     """Return the bound on ``term`` of each request, inf where there is none; without classes, one for all."""
     whole = np.array([_bound(slo, term)])
     if latencies.request_class is None or not slo.by_class:

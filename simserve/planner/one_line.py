@@ -118,6 +118,7 @@ def ask(
     changes: Sequence[str] = (),
     *,
     needs_traffic: bool = True,
+    needs_load: bool = True,
     is_plan: bool = False,
 ) -> Question:
     """Return the scenario of one line.
@@ -128,6 +129,7 @@ def ask(
         flags: The flags.
         changes: ``KEY=VALUE``, applied last.
         needs_traffic: Whether the answer depends on what arrives; else traffic may be left out.
+        needs_load: Whether it depends on how much of it arrives; else a model alone gets a rate to begin with.
         is_plan: Whether the GPUs are to be chosen: those of ``gpus`` are then a limit, and need not be given.
 
     Raises:
@@ -141,8 +143,8 @@ def ask(
     folder = None if base.file is None else base.file.parent
     overrides = _overrides(flags, mapping, gpu, count, folder=folder, is_plan=is_plan)
     if not base.is_complete:
-        _check_complete(base, flags, changes, needs_traffic=needs_traffic, is_plan=is_plan)
-        overrides = [*_filled(flags, mapping, gpu, needs_traffic=needs_traffic), *overrides]
+        _check_complete(base, flags, changes, needs_traffic=needs_traffic, needs_load=needs_load, is_plan=is_plan)
+        overrides = [*_filled(flags, mapping, gpu, needs_traffic=needs_traffic, needs_load=needs_load), *overrides]
     has_own_gpu = flags.like is None and "hardware" in _block(base.mapping, "deployment")
     scenario = from_mapping(mapping, [*overrides, *changes], file=base.file, folder=folder)
     return Question(scenario=scenario, notes=base.notes, gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu)
@@ -241,7 +243,9 @@ def _last_part(word: str) -> str:
     return scenario_name(path.absolute().parent.name if last == "config" else last or "model")
 
 
-def _check_complete(base: _Base, flags: OneLine, changes: Sequence[str], *, needs_traffic: bool, is_plan: bool) -> None:
+def _check_complete(
+    base: _Base, flags: OneLine, changes: Sequence[str], *, needs_traffic: bool, needs_load: bool, is_plan: bool
+) -> None:
     """Refuse a model alone, and say all that it lacks.
 
     Raises:
@@ -253,7 +257,7 @@ def _check_complete(base: _Base, flags: OneLine, changes: Sequence[str], *, need
         lacking.append("--gpus")
     has_own = any(key.split(".")[0] == "workload" for key in keys)
     if needs_traffic and flags.trace is None and not has_own:
-        if flags.rate is None and flags.concurrency is None:
+        if needs_load and flags.rate is None and flags.concurrency is None:
             lacking.append("--rate (or --concurrency, --trace)")
         lacking += [flag for flag in ("--prompt-tokens", "--output-tokens") if flag not in flags.given]
     if lacking:
@@ -294,13 +298,16 @@ def _overrides(
     return found
 
 
-def _filled(flags: OneLine, mapping: Mapping[str, Any], gpu: str | None, *, needs_traffic: bool) -> list[Override]:
+def _filled(
+    flags: OneLine, mapping: Mapping[str, Any], gpu: str | None, *, needs_traffic: bool, needs_load: bool
+) -> list[Override]:
     """Return what a model alone gets: the name of its result, and the least of traffic where none is asked about."""
     name = mapping["name"] if gpu is None else f"{mapping['name']}-{_last_part(gpu)}"
     found = [Override("name", name[:100], "name")]
+    is_free = flags.trace is None and flags.rate is None and flags.concurrency is None
+    if is_free and not (needs_traffic and needs_load):
+        found.append(Override("workload.arrivals", {"process": "poisson", "rate": 1.0}, "--rate"))
     if flags.trace is None and not needs_traffic:
-        if flags.rate is None and flags.concurrency is None:
-            found.append(Override("workload.arrivals", {"process": "poisson", "rate": 1.0}, "--rate"))
         for key in _LENGTHS:
             if getattr(flags, key) is None:
                 found.append(Override(f"workload.{key}", 1, f"--{key.replace('_', '-')}"))

@@ -39,6 +39,12 @@ FLOORS: Mapping[str, float] = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
 FLOOR_OF_HALF = 0.41
 """Of that, the narrowest half-width at 50 %: 0.674 over 1.645, as of a normal error."""
 
+NARROWEST_RATIO = 1.01
+"""Of the 90 % half-width to the 50 % one, at least: two quantiles that are the same make no distribution."""
+
+LARGEST_LOG = 600.0
+"""Of a factor: what is larger has no room in a float."""
+
 BURST_SHARE, BURST_REQUESTS = 0.3, 16
 """A burst: more than this share of the requests in the first instant, and more than so many in flight."""
 
@@ -267,6 +273,37 @@ class MetricExpectation:
     def high(self) -> float:
         """Factor to the upper end."""
         return math.exp(-self.center + self.half_90)
+
+    def factor(self, share: float) -> float:
+        """Return the factor from what is predicted that ``share`` of real servers stay at or below, 0 to 1.
+
+        Errors lie evenly about the center, and their sizes as a Weibull distribution that has both quantiles: the
+        exponential sizes of a Laplace error are one of its kind, those of a normal error nearly.
+        """
+        beyond = abs(2 * share - 1)
+        if beyond >= 1:
+            return math.inf if share > 0.5 else 0.0
+        size = self._scale * math.pow(-math.log1p(-beyond), 1 / self._power)
+        return math.exp(min(-self.center + math.copysign(size, share - 0.5), LARGEST_LOG))
+
+    def share_below(self, factor: float) -> float:
+        """Return the share of real servers that stay at or below a factor: the inverse of `factor`."""
+        if factor <= 0:
+            return 0.0
+        if math.isinf(factor):
+            return 1.0
+        size = math.log(factor) + self.center
+        beyond = -math.expm1(-math.pow(abs(size) / self._scale, self._power))
+        return 0.5 + math.copysign(beyond, size) / 2
+
+    @property
+    def _power(self) -> float:
+        ratio = max(self.half_90 / self.half_50, NARROWEST_RATIO)
+        return math.log(math.log(1 - LEVEL) / math.log(0.5)) / math.log(ratio)
+
+    @property
+    def _scale(self) -> float:
+        return self.half_90 / math.pow(-math.log(1 - LEVEL), 1 / self._power)
 
 
 @dataclass(frozen=True, slots=True)

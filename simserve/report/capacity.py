@@ -78,6 +78,14 @@ def capacity_lines(capacity: Capacity) -> list[str]:
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         mean = f"The mean run holds it up to {_load(capacity, found.capacity)} {unit}" if found.capacity else "Capacity"
         lines.append(f"{mean} (95% interval {low} to {high}).")
+    borne = capacity.sustained
+    if borne is not None:
+        far = (
+            f"up to {_load(capacity, borne.load)} {unit}"
+            if borne.load
+            else f"not even at {_load(capacity, borne.lowest)}"
+        )
+        lines.append(f"On 90% of real servers it holds {far}: {borne.basis}.")
     failing = found.level(found.largest.fails_at)
     if failing is not None:
         parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())

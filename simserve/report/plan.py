@@ -23,6 +23,7 @@ from simserve.report.plan_tables import (
     single_changes,
 )
 from simserve.report.quantities import counted, dollars, text_columns
+from simserve.report.throughput import throughput_front, throughput_sections
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +39,7 @@ class PlanPage(Plan):
 
     @property
     def plot(self) -> PlanPlots:
-        """Its figure: ``candidates()``."""
+        """Its figures: ``candidates()``; of ``throughput`` ``front()``."""
         return PlanPlots(self.summary)
 
     def to_html(self, file: str | Path, command: str = "") -> None:
@@ -54,7 +55,7 @@ class PlanPage(Plan):
 
 @dataclass(frozen=True, slots=True)
 class PlanPlots:
-    """The figure of a plan."""
+    """The figures of a plan."""
 
     summary: Mapping[str, Any]
 
@@ -65,20 +66,31 @@ class PlanPlots:
 
         return figure_or_none(plan_candidates(self.summary))
 
+    def front(self) -> Figure | None:
+        """Return tokens/s a GPU against tokens/s a user; None where the plan is not one of ``throughput``."""
+        from simserve.report.sketch_figure import figure_or_none
+
+        return figure_or_none(throughput_front(self.summary) if self.summary["objective"] == "throughput" else None)
+
 
 def plan_page(summary: Mapping[str, Any], command: str) -> Page:
     """Return the plan as a page: what the terminal shows, and the fleets that were tried."""
     from simserve.report.answer_plots import plan_candidates
     from simserve.report.panels import panel
 
+    is_fixed = summary["objective"] == "throughput"
     parts = list(plan_sections(summary))
     answer = parts[0][1]
     sections = [
         Section(title=title, lines=lines, header=table[0] if table else (), rows=table[1] if table else ())
         for title, lines, table in parts[1:]
     ]
-    figure = plan_candidates(summary)
-    if figure is not None:
+    figure = throughput_front(summary) if is_fixed else plan_candidates(summary)
+    if figure is not None and is_fixed:
+        told = "Each point is a load of a deployment; the plan is circled."
+        picture = panel("front", "Tokens/s a GPU against tokens/s a user", told, figure, f"The front. {told}")
+        sections.insert(min(1, len(sections)), Section(title="What the GPUs can do", panels=(picture,)))
+    elif figure is not None:
         tried = sum(bool(each.get("usd_per_month")) for each in summary["candidates"])
         told = f"{tried} fleets were simulated; the plan is circled."
         picture = panel("candidates", "Fleets that were simulated", told, figure, f"Dollars against TTFT. {told}")
@@ -151,6 +163,9 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
 
 def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
     """Yield title, lines and table of each part, in the order they are read."""
+    if summary["objective"] == "throughput":
+        yield from throughput_sections(summary)
+        return
     if not summary["feasible"]:
         yield "", miss_lines(summary), None
         inner = (summary["nearest_miss"] or {}).get("relaxed_plan")

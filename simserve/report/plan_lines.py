@@ -40,6 +40,8 @@ IDLE_BATCH = 2.0
 """Requests in a step on average below which a GPU mostly serves one user at a time."""
 FEW_TOKENS = 1e9
 """Tokens a month below which the people around a fleet usually cost more than an API."""
+SURE = 0.9
+"""Probability below which a plan says how to be surer."""
 MISS_PERCENTILE = 95
 """Percentile that a near miss is shown by."""
 SECONDS_PER_MONTH = 720 * 3600.0
@@ -51,7 +53,8 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     price = f" for {dollars(best['usd_per_month'])} a month" if best["usd_per_month"] is not None else ""
     bound = "; its step times are a roofline bound, not measured" if best["fidelity"] == "roofline" else ""
     lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}{bound}."]
-    lines += [f"{_capital(formats_line(best['formats']))}.", _holding(summary, best)]
+    lines += [f"{capital(formats_line(best['formats']))}.", _holding(summary, best)]
+    lines += probability_lines(summary)
     lines += [f"  {line}" for line in best["arithmetic"]]
     lines += [f"  it assumes that {each}" for each in best["assumes"]]
     lines += [f"  {line}" for line in cheaper_api_lines(summary)]
@@ -71,6 +74,24 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def probability_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return on how many real servers the SLO holds, and what that rests on; empty without an SLO."""
+    best, asked = summary["best"], summary.get("confidence")
+    if best.get("probability") is None:
+        return []
+    wanted = "" if best["probability"] >= SURE else f"; --confidence {SURE:g} sizes for {share(SURE)}"
+    wanted = wanted if asked is None else f"; {share(asked)} asked"
+    return [
+        f"On a real server the SLO holds with a probability of {share(best['probability'])} "
+        f"({best['probability_basis']}){wanted}."
+    ]
+
+
+def term(name: str) -> str:
+    """Return a term of an SLO as it is written."""
+    return _TERMS.get(name, name)
+
+
 def _faster(each: Mapping[str, Any]) -> str:
     name = {"p95_ttft_ms": "TTFT", "p95_tpot_ms": "TPOT"}[each["latency"]]
     return (
@@ -79,7 +100,8 @@ def _faster(each: Mapping[str, Any]) -> str:
     )
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -160,6 +182,11 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
         )
     elif miss["metric"] == "memory":
         head = "No plan: the model fits on none of these."
+    elif miss["metric"] == "confidence":
+        head = (
+            f"No plan is sure enough: the SLO holds on {share(miss['reached'])} of real servers at most, "
+            f"{share(miss['asked'])} asked."
+        )
     elif miss["is_bound"]:
         head = (
             f"No plan: {name} within {_time(miss['asked'])} is out of reach of every deployment here; "

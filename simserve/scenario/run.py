@@ -21,7 +21,6 @@ from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.engine_profile import version_note
-from simserve.profiles.expected_errors import expect, load_error_model
 from simserve.scenario.control import control_of
 from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
@@ -34,7 +33,7 @@ from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
-from simserve.scenario.served import server_of
+from simserve.scenario.served import expectation_of
 from simserve.scenario.speculative import speculation_facts
 from simserve.scenario.without_effect import without_effect
 from simserve.sim.acceleration import Accelerate
@@ -317,7 +316,7 @@ def _add_more(
 def _of_run(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any]:
     """Return the facts that depend on how long a run was."""
     found = conditions(simulation.records, simulation.totals, simulation.num_replicas)
-    return {"expectation": expect(load_error_model(), server_of(resolved, found)), "waiting": found.waiting}
+    return {"expectation": expectation_of(resolved, simulation, found), "waiting": found.waiting}
 
 
 def _asks_longer(runs: _Runs) -> bool:

@@ -1,10 +1,11 @@
-"""A deployment and its run as the model of errors sees them. Knows no error."""
+"""A deployment and its run as the model of errors sees them, and what that expects."""
 
 from __future__ import annotations
 
-from simserve.metrics.conditions import Conditions
-from simserve.profiles.expected_errors import Server, generation_of
+from simserve.metrics.conditions import Conditions, conditions
+from simserve.profiles.expected_errors import Expectation, Server, expect, generation_of, load_error_model
 from simserve.scenario.resolve import ResolvedScenario
+from simserve.sim.simulate import Simulation
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 
 
@@ -30,6 +31,12 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
         host=found.host,
         note=_unmeasured(resolved),
     )
+
+
+def expectation_of(resolved: ResolvedScenario, simulation: Simulation, found: Conditions | None = None) -> Expectation:
+    """Return the errors to expect of a real server in place of a run; ``found``: its conditions, where known."""
+    found = found or conditions(simulation.records, simulation.totals, simulation.num_replicas)
+    return expect(load_error_model(), server_of(resolved, found))
 
 
 def _unmeasured(resolved: ResolvedScenario) -> str:

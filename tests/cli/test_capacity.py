@@ -30,9 +30,12 @@ def test_the_json_says_how_much_and_what_breaks(simserve: Simserve, small: str) 
     assert answer["binding"] == "tpot"
     assert answer["confidence_interval"]["low"] <= answer["max_rate"] < answer["fails_at"]
     assert answer["max_rate"] < answer["mean_capacity"] < answer["finishable"]["rate"]
+    assert answer["max_rate_90"] < answer["max_rate"]
+    assert "servers of dense models on h100-sxm-80gb" in answer["max_rate_90_basis"]
     assert {"rate", "attainment", "p95_ttft_ms", "p95_tpot_ms", "goodput", "stability"} <= set(answer["probes"][0])
     by_rate = {each["rate"]: each for each in answer["probes"]}
     assert by_rate[answer["max_rate"]]["holds"]
+    assert by_rate[answer["max_rate"]]["probability"] < 0.9
     assert not by_rate[answer["fails_at"]]["holds"]
     assert answer["requests"] | {"measured": 0} == {
         "per_run": 300,

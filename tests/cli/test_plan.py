@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 import simserve as ss
+from simserve.planner.capacity.answer import capacity
+from simserve.planner.plan import throughput
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
@@ -48,6 +50,8 @@ def test_the_json_has_the_documented_keys(simserve: Simserve, scenario: str) -> 
     assert set(answer) >= _KEYS
     assert answer["feasible"] is True
     assert answer["best"]["hardware"] == "l4-24gb"
+    assert 0.5 < answer["best"]["probability"] <= 1
+    assert answer["best"]["probability_basis"].startswith("foreign: no measurement of dense models on l4-24gb")
     assert [each["status"] for each in answer["candidates"]].count("best") == 1
     assert answer["nearest_miss"] is None
 
@@ -84,6 +88,10 @@ def test_no_plan_ends_with_3_and_prints_the_miss(simserve: Simserve, scenario: s
     [
         (["--headroom", "much"], 2),
         (["--headroom", "-1"], 2),
+        (["--confidence", "sure"], 2),
+        (["--confidence", "1.5"], 2),
+        (["--objective", "throughput", "--headroom", "0.2"], 2),
+        (["--objective", "throughput", "--gpus", "L4"], 2),
         (["--hardware", "l4-24gb,"], 2),
         (["--over", "deployment.replicas=1,2"], 2),
         (["--objective", "beauty"], 2),
@@ -108,6 +116,27 @@ def test_headroom_is_read_as_a_share_or_percent(simserve: Simserve, scenario: st
 
     assert one.stdout == two.stdout
     assert json.loads(one.stdout)["headroom"] == 0.5
+
+
+def test_what_fixed_gpus_can_do_needs_no_rate(
+    simserve: Simserve, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model, GPUs, lengths and limits: tokens a second lead, and the page has the picture of the front."""
+    monkeypatch.setattr(
+        throughput, "capacity", lambda there, confidence: capacity(there, num_requests=300, replications=2)
+    )
+    asked = ["--gpus", "2xL4", "--prompt-tokens", "100", "--output-tokens", "20", "--slo", "ttft=300ms,tpot=16ms"]
+    narrow = [*_SMALL[2:], "--trials", "0", "--keep", "weights,kv-cache,tensor-parallel"]
+    narrow = [
+        each for pair in zip(narrow[::2], narrow[1::2], strict=True) if "tensor_p" not in pair[1] for each in pair
+    ]
+
+    outcome = simserve("plan", "llama-3.2-1b", "--objective", "throughput", *asked, *narrow, "--html", "page.html")
+
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.stdout.startswith("2 x l4-24gb can do ")
+    assert "percentiles, not means" in " ".join(outcome.stdout.split())
+    assert "tokens/s a user (1 / TPOT)" in (folder / "page.html").read_text(encoding="utf-8")
 
 
 def test_a_notebook_shows_the_plan(scenario: str) -> None:

@@ -13,6 +13,7 @@ from simserve.errors import InvariantError, ProfileError
 from simserve.profiles.expected_errors import (
     FLOORS,
     ErrorModel,
+    MetricExpectation,
     Server,
     band_of,
     expect,
@@ -219,3 +220,21 @@ def test_the_bundled_intervals_hold() -> None:
         if row.sources >= 5:
             assert 0.80 <= row.coverage_90 <= 0.97
     assert {row.metric for row in rows} == set(FLOORS)
+
+
+def test_the_distribution_of_errors_has_both_quantiles() -> None:
+    """Half of all servers lie inside the 50 % interval, nine in ten inside the other, evenly about the center."""
+    errors = MetricExpectation(center=0.1, half_50=0.05, half_90=0.3, servers=3)
+
+    for share, log_factor in ((0.05, -0.4), (0.25, -0.15), (0.5, -0.1), (0.75, -0.05), (0.95, 0.2)):
+        assert errors.factor(share) == pytest.approx(math.exp(log_factor))
+        assert errors.share_below(math.exp(log_factor)) == pytest.approx(share)
+    assert (errors.share_below(0.0), errors.share_below(math.inf)) == (0.0, 1.0)
+    assert (errors.factor(0.0), errors.factor(1.0)) == (0.0, math.inf)
+
+
+def test_laplace_errors_are_of_that_distribution() -> None:
+    """A half-width at 90 % over one at 50 % of ln 10 / ln 2: sizes fall as an exponential."""
+    errors = MetricExpectation(center=0.0, half_50=0.1 * math.log(2), half_90=0.1 * math.log(10), servers=3)
+
+    assert 1 - errors.share_below(math.exp(0.2)) == pytest.approx(math.exp(-2) / 2)

@@ -13,6 +13,7 @@ from simserve.metrics.figures import or_null
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import Effort, Found, find_capacity
+from simserve.planner.capacity.sustained import CONFIDENCE, Sustained, sustained
 from simserve.planner.scaling import has_own_clock
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.objective import objective, objective_mapping
@@ -40,20 +41,24 @@ class Capacity:
     """The answer.
 
     Its ``summary`` holds the keys of `simserve capacity --json`. Of steady open traffic ``max_rate`` is what fresh runs
-    of ``requests.per_run`` requests hold, 95 % of them and more; ``mean_capacity`` the rate at which their mean is what
-    is asked; ``confidence_interval`` of the rate at which a run without end is; ``finishable`` what the deployment
-    finishes with its queue never empty, and half the interval of that; ``requests.settled`` whether halves of the runs
-    agree. Of other traffic ``max_rate`` is the largest that was seen to hold, and these are null.
+    of ``requests.per_run`` requests hold, 95 % of them and more; ``max_rate_90`` (of a closed loop
+    ``max_concurrency_90``) what nine in ten real servers bear, by the errors to expect; ``mean_capacity`` the rate at
+    which their mean is what is asked; ``confidence_interval`` of the rate at which a run without end is;
+    ``finishable`` what the deployment finishes with its queue never empty, and half the interval of that;
+    ``requests.settled`` whether halves of the runs agree. Of other traffic ``max_rate`` is the largest that was seen to
+    hold, and these are null.
 
     Attributes:
         scenario: What was asked, at its own load.
         found: What the search found.
         is_closed_loop: Whether load is a number of clients.
+        sustained: What nine in ten real servers bear; None where that was not looked for.
     """
 
     scenario: Scenario
     found: Found
     is_closed_loop: bool
+    sustained: Sustained | None = None
 
     @property
     def load_key(self) -> str:
@@ -80,6 +85,10 @@ class Capacity:
         return {
             "warnings": leading_warnings(self.scenario),
             f"max_{self.load_key}": self._load(found.largest.value),
+            f"max_{self.load_key}_90": None
+            if self.sustained is None or self.sustained.load is None
+            else self._load(self.sustained.load),
+            f"max_{self.load_key}_90_basis": None if self.sustained is None else self.sustained.basis,
             "binding": self.binding,
             "confidence_interval": None
             if interval is None
@@ -180,6 +189,7 @@ class Capacity:
             "attainment": or_null(level.attainment),
             "by_metric": {name: or_null(value) for name, value in level.by_metric.items()},
             "holds": level.holds(self.asked),
+            "probability": or_null(level.mean("probability")),
             "stability": level.stability,
             "p95_ttft_ms": or_null(MS * level.mean("p95_ttft")),
             "p95_tpot_ms": or_null(MS * level.mean("p95_tpot")),
@@ -199,6 +209,7 @@ def capacity(
     precision: float | None = None,
     replications: int | None = None,
     num_requests: int | None = None,
+    confidence: float | None = None,
     progress: Progress | None = None,
 ) -> Capacity:
     """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
@@ -215,6 +226,7 @@ def capacity(
         num_requests: Of one run; None: of steady open traffic 30,000 and more, until its halves agree, whatever the
             scenario says; else as many as the percentile, the requests in flight and the precision ask for, and in a
             closed loop what the scenario says.
+        confidence: Share of real servers for which ``sustained`` is found; None: 0.9.
         progress: Called before each run.
 
     Raises:
@@ -241,7 +253,13 @@ def capacity(
         is_whole=is_closed,
         finishable=probe.finishable if probe.is_steady else None,
     )
-    return Capacity(scenario=asked, found=found, is_closed_loop=is_closed)
+    borne: Sustained | None = None
+    if not found.was_interrupted:
+        try:
+            borne = sustained(probe, found, is_whole=is_closed, confidence=confidence or CONFIDENCE)
+        except KeyboardInterrupt:
+            found = replace(found, was_interrupted=True)
+    return Capacity(scenario=asked, found=found, is_closed_loop=is_closed, sustained=borne)
 
 
 def _without_api(scenario: Scenario) -> Scenario:

@@ -27,6 +27,7 @@ class Trial:
         stability: Of the run.
         p95_ttft: Seconds; NaN where undefined, as all that follow.
         p95_tpot: Seconds.
+        mean_tpot: Seconds.
         goodput: Requests/s within the objective: of those that arrive a second in an open loop, the share that meets
             it; in a closed loop those answered a second that meet it.
         throughput: Requests/s answered.
@@ -36,6 +37,9 @@ class Trial:
         has_settled: Whether it is long enough to show a steady state (`simserve.metrics.summary.settled`); None where
             the load ratio is not known.
         num_simulated: Requests of the run, the warm-up's too.
+        probability: That the objective holds on a real server (`simserve.metrics.real_server`); NaN where it was not
+            looked for.
+        error_basis: What that rests on, in words.
     """
 
     attainment: float
@@ -43,6 +47,7 @@ class Trial:
     stability: Stability
     p95_ttft: float = math.nan
     p95_tpot: float = math.nan
+    mean_tpot: float = math.nan
     goodput: float = math.nan
     throughput: float = math.nan
     output_throughput: float = math.nan
@@ -50,6 +55,8 @@ class Trial:
     met: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
     has_settled: bool | None = None
     num_simulated: int = 0
+    probability: float = math.nan
+    error_basis: str = ""
 
 
 Prober = Callable[[float, int, int], Trial]

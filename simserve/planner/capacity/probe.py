@@ -12,17 +12,20 @@ from numpy.typing import NDArray
 
 from simserve.errors import ScenarioError
 from simserve.metrics.percentiles import percentiles
+from simserve.metrics.real_server import evidence_of
 from simserve.metrics.slo import SLO, TERMS, attainment
 from simserve.metrics.stability import Offered
 from simserve.metrics.summary import measure, settled
 from simserve.metrics.throughput import throughput
 from simserve.planner.capacity.level import STAYS_PER_RUN, Trial
 from simserve.planner.scaling import has_own_clock, scaled_traffic
+from simserve.profiles.expected_errors import Expectation
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
+from simserve.scenario.served import expectation_of
 from simserve.scenario.speculative import with_paces
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
@@ -38,6 +41,8 @@ Draw = Callable[[int, int], RequestSpecs]
 
 DRAWN_AT_ONCE = 4096
 """Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
+JUDGED_RUNS = 2
+"""Replications of a load whose probability on a real server is looked for: more of them say the same."""
 STAYS_PER_OPEN_RUN = 5
 """Mean stays of a request that an open run lasts at least."""
 RATE_STEPS = 3
@@ -61,6 +66,7 @@ class LoadProbe:
         finishable: What the deployment finishes with its queue never empty; None where the traffic has no load ratio.
         is_steady: Whether arrivals are open and at one rate from beginning to end, so that a run may be of any length.
         watch: Called now and then in a run; one that raises KeyboardInterrupt ends it.
+        expects: From a run to the errors to expect of a real server; None: no probability is looked for.
     """
 
     deployment: Deployment
@@ -73,6 +79,7 @@ class LoadProbe:
     finishable: Finishable | None = None
     is_steady: bool = False
     watch: Callable[[int, int], None] | None = None
+    expects: Callable[[Simulation], Expectation] | None = None
     _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
     _stays: dict[float, float] = field(default_factory=dict)
 
@@ -93,7 +100,8 @@ class LoadProbe:
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         offered = None if self.finishable is None else offered_load(specs, self.finishable)
-        found = trial(simulation, self.slo, warmup, offered)
+        expected = None if self.expects is None or replication >= JUDGED_RUNS else self.expects(simulation)
+        found = trial(simulation, self.slo, warmup, offered, expected)
         if load not in self._stays and found.throughput > 0 and found.stability != "overloaded":
             self._stays[load] = found.in_flight / found.throughput
         return found
@@ -156,8 +164,22 @@ def at_load(specs: RequestSpecs, load: float) -> RequestSpecs:
     return replace(specs, arrival_time=specs.arrival_time * stretch, offered_rate=load)
 
 
-def trial(simulation: Simulation, slo: SLO, warmup: str | float, offered: Offered | None = None) -> Trial:
-    """Return what a search needs to know of a run; ``offered`` decides whether it is overloaded, where it is known."""
+def trial(
+    simulation: Simulation,
+    slo: SLO,
+    warmup: str | float,
+    offered: Offered | None = None,
+    expected: Expectation | None = None,
+) -> Trial:
+    """Return what a search needs to know of a run.
+
+    Args:
+        simulation: The run.
+        slo: The objective.
+        warmup: ``auto``, ``none`` or seconds.
+        offered: Decides whether the run is overloaded, where it is known.
+        expected: Errors to expect of a real server; None: no probability is looked for.
+    """
     measured = measure(simulation, slo=slo, warmup=warmup, offered=offered)
     records, window, latencies = simulation.records, measured.window, measured.latencies
     shares = attainment(latencies, slo, window.has_arrived)
@@ -165,12 +187,17 @@ def trial(simulation: Simulation, slo: SLO, warmup: str | float, offered: Offere
     met = np.zeros(len(records), dtype=np.bool_) if measured.meets_slo is None else measured.meets_slo
     counted = window.has_arrived & latencies.is_completed
     is_open = simulation.is_open_loop and np.isfinite(simulation.offered_rate)
+    probability = np.nan
+    if expected is not None:
+        evidence = evidence_of(records, latencies, window.has_arrived, slo, simulation.totals, expected)
+        probability = evidence.probability(None if offered is None else offered.mean)
     return Trial(
         attainment=shares.all_terms,
         by_metric={term: shares.by_metric[term] for term in TERMS if getattr(slo, term) is not None},
         stability=measured.verdict,
         p95_ttft=_p95(latencies.ttft[counted]),
         p95_tpot=_p95(latencies.tpot[counted]),
+        mean_tpot=_mean(latencies.tpot[counted]),
         goodput=shares.all_terms * simulation.offered_rate if is_open else rates.good_requests,
         throughput=rates.requests,
         output_throughput=rates.output_tokens,
@@ -178,6 +205,8 @@ def trial(simulation: Simulation, slo: SLO, warmup: str | float, offered: Offere
         met=met[window.has_arrived],
         has_settled=settled(measured, offered),
         num_simulated=len(records),
+        probability=probability,
+        error_basis="" if expected is None else expected.basis,
     )
 
 
@@ -209,6 +238,7 @@ def probe_of(asked: Scenario | ResolvedScenario, finishable: Finishable | None =
         is_closed_loop=is_closed_loop(scenario),
         ramp=None if has_clock or has_trace else _ramp(scenario),
         finishable=known,
+        expects=lambda simulation: expectation_of(resolved, simulation),
         is_steady=known is not None and not has_clock and not has_trace and scenario.deployment.liveness is None,
         draw_whole=None if not has_clock else lambda load, replication: _whole(scenario, load, replication),
     )
@@ -314,3 +344,8 @@ def _draw(scenario: Scenario, replication: int, num_requests: int) -> RequestSpe
 def _p95(values: NDArray[np.float64]) -> float:
     defined = values[~np.isnan(values)]
     return percentiles(defined, [95])[0] if len(defined) else np.nan
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else np.nan

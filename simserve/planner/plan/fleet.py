@@ -39,11 +39,19 @@ RESIZED_AT_MOST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """A deployment and its number of replicas, under a scenario's traffic."""
+    """A deployment and its number of replicas, under a scenario's traffic.
+
+    Attributes:
+        scenario: What is asked.
+        overrides: What is deployed.
+        replicas: How often.
+        confidence: Share of real servers on which the SLO must hold; None: it must where it is simulated.
+    """
 
     scenario: Scenario
     overrides: Overrides
     replicas: int
+    confidence: float | None = None
 
 
 def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | None:
@@ -86,9 +94,10 @@ def confirm(fleet: Fleet) -> Trial:
     replications = max(replications, fleet.scenario.run.replications)
     # An API that takes what is too much finishes it too: then the queue alone tells whether the fleet keeps up.
     known: Literal["find"] | None = None if fleet.scenario.deployment.overflow else "find"
-    return try_fleet(
+    trial = try_fleet(
         fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True, finishable=known
     )
+    return trial.sure(fleet.confidence)
 
 
 def _confirmed(fleet: Fleet, probe: LoadProbe) -> Trial:
@@ -107,7 +116,7 @@ def _confirmed(fleet: Fleet, probe: LoadProbe) -> Trial:
         explain=True,
         finishable=finishable,
     )
-    return replace(trial, holds=borne.holds and trial.holds)
+    return replace(trial, holds=borne.holds and trial.holds).sure(fleet.confidence)
 
 
 def _steady_probe(fleet: Fleet) -> LoadProbe | None:
@@ -126,7 +135,7 @@ def resized(fleet: Fleet) -> Trial | None:
     least = smallest_fleet(there.deployment)
 
     def holds(replicas: int) -> bool:
-        held[replicas] = deciding_run(fleet.scenario, fleet.overrides, replicas)
+        held[replicas] = deciding_run(fleet.scenario, fleet.overrides, replicas).sure(fleet.confidence)
         return held[replicas].holds
 
     most = RESIZED_AT_MOST * fleet.replicas + RESIZED_AT_MOST
@@ -252,6 +261,7 @@ def trial_figures(trial: Trial) -> Mapping[str, Any]:
         "holds": trial.holds,
         "attainment": trial.attainment,
         "by_metric": dict(trial.by_metric),
+        "probability": trial.probability,
         "stability": trial.stability,
         **trial.latencies,
     }

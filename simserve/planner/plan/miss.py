@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.deciding_run import deciding_run
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.trial import LATENCIES, TERMS, Trial
+from simserve.scenario.objective import objective
 from simserve.scenario.schema import Scenario
 
 MOST_GPUS_TRIED = 64
@@ -25,13 +27,15 @@ class Miss:
 
     Attributes:
         member: The deployment; None where none even fits.
-        metric: What is missed: ``ttft``, ``tpot``, ``e2e``, ``slo``, ``gpus`` or ``memory``.
-        limit: What was asked, seconds, or GPUs.
+        metric: What is missed: ``ttft``, ``tpot``, ``e2e``, ``slo``, ``confidence``, ``gpus`` or ``memory``.
+        limit: What was asked, seconds, a share, or GPUs.
         reached: What is reached at best: a bound where ``is_bound``, else simulated, at the share asked for.
         is_bound: Whether ``reached`` is proven, for every deployment of the space.
         trial: A run of the nearest deployment.
         relaxed_terms: SLO terms that nothing in the space can keep.
         relax: In words.
+        highest_probability: The largest share of real servers on which the SLO holds, of all fleets that were tried;
+            None where none was.
         relaxed_plan: The plan without those terms.
         drafted: A run of the nearest deployment with drafts that the scenario does not have, whose acceptance is
             assumed, where a bound says that it cannot be reached without; None where no draft is known.
@@ -45,12 +49,24 @@ class Miss:
     trial: Trial | None
     relaxed_terms: tuple[str, ...]
     relax: str
+    highest_probability: float | None = None
     relaxed_plan: Mapping[str, Any] | None = None
     drafted: Trial | None = None
 
 
 def nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) -> Miss:
     """Return what came nearest: by the bound where one proves the miss, else by simulation."""
+    return replace(_nearest_miss(groups, scenario, goal), highest_probability=_surest(groups)[0])
+
+
+def _surest(groups: Sequence[GroupResult]) -> tuple[float | None, Trial | None]:
+    """Return the highest probability of all runs, and the run."""
+    known = [trial for group in groups for trial in group.trials if trial.probability is not None]
+    best = max(known, key=lambda trial: trial.probability or 0.0, default=None)
+    return (None, None) if best is None else (best.probability, best)
+
+
+def _nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) -> Miss:
     members = [member for group in groups for member in group.members]
     fitting = [member for member in members if member.num_gpus and member.bound.e2e >= 0]
     if not fitting:
@@ -64,6 +80,8 @@ def nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) 
         unreachable = _unreachable(fitting, scenario)
         if unreachable:
             return _bound_miss(fitting, unreachable, scenario, goal)
+    if tried and goal.confidence is not None and (unsure := _unsure_miss(groups, tried, scenario, goal)) is not None:
+        return unsure
     if tried:
         return _simulated_miss(tried, scenario, goal)
     nearest = min(fitting, key=lambda each: each.bound.least_replicas * each.num_gpus)
@@ -116,6 +134,26 @@ def shown(overrides: Overrides, num_gpus: int, scenario: Scenario, goal: Goal) -
     if replicas < 1:
         return None
     return deciding_run(scenario, overrides, replicas)
+
+
+def _unsure_miss(groups: Sequence[GroupResult], tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss | None:
+    """Return what is surest to hold, where it holds as simulated; None where nothing does."""
+    highest, trial = _surest(groups)
+    asked = objective(scenario)
+    if trial is None or highest is None or asked is None or (trial.attainment or 0.0) < asked.attainment:
+        return None
+    floor = math.floor(100 * highest) / 100
+    return Miss(
+        member=next((each for each in tried if each.overrides == trial.overrides), tried[0]),
+        metric="confidence",
+        limit=goal.confidence,
+        reached=highest,
+        is_bound=False,
+        trial=trial,
+        relaxed_terms=(),
+        relax=f"--confidence {floor:g} at most, wider limits, more than {goal.max_gpus} GPUs, or measure a server "
+        "(simserve calibrate serving), which says how far it is off",
+    )
 
 
 def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss:

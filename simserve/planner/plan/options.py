@@ -19,8 +19,9 @@ class PlanOptions:
 
     Attributes:
         hardware: GPUs; empty: the scenario's own and those of the catalogue that have an on-demand price.
-        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` those of the scenario.
-        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts).
+        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the scenario.
+        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
+            ``throughput``: what ``max_gpus`` GPUs can do is to be large, whatever load the scenario has.
         headroom: Share of traffic that the plan must bear beyond the scenario's.
         spare_replicas: Replicas that may be lost.
         choices: Dotted key -> values to be searched instead of the default ones.
@@ -28,6 +29,8 @@ class PlanOptions:
         trials: Settings of engine knobs and options that are tried on a shape where the space is too large to look at
             each; 0: the scenario's own alone.
         keep: Names of what stays as it is (`simserve.planner.space.keep.KEEPABLE`).
+        confidence: Share of real servers on which the SLO must hold, by the errors to expect; None: it must hold where
+            it is simulated.
         jobs: Worker processes; the result is the same with any number.
     """
 
@@ -40,6 +43,7 @@ class PlanOptions:
     market: Market = "on_demand"
     trials: int = DEFAULT_TRIALS
     keep: tuple[str, ...] = ()
+    confidence: float | None = None
     jobs: int = 1
 
 
@@ -60,5 +64,10 @@ def check_options(options: PlanOptions) -> None:
     ):
         if value is not None and value < least:
             raise UsageError(f"must be >= {least}", key=key, value=value)
+    if options.confidence is not None and not 0 < options.confidence < 1:
+        raise UsageError("must be a share between 0 and 1", key="--confidence", value=options.confidence)
+    if options.objective == "throughput" and options.headroom:
+        rule = "has no meaning with --objective throughput, which looks for the load itself"
+        raise UsageError(rule, key="--headroom", remedy="leave it away, or use --confidence 0.9")
     if not 0 <= options.headroom <= 10:
         raise UsageError("must be between 0 and 10 times the traffic", key="--headroom", value=options.headroom)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
+from simserve.planner.capacity.probe import REMEDY, check_load
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import (
@@ -31,6 +32,7 @@ from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
 from simserve.planner.plan.single import single_changes
 from simserve.planner.plan.summary import summary_of
+from simserve.planner.plan.throughput import Throughput
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.equals import ranked
 from simserve.planner.search.group import held_neighbours, refine_group, search_group
@@ -45,6 +47,7 @@ from simserve.planner.space.traffic import traffic_of
 from simserve.planner.workers import each_result
 from simserve.profiles.hardware import hardware_name
 from simserve.scenario.formats import with_stored_format
+from simserve.scenario.objective import objective
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -97,7 +100,8 @@ def plan(
         UsageError: An option is out of range, or does not go with the scenario.
         InputError: A profile or a trace is missing or invalid.
     """
-    return _Planning(scenario, options or PlanOptions(), reference, progress).plan()
+    planning = _Planning(scenario, options or PlanOptions(), reference, progress)
+    return planning.throughput() if planning.goal.objective == "throughput" else planning.plan()
 
 
 class _Planning:
@@ -128,6 +132,24 @@ class _Planning:
             self._settle()
         summary = summary_of(self.findings, headroom=self.options.headroom, market=self.options.market)
         return Plan(summary={**summary, "interrupted": was_interrupted}, was_interrupted=was_interrupted)
+
+    def throughput(self) -> Plan:
+        """Return what fixed GPUs can do."""
+        found = Throughput(
+            scenario=self.scenario,
+            goal=self.goal,
+            reference=self.reference,
+            market=self.options.market,
+            spaces=self._spaces(),
+            skipped=self.findings.skipped,
+            kept=self.options.keep,
+        )
+        was_interrupted = False
+        try:
+            found.find(self._each, self.options.trials)
+        except KeyboardInterrupt:
+            was_interrupted = True
+        return Plan(summary={**found.summary(), "interrupted": was_interrupted}, was_interrupted=was_interrupted)
 
     def _find(self) -> None:
         found = self.findings
@@ -302,7 +324,12 @@ class _Planning:
                     best = each
             open_fleets.remove(best)
             _, index, replicas, member = best
-            fleet = Fleet(scenario=self.borne, overrides=member.overrides, replicas=replicas)
+            fleet = Fleet(
+                scenario=self.borne,
+                overrides=member.overrides,
+                replicas=replicas,
+                confidence=self.goal.confidence,
+            )
             trial = next(self._each(confirm, [(fleet,)]))
             found.confirmations.append(trial)
             if trial.holds:
@@ -331,7 +358,7 @@ class _Planning:
     def _look_around(self, spaces: Sequence[Space], fleet: Fleet) -> None:
         """Fill in headroom, spare, sensitivity, levers and the front; each is a task of its own."""
         found = self.findings
-        plain = Fleet(scenario=self.scenario, overrides=fleet.overrides, replicas=fleet.replicas)
+        plain = replace(fleet, scenario=self.scenario)
         bought = replace(plain, replicas=plain.replicas + self.goal.spare_replicas)
         tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
             (traffic_borne, (plain,)),
@@ -419,9 +446,20 @@ def _unset(terms: Sequence[str]) -> Iterator[str]:
 def _goal(scenario: Scenario, options: PlanOptions) -> Goal:
     most = options.max_gpus
     if most is None:
-        most = scenario.deployment.num_gpus if options.objective == "latency" else MAX_GPUS
+        most = scenario.deployment.num_gpus if options.objective in ("latency", "throughput") else MAX_GPUS
     kept = replicas_of(scenario.deployment) if REPLICAS in options.keep else None
-    return Goal(objective=options.objective, max_gpus=most, spare_replicas=options.spare_replicas, replicas=kept)
+    if options.objective == "throughput":
+        check_load(scenario)
+    if options.confidence is not None and objective(scenario) is None:
+        with scenario.blaming("slo"):
+            raise ScenarioError("is missing: --confidence says how sure it is that one holds", remedy=REMEDY)
+    return Goal(
+        objective=options.objective,
+        max_gpus=most,
+        spare_replicas=options.spare_replicas,
+        replicas=kept,
+        confidence=options.confidence,
+    )
 
 
 def _with_headroom(scenario: Scenario, headroom: float) -> Scenario:

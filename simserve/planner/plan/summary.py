@@ -46,6 +46,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "headroom": headroom,
         "spare_replicas": found.goal.spare_replicas,
         "market": market,
+        "confidence": found.goal.confidence,
         "kept": list(found.kept),
         "best": best,
         "binding": _binding(found),
@@ -91,6 +92,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "overrides": changes,
         "command": command(found.reference, changes),
         **trial_figures(trial),
+        "probability_basis": trial.error_basis or None,
         "replicas": bought,
         "replicas_needed": trial.replicas,
         "num_gpus": round(trial.num_gpus * share),
@@ -133,7 +135,7 @@ def _formats(found: Findings, there: Scenario) -> dict[str, Any]:
 
 def _assumed(found: Findings, there: Scenario) -> list[str]:
     """Return which figures of a plan are not the scenario's own, in words."""
-    return [*_drafts_assumed(found, there), *_still_beginning(found)]
+    return [*drafts_assumed(found.scenario, there), *_still_beginning(found)]
 
 
 def _still_beginning(found: Findings) -> list[str]:
@@ -155,9 +157,10 @@ def _still_beginning(found: Findings) -> list[str]:
     ]
 
 
-def _drafts_assumed(found: Findings, there: Scenario) -> list[str]:
+def drafts_assumed(scenario: Scenario, there: Scenario) -> list[str]:
+    """Return what is assumed of drafts that a plan adds to a scenario, in words; empty where it adds none."""
     drafts = there.deployment.speculative
-    if drafts is None or found.scenario.deployment.speculative is not None:
+    if drafts is None or scenario.deployment.speculative is not None:
         return []
     rate = "" if drafts.acceptance_rate is None else f" {drafts.acceptance_rate:g} of the time"
     decay = "" if drafts.acceptance_decay is None else f", {drafts.acceptance_decay:g} times that from draft to draft"
@@ -259,6 +262,8 @@ def _binding(found: Findings) -> str | None:
     """Return what keeps the plan from being smaller: the SLO term that fails first, else the bottleneck."""
     if found.miss is not None:
         return found.miss.metric
+    if found.goal.confidence is not None and found.fewer is not None and found.fewer.holds:
+        return "confidence"
     failing = found.fewer if found.fewer is not None and not found.fewer.holds else found.confirmed
     if failing is None:
         return None
@@ -291,6 +296,7 @@ def _miss(found: Findings, miss: Miss) -> dict[str, Any]:
         "is_bound": miss.is_bound,
         "missed_by": None if miss.limit is None or miss.reached is None else miss.reached - miss.limit,
         "relax": miss.relax,
+        "highest_probability": miss.highest_probability,
         "unreachable": list(miss.relaxed_terms),
         "relaxed_plan": miss.relaxed_plan,
     }

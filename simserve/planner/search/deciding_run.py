@@ -24,7 +24,9 @@ from simserve.planner.search.trial import (
     is_steady,
     least_requests,
     request_limit,
+    run_fleet,
     try_fleet,
+    with_probability,
 )
 from simserve.scenario.finishable import find_finishable
 from simserve.scenario.objective import objective
@@ -73,24 +75,25 @@ def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tria
     resolved = fleet_of(scenario, overrides, replicas)
     there = resolved.scenario
     least = least_requests(there)
-    trial = try_fleet(scenario, overrides, replicas, max(SHORT_REQUESTS, least))
+    trial, evidence = run_fleet(scenario, overrides, replicas, max(SHORT_REQUESTS, least))
     if not trial.holds and _misses_by_far(scenario, trial):
-        return trial
+        return with_probability(trial, evidence)
     offered = own_traffic(there)
     finishable = find_finishable(resolved, deploy(resolved)) if offered.is_stationary else None
     if finishable is None or math.isnan(trial.mean_stay):
-        return trial
+        return with_probability(trial, evidence)
     rate, ratio = offered.offered_rate, offered.offered_rate / finishable.rate
     if rate > highest_promised(finishable):
         verdict = "overloaded" if ratio >= 1 else trial.stability
-        return replace(trial, holds=False, load_ratio=ratio, stability=verdict)
+        trial = replace(trial, holds=False, load_ratio=ratio, stability=verdict)
+        return with_probability(trial, evidence)
     for fewest in (SHORT_REQUESTS, MOST_REQUESTS, long_run_requests(rate)):
         needed = max(fewest, least, settled_requests(ratio, rate * trial.mean_stay))
         if needed > trial.requests:
-            trial = try_fleet(scenario, overrides, replicas, needed, finishable=finishable)
+            trial, evidence = run_fleet(scenario, overrides, replicas, needed, finishable=finishable)
         if _misses_by_far(scenario, trial) or (trial.holds and _holds_by_far(scenario, trial)):
             break
-    return replace(trial, load_ratio=ratio)
+    return with_probability(replace(trial, load_ratio=ratio), evidence)
 
 
 def _misses_by_far(scenario: Scenario, trial: Trial) -> bool:

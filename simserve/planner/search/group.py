@@ -93,7 +93,7 @@ def held_neighbours(space: Space, goal: Goal, best: Member) -> list[Member]:
     assert best.trial is not None  # it holds
     replicas, value = best.trial.replicas, search.value(best.trial)[0]
     chosen = space.chosen(best.overrides)
-    for setting in _settings(space, chosen, most_changes=1):
+    for setting in settings_around(space, chosen, most_changes=1):
         member = search.member(space.overrides({**chosen, **setting}))
         if not setting or member.status != "not_better" or search.least_replicas(member) > replicas:
             continue
@@ -111,7 +111,7 @@ def _try_settings(search: Search, chosen: Mapping[str, Any], most: int) -> None:
     near = 0.0
     ample = {key: value for key, value in _ample(search.space).items() if value != chosen[key]}
     asked = objective(search.space.scenario)
-    for setting in itertools.islice(itertools.chain([ample], _settings(search.space, chosen)), most + 1):
+    for setting in itertools.islice(itertools.chain([ample], settings_around(search.space, chosen)), most + 1):
         if len(setting) > 1 and setting is not ample and asked is not None and near < NEAR * asked.attainment:
             return
         member = search.member(search.space.overrides({**chosen, **setting}))
@@ -149,7 +149,7 @@ def _may_win(search: Search, shape: Member) -> bool:
     others = _sparing(space) if shape.status == "does_not_fit" else _ample(space)
     settings = [others]
     if shape.status == "invalid":
-        settings += [each | others for each in _settings(space, chosen, most_changes=1) if each]
+        settings += [each | others for each in settings_around(space, chosen, most_changes=1) if each]
     for member in (shape, *(search.member(space.overrides({**chosen, **each})) for each in settings)):
         if (
             member.makeup is None
@@ -201,7 +201,9 @@ def _setting_keys(space: Space) -> list[str]:
     return [key for key, values in space.dimensions.items() if len(values) > 1 and key not in shapes]
 
 
-def _settings(space: Space, chosen: Mapping[str, Any], most_changes: int | None = None) -> Iterator[dict[str, Any]]:
+def settings_around(
+    space: Space, chosen: Mapping[str, Any], most_changes: int | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield choices of engine knobs and options, those first that change the fewest of what is chosen."""
     keys = _setting_keys(space)
     most = len(keys) if most_changes is None else most_changes

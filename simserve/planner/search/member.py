@@ -11,8 +11,8 @@ from simserve.planner.search.bound import NO_BOUND, Bound
 from simserve.planner.search.trial import Trial
 from simserve.planner.space.makeup import Makeup
 
-Objective = Literal["cost", "gpus", "latency", "energy"]
-OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "latency", "energy")
+Objective = Literal["cost", "gpus", "latency", "energy", "throughput"]
+OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "latency", "energy", "throughput")
 Status = Literal["invalid", "does_not_fit", "out_of_reach", "too_many_gpus", "not_better", "misses", "holds"]
 
 
@@ -27,6 +27,7 @@ class Goal:
         ceiling: Value from which on a fleet is of no interest.
         is_tight: Whether that is the value of the plan on the scenario's own GPU, not a multiple of it.
         replicas: How many there must be; None: as few as hold.
+        confidence: Share of real servers on which the SLO must hold; None: it must where it is simulated.
     """
 
     objective: Objective = "cost"
@@ -35,6 +36,7 @@ class Goal:
     ceiling: float = math.inf
     is_tight: bool = False
     replicas: int | None = None
+    confidence: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -369,7 +369,7 @@ class Search:
             doomed = self._doomed(scenario, member, replicas, asked.attainment)
             if doomed is not None:
                 return doomed
-        trial = deciding_run(scenario, member.overrides, replicas)
+        trial = deciding_run(scenario, member.overrides, replicas).sure(self.goal.confidence)
         self.trials.append(trial)
         return trial
 

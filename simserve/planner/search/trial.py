@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from simserve.metrics.real_server import Evidence, evidence_of
+from simserve.metrics.result import RunResult
 from simserve.metrics.slo import SLO
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import has_own_clock
@@ -17,6 +19,7 @@ from simserve.scenario.objective import objective
 from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
+from simserve.scenario.served import expectation_of
 from simserve.workload.arrival_spec import (
     AllAtOnceArrivals,
     BurstArrivals,
@@ -70,6 +73,8 @@ class Trial:
         stability: ``stable``, ``backlogged`` or ``overloaded``.
         mean_stay: Mean E2E, seconds; NaN where nothing was completed.
         load_ratio: Offered over what the fleet finishes with its queue never empty; None where it was not looked for.
+        probability: That the SLO holds on a real server (`simserve.metrics.real_server`); None without one.
+        error_basis: What the errors to expect of a real server rest on, in words.
         failed: Requests that were not answered.
         latencies: ``p50_ttft_ms`` and so on.
         usd_per_hour: What is paid: GPUs from launch to end, and an API; None without a price.
@@ -106,6 +111,14 @@ class Trial:
     share: float = 1.0
     mean_stay: float = math.nan
     load_ratio: float | None = None
+    probability: float | None = None
+    error_basis: str = ""
+
+    def sure(self, confidence: float | None) -> Trial:
+        """Return the same, holding only where it does on so large a share of real servers; None: as simulated."""
+        if confidence is None or not self.holds or (self.probability is not None and self.probability >= confidence):
+            return self
+        return replace(self, holds=False)
 
 
 def try_fleet(
@@ -135,12 +148,57 @@ def try_fleet(
         InfeasibleError: The model does not fit.
         KeyboardInterrupt: The user stopped the run.
     """
+    trial, evidence = run_fleet(
+        scenario, overrides, replicas, num_requests, replications, explain=explain, finishable=finishable
+    )
+    return with_probability(trial, evidence)
+
+
+def run_fleet(
+    scenario: Scenario,
+    overrides: Overrides,
+    replicas: int,
+    num_requests: int | None = None,
+    replications: int = 1,
+    *,
+    explain: bool = False,
+    finishable: Finishable | Literal["find"] | None = None,
+) -> tuple[Trial, Evidence | None]:
+    """Return what `try_fleet` does without its probability, and what that rests on; None without an SLO."""
     there = fleet_of(scenario, overrides, replicas)
     asked = _shortened(there.scenario, num_requests, replications)
-    result = run(resolve_like(asked, there), explain=explain, finishable=finishable)
+    resolved = resolve_like(asked, there)
+    result = run(resolved, explain=explain, finishable=finishable)
     if result.simulation.was_interrupted:
         raise KeyboardInterrupt
-    return _trial(asked, overrides, replicas, result.summary)
+    return _trial(asked, overrides, replicas, result.summary), _evidence(resolved, result)
+
+
+def with_probability(trial: Trial, evidence: Evidence | None) -> Trial:
+    """Return a trial with the probability that its SLO holds on a real server."""
+    if evidence is None:
+        return trial
+    probability = evidence.probability(trial.load_ratio)
+    return replace(trial, probability=probability, error_basis=evidence.expected.basis)
+
+
+def _evidence(resolved: ResolvedScenario, result: RunResult) -> Evidence | None:
+    """Return what a run shows of its SLO; of several replications, the first."""
+    simulation, slo = result.simulation, result.slo
+    if slo is None:
+        return None
+    window, latencies = result.summary["simserve"]["window"], result.latencies
+    arrival = simulation.records.arrival_time
+    # No window: nothing arrived.
+    start, end = (window[key] if window[key] is not None else math.inf for key in ("start_s", "end_s"))
+    return evidence_of(
+        simulation.records,
+        latencies,
+        (arrival >= start) & (arrival <= end),
+        slo,
+        simulation.totals,
+        expectation_of(resolved, simulation),
+    )
 
 
 def deployed_overrides(scenario: Scenario, overrides: Overrides, replicas: int) -> dict[str, Any]:

@@ -1,0 +1,185 @@
+"""How probable it is that an objective which holds in a run holds on a real server, by what simulations err by.
+
+A real server is one draw: its steps are slower or faster than simulated by one factor, its first tokens by another, for
+all requests alike. The two are drawn apart from each other, as measured sources show them (docs/promises.md). Simulates
+nothing, and knows not how errors were learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.figures import ratio
+from simserve.metrics.latency import RequestLatencies
+from simserve.metrics.slo import SLO, bounds
+from simserve.profiles.expected_errors import Expectation
+from simserve.sim.records import RequestRecords
+
+if TYPE_CHECKING:
+    from simserve.sim.recorder import RunTotals
+
+Floats = NDArray[np.float64]
+
+FIXED_PARTS = ("weights", "host")
+"""Parts of a step that take as long with few requests in it as with many."""
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+_ROUNDING = 1e-9
+_FAILED = -1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Demand:
+    """A share of some requests that must meet their limits.
+
+    Attributes:
+        rows: Which requests; None: all.
+        share: Of them.
+    """
+
+    rows: NDArray[np.bool_] | None
+    share: float
+
+    def kept_up_to(self, most: Floats) -> float:
+        """Return the largest factor at which enough requests meet their limits, each up to its own."""
+        own = most if self.rows is None else most[self.rows]
+        if not len(own):
+            return math.inf if self.rows is not None else 0.0
+        needed = math.ceil(self.share * len(own) - _ROUNDING)
+        if needed < 1:
+            return math.inf
+        place = len(own) - needed
+        return float(np.partition(own, place)[place])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a run shows of an objective: seconds of every measured request beside its limits, shape [requests].
+
+    Attributes:
+        wait: From arrival to the first step that worked on the request.
+        base: From there to its first token.
+        rest: From its first token to its last.
+        tpot: Its TPOT; 0 where it has none.
+        limits: On TTFT, TPOT and E2E; infinite where there is none.
+        is_answered: Whether it was answered in full.
+        demands: Which shares of requests must meet them.
+        growing_share: Of the time of a step, what grows with the requests in it.
+        expected: Errors to expect.
+    """
+
+    wait: Floats
+    base: Floats
+    rest: Floats
+    tpot: Floats
+    limits: tuple[Floats, Floats, Floats]
+    is_answered: NDArray[np.bool_]
+    demands: Sequence[_Demand]
+    growing_share: float
+    expected: Expectation
+
+    def probability(self, load_ratio: float | None) -> float:
+        """Return the share of real servers of this kind on which the objective holds.
+
+        A server whose steps are slower by s has a TPOT longer by s. Under open arrivals requests then stay longer, and
+        there are more of them in a step: with the share e of a step that grows with them, by ``s (1 - e) / (1 - e s)``
+        (steps linear in their requests, Little's law). It finishes less, by the error of throughput, which raises the
+        load ratio r to r'; waiting grows by ``(1 - r) / (1 - r')`` (M/G/1 in heavy traffic: Kingman, 1961), and at 1 it
+        does not keep up. What of a first token is no waiting, and waiting where that is more, is longer by the error of
+        TTFT. The sampling error of the run is not in it.
+
+        Args:
+            load_ratio: Offered over finishable load of open arrivals; None: not known, or a closed loop, whose clients
+                do not send more to a slower server.
+        """
+        if load_ratio is not None and load_ratio >= 1:
+            return 0.0
+        errors, crowding = self.expected.metrics, 0.0 if load_ratio is None else min(self.growing_share, load_ratio)
+        # Slowest steps that limits on TPOT and E2E allow, and the slowest at which the queue does not grow for ever.
+        slowest = self._kept_up_to(np.minimum(_over(self.limits[1], self.tpot), _over(self.limits[2], self.rest)))
+        if slowest <= 0:
+            return 0.0
+        bare = slowest / (1 - crowding + crowding * slowest) if math.isfinite(slowest) else 1 / max(crowding, 1e-12)
+        last = errors["tpot"].share_below(bare)
+        if load_ratio is not None:
+            last = min(last, 1 - errors["throughput"].share_below(load_ratio))
+        if not (np.isfinite(self.limits[0]).any() or np.isfinite(self.limits[2]).any()):
+            return last
+        shares, weights = last * (_NODES + 1) / 2, last * _WEIGHTS / 2
+        kept = [errors["ttft"].share_below(self._slowest_first(each, crowding, load_ratio)) for each in shares.tolist()]
+        return float(min(max(weights @ np.array(kept), 0.0), 1.0))
+
+    def _slowest_first(self, share: float, crowding: float, load_ratio: float | None) -> float:
+        """Return the largest factor on first tokens at which the objective holds, with steps as slow as a share has."""
+        steps = self.expected.metrics["tpot"].factor(share)
+        steps *= (1 - crowding) / max(1 - crowding * steps, 1e-12)
+        queueing = 0.0
+        if load_ratio is not None:
+            slower = load_ratio / self.expected.metrics["throughput"].factor(1 - share)
+            queueing = (1 - load_ratio) / max(1 - slower, 1e-12)
+        limit = np.minimum(self.limits[0], self.limits[2] - self.rest * steps)
+        shown = self.base + self.wait
+        most = np.where(shown * queueing <= limit, _over(limit, shown), _over(limit - self.wait * queueing, self.base))
+        return self._kept_up_to(np.where(self.tpot * steps <= self.limits[1] * (1 + _ROUNDING), most, _FAILED))
+
+    def _kept_up_to(self, most: Floats) -> float:
+        most = np.where(self.is_answered, most, _FAILED)
+        return min(each.kept_up_to(most) for each in self.demands)
+
+
+def _over(limit: Floats, value: Floats) -> Floats:
+    """Return how many times a value fits into its limit; infinitely often where it is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Floats = np.where(value > 0, limit / value, np.where(limit >= 0, np.inf, _FAILED))
+    return found
+
+
+def evidence_of(
+    records: RequestRecords,
+    latencies: RequestLatencies,
+    submitted: NDArray[np.bool_],
+    slo: SLO,
+    totals: RunTotals,
+    expected: Expectation,
+) -> Evidence:
+    """Return what a run shows of an objective.
+
+    Args:
+        records: One row a request.
+        latencies: Likewise, seconds.
+        submitted: Whether the request counts, shape [requests]: it was sent, and in the measured window.
+        slo: The objective.
+        totals: What the steps of the run add up to.
+        expected: Errors to expect of a real server.
+    """
+    ttft = np.nan_to_num(latencies.ttft[submitted])
+    waited = np.nan_to_num((records.scheduled_time - records.arrival_time)[submitted])
+    wait = np.clip(waited, 0.0, ttft)
+    fixed = sum(totals.seconds_by_part[part] for part in FIXED_PARTS)
+    demands = [_Demand(rows=None, share=slo.attainment)]
+    if latencies.request_class is not None:
+        own = latencies.request_class[submitted]
+        names = latencies.class_names
+        demands += [
+            _Demand(rows=own == names.index(name), share=each.attainment) for name, each in slo.by_class.items()
+        ]
+    limits = [
+        np.broadcast_to(bounds(latencies, slo, term), len(submitted))[submitted] for term in ("ttft", "tpot", "e2e")
+    ]
+    return Evidence(
+        wait=wait,
+        base=ttft - wait,
+        rest=np.nan_to_num((latencies.e2e - latencies.ttft)[submitted]),
+        tpot=np.nan_to_num(latencies.tpot[submitted]),
+        limits=(limits[0], limits[1], limits[2]),
+        is_answered=latencies.is_completed[submitted],
+        demands=demands,
+        growing_share=max(1.0 - ratio(fixed, totals.busy_seconds), 0.0) if totals.busy_seconds else 0.0,
+        expected=expected,
+    )

@@ -1,0 +1,631 @@
+"""What fixed GPUs can do: for each deployment on them the highest load at which the SLO holds, and the best of all.
+
+One kind of GPU is one task. Every shape is looked at under loads up to what it finishes with its queue never empty;
+other deployments only where they finish nearly what the best so far bears, and hold at nearly that load. Then engine
+knobs are changed around the best, one at a time. Looks are short runs; of the best few deployments the load is found as
+`simserve capacity` finds it, which decides. Prints nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import InfeasibleError, InputError
+from simserve.metrics.figures import or_null
+from simserve.metrics.slo import TERMS
+from simserve.planner.capacity.answer import Capacity, capacity
+from simserve.planner.capacity.level import Level, Trial
+from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
+from simserve.planner.capacity.search import highest_promised, is_load_borne, settled_requests
+from simserve.planner.capacity.sustained import quantile
+from simserve.planner.plan.price import Market
+from simserve.planner.plan.summary import drafts_assumed
+from simserve.planner.plan.words import command, describe
+from simserve.planner.search.group import settings_around
+from simserve.planner.search.member import Goal, Member
+from simserve.planner.search.search import Search
+from simserve.planner.search.trial import deployed, deployed_overrides
+from simserve.planner.search.words import clause, plain
+from simserve.planner.space.space import Space
+from simserve.scenario.objective import objective, objective_mapping
+from simserve.scenario.resolve import assumed_architectures, resolve
+from simserve.scenario.schema import Scenario
+
+SHARES = (0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
+"""Loads that a shape is looked at under, over the highest at which its queue is stable enough to be promised."""
+LOOK_REQUESTS = 1000
+CLOSE_REQUESTS = 3000
+MOST_REQUESTS = 20_000
+"""Requests of a look; of those that close in on the highest load that holds, at least; and most where more settle."""
+CLOSE = 1.03
+"""Ratio of the load that fails to the one that holds at which looks end."""
+MOST_DOUBLINGS = 14
+MORE_THROUGHPUT = 1.01
+"""Of the load, where it is not known what can be finished; and times the tokens/s up to which twice the clients bring
+nothing."""
+CONTENDERS = 6
+NEAR_BEST = 1.15
+"""Deployments that are tried as `simserve capacity` tries them, at most, and times the best does over what they do by
+short looks: near what is finished, what a single run holds may lie so far above what is promised."""
+WORTH_A_SEARCH = 1.01
+"""Times the load that the best so far bears at which another must hold before its own load is found."""
+KNOBS = "deployment.engine."
+"""How the keys of engine knobs begin."""
+UNSCALED = frozenset({"scale", "overflow", "admit"})
+"""Options that are no part of what fixed GPUs can do: they are left as the scenario has them."""
+
+MS = 1e3
+Each = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A short run at one load.
+
+    Attributes:
+        load: Requests/s, or clients.
+        margin: By how much the SLO holds, with the confidence that is asked for; below 0: by how much it does not.
+        trial: What the run measured, without its single requests.
+        num_requests: Requests of the run, at least.
+    """
+
+    load: float
+    margin: float
+    trial: Trial
+    num_requests: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Able:
+    """A deployment on all of the GPUs, and what it can do.
+
+    Attributes:
+        hardware: The GPU.
+        member: The deployment.
+        replicas: As many as the GPUs hold; 0: none.
+        num_gpus: GPUs that these take.
+        looks: Loads that were looked at, ascending.
+        capacity: Of a contender, what was found of its load.
+    """
+
+    hardware: str
+    member: Member
+    replicas: int = 0
+    num_gpus: int = 0
+    looks: list[Look] = field(default_factory=list)
+    capacity: Capacity | None = None
+
+    @property
+    def held(self) -> Look | None:
+        """The highest load that holds, and every lower one with it; None if none does."""
+        found = None
+        for look in self.looks:
+            if look.margin < 0:
+                break
+            found = look
+        return found
+
+
+class _Group:
+    """The search on one kind of GPU.
+
+    Args:
+        space: What may be deployed.
+        goal: The GPUs there are.
+        most: Settings of engine knobs that are tried.
+    """
+
+    def __init__(self, space: Space, goal: Goal, most: int) -> None:
+        self.space = space
+        self.most = most
+        self.search = Search(space, goal)
+        self.able: list[Able] = []
+        self.is_closed = is_closed_loop(space.scenario)
+        self._seen: set[tuple[tuple[str, str], ...]] = set()
+
+    def run(self) -> list[Able]:
+        """Return every deployment that was judged, in the order in which they were."""
+        space = self.space
+        for overrides in (space.plain, space.base, *space.members(space.shape_keys)):
+            self._try(overrides, is_drawn=True)
+        names = [name for name in space.options if name not in space.shape_keys and name not in UNSCALED]
+        for overrides in space.members((*space.shape_keys, *names)):
+            self._try(overrides)
+        best, left = None, self.most
+        while self.best is not best and left > 0:
+            best = self.best
+            assert best is not None  # it changed
+            chosen = space.chosen(best.member.overrides)
+            for setting in settings_around(space, chosen, most_changes=1):
+                if setting and not UNSCALED & setting.keys() and left > 0:
+                    left -= self._try(space.overrides({**chosen, **setting}))
+        return self.able
+
+    @property
+    def best(self) -> Able | None:
+        """The deployment that does most."""
+        held = [each for each in self.able if each.held is not None]
+        return max(held, key=lambda each: value_of(each.held, is_closed=self.is_closed), default=None)
+
+    def _try(self, overrides: dict[str, Any] | Any, *, is_drawn: bool = False) -> bool:
+        """Judge a deployment, once; return whether it was run.
+
+        Args:
+            overrides: The deployment.
+            is_drawn: Whether it is looked at under all loads, whatever the best does.
+        """
+        key = tuple(sorted((name, repr(value)) for name, value in overrides.items()))
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        member = replace(self.search.member(overrides))  # the search keeps its own
+        able = Able(hardware=self.space.scenario.deployment.hardware, member=member)
+        self.able.append(able)
+        makeup = member.makeup
+        if makeup is None or member.status not in ("not_better", "too_many_gpus"):
+            return False  # refused, or out of reach at any load
+        able.replicas = max(self.search.most_replicas(member), 0)
+        if able.replicas < max(makeup.smallest, 1):
+            able.replicas = 0
+            member.status, member.reason = "too_many_gpus", f"{makeup.num_gpus(makeup.smallest)} GPUs are the fewest"
+            return False
+        able.num_gpus = makeup.num_gpus(able.replicas)
+        try:
+            self._look(able, is_drawn=is_drawn)
+        except InfeasibleError as refusal:
+            member.status, member.reason = "does_not_fit", f"does not fit: {refusal.rule}".partition(" (")[0]
+        except InputError as refusal:
+            member.status, member.reason = "invalid", clause(refusal)
+        return True
+
+    def _look(self, able: Able, *, is_drawn: bool) -> None:
+        member, best = able.member, self.best
+        probe = probe_of(deployed(self.space.scenario, member.overrides, able.replicas))
+        finishable = probe.finishable
+        is_steady = finishable is not None and probe.is_steady
+        most = 0.0 if finishable is None else highest_promised(finishable)
+        least = None if best is None or best.held is None or is_drawn or not is_steady else best.held.load / NEAR_BEST
+        if least is not None and most <= least:
+            member.status, member.reason = "not_better", "finishes too little to bear what the best does"
+            return
+        if least is not None and self._add(able, probe, least, LOOK_REQUESTS).margin >= 0:
+            self._add(able, probe, most, LOOK_REQUESTS)
+        elif is_steady and least is None:
+            for share in SHARES:
+                self._add(able, probe, share * most, max(LOOK_REQUESTS, _settling(able, probe, share * most)))
+        elif least is None:
+            self._double(able, probe)
+        self._close_in(able, probe)
+        if able.held is not None:
+            member.status = "holds"
+        elif least is not None:
+            member.status, member.reason = "not_better", "does not hold near the load of the best"
+        else:
+            unit = "clients" if self.is_closed else "requests/s"
+            member.status, member.reason = "misses", f"misses the SLO even at {able.looks[0].load:.3g} {unit}"
+
+    def _double(self, able: Able, probe: LoadProbe) -> None:
+        """Look at loads that double until two fail, or more clients bring nothing."""
+        scenario = self.space.scenario
+        load = float(able.replicas) if self.is_closed else load_of(scenario, own_traffic(scenario)) / 2**4
+        most = float(len(own_traffic(scenario))) if self.is_closed and scenario.workload.trace is not None else math.inf
+        failed, reached = 0, 0.0
+        for _ in range(MOST_DOUBLINGS):
+            look = self._add(able, probe, min(load, most), LOOK_REQUESTS)
+            failed += look.margin < 0
+            is_full = self.is_closed and look.trial.output_throughput <= MORE_THROUGHPUT * reached
+            if failed == 2 or is_full or load >= most:
+                return
+            load, reached = 2 * load, look.trial.output_throughput
+
+    def _close_in(self, able: Able, probe: LoadProbe) -> None:
+        """Look between the highest load that holds and the next, by a line through their margins.
+
+        What holds in a run that is too short to settle is run again for longer.
+        """
+        while (held := able.held) is not None:
+            needed = _needed(held, probe)
+            if held.num_requests < needed:
+                self._add(able, probe, held.load, needed)
+                continue
+            above = next((look for look in able.looks if look.load > held.load), None)
+            if above is None or above.load <= CLOSE * held.load:
+                return
+            part = held.margin / (held.margin - above.margin) if math.isfinite(held.margin) else 0.5
+            part = min(max(part, 0.15), 0.85)
+            load = held.load * (above.load / held.load) ** part
+            if self.is_closed:
+                load = float(round(load))
+                if not held.load < load < above.load:
+                    return
+            self._add(able, probe, load, needed)
+
+    def _add(self, able: Able, probe: LoadProbe, load: float, num_requests: int) -> Look:
+        trial = probe(load, 0, num_requests)
+        margin = Level(load=load, trials=(trial,)).margin(probe.slo.attainment)
+        if self.search.goal.confidence is not None:
+            margin = min(margin, quantile(trial.probability) - quantile(self.search.goal.confidence))
+        bare = replace(trial, met=np.zeros(0, dtype=np.bool_))
+        look = Look(load=load, margin=margin, trial=bare, num_requests=num_requests)
+        able.looks = sorted([*(each for each in able.looks if each.load != load), look], key=lambda each: each.load)
+        return look
+
+
+def _settling(able: Able, probe: LoadProbe, load: float) -> int:
+    """Return the requests of a run that settles, as far as looks may take and the load before it tells."""
+    if not able.looks or probe.finishable is None:
+        return 0
+    before = able.looks[-1]
+    in_flight = before.trial.in_flight * load / before.load
+    if math.isnan(in_flight):
+        return 0
+    return min(settled_requests(load / probe.finishable.rate, in_flight), MOST_REQUESTS)
+
+
+def _needed(look: Look, probe: LoadProbe) -> int:
+    """Return the requests of a run near a load that settles, as far as looks may take."""
+    if probe.finishable is None or not probe.is_steady or math.isnan(look.trial.in_flight):
+        return CLOSE_REQUESTS
+    settled = settled_requests(look.load / probe.finishable.rate, look.trial.in_flight)
+    return min(max(CLOSE_REQUESTS, settled), MOST_REQUESTS)
+
+
+def able_group(space: Space, goal: Goal, most: int) -> list[Able]:
+    """Return what every deployment of a kind of GPU can do, as short looks tell.
+
+    Args:
+        space: What may be deployed.
+        goal: The GPUs there are.
+        most: Settings of engine knobs that are tried.
+    """
+    return _Group(space, goal, most).run()
+
+
+def value_of(look: Look | None, *, is_closed: bool) -> float:
+    """Return what is to be large: of open arrivals the load, as all answer the same requests; else output tokens/s."""
+    if look is None:
+        return 0.0
+    return look.trial.output_throughput if is_closed else look.load
+
+
+def contenders(able: Sequence[Able], *, is_closed: bool) -> list[Able]:
+    """Return the deployments that may do most, the best first: those that short looks do not tell from it.
+
+    Of those that differ in engine knobs alone, one.
+    """
+    held = sorted(
+        (each for each in able if each.held is not None), key=lambda each: -value_of(each.held, is_closed=is_closed)
+    )
+    found: dict[str, Able] = {}
+    for each in held:
+        if value_of(each.held, is_closed=is_closed) * NEAR_BEST >= value_of(held[0].held, is_closed=is_closed):
+            laid = {key: value for key, value in each.member.overrides.items() if not key.startswith(KNOBS)}
+            found.setdefault(f"{each.hardware} {sorted(laid.items(), key=str)}", each)
+    return list(found.values())[:CONTENDERS]
+
+
+def find_load(scenario: Scenario, able: Able, confidence: float | None, least: float | None = None) -> Able:
+    """Return a deployment with its load as `simserve capacity` finds it.
+
+    Args:
+        scenario: What is asked.
+        able: The deployment.
+        confidence: Share of real servers that must bear a load; None: it must hold as simulated.
+        least: Requests/s at which steady traffic must hold for the load to be found; None: it is found in any case.
+    """
+    there = deployed(scenario, able.member.overrides, able.replicas)
+    if least is not None and confidence is None:
+        probe = probe_of(there)
+        if probe.is_steady and probe.finishable is not None:
+            asked = probe.slo.attainment
+            if not is_load_borne(probe, WORTH_A_SEARCH * least, asked=asked, finishable=probe.finishable).holds:
+                return able
+    return replace(able, capacity=capacity(there, confidence=confidence))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a contender does at the load that counts.
+
+    Attributes:
+        load: The highest that holds; with a confidence, on that share of real servers.
+        output_throughput: Output tokens/s there.
+        tpot: Mean TPOT, seconds.
+        level: The runs.
+    """
+
+    load: float
+    output_throughput: float
+    tpot: float
+    level: Level
+
+
+def done(able: Able, confidence: float | None) -> Done | None:
+    """Return what a contender does; None where it holds at no load, or its load was not found."""
+    if able.capacity is None:
+        return None
+    found, sure = able.capacity.found, able.capacity.sustained
+    level = found.level(found.largest.value)
+    if confidence is not None:
+        if sure is None or sure.load is None or sure.trial is None:
+            return None
+        level = Level(load=sure.load, trials=(sure.trial,))
+    if level is None or not level.load:
+        return None
+    return Done(
+        load=level.load,
+        output_throughput=level.mean("output_throughput"),
+        tpot=level.mean("mean_tpot"),
+        level=level,
+    )
+
+
+def unbeaten(points: Sequence[tuple[float, float]]) -> Iterator[int]:
+    """Yield the places of the points that no other beats in both coordinates, both of which are to be large.
+
+    By the second, falling; of equal ones, one.
+    """
+    highest = -math.inf
+    for place in sorted(range(len(points)), key=lambda each: (-points[each][1], -points[each][0])):
+        if points[place][0] > highest:
+            highest = points[place][0]
+            yield place
+
+
+@dataclass(kw_only=True)
+class Throughput:
+    """What fixed GPUs can do, as far as it was found.
+
+    Attributes:
+        scenario: What was asked.
+        goal: The GPUs there are.
+        reference: What stands after ``simserve run`` to run the scenario.
+        market: Where GPUs are bought.
+        spaces: What may be deployed, by kind of GPU.
+        skipped: GPUs that were not searched, and why.
+        kept: Names of what stays as it is.
+        able: Every deployment that was judged.
+        best: The one that does most; None: nothing holds, or was found to.
+    """
+
+    scenario: Scenario
+    goal: Goal
+    reference: tuple[str, ...]
+    market: Market
+    spaces: Sequence[Space] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
+    able: list[Able] = field(default_factory=list)
+    best: Able | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether load is a number of clients."""
+        return is_closed_loop(self.scenario)
+
+    def find(self, each: Each, num_settings: int) -> None:
+        """Find what every deployment does, then the load of the contenders.
+
+        Args:
+            each: Runs a function over tasks, as `simserve.planner.workers.each_result` does.
+            num_settings: Settings of engine knobs that are tried on a kind of GPU.
+        """
+        for found in each(able_group, [(space, self.goal, num_settings) for space in self.spaces]):
+            self.able += found
+        by_hardware = {space.scenario.deployment.hardware: space for space in self.spaces}
+        chosen = contenders(self.able, is_closed=self.is_closed)
+        confidence, most = self.goal.confidence, 0.0
+        for batch in (chosen[:1], chosen[1:]):
+            least = most if most and not self.is_closed else None
+            tasks = [(by_hardware[able.hardware].scenario, able, confidence, least) for able in batch]
+            for able, tried in zip(batch, each(find_load, tasks), strict=True):
+                self.able[next(place for place, other in enumerate(self.able) if other is able)] = tried
+                reached = done(tried, confidence)
+                value = 0.0 if reached is None else reached.output_throughput if self.is_closed else reached.load
+                if value > most:
+                    self.best, most = tried, value
+
+    def summary(self) -> dict[str, Any]:
+        """Return what `simserve plan --objective throughput --json` prints."""
+        asked = objective(self.scenario)
+        assert asked is not None  # as the plan required
+        best = None if self.best is None else self._best(self.best)
+        limits = {name: getattr(asked, name) for name in TERMS}
+        return {
+            "warnings": assumed_architectures(self.scenario),
+            "feasible": best is not None,
+            "scenario": self.scenario.name,
+            "seed": self.scenario.run.seed,
+            "objective": self.goal.objective,
+            "slo": objective_mapping(self.scenario),
+            "judged": {
+                "by": "requests",
+                "share": asked.attainment,
+                "limits_ms": {name: None if value is None else MS * value for name, value in limits.items()},
+                "words": judged_words(asked.attainment),
+            },
+            "load": "closed" if self.is_closed else "open",
+            "max_gpus": self.goal.max_gpus,
+            "spare_replicas": self.goal.spare_replicas,
+            "market": self.market,
+            "confidence": self.goal.confidence,
+            "kept": list(self.kept),
+            "best": best,
+            "binding": None if self.best is None or self.best.capacity is None else self.best.capacity.binding,
+            "candidates": [self._candidate(each) for each in self.able],
+            "pareto": self._pareto(),
+            "nearest_miss": None if best is not None else self._miss(),
+            "search": {
+                "combinations": sum(space.size for space in self.spaces),
+                "looked_at": len(self.able),
+                "by_status": dict(Counter(each.member.status for each in self.able)),
+                "simulations": sum(len(each.looks) for each in self.able),
+                "hardware": [space.scenario.deployment.hardware for space in self.spaces],
+                "skipped": dict(self.skipped),
+                "left_out": {} if not self.spaces else dict(self.spaces[0].left_out),
+            },
+        }
+
+    def _best(self, able: Able) -> dict[str, Any]:
+        reached, capacity_found = done(able, self.goal.confidence), able.capacity
+        assert reached is not None  # it is the best
+        assert capacity_found is not None
+        there = self._deployed(able)
+        level, sure, makeup = reached.level, capacity_found.sustained, able.member.makeup
+        assert makeup is not None  # it was run
+        changes = plain(deployed_overrides(self.scenario, able.member.overrides, able.replicas))
+        hourly = makeup.usd_per_hour(able.replicas + self.goal.spare_replicas)
+        usd = hourly if math.isfinite(hourly) else None
+        key = capacity_found.load_key
+        return {
+            "label": describe(there),
+            "formats": resolve(there).formats,
+            "hardware": able.hardware,
+            "deployment": there.as_mapping()["deployment"],
+            "overrides": changes,
+            "command": command(self.reference, changes | self._load_change(reached.load)),
+            "assumes": drafts_assumed(self.scenario, there),
+            "replicas": able.replicas,
+            "num_gpus": able.num_gpus,
+            f"max_{key}": capacity_found.summary[f"max_{key}"],
+            f"max_{key}_90": capacity_found.summary[f"max_{key}_90"] if self.goal.confidence in (None, 0.9) else None,
+            key: round(reached.load) if self.is_closed else reached.load,
+            "output_throughput": reached.output_throughput,
+            "tokens_per_second_per_gpu": reached.output_throughput / self.goal.max_gpus,
+            "tokens_per_second_per_user": 1 / reached.tpot,
+            "attainment": or_null(level.attainment),
+            "by_metric": {name: or_null(value) for name, value in level.by_metric.items()},
+            "p95_ttft_ms": or_null(MS * level.mean("p95_ttft")),
+            "p95_tpot_ms": or_null(MS * level.mean("p95_tpot")),
+            "mean_tpot_ms": or_null(MS * reached.tpot),
+            "probability": or_null(level.mean("probability")),
+            "probability_basis": None if sure is None else sure.basis,
+            "usd_per_hour": usd,
+            "usd_per_million_output_tokens": None if usd is None else usd / (reached.output_throughput * 3600) * 1e6,
+            "requests": capacity_found.summary["requests"],
+        }
+
+    def _deployed(self, able: Able) -> Scenario:
+        return deployed(self.scenario, able.member.overrides, max(able.replicas, 1))
+
+    def _load_change(self, load: float) -> dict[str, Any]:
+        """Return what sets the load, where one key does."""
+        arrivals = self.scenario.workload.arrivals
+        for key, value in (("concurrency", round(load)), ("rate", float(f"{load:.4g}"))):
+            if hasattr(arrivals, key):
+                return {f"workload.arrivals.{key}": value}
+        return {}
+
+    def _candidate(self, able: Able) -> dict[str, Any]:
+        held, is_found = able.held, able.capacity is not None
+        reached = done(able, self.goal.confidence)
+        throughput = held.trial.output_throughput if held is not None else None
+        load, tpot = (None, None) if held is None else (held.load, held.trial.mean_tpot)
+        if reached is not None:
+            load, throughput, tpot = reached.load, reached.output_throughput, reached.tpot
+        key = "concurrency" if self.is_closed else "rate"
+        return {
+            "hardware": able.hardware,
+            "label": describe(self._deployed(able)) if able.replicas else None,
+            "overrides": plain(able.member.overrides),
+            "status": "best" if able is self.best else able.member.status,
+            "reason": able.member.reason,
+            "replicas": able.replicas,
+            "num_gpus": able.num_gpus,
+            "is_promised": is_found and reached is not None,
+            key: load,
+            "output_throughput": throughput,
+            "tokens_per_second_per_gpu": None if throughput is None else throughput / self.goal.max_gpus,
+            "tokens_per_second_per_user": None if not tpot or math.isnan(tpot) else 1 / tpot,
+        }
+
+    def _points(self) -> Iterator[tuple[Able, Look]]:
+        """Yield every load of every deployment at which queues do not grow and first tokens come in time."""
+        asked = objective(self.scenario)
+        share = 0.0 if asked is None else asked.attainment
+        for able in self.able:
+            for look in able.looks:
+                trial = look.trial
+                is_late = trial.by_metric.get("ttft", 1.0) < share
+                if (
+                    trial.stability == "stable"
+                    and trial.has_settled is not False
+                    and not is_late
+                    and trial.mean_tpot > 0
+                ):
+                    yield able, look
+            if able.capacity is not None:
+                found = able.capacity.found
+                level = found.level(found.largest.value)
+                if level is not None and level.mean("mean_tpot") > 0:
+                    yield (
+                        able,
+                        Look(load=level.load, margin=0.0, trial=level.trials[0], num_requests=found.num_requests),
+                    )
+
+    def _pareto(self) -> list[dict[str, Any]]:
+        """Return the loads that no other beats in tokens/s a GPU and tokens/s a user, the quickest for a user first."""
+        points = list(self._points())
+        pairs = [(look.trial.output_throughput / self.goal.max_gpus, 1 / look.trial.mean_tpot) for _, look in points]
+        key = "concurrency" if self.is_closed else "rate"
+        return [
+            {
+                "label": describe(self._deployed(points[place][0])),
+                "overrides": plain(points[place][0].member.overrides),
+                "hardware": points[place][0].hardware,
+                key: points[place][1].load,
+                "tokens_per_second_per_gpu": pairs[place][0],
+                "tokens_per_second_per_user": pairs[place][1],
+                "p95_ttft_ms": or_null(MS * points[place][1].trial.p95_ttft),
+                "p95_tpot_ms": or_null(MS * points[place][1].trial.p95_tpot),
+                "holds": points[place][1].margin >= 0,
+                "assumes": drafts_assumed(self.scenario, self._deployed(points[place][0])),
+            }
+            for place in unbeaten(pairs)
+        ]
+
+    def _miss(self) -> dict[str, Any]:
+        """Return what came nearest, where nothing holds."""
+        asked, looked = objective(self.scenario), [each for each in self.able if each.looks]
+        if looked:
+            nearest = max(looked, key=lambda each: each.looks[0].margin)
+            reached = nearest.looks[0].trial
+            if self.goal.confidence is not None and asked is not None and reached.attainment >= asked.attainment:
+                return {
+                    "metric": "confidence",
+                    "label": describe(self._deployed(nearest)),
+                    "highest_probability": reached.probability,
+                    "relax": f"--confidence {math.floor(100 * reached.probability) / 100:g} at most, or wider limits",
+                }
+            shares = nearest.looks[0].trial.by_metric
+            metric = min(shares, key=lambda name: shares[name]) if shares else "slo"
+            return {
+                "metric": metric,
+                "label": describe(self._deployed(nearest)),
+                "attainment": or_null(nearest.looks[0].trial.attainment),
+                "relax": f"a wider limit on {metric.upper()}: {nearest.member.reason}",
+            }
+        refused = next((each.member for each in self.able if each.member.status == "out_of_reach"), None)
+        if refused is not None:
+            relax = f"wider limits, or other GPUs: {refused.reason}"
+            return {"metric": refused.bound.out_of_reach, "label": None, "relax": relax}
+        reasons = Counter(each.member.reason for each in self.able if each.member.reason).most_common(1)
+        reason = reasons[0][0] if reasons else "nothing was looked at"
+        return {"metric": "memory", "label": None, "relax": f"more GPUs, or fewer bits: {reason}"}
+
+
+def judged_words(share: float) -> str:
+    """Return in words how an SLO is judged."""
+    return (
+        f"each request is judged by its own latencies, and {100 * share:g}% of them must keep every limit: "
+        "percentiles, not means"
+    )
+
+
+__all__ = ["Able", "Done", "Look", "Throughput", "able_group", "contenders", "done", "find_load", "unbeaten"]
