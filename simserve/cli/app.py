@@ -27,6 +27,7 @@ _COMMANDS = {
     "export": "exporting.export",
     "import": "importing",
     "observe": "observe.observe",
+    "twin": "twin.twin",
     "calibrate": "calibrate",
     "plan": "plan.plan",
     "report": "report.report",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simserve.planner.importers.engine_log import LogImport
 
 app = typer.Typer(
-    help="Make a scenario or a profile of a command line, a log, a model configuration, a benchmark or a trace.",
+    help="Make a scenario or a profile of a command line, a log, metrics, a configuration, a benchmark or a trace.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -401,3 +401,63 @@ def trace(
     shown = str(file) if out is None else os.path.relpath(path.resolve(), out.resolve().parent)
     draft = replay_scenario(path, trace_format, model=model, hardware=hardware, shown=shown, columns=named)
     deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+
+
+@app.command("metrics")
+def metrics(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A saved page of /metrics, a file or folder of several, the answer of a Prometheus server, or the "
+            "address of an engine or of a Prometheus server.",
+            show_default=False,
+        ),
+    ],
+    gpus: Annotated[
+        str | None, typer.Option(metavar="[Nx]NAME", help="GPUs of one engine, such as 2xH100.", show_default=False)
+    ] = None,
+    model: ModelOption = None,
+    engine_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
+    ] = None,
+    scrape_for: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="How long an engine is scraped; Prometheus: how far back."),
+    ] = None,
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Between two scrapes.")] = "15 s",
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="The address is a Prometheus server's.")] = False,
+    match: Annotated[
+        str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
+    ] = "",
+    out: OutFileOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a scenario of what a running vLLM, SGLang or TensorRT-LLM counts at /metrics: its settings and its traffic.
+
+    One scrape tells lengths and, where it says since when it counts, the mean rate; several tell rates over time. An
+    address needs the extra observe; a server that asks for a key gets SIMSERVE_METRICS_TOKEN of the environment.
+
+    simserve import metrics http://localhost:8000/metrics --for 5min --gpus H100 --out observed.yaml
+    """
+    from simserve.cli.metrics_source import Source
+    from simserve.observe.windows import observed
+    from simserve.planner.importers.metrics import import_metrics
+
+    found = Source(source, scrape_for, interval, is_prometheus=prometheus, match=match, quiet=quiet or as_json)
+    seen = observed(found.scrapes(), source)
+    answer = import_metrics(
+        seen,
+        source,
+        gpus=gpus,
+        model=model,
+        version=engine_version or found.version,
+        stem=None if out is None else out.stem,
+    )
+    if out is not None:
+        write_all(
+            {out.parent / each: text for each, text in answer.files.items()} | {out: answer.draft.text}, force=force
+        )
+    deliver(answer.draft, out, force=force, as_json=as_json, quiet=quiet, measured=answer.measured, is_written=True)

@@ -19,7 +19,7 @@ LONGEST_LINE = 65_536
 _SAMPLE = re.compile(
     r"([a-zA-Z_:][a-zA-Z0-9_:]*)"
     r"(?:\{((?:[^\"}]|\"(?:[^\"\\]|\\.)*\")*)\})?"
-    r"[ \t]+([^ \t]+)(?:[ \t]+-?\d+)?[ \t]*"
+    r"[ \t]+([^ \t]+)(?:[ \t]+(-?\d{1,17}))?[ \t]*"
 )
 _LABEL = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*\"((?:[^\"\\]|\\.)*)\"")
 _ESCAPED = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
@@ -33,11 +33,13 @@ class Sample:
         name: The metric's name.
         labels: Label -> value.
         value: The figure; infinite where the text says so, never NaN.
+        time: When it was read, seconds since 1970; None: the line does not say.
     """
 
     name: str
     labels: Mapping[str, str]
     value: float
+    time: float | None = None
 
 
 def samples_of(text: str) -> list[Sample]:
@@ -51,7 +53,7 @@ def samples_of(text: str) -> list[Sample]:
         if match is None or math.isnan(value):
             continue
         labels = {name: _unescaped(told) for name, told in _LABEL.findall(match[2] or "")}
-        found.append(Sample(match[1], labels, value))
+        found.append(Sample(match[1], labels, value, None if match[4] is None else int(match[4]) / 1e3))
         if len(found) == MOST_SAMPLES:
             break
     return found

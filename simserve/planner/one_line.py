@@ -136,7 +136,7 @@ def ask(
         UsageError: A flag is missing, or two contradict each other.
         InputError: A name is not known, or the scenario is invalid.
     """
-    gpu, count = (None, None) if flags.gpus is None else _gpus(flags.gpus)
+    gpu, count = (None, None) if flags.gpus is None else gpu_and_count(flags.gpus)
     _check_traffic(flags)
     base = _base(word, flags, gpu)
     mapping = _with_defaults(base.mapping, gpu, is_plan=is_plan)
@@ -319,7 +319,7 @@ def _block(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _gpus(text: str) -> tuple[str, int | None]:
+def gpu_and_count(text: str) -> tuple[str, int | None]:
     """Return the GPU of ``2xH100``, and how many; None: not said.
 
     Raises:

@@ -14,7 +14,11 @@ def test_names_labels_and_figures_are_read() -> None:
     """As Prometheus' text format writes them: comments, labels or none, a time at the end or none."""
     page = '# TYPE a gauge\na 1\nb:c{x="1",y="two"} 2.5e3\nd{} 4 1700000000000\n'
 
-    assert samples_of(page) == [Sample("a", {}, 1.0), Sample("b:c", {"x": "1", "y": "two"}, 2500.0), Sample("d", {}, 4)]
+    assert samples_of(page) == [
+        Sample("a", {}, 1.0),
+        Sample("b:c", {"x": "1", "y": "two"}, 2500.0),
+        Sample("d", {}, 4, 1_700_000_000.0),
+    ]
 
 
 def test_signs_in_labels_are_read_as_they_were_meant() -> None:

@@ -1,0 +1,123 @@
+"""Where the metrics of `simserve import metrics` and `simserve twin` come from: files, an engine or Prometheus."""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+from simserve.errors import InputError, UsageError
+from simserve.observe.scrapes import PREFIXES, Scrape, in_order, read_scrapes
+
+SHORTEST_INTERVAL = 0.5
+DEFAULT_BACK = 3600.0
+"""Seconds that are asked of a Prometheus server where nothing else is said."""
+
+
+def seconds_of(text: str, key: str, least: float = 0.0) -> float:
+    """Return the seconds of a flag such as ``15s``.
+
+    Raises:
+        UsageError: It is no time, or too short.
+    """
+    from simserve.units import parse
+
+    try:
+        value = parse(text, "time")
+    except ValueError as failure:
+        raise UsageError(str(failure), key=key, value=text) from None
+    if value <= 0 or value < least:
+        raise UsageError(f"must be at least {least:g} s" if least else "must be above 0", key=key, value=text)
+    return value
+
+
+class Source:
+    """Metrics to be read.
+
+    Args:
+        source: A file, a folder or an address.
+        how_long: As of ``--for``; None: an engine is scraped once, Prometheus asked for an hour.
+        interval: As of ``--interval``.
+        is_prometheus: Whether the address is a Prometheus server's; else it is found out.
+        match: Further matchers of its series.
+        quiet: Whether no progress is shown.
+    """
+
+    def __init__(
+        self, source: str, how_long: str | None, interval: str, *, is_prometheus: bool, match: str, quiet: bool
+    ) -> None:
+        self.source = source
+        self.is_address = "://" in source
+        self.version: str | None = None
+        self._for = None if how_long is None else seconds_of(how_long, "--for")
+        self._interval = seconds_of(interval, "--interval", SHORTEST_INTERVAL)
+        self._is_prometheus, self._match, self._quiet = is_prometheus, match, quiet
+        self._kept: list[Scrape] = []
+        if not self.is_address:
+            for key, is_given in {
+                "--for": how_long is not None,
+                "--prometheus": is_prometheus,
+                "--match": bool(match),
+            }.items():
+                if is_given:
+                    raise UsageError("is for an address, not for saved metrics", key=key)
+
+    def scrapes(self) -> list[Scrape]:
+        """Return what there is, by time; of an engine that is scraped until Ctrl-C, what came until then.
+
+        Raises:
+            UsageError: An address is no address, or httpx is missing.
+            InputError: There is nothing to read.
+        """
+        if not self.is_address:
+            return read_scrapes(Path(self.source))
+        try:
+            import_module("httpx")
+        except ImportError:
+            raise UsageError("needs httpx", key="SOURCE", remedy="pip install 'simserve[observe]'") from None
+        from simserve.observe import scraping
+
+        with scraping.client_for(self.source) as client:
+            if self._is_prometheus or not self._is_engine():
+                back = self._for or DEFAULT_BACK
+                return scraping.query_prometheus(
+                    client, self.source, end=time.time(), seconds=back, step=self._interval, match=self._match
+                )
+            self.version = scraping.version_of(client, self.source)
+            try:
+                scraping.scrape_for(client, self.source, self._for or 0.0, self._interval, self._keep)
+            except KeyboardInterrupt:
+                if len(self._kept) < 2:
+                    raise
+                self._say("interrupted: going on with what was scraped")
+            return in_order(self._kept)
+
+    def _is_engine(self) -> bool:
+        """Return whether the address has an engine's metrics; a Prometheus server's own are none.
+
+        Raises:
+            InputError: It does not answer, or is neither.
+        """
+        from simserve.observe import scraping
+
+        with scraping.client_for(self.source) as client:
+            base = self.source.rstrip("/")
+            address = base if base.endswith("/metrics") else f"{base.removesuffix('/v1')}/metrics"
+            if "/api/v1" in base:
+                return False
+            text = scraping.page(client, address)
+            if any(line.startswith(PREFIXES) for line in text.splitlines()):
+                return True
+            if "prometheus_build_info" in text:
+                return False
+        raise InputError("holds no metrics of vLLM, SGLang or TensorRT-LLM", file=address)
+
+    def _keep(self, scrape: Scrape) -> None:
+        self._kept.append(scrape)
+        if self._for is not None:
+            self._say(f"{len(self._kept)} scrapes of {self.source}")
+
+    def _say(self, line: str) -> None:
+        if not self._quiet and sys.stderr.isatty():
+            print(line, file=sys.stderr)

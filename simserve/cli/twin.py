@@ -1,0 +1,242 @@
+"""`simserve twin`: a running deployment beside its simulation, and the hours to come."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.metrics_source import Source, seconds_of
+from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, print_lines, print_table
+from simserve.errors import EXIT_THRESHOLD_FAILED, InterruptedRunError, UsageError
+
+if TYPE_CHECKING:
+    from simserve.observe.scrapes import Scrape
+    from simserve.planner.twin.answer import Twin
+    from simserve.scenario.schema import Scenario
+
+_SHORTEST_ROUND = 5.0
+_FEWEST_SCRAPES = 5
+_KEPT_SECONDS = 86_400.0 * 3
+"""How far back `--watch` remembers."""
+
+
+def twin(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Saved scrapes, a file or a folder; the answer of a Prometheus server; or the address of an engine "
+            "or of a Prometheus server.",
+            show_default=False,
+        ),
+    ],
+    scenario: Annotated[
+        str, typer.Option(metavar="SCENARIO", help="What is thought to be deployed, and to arrive.", show_default=False)
+    ],
+    overrides: SetOption = None,
+    scrape_for: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", help="How long an engine is scraped; Prometheus: how far back.", show_default=False
+        ),
+    ] = None,
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Between two scrapes.")] = "15 s",
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="The address is a Prometheus server's.")] = False,
+    match: Annotated[
+        str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
+    ] = "",
+    horizon: Annotated[str, typer.Option(metavar="TIME", help="How far the forecast looks; 0: none.")] = "24 h",
+    once: Annotated[bool, typer.Option("--once", help="End with 99 where it has drifted.")] = False,
+    watch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Look again every so often, one line a round, until Ctrl-C.", show_default=False
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write twin.json, and what was scraped.", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Compare a running deployment with its simulation, figure by figure, and say what the hours to come need.
+
+    Simulates the scenario's deployment under the traffic that came, and tests whether that is still the traffic of the
+    scenario: a false alarm comes no more often than once in 30 days in the mean. An address needs the extra observe; a
+    server that asks for a key gets SIMSERVE_METRICS_TOKEN of the environment.
+
+    simserve twin http://localhost:8000/metrics --scenario observed.yaml --for 10min --once
+    """
+    from simserve.scenario.load import load
+
+    if once and watch is not None:
+        raise UsageError("ends after one look", key="--once", remedy="leave --watch out")
+    ahead = 0.0 if horizon.strip() in ("0", "0s", "0 s") else seconds_of(horizon, "--horizon")
+    loaded = load(scenario, overrides or ())
+    _check_out(out, force=force)
+    if watch is not None:
+        _watch(source, watch, interval, loaded, is_prometheus=prometheus, match=match, horizon=ahead, as_json=as_json)
+        return
+    found = Source(source, scrape_for, interval, is_prometheus=prometheus, match=match, quiet=quiet or as_json)
+    scrapes = found.scrapes()
+    answer = _look(scrapes, source, loaded, ahead)
+    if out is not None:
+        _write(out, answer, scrapes if found.is_address else ())
+    if as_json:
+        print_json(answer.summary)
+    elif not quiet:
+        _render(answer)
+    if once and answer.has_drifted:
+        raise typer.Exit(EXIT_THRESHOLD_FAILED)
+
+
+def _look(scrapes: list[Scrape], source: str, scenario: Scenario, horizon: float) -> Twin:
+    from simserve.observe.windows import observed
+    from simserve.planner.twin.answer import twin as compare
+
+    return compare(observed(scrapes, source), source, scenario, horizon=horizon)
+
+
+def _check_out(out: Path | None, *, force: bool) -> None:
+    if out is None:
+        return
+    if out.exists() and not out.is_dir():
+        raise UsageError("is not a folder", key="--out", value=str(out))
+    if (out / "twin.json").exists() and not force:
+        raise UsageError(
+            "is there already", file=out / "twin.json", remedy="name another folder, or replace it with --force"
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as failure:
+        raise UsageError(f"cannot be made: {failure.strerror}", key="--out", value=str(out)) from None
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise UsageError("cannot be written: permission denied", key="--out", value=str(out))
+
+
+def _write(out: Path, answer: Twin, scrapes: list[Scrape] | tuple[()]) -> None:
+    from simserve.metrics.figures import in_json
+    from simserve.observe.scrapes import text_of
+
+    text = json.dumps(in_json(answer.summary), indent=2, allow_nan=False) + "\n"
+    (out / "twin.json").write_text(text, encoding="utf-8")
+    if scrapes:
+        (out / "scrapes.prom").write_text("".join(text_of(each) for each in scrapes), encoding="utf-8")
+
+
+def _watch(
+    source: str,
+    every: str,
+    interval: str,
+    scenario: Scenario,
+    *,
+    is_prometheus: bool,
+    match: str,
+    horizon: float,
+    as_json: bool,
+) -> None:
+    """Look again and again; of an engine, what was scraped before is remembered.
+
+    Raises:
+        InterruptedRunError: By Ctrl-C, the only end there is but an error.
+    """
+    from simserve.observe.scrapes import in_order
+
+    seconds = seconds_of(every, "--watch", _SHORTEST_ROUND)
+    if as_json:
+        raise UsageError("prints one object", key="--json", remedy="use it without --watch")
+    if seconds < _FEWEST_SCRAPES * seconds_of(interval, "--interval"):
+        rule = f"must be at least {_FEWEST_SCRAPES} times --interval"
+        raise UsageError(rule, key="--watch", value=every, remedy=f"for example --interval '{seconds / 10:g} s'")
+    kept: list[Scrape] = []
+    try:
+        while True:
+            start = time.monotonic()
+            found = Source(
+                source,
+                every if "://" in source else None,
+                interval,
+                is_prometheus=is_prometheus,
+                match=match,
+                quiet=True,
+            )
+            kept = in_order([*kept, *found.scrapes()]) if found.is_address else found.scrapes()
+            last = kept[-1].time or 0.0
+            kept = [each for each in kept if (each.time or 0.0) >= last - _KEPT_SECONDS]
+            print(_line(_look(kept, source, scenario, horizon)), flush=True)
+            time.sleep(max(start + seconds - time.monotonic(), 0.0))
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted") from None
+
+
+def _line(answer: Twin) -> str:
+    summary = answer.summary
+    outside = [name for name, row in summary["drift"].items() if row["inside"] is False]
+    rate = summary["observed"]["rate"]
+    hours = [row for row in summary["forecast"] if row["replicas"] is not None]
+    needs = f"; {hours[0]['replicas']} replicas in the next hour" if hours else ""
+    state = f"drift: {', '.join(outside)}" if outside else "as predicted"
+    return f"{_clock(summary['stretch']['end_s'])} {rate:.4g} requests/s, {state}{needs}"
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _render(answer: Twin) -> None:
+    summary = answer.summary
+    stretch = summary["stretch"]
+    print_lines([f"{_clock(stretch['start_s'])} to {_clock(stretch['end_s'])}, {stretch['windows']} windows"])
+    rows = []
+    for name, row in summary["drift"].items():
+        ends = row["interval"]
+        rows.append(
+            (
+                name,
+                _figure(summary["observed"][name]),
+                _figure(summary["predicted"][name]),
+                _figure(row["ratio"]),
+                "-" if ends is None else f"{_figure(ends[0])} to {_figure(ends[1])}",
+                {True: "yes", False: "NO", None: "-"}[row["inside"]],
+                "-" if row["since_s"] is None else _clock(row["since_s"]),
+            )
+        )
+    header = ("figure", "observed", "predicted", "ratio", "expected within", "as predicted", "not since")
+    note = (
+        f"Traffic is predicted by the scenario, the rest by its deployment under the traffic that came. A change of "
+        f"traffic that is none is flagged once in {summary['false_alarms']['mean_days_between']:.0f} days at most."
+    )
+    print_table(header, rows, note)
+    if summary["forecast"]:
+        print_lines(["To come:"])
+        hours = [
+            (
+                _clock(row["start_s"]),
+                _figure(row["rate"]),
+                f"{_figure(row['low'])} to {_figure(row['high'])}",
+                _figure(row["replicas"]),
+            )
+            for row in _changes(summary["forecast"])
+        ]
+        print_table(
+            ("from", "requests/s", "90 % within", "replicas"),
+            hours,
+            "Hours that ask for as many replicas are one line.",
+        )
+    print_lines(summary["notes"])
+
+
+def _changes(hours: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the hours at which another number of replicas is needed."""
+    return [row for index, row in enumerate(hours) if not index or row["replicas"] != hours[index - 1]["replicas"]]
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}"

@@ -1,0 +1,397 @@
+"""What an engine did between two scrapes, in one language for vLLM, SGLang and TensorRT-LLM.
+
+A counter that falls was reset: what it shows then is what came since. Figures that can be none, negative and infinite
+counters, are left out and counted. Names: docs.vllm.ai (design/metrics), docs.sglang.io (references/
+production_metrics), the TensorRT-LLM metrics of docs.nvidia.com/dynamo and of trtllm-serve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import InputError
+from simserve.observe.exposition import Sample
+from simserve.observe.scrapes import START, Scrape
+
+ENGINES = {"vllm:": "vllm", "sglang:": "sglang", "trtllm_": "tensorrt-llm"}
+
+COUNTERS = {
+    "finished": ("vllm:request_success", "sglang:num_requests", "trtllm_request_success"),
+    "prompt": ("vllm:prompt_tokens", "sglang:prompt_tokens", "trtllm_prompt_tokens"),
+    "generated": ("vllm:generation_tokens", "sglang:generation_tokens", "trtllm_generation_tokens"),
+    "queries": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
+    "hits": ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits", "sglang:cached_tokens"),
+    "preemptions": ("vllm:num_preemptions", "sglang:num_retracted_requests"),
+}
+GAUGES = {
+    "running": ("vllm:num_requests_running", "sglang:num_running_reqs", "trtllm_num_requests_running"),
+    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "trtllm_num_requests_waiting"),
+    "kv_usage": (
+        "vllm:kv_cache_usage_perc",
+        "vllm:gpu_cache_usage_perc",
+        "sglang:token_usage",
+        "trtllm_kv_cache_utilization",
+    ),
+    "hit_rate": ("sglang:cache_hit_rate", "trtllm_kv_cache_hit_rate"),
+}
+HISTOGRAMS = {
+    "prompt_tokens": ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram"),
+    "output_tokens": ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram"),
+    "ttft": (
+        "vllm:time_to_first_token_seconds",
+        "sglang:time_to_first_token_seconds",
+        "trtllm_time_to_first_token_seconds",
+    ),
+    "itl": (
+        "vllm:inter_token_latency_seconds",
+        "vllm:time_per_output_token_seconds",
+        "sglang:inter_token_latency_seconds",
+        "sglang:time_per_output_token_seconds",
+    ),
+    "tpot": ("vllm:request_time_per_output_token_seconds", "trtllm_time_per_output_token_seconds"),
+    "e2e": (
+        "vllm:e2e_request_latency_seconds",
+        "sglang:e2e_request_latency_seconds",
+        "trtllm_e2e_request_latency_seconds",
+    ),
+}
+"""What is measured -> the engines' names for it, counters without ``_total``; of an engine's own the first that is
+there counts."""
+_SUMMED = ("running", "waiting")
+"""Gauges that are added over engines; of the others the mean is taken."""
+_MOST_COUNT = 2.0**53
+
+Key = tuple[str, frozenset[tuple[str, str]]]
+
+
+@dataclass(slots=True)
+class Counts:
+    """A histogram: how many values lie in each bucket, and their sum.
+
+    Attributes:
+        buckets: Upper bound -> values above the bound before it and up to this one.
+        total: Sum of the values.
+        count: How many.
+    """
+
+    buckets: dict[float, float] = field(default_factory=lambda: defaultdict(float))
+    total: float = 0.0
+    count: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values, NaN of none."""
+        return self.total / self.count if self.count else math.nan
+
+    def add(self, other: Counts) -> None:
+        """Take in the values of another."""
+        for bound, count in other.buckets.items():
+            self.buckets[bound] += count
+        self.total += other.total
+        self.count += other.count
+
+    def bounds(self) -> NDArray[np.float64]:
+        """Return upper bounds, ascending."""
+        return np.array(sorted(self.buckets), dtype=np.float64)
+
+    def values(self) -> NDArray[np.float64]:
+        """Return how many values lie in each bucket, as `bounds` has them."""
+        return np.array([self.buckets[bound] for bound in sorted(self.buckets)], dtype=np.float64)
+
+
+@dataclass(slots=True)
+class Window:
+    """What happened between two scrapes.
+
+    Attributes:
+        start: When it begins, seconds since 1970.
+        end: When it ends.
+        counters: Name -> how much it grew; a name that is missing is not told.
+        gauges: Name -> mean of its two ends.
+        histograms: Name -> values that came.
+        arrivals: Requests that came; NaN: not told.
+    """
+
+    start: float
+    end: float
+    counters: dict[str, float]
+    gauges: dict[str, float]
+    histograms: dict[str, Counts]
+    arrivals: float = math.nan
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """An engine over a stretch of time.
+
+    Attributes:
+        engine: Its profile.
+        model: What it serves, as it says; empty: it does not say.
+        num_engines: Engines that are counted together.
+        about: Labels of vLLM's ``cache_config_info``, and SGLang's ``max_total_num_tokens``.
+        windows: In order; of a single scrape one, from the start of the server, if both times are known.
+        whole: All that is known: the windows together, or what a single scrape has counted since the start.
+        is_single: Whether there is a single scrape.
+        in_flight: Requests that were there at the first scrape.
+        num_resets: Counters that fell.
+        num_refused: Figures that can be none.
+    """
+
+    engine: str
+    model: str
+    num_engines: int
+    about: Mapping[str, str]
+    windows: Sequence[Window]
+    whole: Window
+    is_single: bool
+    in_flight: float
+    num_resets: int
+    num_refused: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of prompt tokens that the prefix cache held; NaN: not told."""
+        return hit_rate(self.whole)
+
+    @property
+    def rate(self) -> float:
+        """Requests a second over the whole; NaN: not told."""
+        return self.whole.arrivals / self.whole.seconds if self.whole.seconds > 0 else math.nan
+
+
+def hit_rate(window: Window) -> float:
+    """Return the share of prompt tokens that the prefix cache held; NaN where it is not told."""
+    queries = window.counters.get("queries", window.counters.get("prompt", 0.0) if "hits" in window.counters else 0.0)
+    if queries:
+        return min(window.counters.get("hits", 0.0) / queries, 1.0)
+    return window.gauges.get("hit_rate", math.nan)
+
+
+class _Series:
+    """The figures of one scrape, by series; engines side by side are told apart by their labels."""
+
+    def __init__(self, scrape: Scrape) -> None:
+        self.time = scrape.time
+        self.values: dict[Key, float] = {}
+        self.by_name: dict[str, list[Key]] = defaultdict(list)
+        self.num_refused = 0
+        for sample in scrape.samples:
+            name = sample.name.replace("trtllm:", "trtllm_")
+            if not 0 <= sample.value <= _MOST_COUNT:
+                self.num_refused += 1
+                continue
+            key = (name.removesuffix("_total"), frozenset(sample.labels.items()))
+            if key not in self.values:
+                self.by_name[key[0]].append(key)
+            self.values[key] = sample.value
+
+    def name_of(self, names: Sequence[str], ending: str = "") -> str | None:
+        """Return the first of an engine's names that is there."""
+        return next((name for name in names if name + ending in self.by_name), None)
+
+    def gauges(self) -> Iterator[tuple[str, float]]:
+        """Yield the gauges that are told."""
+        for what, names in GAUGES.items():
+            name = self.name_of(names)
+            if name is not None:
+                values = [self.values[key] for key in self.by_name[name]]
+                yield what, sum(values) if what in _SUMMED else sum(values) / len(values)
+
+
+class _Growth:
+    """What grew from one scrape to the next, and how often a counter fell."""
+
+    def __init__(self) -> None:
+        self.num_resets = 0
+
+    def between(self, before: _Series | None, after: _Series) -> tuple[dict[str, float], dict[str, Counts]]:
+        """Return what counters and histograms grew by; all that they show where there is no scrape before."""
+        counters: dict[str, float] = {}
+        for what, names in COUNTERS.items():
+            name = after.name_of(names)
+            if name is not None:
+                grown = [self._grown(before, after, key)[0] for key in after.by_name[name]]
+                counters[what] = sum(grown)
+        histograms: dict[str, Counts] = {}
+        for what, names in HISTOGRAMS.items():
+            name = after.name_of(names, "_count")
+            if name is not None:
+                histograms[what] = self._counts(before, after, name)
+        return counters, histograms
+
+    def _grown(self, before: _Series | None, after: _Series, key: Key) -> tuple[float, bool]:
+        """Return how much a series grew, and whether it was reset; one that was not there before grew by nothing."""
+        value = after.values[key]
+        if before is None:
+            return value, False
+        old = before.values.get(key)
+        if old is None:
+            return 0.0, False
+        if value < old:
+            self.num_resets += 1
+            return value, True
+        return value - old, False
+
+    def _counts(self, before: _Series | None, after: _Series, name: str) -> Counts:
+        found = Counts()
+        whole: dict[frozenset[tuple[str, str]], tuple[float, bool]] = {}
+        for key in after.by_name[f"{name}_count"]:
+            grown, was_reset = self._grown(before, after, key)
+            whole[key[1]] = grown, was_reset
+            found.count += grown
+            total = (f"{name}_sum", key[1])
+            if total in after.values:
+                old = 0.0 if before is None or was_reset else before.values.get(total, after.values[total])
+                found.total += max(after.values[total] - old, 0.0)
+        cumulative: dict[frozenset[tuple[str, str]], dict[float, float]] = defaultdict(dict)
+        for key in after.by_name.get(f"{name}_bucket", ()):
+            labels = dict(key[1])
+            bound = _bound(labels.pop("le", ""))
+            group = frozenset(labels.items())
+            if group not in whole or math.isnan(bound):
+                continue
+            old = 0.0 if before is None or whole[group][1] else before.values.get(key, after.values[key])
+            cumulative[group][bound] = min(max(after.values[key] - old, 0.0), whole[group][0])
+        for group, counts in cumulative.items():
+            counts[math.inf] = whole[group][0]
+            below = 0.0
+            for bound in sorted(counts):
+                found.buckets[bound] += max(counts[bound] - below, 0.0)
+                below = max(below, counts[bound])
+        return found
+
+
+def observed(scrapes: Sequence[Scrape], where: object) -> Observed:
+    """Return what scrapes tell of an engine.
+
+    Args:
+        scrapes: By time.
+        where: Names them in errors.
+
+    Raises:
+        InputError: There is no engine's metric, or several scrapes whose times are not known.
+    """
+    if not scrapes:
+        raise InputError("holds no scrape", file=where)
+    if len(scrapes) > 1 and (scrapes[0].time is None or scrapes[-1].time is None):
+        remedy = "put '# scraped_at SECONDS' above each page, or seconds since 1970 into the files' names"
+        raise InputError("holds several scrapes, and not when each was made", file=where, remedy=remedy)
+    growth = _Growth()
+    first = before = _Series(scrapes[0])
+    num_refused = first.num_refused
+    windows: list[Window] = []
+    for scrape in scrapes[1:]:
+        after = _Series(scrape)
+        num_refused += after.num_refused
+        windows.append(_window(growth, before, after))
+        before = after
+    is_single = len(scrapes) == 1
+    if is_single:
+        windows = [_since_start(growth, first, scrapes[0].samples)]
+    whole = together(windows)
+    about, num_engines = _about(scrapes[-1].samples)
+    return Observed(
+        engine=_engine(scrapes[-1].samples, where),
+        model=_model(scrapes[-1].samples),
+        num_engines=num_engines,
+        about=about,
+        windows=[] if is_single and not whole.seconds > 0 else windows,
+        whole=whole,
+        is_single=is_single,
+        in_flight=sum(value for what, value in first.gauges() if what in _SUMMED),
+        num_resets=growth.num_resets,
+        num_refused=num_refused,
+    )
+
+
+def _window(growth: _Growth, before: _Series, after: _Series) -> Window:
+    assert before.time is not None  # observed() has refused others
+    assert after.time is not None
+    counters, histograms = growth.between(before, after)
+    old, new = dict(before.gauges()), dict(after.gauges())
+    gauges = {what: (old.get(what, value) + value) / 2 for what, value in new.items()}
+    window = Window(before.time, after.time, counters, gauges, histograms)
+    known = [counters["finished"]] if "finished" in counters else []
+    known += [histograms[name].count for name in ("e2e", "output_tokens") if name in histograms]
+    if known:
+        change = sum(new.get(what, 0.0) - old.get(what, 0.0) for what in _SUMMED)
+        window.arrivals = max(known[0] + change, 0.0)
+    elif "ttft" in histograms:
+        window.arrivals = histograms["ttft"].count
+    return window
+
+
+def _since_start(growth: _Growth, only: _Series, samples: Sequence[Sample]) -> Window:
+    """Return what a single scrape has counted, over the time since the server's start where both are known."""
+    counters, histograms = growth.between(None, only)
+    starts = [sample.value for sample in samples if sample.name == START]
+    end = only.time or 0.0
+    start = starts[0] if starts and only.time is not None and 0 < starts[0] < end else end
+    gauges = dict(only.gauges())
+    window = Window(start, end, counters, gauges, histograms)
+    finished = counters.get("finished", histograms["e2e"].count if "e2e" in histograms else math.nan)
+    window.arrivals = finished + sum(gauges.get(what, 0.0) for what in _SUMMED)
+    return window
+
+
+def together(windows: Sequence[Window]) -> Window:
+    """Return windows as one: counts are added, gauges are means over time."""
+    whole = Window(windows[0].start, windows[-1].end, {}, {}, {}, 0.0)
+    weights: dict[str, float] = defaultdict(float)
+    for window in windows:
+        for what, count in window.counters.items():
+            whole.counters[what] = whole.counters.get(what, 0.0) + count
+        for what, value in window.gauges.items():
+            weight = max(window.seconds, 1e-9)
+            whole.gauges[what] = whole.gauges.get(what, 0.0) + value * weight
+            weights[what] += weight
+        for what, counts in window.histograms.items():
+            whole.histograms.setdefault(what, Counts()).add(counts)
+        whole.arrivals += window.arrivals
+    for what, weight in weights.items():
+        whole.gauges[what] /= weight
+    return whole
+
+
+def _about(samples: Sequence[Sample]) -> tuple[dict[str, str], int]:
+    about: dict[str, str] = {}
+    engines = set()
+    for sample in samples:
+        if sample.name == "vllm:cache_config_info":
+            about = about or dict(sample.labels)
+        elif sample.name == "sglang:max_total_num_tokens":
+            about.setdefault("max_total_num_tokens", f"{sample.value:.0f}")
+        if sample.name.replace("trtllm:", "trtllm_") in (*GAUGES["running"],):
+            engines.add((sample.labels.get("instance", ""), sample.labels.get("engine", "")))
+    return about, max(len(engines), 1)
+
+
+def _engine(samples: Sequence[Sample], where: object) -> str:
+    for sample in samples:
+        for prefix, engine in ENGINES.items():
+            if sample.name.replace("trtllm:", "trtllm_").startswith(prefix):
+                return engine
+    raise InputError("holds no metrics of vLLM, SGLang or TensorRT-LLM", file=where)
+
+
+def _model(samples: Sequence[Sample]) -> str:
+    names = [sample.labels["model_name"] for sample in samples if sample.labels.get("model_name")]
+    return next((name for name in names if name.isprintable() and len(name) <= 1_000), "")
+
+
+def _bound(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,267 @@
+"""From an engine's ``/metrics`` to a scenario: its settings, and the traffic that its counters and histograms tell."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simserve.errors import InputError, UsageError
+from simserve.observe.windows import Observed, together
+from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.lengths import WORST_DISTANCE, drawn_text, fitted_block
+from simserve.planner.importers.model_names import find_model
+from simserve.planner.importers.server import KV_CACHE_DTYPES
+from simserve.planner.one_line import gpu_and_count
+
+MOST_STEPS = 96
+"""Rates over time that a scenario is given at most: a day in quarters of an hour."""
+
+FEWEST_A_STEP = 50
+"""Requests below which a rate over a stretch is mostly chance."""
+
+_FEWEST_WINDOWS = 3
+_DEFAULT_RATE = 1.0
+_MOST_RATE = 1e6
+_TRUE = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsImport:
+    """What metrics became.
+
+    Attributes:
+        draft: The scenario.
+        files: Name -> text of the files of lengths that it reads.
+        measured: What was seen of the server's own figures, beside the scenario.
+    """
+
+    draft: Draft
+    files: Mapping[str, str]
+    measured: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class _Notes:
+    told: list[str] = field(default_factory=list)
+    derived: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+
+    def lines(self) -> tuple[str, ...]:
+        """Return what was told, derived and assumed, in this order."""
+        kinds = {"Told": self.told, "Derived": self.derived, "Assumed": self.assumed}
+        return tuple(f"{kind}: {note}" for kind, notes in kinds.items() for note in notes)
+
+
+def import_metrics(
+    seen: Observed,
+    where: str,
+    *,
+    gpus: str | None,
+    model: str | None = None,
+    version: str | None = None,
+    stem: str | None = None,
+) -> MetricsImport:
+    """Return a scenario with the engine and the traffic that metrics tell.
+
+    Args:
+        seen: What was observed.
+        where: Names the metrics in errors and in the scenario.
+        gpus: What an engine runs on, such as ``2xH100``; metrics do not say it.
+        model: Profile or config.json; None: by the name that the server says.
+        version: The engine's version; None: not told.
+        stem: Begins the names of files of lengths; None: none is written.
+
+    Raises:
+        UsageError: There is no GPU, or no model.
+        InputError: No request was served, or its lengths are not told.
+    """
+    if gpus is None:
+        raise UsageError(
+            "is missing: metrics do not say what the engine runs on", key="--gpus", remedy="write --gpus H100"
+        )
+    gpu, count = gpu_and_count(gpus)
+    if model is None and not seen.model:
+        raise UsageError("is missing: these metrics do not say what is served", key="--model")
+    named = find_model(model or seen.model, where)
+    notes = _Notes()
+    deployment = _deployment(seen, notes, gpu, count, version)
+    if named.quantization is not None:
+        deployment["quantization"] = named.quantization
+        notes.derived.append(f"the format of the weights, {named.quantization}, from the name of the model.")
+    workload, files = _workload(seen, notes, where, stem)
+    mapping = {
+        "name": scenario_name(f"{Path(named.model).stem if os.sep in named.model else named.model}-as-observed"),
+        "model": named.model,
+        "deployment": deployment,
+        "workload": workload,
+    }
+    title = f"What does this deployment do under the traffic that {seen.engine} counted?"
+    draft = Draft(mapping, notes.lines(), title)
+    return MetricsImport(draft, files, _measured(seen))
+
+
+def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, version: str | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"name": seen.engine}
+    if version is None:
+        notes.assumed.append(f"the newest known version of {seen.engine}: metrics do not say it (--engine-version).")
+    else:
+        options["version"] = version
+    about = seen.about
+    told = []
+    for label, key, kind in (
+        ("block_size", "block_size", int),
+        ("gpu_memory_utilization", "gpu_memory_utilization", float),
+        ("num_gpu_blocks", "num_gpu_blocks_override", int),
+    ):
+        value = _number(about.get(label), kind)
+        if value is not None:
+            options[key] = value
+            told.append(f"{label} {value:g}")
+    if "num_gpu_blocks_override" not in options and seen.engine == "sglang":
+        tokens = _number(about.get("max_total_num_tokens"), int)
+        if tokens is not None:
+            options["block_size"] = 1
+            options["num_gpu_blocks_override"] = tokens
+            told.append(f"max_total_num_tokens {tokens:,}")
+    caches = _TRUE.get(about.get("enable_prefix_caching", "").lower())
+    if caches is not None:
+        options["enable_prefix_caching"] = caches
+        told.append(f"enable_prefix_caching {str(caches).lower()}")
+    deployment: dict[str, Any] = {"hardware": gpu, "tensor_parallel_size": count or 1, "replicas": seen.num_engines}
+    dtype = KV_CACHE_DTYPES.get(about.get("cache_dtype", ""))
+    if dtype is not None:
+        deployment["kv_cache_dtype"] = dtype
+        told.append(f"cache_dtype {about['cache_dtype']}")
+    deployment["engine"] = options
+    if told:
+        notes.told.append(f"{', '.join(told)}.")
+    how = "as --gpus says" if count else "one GPU an engine: --gpus says no number"
+    notes.assumed.append(f"{seen.num_engines} x {count or 1} {gpu}, {how}.")
+    return deployment
+
+
+def _workload(seen: Observed, notes: _Notes, where: str, stem: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    files: dict[str, str] = {}
+    workload: dict[str, Any] = {"arrivals": _arrivals(seen, notes)}
+    hit = seen.hit_rate
+    for name, what in (("prompt_tokens", "prompts"), ("output_tokens", "answers")):
+        workload[name] = _lengths(seen, notes, where, name, what, stem, files)
+    prompts = seen.whole.histograms.get("prompt_tokens")
+    if hit >= 0.005 and prompts is not None and prompts.count:
+        shared = int(hit * prompts.mean)
+        own = workload["prompt_tokens"]
+        if shared >= 1 and own.get("mean", own.get("value", 0)) > shared + 1 and own["distribution"] == "lognormal":
+            own["mean"] = float(f"{own['mean'] - shared:.5g}")
+            workload["shared_prefix"] = {"num_groups": 1, "tokens": shared}
+            notes.assumed.append(
+                f"the prefix cache held {hit:.1%} of prompt tokens, as if all prompts began with the same {shared:,} "
+                "tokens; who shares what with whom is not told."
+            )
+        else:
+            notes.derived.append(f"the prefix cache held {hit:.1%} of prompt tokens; the scenario does not share any.")
+    finished = seen.whole.counters.get("finished", 0.0)
+    workload["num_requests"] = int(min(max(finished, 200), 20_000))
+    return workload, files
+
+
+def _arrivals(seen: Observed, notes: _Notes) -> dict[str, Any]:
+    rate = seen.rate
+    if not 0 < rate <= _MOST_RATE:
+        why = "one scrape does not say over which time it counted" if seen.is_single else "nothing arrived"
+        notes.assumed.append(f"{_DEFAULT_RATE:g} request a second is a placeholder: {why}.")
+        return {"process": "poisson", "rate": _DEFAULT_RATE}
+    if seen.is_single:
+        notes.derived.append(f"the rate is the mean since the server's start, {seen.whole.seconds:,.0f} s before.")
+        return {"process": "poisson", "rate": float(f"{rate:.4g}")}
+    steps = _steps(seen)
+    changes = [each["rate"] for each in steps]
+    expected = rate * seen.whole.seconds / max(len(steps), 1)
+    spread = sum((each - rate) ** 2 for each in changes) / rate**2 * expected / max(len(steps) - 1, 1)
+    if len(steps) < _FEWEST_WINDOWS or spread < 2.0 or not steps[-1]["rate"]:
+        notes.derived.append(f"the rate is the mean over {seen.whole.seconds:,.0f} s; arrivals are taken as Poisson.")
+        return {"process": "poisson", "rate": float(f"{rate:.4g}")}
+    notes.derived.append(
+        f"{len(steps)} rates over {seen.whole.seconds:,.0f} s: they differ {spread:.3g} times as much as chance would "
+        "have it. Arrivals are taken as Poisson within each; the last goes on."
+    )
+    return {"process": "steps", "steps": steps}
+
+
+def _steps(seen: Observed) -> list[dict[str, Any]]:
+    """Return rates over stretches of one length with enough requests in each."""
+    whole = seen.whole
+    most = min(MOST_STEPS, len(seen.windows), int(whole.arrivals / FEWEST_A_STEP))
+    if most < 1:
+        return []
+    found = []
+    length = whole.seconds / most
+    part = []
+    for window in seen.windows:
+        part.append(window)
+        if window.end - part[0].start >= length * (1 - 1e-9) or window is seen.windows[-1]:
+            joined = together(part)
+            rate = float(f"{joined.arrivals / joined.seconds:.4g}")
+            found.append({"rate": rate, "duration": f"{joined.seconds:.6g} s"})
+            part = []
+    return found
+
+
+def _lengths(
+    seen: Observed, notes: _Notes, where: str, name: str, what: str, stem: str | None, files: dict[str, str]
+) -> dict[str, Any]:
+    counts = seen.whole.histograms.get(name)
+    if counts is None or not counts.count or not math.isfinite(counts.mean):
+        tokens = seen.whole.counters.get("prompt" if name == "prompt_tokens" else "generated", 0.0)
+        finished = seen.whole.counters.get("finished", 0.0)
+        if not tokens or not finished:
+            raise InputError(
+                f"does not say how long {what} are: no request was counted",
+                file=where,
+                remedy="scrape a server that has served some",
+            )
+        mean = max(tokens / finished, 1.0)
+        notes.assumed.append(f"{what} have the mean {mean:,.4g} tokens that counters tell, and a cv of 1.")
+        return {"distribution": "lognormal", "mean": float(f"{mean:.5g}"), "cv": 1.0, "max": int(20 * mean) + 2}
+    block, distance = fitted_block(counts)
+    if distance > WORST_DISTANCE and stem is not None:
+        file = f"{stem}.{name}.csv"
+        files[file] = drawn_text(counts, name)
+        notes.derived.append(f"no lognormal is near the {what} ({distance:.0%} off): they are drawn from {file}.")
+        return {"distribution": "empirical", "path": file, "column": name}
+    off = f"at most {distance:.1%} of requests off at any bound of the histogram of {counts.count:,.0f}"
+    beyond = "; --out writes the histogram itself" if distance > WORST_DISTANCE else ""
+    notes.derived.append(f"{what} of {counts.mean:,.5g} tokens in the mean, {off}{beyond}.")
+    return block
+
+
+def _measured(seen: Observed) -> dict[str, float]:
+    whole = seen.whole
+    figures: dict[str, float] = {
+        "rate": seen.rate,
+        "seconds": whole.seconds,
+        "prefix_hit_rate": seen.hit_rate,
+        "preemptions": whole.counters.get("preemptions", math.nan),
+        **{name: whole.gauges[name] for name in ("running", "waiting", "kv_usage") if name in whole.gauges},
+    }
+    figures |= {
+        f"mean_{name}_ms": counts.mean * 1e3
+        for name, counts in whole.histograms.items()
+        if name in ("ttft", "itl", "tpot", "e2e")
+    }
+    figures |= {"resets": seen.num_resets, "refused_figures": seen.num_refused}
+    return figures
+
+
+def _number(text: str | None, kind: type[int] | type[float]) -> int | float | None:
+    """Return a label as a number above 0; None: it is none."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    if not 0 < value < 1e15:
+        return None
+    return int(value) if kind is int else value

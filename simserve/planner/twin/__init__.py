@@ -1,0 +1,1 @@
+"""What a running deployment shows beside its simulation, and the hours to come."""

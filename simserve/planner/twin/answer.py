@@ -1,0 +1,479 @@
+"""A deployment and its simulation side by side: the same hours, figure by figure, and what is to come."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve import rng
+from simserve.errors import InfeasibleError, InputError, ScenarioError
+from simserve.metrics.result import RunResult
+from simserve.observe.windows import Counts, Observed, Window, hit_rate, together
+from simserve.planner.capacity.answer import capacity
+from simserve.planner.importers.lengths import lengths_like
+from simserve.planner.twin.drift import (
+    CHANGE,
+    FALSE_ALARM_SECONDS,
+    Alarm,
+    first_alarm,
+    length_ratios,
+    rate_ratios,
+    threshold_of,
+)
+from simserve.planner.twin.forecast import Hour, forecast
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
+from simserve.sim.records import COMPLETED
+from simserve.workload.arrival_spec import DailyArrivals, RampArrivals, SpikeArrivals, StepArrivals
+from simserve.workload.arrivals import rate_curve_of
+from simserve.workload.generate import generate
+from simserve.workload.spec import WorkloadSpec
+
+MOST_REPLAYED = 300_000
+"""Requests that are simulated at most, the last ones; tests of traffic see all windows."""
+
+HIT_RATE_POINTS = 0.03
+"""A prefix hit rate this far from the predicted one counts as inside."""
+
+_LATENCIES = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "itl": "mean_itl_ms", "e2e": "mean_e2el_ms"}
+_TRAFFIC = ("rate", "prompt_tokens", "output_tokens")
+_NUM_DRAWN = 50_000
+_Z = 1.6449
+_SHORTEST_BLOCK = 60.0
+_NUM_BLOCKS = 60
+_LONGEST_LEAD = 120.0
+_FEWEST_WINDOWS = 4
+_HOUR = 3600.0
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """The answer.
+
+    Attributes:
+        summary: What ``--json`` prints.
+        has_drifted: Whether a test of the traffic has an alarm, or a figure lies outside its interval.
+    """
+
+    summary: Mapping[str, Any]
+    has_drifted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What a scenario says of its traffic.
+
+    Attributes:
+        lengths: ``prompt_tokens`` and ``output_tokens`` -> lengths.
+        rate: Mean requests a second; NaN: clients in a closed loop, or all at once.
+        gaps: Times between arrivals, seconds.
+    """
+
+    lengths: Mapping[str, Floats]
+    rate: float
+    gaps: Floats
+
+
+def twin(seen: Observed, where: object, scenario: Scenario, *, horizon: float = 86_400.0) -> Twin:
+    """Return how a deployment compares with its simulation, and the replicas it needs in the time to come.
+
+    Traffic is predicted by the scenario. Everything else is what the scenario's deployment does under the traffic that
+    came, window by window.
+
+    Args:
+        seen: What was observed.
+        where: Names it in errors.
+        scenario: What is thought to be deployed, and to arrive.
+        horizon: How far to look, seconds; 0: no forecast.
+
+    Raises:
+        InputError: There are too few scrapes, or nothing arrived.
+        InfeasibleError: The model does not fit.
+    """
+    if seen.is_single or len(seen.windows) < _FEWEST_WINDOWS:
+        remedy = "scrape for longer: --for 10min"
+        raise InputError(
+            f"holds {len(seen.windows) + 1} scrapes; needs {_FEWEST_WINDOWS + 1}", file=where, remedy=remedy
+        )
+    if not seen.whole.arrivals > 0 or "output_tokens" not in seen.whole.histograms:
+        raise InputError("tells of no request and its length in this time", file=where)
+    notes = _notes(seen, scenario)
+    drawn = _drawn(scenario)
+    windows, replayed = _replayed(seen, scenario, notes)
+    traffic, alarms = _traffic(seen, drawn, scenario)
+    rows = {**traffic, **_system(windows, replayed)}
+    drift = {name: row["drift"] for name, row in rows.items()}
+    stretch = {"start_s": seen.windows[0].start, "end_s": seen.windows[-1].end, "windows": len(seen.windows)}
+    summary: dict[str, Any] = {
+        "stretch": stretch,
+        "observed": {name: row["observed"] for name, row in rows.items()},
+        "predicted": {name: row["predicted"] for name, row in rows.items()},
+        "drift": drift,
+        "has_drifted": any(row["inside"] is False for row in drift.values()),
+        "false_alarms": {"mean_days_between": FALSE_ALARM_SECONDS / 86_400, "alarms": len(alarms), "change": CHANGE},
+        "per_replica_rate": None,
+        "forecast": [],
+        "notes": notes,
+    }
+    if horizon > 0:
+        summary |= _forecast(seen, scenario, horizon, notes)
+    return Twin(summary, bool(summary["has_drifted"]))
+
+
+def _notes(seen: Observed, scenario: Scenario) -> list[str]:
+    notes = []
+    engine = scenario.deployment.engine.name
+    if engine != seen.engine:
+        notes.append(f"The metrics are those of {seen.engine}; the scenario has {engine}.")
+    if seen.num_resets:
+        notes.append(f"{seen.num_resets} counters fell, as of a server that was started again; what came since counts.")
+    if seen.num_refused:
+        notes.append(f"{seen.num_refused} figures are left out: they are negative or too large.")
+    if scenario.workload.classes or scenario.workload.sessions:
+        notes.append("Metrics do not tell classes or sessions apart: the replay has neither.")
+    return notes
+
+
+def _drawn(scenario: Scenario) -> _Drawn:
+    workload = scenario.workload
+    if workload.trace is None:
+        workload = workload.model_copy(update={"num_requests": _NUM_DRAWN, "duration": None})
+    with scenario.blaming("workload"):
+        specs = generate(workload, seed=scenario.run.seed, replication=0, base_path=scenario.folder)
+    rate = float(specs.offered_rate) if specs.concurrency is None and np.isfinite(specs.offered_rate) else math.nan
+    times = np.asarray(specs.arrival_time, dtype=np.float64)
+    lengths = {name: np.asarray(getattr(specs, name), dtype=np.float64) for name in ("prompt_tokens", "output_tokens")}
+    return _Drawn(lengths, rate, np.diff(np.sort(times[np.isfinite(times)])))
+
+
+def _replayed(seen: Observed, scenario: Scenario, notes: list[str]) -> tuple[list[Window], _Replay]:
+    """Return the windows that are simulated, and what became of them."""
+    windows: list[Window] = []
+    total = 0.0
+    for window in reversed(seen.windows):
+        total += window.arrivals
+        if total > MOST_REPLAYED and windows:
+            notes.append(f"The last {len(windows)} of {len(seen.windows)} windows are simulated.")
+            break
+        windows.insert(0, window)
+    span = windows[-1].end - windows[0].start
+    lead = min(_LONGEST_LEAD, span / 4) if seen.in_flight else 0.0
+    text = _trace(windows, seen, lead, scenario.run.seed)
+    spec = scenario.workload
+    block: dict[str, Any] = {"trace": {"path": "", "format": "csv"}, "max_tokens": spec.max_tokens}
+    if spec.shared_prefix is not None:
+        block["shared_prefix"] = spec.shared_prefix.model_dump()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "observed.csv"
+        path.write_text(text, encoding="utf-8")
+        block["trace"]["path"] = str(path)
+        workload = WorkloadSpec.model_validate(block)
+        settings = scenario.run.model_copy(update={"replications": 1, "warmup": "none"})
+        copy = scenario.model_copy(update={"workload": workload, "run": settings, "thresholds": {}})
+        result = run(resolve(copy))
+    return windows, _Replay(result, lead, windows[0].start)
+
+
+def _trace(windows: Sequence[Window], seen: Observed, lead: float, seed: int) -> str:
+    """Return the requests that came: as many in each window as were counted, with lengths in its proportions."""
+    generator = rng.stream(seed, "twin", 0)
+    first = windows[0]
+    stretches = [(0.0, lead, first.arrivals / first.seconds * lead, first)] if lead else []
+    stretches += [(each.start - first.start + lead, each.seconds, each.arrivals, each) for each in windows]
+    lines = ["arrival_time,prompt_tokens,output_tokens"]
+    carried = 0.0
+    for start, seconds, arrivals, window in stretches:
+        carried += arrivals
+        count = math.floor(carried + 0.5)
+        carried -= count
+        if count <= 0:
+            continue
+        times = start + np.sort(generator.random(count)) * seconds
+        columns = [_lengths(window, seen, name, count, generator) for name in ("prompt_tokens", "output_tokens")]
+        lines += [f"{time:.6f},{prompt},{output}" for time, prompt, output in zip(times, *columns, strict=True)]
+    return "\n".join(lines) + "\n"
+
+
+def _lengths(
+    window: Window, seen: Observed, name: str, count: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    counts = window.histograms.get(name)
+    if counts is None or not counts.count:
+        counts = seen.whole.histograms.get(name)
+    if counts is None or not counts.count:
+        tokens, finished = seen.whole.counters.get("prompt", 0.0), seen.whole.counters.get("finished", 0.0)
+        counts = Counts(total=max(tokens, finished, 1.0), count=max(finished, 1.0))
+    return generator.permutation(lengths_like(counts, count))
+
+
+class _Replay:
+    """The simulated hours, by the clock of the observed ones.
+
+    Args:
+        result: The run.
+        lead: Seconds of it before the first window.
+        start: When the first window begins.
+    """
+
+    def __init__(self, result: RunResult, lead: float, start: float) -> None:
+        self.summary = result.summary
+        records = result.simulation.records
+        self._shift = start - lead
+        self._records = records
+        done = records.status == COMPLETED
+        more = np.maximum(records.output_tokens - 1, 0)
+        rest = records.finish_time - records.first_token_time
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tpot = np.where(more > 0, rest / more, 0.0)
+        first = records.first_token_time - records.arrival_time
+        ended = np.where(done, records.finish_time, np.nan)
+        self._values = {
+            "ttft": (records.first_token_time, first, np.ones(len(done))),
+            "tpot": (ended, tpot, np.ones(len(done))),
+            "itl": (ended, rest, more.astype(np.float64)),
+            "e2e": (ended, records.finish_time - records.arrival_time, np.ones(len(done))),
+        }
+
+    def mean(self, name: str, window: Window) -> tuple[float, float]:
+        """Return the mean of a latency of what happened in a window, seconds, and its standard error."""
+        times, values, weights = self._values[name]
+        start, end = window.start - self._shift, window.end - self._shift
+        is_in = (times >= start) & (times < end) & (weights > 0) & np.isfinite(values)
+        if not is_in.any():
+            return math.nan, math.nan
+        weight = weights[is_in].sum()
+        found = values[is_in] if name != "itl" else values[is_in] / weights[is_in]
+        mean = float((found * weights[is_in]).sum() / weight)
+        return mean, float(found.std() / math.sqrt(is_in.sum()))
+
+    def number(self, name: str, window: Window) -> float:
+        """Return how many requests were ``running`` or ``waiting`` in the mean over a window."""
+        records = self._records
+        start, end = window.start - self._shift, window.end - self._shift
+        pairs = {
+            "running": (records.scheduled_time, records.finish_time),
+            "waiting": (records.arrival_time, records.scheduled_time),
+        }
+        begins, ends = pairs[name]
+        inside = np.clip(np.nan_to_num(ends, nan=end), start, end) - np.clip(np.nan_to_num(begins, nan=end), start, end)
+        return float(np.maximum(inside, 0.0).sum() / max(end - start, 1e-9))
+
+    def factors(self, name: str) -> tuple[float, float] | None:
+        """Return the ends of the prediction interval of a figure over the figure."""
+        figure = _LATENCIES[name]
+        value, interval = self.summary[figure], self.summary["simserve"]["prediction_interval"]["metrics"].get(figure)
+        return (interval[0] / value, interval[1] / value) if value and interval else None
+
+
+def _row(
+    observed: float, predicted: float, inside: bool | None, interval: tuple[float, float] | None = None, **more: Any
+) -> dict[str, Any]:
+    ratio = observed / predicted if predicted and math.isfinite(predicted) and math.isfinite(observed) else None
+    drift = {
+        "ratio": ratio,
+        "inside": inside,
+        "interval": None if interval is None else list(interval),
+        "since_s": None,
+    }
+    return {
+        "observed": observed if math.isfinite(observed) else None,
+        "predicted": predicted if math.isfinite(predicted) else None,
+        "drift": drift | more,
+    }
+
+
+def _traffic(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[dict[str, dict[str, Any]], list[Alarm]]:
+    """Return rate and lengths against the scenario's, and the alarms of their tests."""
+    windows, whole = seen.windows, seen.whole
+    threshold = threshold_of(whole.seconds / len(windows))
+    rows: dict[str, dict[str, Any]] = {}
+    alarms = []
+
+    def add(name: str, observed: float, predicted: float, up: Floats, down: Floats) -> None:
+        alarm = first_alarm(up, down, threshold)
+        more: dict[str, Any] = {"flagged_s": None}
+        if alarm is not None:
+            alarms.append(alarm)
+            more = {"since_s": windows[alarm.since].start, "flagged_s": windows[alarm.flagged].end}
+        rows[name] = _row(observed, predicted, alarm is None, **more)
+
+    expected, dispersion = _expected(seen, drawn, scenario)
+    if expected is None:
+        rows["rate"] = _row(seen.rate, math.nan, None, flagged_s=None)
+    else:
+        counts = np.array([window.arrivals for window in windows])
+        ratios = [rate_ratios(counts, expected, factor, dispersion) for factor in (CHANGE, 1 / CHANGE)]
+        add("rate", seen.rate, float(expected.sum()) / whole.seconds, ratios[0], ratios[1])
+    for name in _TRAFFIC[1:]:
+        counts_of = [window.histograms.get(name) for window in windows]
+        if name in whole.histograms:
+            ratios = [length_ratios(counts_of, drawn.lengths[name], factor) for factor in (CHANGE, 1 / CHANGE)]
+            add(name, whole.histograms[name].mean, float(drawn.lengths[name].mean()), ratios[0], ratios[1])
+    return rows, alarms
+
+
+def _expected(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[Floats | None, float]:
+    """Return the arrivals of each window that the scenario expects, and their variance over their mean.
+
+    Rates that change begin with the first scrape; those that follow the hours of the day, with midnight UTC.
+    """
+    windows = seen.windows
+    arrivals = scenario.workload.arrivals
+    if isinstance(arrivals, RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals):
+        curve = rate_curve_of(arrivals)
+        origin = 0.0 if isinstance(arrivals, DailyArrivals) else windows[0].start
+        sums = [curve.integral(window.end - origin) - curve.integral(window.start - origin) for window in windows]
+        return np.array(sums), 1.0
+    if math.isnan(drawn.rate):
+        return None, 1.0
+    length = float(np.median([window.seconds for window in windows]))
+    times = np.cumsum(drawn.gaps)
+    edges = np.arange(0.0, times[-1] if len(times) else 0.0, length)
+    counts = np.histogram(times, edges)[0] if len(edges) > 20 else np.zeros(0)
+    dispersion = float(counts.var() / counts.mean()) if len(counts) and counts.mean() > 0 else 1.0
+    # Poisson counts of so many windows have at most this by chance.
+    chance = 1 + 3 * math.sqrt(2 / max(len(counts), 1))
+    return np.array([drawn.rate * window.seconds for window in windows]), dispersion if dispersion > chance else 1.0
+
+
+def _system(windows: Sequence[Window], replay: _Replay) -> dict[str, dict[str, Any]]:
+    """Return what the deployment did beside what it does in the simulation."""
+    whole = together(windows)
+    blocks = _blocks(windows)
+    rows = {}
+    for name in _LATENCIES:
+        counts = whole.histograms.get(name)
+        factors = replay.factors(name)
+        predicted, error = replay.mean(name, whole)
+        if counts is None or not counts.count or factors is None or math.isnan(predicted):
+            continue
+        interval = _interval(predicted, error, factors)
+        inside = interval[0] <= counts.mean <= interval[1]
+        since = None if inside else _since(name, blocks, replay, factors)
+        milli = (interval[0] * 1e3, interval[1] * 1e3)
+        rows[f"{name}_ms"] = _row(counts.mean * 1e3, predicted * 1e3, inside, milli, since_s=since)
+    of = {"running": "e2e", "waiting": "ttft"}
+    for name, latency in of.items():
+        if name in whole.gauges:
+            predicted, observed = replay.number(name, whole), whole.gauges[name]
+            factors = replay.factors(latency)
+            ends = None if factors is None else (predicted * factors[0], predicted * factors[1])
+            # Below one request the gauge, seen at scrapes alone, says little.
+            is_inside = None if ends is None or max(observed, predicted) < 1 else ends[0] <= observed <= ends[1]
+            rows[name] = _row(observed, predicted, is_inside, ends)
+    inner = replay.summary["simserve"]["kv"]
+    if "kv_usage" in whole.gauges:
+        rows["kv_usage"] = _row(whole.gauges["kv_usage"], _float(inner["usage_mean"]), None)
+    if not math.isnan(hit_rate(whole)):
+        predicted, observed = _float(inner["prefix_hit_rate"], 0.0), hit_rate(whole)
+        ends = (max(predicted - HIT_RATE_POINTS, 0.0), min(predicted + HIT_RATE_POINTS, 1.0))
+        rows["prefix_hit_rate"] = _row(observed, predicted, ends[0] <= observed <= ends[1], ends)
+    if "preemptions" in whole.counters:
+        rows["preemptions"] = _row(whole.counters["preemptions"], _float(inner["preemptions"], 0.0), None)
+    return rows
+
+
+def _float(value: Any, other: float = math.nan) -> float:
+    return other if value is None else float(value)
+
+
+def _interval(predicted: float, error: float, factors: tuple[float, float]) -> tuple[float, float]:
+    """Return where a mean is expected: the model's error, and chance on both sides."""
+    chance = _Z * math.sqrt(2) * error
+    return max(predicted * factors[0] - chance, 0.0), predicted * factors[1] + chance
+
+
+def _blocks(windows: Sequence[Window]) -> list[Window]:
+    """Return windows joined to blocks that are long enough for a mean."""
+    length = max(_SHORTEST_BLOCK, (windows[-1].end - windows[0].start) / _NUM_BLOCKS)
+    found, part = [], []
+    for window in windows:
+        part.append(window)
+        if window.end - part[0].start >= length:
+            found.append(together(part))
+            part = []
+    return found + ([together(part)] if part else [])
+
+
+def _since(name: str, blocks: Sequence[Window], replay: _Replay, factors: tuple[float, float]) -> float | None:
+    """Return since when a latency lies outside without a break, or when it first did; None: in no block."""
+    outside = []
+    for block in blocks:
+        counts = block.histograms.get(name)
+        predicted, error = replay.mean(name, block)
+        if counts is None or not counts.count or math.isnan(predicted):
+            continue
+        low, high = _interval(predicted, error, factors)
+        outside.append((block.start, not low <= counts.mean <= high))
+    since = None
+    for start, is_outside in reversed(outside):
+        if not is_outside:
+            break
+        since = start
+    return since if since is not None else next((start for start, is_outside in outside if is_outside), None)
+
+
+def _forecast(seen: Observed, scenario: Scenario, horizon: float, notes: list[str]) -> dict[str, Any]:
+    seconds = seen.whole.seconds
+    length = _HOUR if seconds >= 6 * _HOUR else max(seconds / 12, 1.0)
+    rates = _rates(seen.windows, length)
+    hours, is_seasonal = forecast(rates, length, horizon=horizon, step=min(_HOUR, horizon))
+    if not is_seasonal:
+        notes.append("Under two days were seen: the forecast is a level, not the hours of a day.")
+    per_replica = _per_replica(seen, scenario, notes)
+    rows = [_hour(hour, seen.windows[-1].end, per_replica) for hour in hours]
+    return {"per_replica_rate": per_replica, "forecast": rows, "notes": notes}
+
+
+def _hour(hour: Hour, end: float, per_replica: float | None) -> dict[str, Any]:
+    replicas = None if not per_replica else max(math.ceil(hour.high / per_replica), 1)
+    return {"start_s": end + hour.start, "rate": hour.rate, "low": hour.low, "high": hour.high, "replicas": replicas}
+
+
+def _rates(windows: Sequence[Window], length: float) -> Floats:
+    """Return mean rates of stretches of one length; arrivals lie evenly in their window."""
+    times = np.array([windows[0].start, *(window.end for window in windows)])
+    sums = np.concatenate([[0.0], np.cumsum([window.arrivals for window in windows])])
+    count = max(int((times[-1] - times[0]) / length + 1e-9), 1)
+    edges = times[-1] - length * np.arange(count, -1, -1)
+    return np.asarray(np.diff(np.interp(edges, times, sums)) / length, dtype=np.float64)
+
+
+def _per_replica(seen: Observed, scenario: Scenario, notes: list[str]) -> float | None:
+    """Return the most that one replica can sustain within the SLO, with the lengths that came; None: not known."""
+    if scenario.slo is None:
+        notes.append("Replicas are not said: the scenario has no slo.")
+        return None
+    if scenario.deployment.pools or scenario.deployment.autoscaling is not None:
+        notes.append("Replicas are not said: they are of a deployment without pools and autoscaling.")
+        return None
+    from simserve.planner.importers.lengths import fitted_block
+
+    block: dict[str, Any] = {"arrivals": {"process": "poisson", "rate": max(seen.rate, 0.01)}, "num_requests": 2_000}
+    for name in _TRAFFIC[1:]:
+        counts = seen.whole.histograms.get(name)
+        if counts is None or not counts.count:
+            notes.append(f"Replicas are not said: {name} are not told.")
+            return None
+        block[name] = fitted_block(counts)[0]
+    deployment = scenario.deployment.model_copy(update={"replicas": 1})
+    copy = scenario.model_copy(
+        update={"workload": WorkloadSpec.model_validate(block), "deployment": deployment, "thresholds": {}}
+    )
+    try:
+        found = capacity(copy, replications=2, num_requests=5_000)
+    except (InfeasibleError, ScenarioError) as failure:
+        notes.append(f"Replicas are not said: {failure}.")
+        return None
+    value = found.found.largest.value
+    return float(value) if value else None

@@ -1,0 +1,264 @@
+"""``simserve import metrics`` and ``simserve twin`` as a user meets them: files, servers, servers that misbehave."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+import simserve as ss
+from simserve.observe import scrapes
+from simserve.scenario.load import from_mapping
+from tests.cli.conftest import Simserve
+from tests.planner.twin.exporter import page_at, series
+
+_CHANGED = {"process": "steps", "steps": [{"rate": 4, "duration": "300 s"}, {"rate": 8, "duration": "1000 s"}]}
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+def _mapping(arrivals: object) -> dict[str, object]:
+    return {
+        "name": "served",
+        "model": "llama-3.1-8b",
+        "deployment": {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12"}},
+        "workload": {
+            "arrivals": arrivals,
+            "prompt_tokens": {"distribution": "lognormal", "mean": 400, "cv": 1.0, "max": 4000},
+            "output_tokens": {"distribution": "lognormal", "mean": 80, "cv": 0.8, "max": 500},
+            "duration": "10 min",
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def steady() -> str:
+    """Scrapes of nine minutes at four requests a second."""
+    return series(ss.run(from_mapping(_mapping({"process": "poisson", "rate": 4.0}))), begin=30, end=570)
+
+
+@pytest.fixture(scope="module")
+def doubled() -> str:
+    """Scrapes of nine minutes in which the rate doubles after five."""
+    return series(ss.run(from_mapping(_mapping(_CHANGED))), begin=30, end=570)
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[str]:
+    """Yield the address of a server on this machine that answers GET as told."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                answer(self)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _send(handler: BaseHTTPRequestHandler, text: str, code: int = 200) -> None:
+    handler.send_response(code)
+    handler.end_headers()
+    handler.wfile.write(text.encode())
+
+
+def test_scrapes_become_a_scenario_that_runs(simserve: Simserve, steady: str) -> None:
+    """Rate within 3 %, lengths within 5 %, settings as told; and `run` takes it."""
+    Path("s.prom").write_text(steady)
+    made = simserve("import", "metrics", "s.prom", "--gpus", "H100", "--out", "seen.yaml", "--json")
+    found = json.loads(made.stdout)
+    ran = simserve("run", "seen.yaml", "--check", "--quiet")
+
+    workload = found["scenario"]["workload"]
+    assert (made.code, ran.code) == (0, 0)
+    assert workload["arrivals"]["rate"] == pytest.approx(4.0, rel=0.05)
+    assert workload["prompt_tokens"]["mean"] == pytest.approx(400, rel=0.05)
+    assert workload["output_tokens"]["mean"] == pytest.approx(80, rel=0.05)
+    assert found["scenario"]["deployment"]["engine"]["block_size"] == 16
+    assert any(note.startswith("Assumed: the newest known version") for note in found["notes"])
+
+
+def test_a_rate_that_changes_becomes_steps(simserve: Simserve, doubled: str) -> None:
+    """The scenario has the rates before and after, not their mean."""
+    Path("s.prom").write_text(doubled)
+    arrivals = json.loads(simserve("import", "metrics", "s.prom", "--gpus", "H100", "--json").stdout)["scenario"][
+        "workload"
+    ]["arrivals"]
+
+    assert arrivals["process"] == "steps"
+    assert arrivals["steps"][0]["rate"] < 6 < arrivals["steps"][-1]["rate"]
+
+
+def test_a_gpu_is_asked_for(simserve: Simserve, steady: str) -> None:
+    """Metrics do not say what the engine runs on."""
+    Path("s.prom").write_text(steady)
+    made = simserve("import", "metrics", "s.prom")
+
+    assert made.code == 2
+    assert made.error_line.startswith("--gpus: is missing: metrics do not say what the engine runs on")
+
+
+def test_drift_ends_with_99_and_its_absence_with_0(simserve: Simserve, steady: str, doubled: str) -> None:
+    """The same scenario, with what it says and with twice as much; both print the whole answer."""
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    Path("steady.prom").write_text(steady)
+    Path("doubled.prom").write_text(doubled)
+    words = ["--scenario", "s.yaml", "--once", "--json", "--horizon", "1h"]
+    same = simserve("twin", "steady.prom", *words)
+    other = simserve("twin", "doubled.prom", *words, "--out", "kept")
+    found = json.loads(other.stdout)
+
+    assert (same.code, other.code) == (0, 99)
+    assert {"observed", "predicted", "drift", "forecast"} <= set(found)
+    assert found["drift"]["rate"]["inside"] is False
+    assert json.loads(Path("kept/twin.json").read_text()) == found
+    assert "has no slo" in " ".join(found["notes"])
+
+
+def test_a_change_of_the_scenario_changes_what_is_predicted(simserve: Simserve, steady: str) -> None:
+    """`--set` is a what-if: on an L40S the same hours would have been slower than they were."""
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    Path("s.prom").write_text(steady)
+    words = ["twin", "s.prom", "--scenario", "s.yaml", "--json", "--horizon", "0"]
+    own = json.loads(simserve(*words).stdout)
+    other = json.loads(simserve(*words, "--set", "deployment.hardware=l40s").stdout)
+
+    assert other["predicted"]["tpot_ms"] > 1.5 * own["predicted"]["tpot_ms"]
+
+
+@pytest.mark.parametrize("text", ["", "no metrics here\n", "\x00\xff{{{", '{"status": "success", "data": 3}'])
+def test_what_is_no_metrics_ends_with_104(simserve: Simserve, text: str) -> None:
+    """One line, and nothing on stdout."""
+    Path("s.prom").write_text(text)
+    made = simserve("import", "metrics", "s.prom", "--gpus", "H100")
+
+    assert (made.code, made.stdout) == (104, "")
+    assert made.error_line.startswith("s.prom: ")
+
+
+def test_a_live_engine_is_scraped(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its page and its version; a server that asks for a key gets that of the environment, which is written nowhere."""
+    pytest.importorskip("httpx", reason="needs httpx")
+    text = page_at(ss.run(from_mapping(_mapping({"process": "poisson", "rate": 4.0}))), 500.0)
+    seen: list[str | None] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        seen.append(handler.headers["Authorization"])
+        if seen[-1] != "Bearer s3cret":
+            _send(handler, "", 401)
+        else:
+            _send(handler, '{"version": "0.12.0"}' if handler.path == "/version" else text)
+
+    with serving(answer) as url:
+        refused = simserve("import", "metrics", url, "--gpus", "H100")
+        monkeypatch.setenv("SIMSERVE_METRICS_TOKEN", "s3cret")
+        made = simserve("import", "metrics", url, "--gpus", "H100")
+
+    assert refused.code == 104
+    assert "SIMSERVE_METRICS_TOKEN" in refused.error_line
+    assert made.code == 0
+    assert "version: 0.12.0" in made.stdout
+    assert "s3cret" not in made.stdout + made.stderr
+
+
+def test_a_prometheus_server_is_told_from_an_engine_and_asked(simserve: Simserve, steady: str) -> None:
+    """Its range query has the scrapes; what is asked for names series and a time."""
+    pytest.importorskip("httpx", reason="needs httpx")
+    rows: dict[tuple[str, tuple[tuple[str, str], ...]], list[list[object]]] = {}
+    for scrape in scrapes.scrapes_of(steady, "x"):
+        for sample in scrape.samples:
+            rows.setdefault((sample.name, tuple(sample.labels.items())), []).append([scrape.time, str(sample.value)])
+    result = [
+        {"metric": {"__name__": name, **dict(labels)}, "values": points} for (name, labels), points in rows.items()
+    ]
+    asked: list[dict[str, list[str]]] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        address = urllib.parse.urlsplit(handler.path)
+        if address.path == "/api/v1/query_range":
+            asked.append(urllib.parse.parse_qs(address.query))
+            _send(handler, json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}))
+        else:
+            _send(handler, "prometheus_build_info 1\n")
+
+    with serving(answer) as url:
+        made = simserve(
+            "import", "metrics", url, "--gpus", "H100", "--json", "--for", "9min", "--match", 'namespace="chat"'
+        )
+
+    assert made.code == 0
+    assert json.loads(made.stdout)["scenario"]["workload"]["arrivals"]["rate"] == pytest.approx(4.0, rel=0.05)
+    assert 'namespace="chat"' in asked[0]["query"][0]
+    assert float(asked[0]["end"][0]) - float(asked[0]["start"][0]) == pytest.approx(540, abs=1)
+
+
+def _endless(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b"vllm:num_requests_running 1\n" * 4_000)
+
+
+def _redirecting(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(302)
+    handler.send_header("Location", "http://192.0.2.1/metrics")
+    handler.end_headers()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (_endless, "more than 1 MB"),
+        (_redirecting, "answers 302"),
+        (lambda handler: _send(handler, "\x00garbage"), "holds no metrics"),
+        (lambda handler: _send(handler, "", 500), "answers 500"),
+    ],
+    ids=["endless", "redirecting", "garbage", "broken"],
+)
+def test_a_hostile_exporter_ends_with_one_line(
+    simserve: Simserve, monkeypatch: pytest.MonkeyPatch, answer: Answer, said: str
+) -> None:
+    """None of them hangs or crashes it."""
+    pytest.importorskip("httpx", reason="needs httpx")
+    from simserve.observe import scraping
+
+    monkeypatch.setattr(scraping.page, "__kwdefaults__", {"most": 1_000_000, "seconds": 5.0})
+    with serving(answer) as url:
+        made = simserve("import", "metrics", f"{url}/metrics", "--gpus", "H100")
+
+    assert made.code == 104
+    assert said in made.error_line
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["http://user:pw@localhost:1/metrics"], 2, "must not hold credentials"),
+        (["ftp://localhost/metrics"], 2, "must be the address of a server"),
+        (["s.prom", "--for", "5min"], 2, "is for an address"),
+        (["missing.prom"], 104, "no such file or folder"),
+    ],
+)
+def test_wrong_sources_are_refused(simserve: Simserve, words: list[str], code: int, said: str) -> None:
+    """Each with a line that says why; a password is not repeated."""
+    made = simserve("import", "metrics", *words, "--gpus", "H100")
+
+    assert made.code == code
+    assert said in made.error_line
+    assert "pw" not in made.error_line

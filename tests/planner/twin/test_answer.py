@@ -1,0 +1,107 @@
+"""Tests of a deployment beside its simulation: scrapes of a run itself, whose load changes at noon or does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import simserve as ss
+from simserve.errors import InputError
+from simserve.observe.scrapes import scrapes_of
+from simserve.observe.windows import Observed, observed
+from simserve.planner.twin.answer import Twin, twin
+from simserve.scenario.load import from_mapping
+from tests.planner.twin.exporter import series
+
+_START, _NOON = 1_700_000_120.0, 1_700_000_720.0
+_CHANGED = "{process: steps, steps: [{rate: 4, duration: 720 s}, {rate: 6, duration: 1000 s}]}"
+
+
+def _scenario(*changes: str) -> Any:
+    mapping = {
+        "name": "observed",
+        "model": "llama-3.1-8b",
+        "deployment": {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12"}},
+        "workload": {
+            "arrivals": {"process": "poisson", "rate": 4.0},
+            "prompt_tokens": {"distribution": "lognormal", "mean": 400, "cv": 1.0, "max": 4000},
+            "output_tokens": {"distribution": "lognormal", "mean": 80, "cv": 0.8, "max": 500},
+            "duration": "23 min",
+        },
+        "slo": {"ttft": "1 s", "tpot": "50 ms", "attainment": 0.95},
+    }
+    return from_mapping(mapping, changes)
+
+
+def _seen(*changes: str) -> Observed:
+    result = ss.run(_scenario("run.seed=9", *changes))
+    return observed(scrapes_of(series(result, begin=120.0, end=1320.0), "x"), "x")
+
+
+@pytest.fixture(scope="module")
+def unchanged() -> Twin:
+    """Twenty minutes of what the scenario says."""
+    return twin(_seen(), "x", _scenario(), horizon=0.0)
+
+
+@pytest.fixture(scope="module")
+def changed() -> Twin:
+    """Ten minutes of it, and ten of half as much again."""
+    return twin(_seen(f"workload.arrivals={_CHANGED}"), "x", _scenario(), horizon=0.0)
+
+
+def test_a_deployment_that_does_as_predicted_has_no_alarm(unchanged: Twin) -> None:
+    """Every figure that has an interval lies in it, and no test of traffic says anything."""
+    assert not unchanged.has_drifted
+    assert unchanged.summary["false_alarms"]["alarms"] == 0
+    assert {"rate", "prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms", "e2e_ms"} <= set(unchanged.summary["drift"])
+
+
+@pytest.mark.parametrize(("name", "within"), [("tpot_ms", 0.02), ("e2e_ms", 0.05), ("ttft_ms", 0.05), ("running", 0.1)])
+def test_the_replay_of_a_run_gives_its_latencies_back(unchanged: Twin, name: str, within: float) -> None:
+    """What is observed is a simulation: its windows and histograms are enough to find its figures again."""
+    assert unchanged.summary["drift"][name]["ratio"] == pytest.approx(1.0, abs=within)
+
+
+def test_a_load_that_changes_at_noon_is_flagged_within_five_minutes(changed: Twin) -> None:
+    """It is said since when, and only the rate is to blame: the deployment does what it does at such a rate."""
+    row = changed.summary["drift"]["rate"]
+
+    assert changed.has_drifted
+    assert row["inside"] is False
+    assert _NOON <= row["flagged_s"] <= _NOON + 300
+    assert abs(row["since_s"] - _NOON) <= 60
+    assert [name for name, each in changed.summary["drift"].items() if each["inside"] is False] == ["rate"]
+
+
+def test_a_slower_deployment_is_told_by_its_latencies() -> None:
+    """Where an L40S serves as an H100 is thought to, traffic is as predicted, and tokens are late from the start."""
+    seen = _seen("deployment.hardware=l40s")
+
+    found = twin(seen, "x", _scenario(), horizon=0.0).summary["drift"]
+
+    assert found["rate"]["inside"]
+    assert found["tpot_ms"]["inside"] is False
+    assert found["tpot_ms"]["since_s"] == _START
+
+
+def test_replicas_to_come_follow_the_rate_and_what_one_can_sustain() -> None:
+    """As many as the high end of the forecast over the rate of one replica, rounded up."""
+    changes = ("workload.duration=8 min", "workload.arrivals.rate=40")
+    result = ss.run(_scenario(*changes))
+    seen = observed(scrapes_of(series(result, begin=60.0, end=420.0), "x"), "x")
+
+    found = twin(seen, "x", _scenario(*changes), horizon=3600.0).summary
+
+    hour, most = found["forecast"][0], found["per_replica_rate"]
+    assert hour["rate"] == pytest.approx(40, rel=0.1)
+    assert (hour["replicas"] - 1) * most < hour["high"] <= hour["replicas"] * most
+
+
+def test_too_few_scrapes_are_refused() -> None:
+    """Two scrapes are no stretch: the line says how many are needed."""
+    result = ss.run(_scenario("workload.duration=60 s"))
+
+    with pytest.raises(InputError, match="holds 2 scrapes; needs 5"):
+        twin(observed(scrapes_of(series(result, begin=15, end=30), "x"), "x"), "x", _scenario())
