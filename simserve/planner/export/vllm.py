@@ -141,10 +141,10 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
     if flags.has("--scheduling-policy") and (deployment.is_explicit or asked.scheduling_policy):
         key = "deployment.engine.scheduling_policy"
         words += flags.render("--scheduling-policy", deployment.engine.scheduling_policy, key=key)
-    mode, space = deployment.engine.preemption_mode, asked.swap_space or 0.0
+    mode, space = deployment.engine.preemption_mode, deployment.engine.swap_space
     if mode != "recompute" or (flags.has("--preemption-mode") and (deployment.is_explicit or asked.preemption_mode)):
         words += flags.render("--preemption-mode", mode, key="deployment.engine.preemption_mode")
-    if space or (flags.has("--swap-space") and (deployment.is_explicit or asked.swap_space is not None)):
+    if asked.swap_space or (flags.has("--swap-space") and (deployment.is_explicit or asked.swap_space is not None)):
         words += flags.render("--swap-space", f"{space / 2**30:g}", key="deployment.engine.swap_space")
     return words
 
