@@ -73,7 +73,6 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
         main_file=file,
         notes=(
             f"the image of Dynamo {RELEASE} holds a {target} of its own; {engine} was simulated",
-            f"not validated: the fields follow the examples of Dynamo {RELEASE}",
             *(counted if routing == "least_outstanding" else []),
             "Hugging Face's token: kubectl create secret generic hf-token-secret --from-literal=HF_TOKEN=...",
             *(note for note in shared_notes(workers) if "kubectl create secret" not in note),

@@ -14,6 +14,7 @@ from simserve.planner.export.kserve import export_kserve
 from simserve.planner.export.kubernetes import export_kubernetes
 from simserve.planner.export.leader_workers import export_leader_workers
 from simserve.planner.export.llm_d import export_llm_d
+from simserve.planner.export.manifest_schemas import checked_against
 from simserve.planner.export.ollama import export_ollama
 from simserve.planner.export.production_stack import export_production_stack
 from simserve.planner.export.sglang import export_sglang
@@ -66,6 +67,7 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         UsageError: There is no such target.
         InputError: The scenario is invalid, or cannot be said to that engine; with the reason.
         InfeasibleError: It does not fit.
+        InvariantError: A manifest has a field that the API it is for does not have.
     """
     if target not in TARGETS:
         raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
@@ -73,6 +75,8 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         workers = workers_of(scenario, _command_of, explicit=explicit, checkpoint=checkpoint)
         deployment = workers[0].deployment
         written = _WHOLE[target](dns_name(scenario.name), workers)
+        schemas = " and ".join(checked_against(written.files))
+        written = replace(written, notes=(*written.notes, f"fields and types checked against {schemas}"))
     else:
         deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
         written = _EXPORTERS[target](deployment)

@@ -19,8 +19,6 @@ from simserve.planner.export.workers import (
     shared_notes,
 )
 
-RELEASE = "0.16"
-"""KServe whose samples these manifests follow (kserve/kserve, docs/samples/llmisvc)."""
 _POLICIES = ("prefix", "least_outstanding")
 """What KServe's default scheduler weighs: known prefixes, queues and KV use."""
 
@@ -59,7 +57,6 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
         files={file: document([service])},
         main_file=file,
         notes=(
-            f"not validated: the fields follow the samples of KServe {RELEASE}",
             "the router is KServe's default scheduler, which weighs known prefixes, queues and KV use; "
             f"{main.whole.routing.policy} was simulated",
             *shared_notes(workers),

@@ -15,6 +15,7 @@ from simserve.planner.export.workers import (
     Worker,
     gib,
     is_disaggregated,
+    refuse_many_nodes,
     refuse_other_engines,
     refuse_other_makers,
     refuse_scaling,
@@ -22,8 +23,6 @@ from simserve.planner.export.workers import (
 )
 from simserve.sim.routing_spec import RoutingSpec
 
-CHART = "llm-d-modelservice 0.4"
-"""Chart whose values these are (llm-d-incubation/llm-d-modelservice, values.yaml)."""
 _BEHIND_SIDECAR = 8200
 """Port of a decoding server, whose sidecar answers on the pool's own and asks for the prefill first."""
 _SCORERS = {
@@ -45,6 +44,7 @@ def export_llm_d(name: str, workers: list[Worker]) -> Export:
     refuse_other_makers(workers, "llm-d")
     refuse_other_engines(workers, "llm-d", ("vllm",))
     refuse_scaling(workers, "llm-d", "size the pools without it, or use --to keda")
+    refuse_many_nodes(workers, "llm-d")  # Its chart asks every pod for all the GPUs, and starts no ranks on the others.
     decode, prefill = by_role(workers, "llm-d")
     label = {"llm-d.ai/inferenceServing": "true", "llm-d.ai/model": name}
     checkpoint = decode.deployment.checkpoint
@@ -57,7 +57,7 @@ def export_llm_d(name: str, workers: list[Worker]) -> Export:
             "authSecretName": "huggingface",
             "labels": label,
         },
-        "multinode": any(each.num_nodes > 1 for each in workers),
+        "multinode": False,
         "accelerator": {"type": "nvidia"},
         "routing": {
             "servicePort": PORT,
@@ -76,11 +76,10 @@ def export_llm_d(name: str, workers: list[Worker]) -> Export:
         files={file: document([values]), other: document([pool])},
         main_file=file,
         notes=(
-            f"not validated: the values follow {CHART}",
             f"{other} holds the values of the inferencepool chart of the Gateway API inference extension: "
             f"helm install {name}-pool oci://registry.k8s.io/gateway-api-inference-extension/charts/inferencepool "
             f"-f {other}",
-            *shared_notes(workers),
+            *(note.replace("literal=token=", "literal=HF_TOKEN=") for note in shared_notes(workers)),
         ),
     )
 
@@ -107,7 +106,7 @@ def by_role(workers: list[Worker], target: str) -> tuple[Worker, Worker | None]:
 def _role(worker: Worker, port: int) -> dict[str, Any]:
     deployment = worker.deployment.scenario.deployment
     tensor, data = deployment.tensor_parallel_size, deployment.data_parallel_size
-    gpus = min(worker.num_gpus, worker.gpus_per_node)
+    gpus = worker.num_gpus
     words = [word if word != str(PORT) else str(port) for word in worker.command[3:]]
     container: dict[str, Any] = {
         "name": "vllm",
@@ -136,8 +135,8 @@ def _role(worker: Worker, port: int) -> dict[str, Any]:
         "parallelism": {
             "tensor": tensor * deployment.pipeline_parallel_size,
             "data": data,
-            "dataLocal": max(data // worker.num_nodes, 1),
-            "workers": worker.num_nodes,
+            "dataLocal": data,
+            "workers": 1,
         },
         "containers": [container],
         "volumes": [{"name": "shared-memory", "emptyDir": memory}],

@@ -20,8 +20,8 @@ from simserve.planner.export.workers import (
     shared_notes,
 )
 
-CHART = "vllm-stack 0.1"
-"""Chart whose values these are (vllm-project/production-stack, helm/values.yaml)."""
+_SKIP = "--skip-schema-validation"
+"""Helm's word, since 3.16, for installing values that a chart's own schema refuses (Helm docs, helm_install)."""
 _LOGIC = {"round_robin": "roundrobin", "session": "session", "prefix": "prefixaware"}
 """Routing policy -> `routerSpec.routingLogic`."""
 
@@ -41,14 +41,17 @@ def export_production_stack(name: str, workers: list[Worker]) -> Export:
         "routerSpec": {"enableRouter": True, "replicaCount": 1, **_router(workers)},
     }
     file = f"{name}.production-stack.yaml"
-    notes = [f"not validated: the values follow {CHART}", *shared_notes(workers)]
+    notes, install = shared_notes(workers), ["helm", "install", name, "vllm/vllm-stack", "-f", file]
     for worker in workers:
         if worker.scaling is not None:
             notes += scaling_notes(worker, is_keda=True)
+    if any(worker.scaling is not None for worker in workers):
+        install.append(_SKIP)
+        notes.append(f"the chart's schema takes its own list of triggers for an object: install with {_SKIP}")
     return Export(
         target="production-stack",
         version=workers[0].serving.version,
-        command=("helm", "install", name, "vllm/vllm-stack", "-f", file),
+        command=tuple(install),
         files={file: document([values])},
         main_file=file,
         notes=tuple(dict.fromkeys(notes)),

@@ -386,8 +386,9 @@ def refuse_scaling(workers: list[Worker], target: str, remedy: str) -> None:
 
 
 def dns_name(name: str) -> str:
-    """Return a name that Kubernetes takes: small letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:50].strip("-") or "simserve"
+    """Return a name that a Kubernetes Service takes: small letters, digits and dashes, a letter first."""
+    label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return (label if label[:1].isalpha() else f"simserve-{label}")[:50].strip("-")
 
 
 def gib(size: float) -> str:

@@ -1,0 +1,156 @@
+"""Whether manifests have the fields and types that the API which reads them has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simserve.documents import read_mapping
+from simserve.errors import InvariantError, ProfileError
+from simserve.validation import FrozenModel, validate
+
+_FILE = Path(__file__).with_name("manifest_schemas.yaml")
+_DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+"""How a Service may be named (RFC 1035, Kubernetes docs, concepts/overview/working-with-objects/names)."""
+_SCALARS: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "quantity": (str, int, float),
+    "port": (str, int),
+}
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class ManifestSchema(FrozenModel):
+    """Whose fields they are.
+
+    Attributes:
+        name: API and version, as a note says it.
+        source: Where its fields are from.
+        kinds: ``apiVersion kind`` -> type of that object.
+        files: End of a file's name -> type of what is in it, for files that say no kind.
+    """
+
+    name: str
+    source: str
+    kinds: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}
+
+
+class ManifestSchemas(FrozenModel):
+    """All of them.
+
+    Attributes:
+        schemas: Whose they are.
+        types: Name -> field -> type of the field.
+    """
+
+    schemas: tuple[ManifestSchema, ...]
+    types: Mapping[str, Mapping[str, str]]
+
+
+@cache
+def load_schemas() -> ManifestSchemas:
+    """Return the fields that manifests may have.
+
+    Raises:
+        ProfileError: The file cannot be read.
+    """
+    return validate(ManifestSchemas, read_mapping(_FILE, ProfileError), file=_FILE, error=ProfileError)
+
+
+def checked_against(files: Mapping[str, str]) -> tuple[str, ...]:
+    """Check manifests, and return the names of the APIs that they were checked against.
+
+    Args:
+        files: Name -> text with one document or several.
+
+    Raises:
+        InvariantError: A field is unknown, missing or of another type; names file, field and schema.
+    """
+    names: list[str] = []
+    for file, text in files.items():
+        for found in yaml.load_all(text, Loader=_Loader):  # a subclass of SafeLoader
+            schema, root = _schema_of(file, found)
+            wrong = next(_faults(found, root, ""), None)
+            if wrong is not None:
+                raise InvariantError(f"{wrong}, by {schema.name}", file=file)
+            names.append(schema.name)
+    return tuple(dict.fromkeys(names))
+
+
+def _schema_of(file: str, found: Any) -> tuple[ManifestSchema, str]:
+    """Return whose document it is, and its type."""
+    kind = f"{found.get('apiVersion')} {found.get('kind')}"
+    for schema in load_schemas().schemas:
+        if kind in schema.kinds:
+            return schema, schema.kinds[kind]
+        for end, root in schema.files.items():
+            if file == end or file.endswith(f".{end}"):
+                return schema, root
+    raise InvariantError(f"has an object without a schema: {kind}", file=file)
+
+
+def _faults(value: Any, kind: str, path: str) -> Iterator[str]:
+    """Yield what is wrong with a value, each a clause that begins with its path."""
+    form, _, rest = kind.partition(" of ")
+    at = path or "the document"
+    if form == "list" and rest:
+        yield from _each(value, list, rest, path)
+    elif form == "map" and rest:
+        yield from _each(value, dict, rest, path)
+    elif form == "yaml":
+        if not isinstance(value, str):
+            yield f"{at} must be a text"
+        else:
+            yield from _faults(yaml.load(value, Loader=_Loader), rest, path)
+    elif kind in load_schemas().types:
+        yield from _fields(value, load_schemas().types[kind], path)
+    elif not _fits(value, kind):
+        yield f"{at} must be {kind}, not {value!r}"
+
+
+def _each(value: Any, holder: type, kind: str, path: str) -> Iterator[str]:
+    if not isinstance(value, holder):
+        yield f"{path} must be a {holder.__name__}"
+        return
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _faults(each, kind, f"{path}.{key}")
+
+
+def _fields(value: Any, fields: Mapping[str, str], path: str) -> Iterator[str]:
+    at = path or "the document"
+    if not isinstance(value, dict):
+        yield f"{at} must be a mapping"
+        return
+    kinds = {name.removesuffix("!"): kind for name, kind in fields.items()}
+    for name in fields:
+        if name.endswith("!") and name[:-1] not in value:
+            yield f"{at} lacks {name[:-1]}"
+    for name, each in value.items():
+        where = f"{path}.{name}" if path else str(name)
+        if name not in kinds:
+            yield f"{where} is not a field"
+        else:
+            yield from _faults(each, kinds[name], where)
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if kind == "any":
+        return True
+    if kind == "dns-label":
+        return isinstance(value, str) and _DNS_LABEL.fullmatch(value) is not None
+    if kind.startswith("one of "):
+        return value in kind.removeprefix("one of ").split("|")
+    if isinstance(value, bool) and kind != "boolean":
+        return False
+    if kind.startswith("at least "):
+        return isinstance(value, int) and value >= int(kind.removeprefix("at least "))
+    return isinstance(value, _SCALARS[kind])
