@@ -102,10 +102,8 @@ def _faults(value: Any, kind: str, path: str) -> Iterator[str]:
     """Yield what is wrong with a value, each a clause that begins with its path."""
     form, _, rest = kind.partition(" of ")
     at = path or "the document"
-    if form == "list" and rest:
-        yield from _each(value, list, rest, path)
-    elif form == "map" and rest:
-        yield from _each(value, dict, rest, path)
+    if form in ("list", "map"):
+        yield from _each(value, form, rest, path)
     elif form == "yaml":
         if not isinstance(value, str):
             yield f"{at} must be a text"
@@ -117,11 +115,15 @@ def _faults(value: Any, kind: str, path: str) -> Iterator[str]:
         yield f"{at} must be {kind}, not {value!r}"
 
 
-def _each(value: Any, holder: type, kind: str, path: str) -> Iterator[str]:
-    if not isinstance(value, holder):
-        yield f"{path} must be a {holder.__name__}"
+def _each(value: Any, form: str, kind: str, path: str) -> Iterator[str]:
+    if form == "list" and isinstance(value, list):
+        members: dict[Any, Any] = dict(enumerate(value))
+    elif form == "map" and isinstance(value, dict):
+        members = value
+    else:
+        yield f"{path} must be a {form}"
         return
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+    for key, each in members.items():
         yield from _faults(each, kind, f"{path}.{key}")
 
 

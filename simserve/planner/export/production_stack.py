@@ -21,7 +21,7 @@ from simserve.planner.export.workers import (
 )
 
 _SKIP = "--skip-schema-validation"
-"""Helm's word, since 3.16, for installing values that a chart's own schema refuses (Helm docs, helm_install)."""
+"""Helm's word, since 3.16, for installing values that the chart's own schema refuses (Helm docs, helm install)."""
 _LOGIC = {"round_robin": "roundrobin", "session": "session", "prefix": "prefixaware"}
 """Routing policy -> `routerSpec.routingLogic`."""
 
