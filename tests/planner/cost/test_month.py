@@ -68,7 +68,7 @@ def test_run_plan_and_cost_give_one_answer(tmp_path: Path) -> None:
     there = ss.load("chatbot", [*SMALL, *(f"{key}={value}" for key, value in planned["best"]["overrides"].items())])
     result, priced = ss.run(there, out=tmp_path), ss.cost(there).summary
 
-    asked, ran = planned["month"], result.background["month"]
+    asked, ran = planned["month"], result.summary["simserve"]["month"]
     keys = ("requests_per_month", "self_host_usd_per_month", "break_even_requests_per_month")
     assert [asked[key] for key in keys] == pytest.approx([ran[key] for key in keys])
     assert asked["self_host_usd_per_month"] == pytest.approx(planned["best"]["usd_per_month"])
