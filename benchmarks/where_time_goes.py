@@ -147,7 +147,7 @@ def _stages(num_requests: int) -> dict[str, float]:
     summary["simserve"]["bottleneck"]["seats_curve"] = None
     result: Any = simserve.api.run(scenario(LOAD * RATE_AT_FULL_LOAD, 200))
     result = type(result)(
-        summary={**result.summary, **summary},
+        summary={**result.summary, **summary, "simserve": {**result.summary["simserve"], **summary["simserve"]}},
         scenario=case.as_mapping(),
         simulation=simulation,
         slo=result.slo,
