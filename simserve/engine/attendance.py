@@ -22,9 +22,10 @@ from simserve.engine.transfers import Transfers, restore
 from simserve.engine.uniforms import num_left
 
 if TYPE_CHECKING:
+    from simserve.engine.judged import Judge
     from simserve.engine.presence import Presence
 
-NOWHERE = -1
+NOBODY = NOWHERE = -1
 PARKED = -2
 """Of a request that waits for a replica to be ready."""
 ELSEWHERE = -3
@@ -64,11 +65,14 @@ class Attendance:
         gateway: What stands in front of the replicas; None: nothing but the router.
         regions: Where clients and replicas are; None: it does not matter.
         paces: What a step brings each request where pools draft for themselves; None: it is the same on all.
+        asks: What is asked of somebody outside: flags of `simserve.engine.judged`.
+        judge: Whom; interpreted only.
         open: Replicas that have room for the request at hand.
         open_pools: Pools that have such.
     """
 
     __slots__ = (
+        "asks",
         "callers",
         "delivery",
         "door",
@@ -77,6 +81,7 @@ class Attendance:
         "gateway",
         "going",
         "has_left",
+        "judge",
         "leaving",
         "lost_tokens",
         "mid_position",
@@ -115,6 +120,8 @@ class Attendance:
         self.gateway: Gateway | None = None
         self.regions: Regions | None = None
         self.paces: Paces | None = None
+        self.asks = 0
+        self.judge: Judge | None = None
         self.open: list[int] = []
         self.open_pools: list[int] = []
         self.mid_time, self.mid_position = -1.0, 0
@@ -204,6 +211,9 @@ def end(
         presence.ended.append(index)
     if attendance.delivery is not None:
         now += seconds_to_client(attendance.delivery, requests, index)
+    if presence is not None and len(presence.heard_at):
+        presence.heard_at[index] = now
+        presence.calls.append(NOBODY)
     if attendance.gateway is not None:
         note_end(attendance.gateway, requests, index, now)
     if conversations is None:

@@ -22,7 +22,9 @@ from simserve.engine.kernel import seen_time as seen_by_rank
 from simserve.engine.kernel import submit as submit_to_rank
 from simserve.engine.kv import kv_share as kv_share_of_rank
 from simserve.engine.queue import exchange_queues
-from simserve.engine.state import INFINITY, SHIFT, STATIC, Replica, RequestTable
+from simserve.engine.state import INFINITY, SHIFT, STATIC, UNCACHED, Replica, RequestTable
+from simserve.engine.static import break_batch, leave_batch
+from simserve.engine.uncached import leave_uncached
 
 
 class Ranks:
@@ -207,6 +209,13 @@ def end_leap(unit: Ranks, now: float) -> bool:
     return is_running
 
 
+def break_off(unit: Ranks, now: float) -> None:
+    """Let a static batch end with the step that runs, and its requests wait again; nothing elsewhere."""
+    if unit.ranks[0].mode == STATIC:
+        break_batch(unit.ranks[0], now)
+        unit.end_time = unit.ranks[0].end_time
+
+
 def look_again(unit: Ranks, now: float) -> None:
     """Have the next leap planned ``now``, where none runs."""
     unit.end_time = now
@@ -232,6 +241,13 @@ def go_on(unit: Ranks, now: float) -> None:
 
 def cancel(unit: Ranks, requests: RequestTable, index: int) -> None:
     """Take an unfinished request out of the rank that has it, between `complete` and `plan`."""
+    mode = unit.ranks[0].mode
+    if mode == STATIC:
+        leave_batch(unit.ranks[0], index)
+        return
+    if mode == UNCACHED:
+        leave_uncached(unit.ranks[0], requests, index)
+        return
     own = 0
     if unit.num_ranks > 1:
         while not _holds(unit.ranks[own], requests, index):

@@ -11,7 +11,9 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 from simserve.engine.conversations import Conversations, following, ready_after
+from simserve.engine.door import end_pause
 from simserve.engine.numbers import copy_into, least_of
+from simserve.engine.paces import use_pace
 from simserve.engine.routing import LEAST, Router, Shares, choose, deal
 from simserve.engine.state import FAILED, INFINITY, Replica, RequestTable
 
@@ -24,6 +26,8 @@ REACHED, CHORES, CALLED = range(3)
 that come and go (`simserve.engine.presence`)."""
 
 EVENTS_BETWEEN_CHORES = 4096
+CALLS, DRAINS, FROZEN = 1, 2, 4
+"""Marks of a replica: it calls when its step ends; it calls when it holds nothing any more; it does nothing."""
 
 
 class Part:
@@ -54,6 +58,7 @@ class DataPlane:
         shares: How pools share the requests of a part by weight; None: they do not, its units are all alike.
         pools: The units of each pool, where they do.
         comes_and_goes: Whether units do, so that ``parts`` say which are there.
+        counts_tokens: Whether somebody else than the router asks for the tokens at each unit.
 
     Attributes:
         units: Those.
@@ -63,7 +68,8 @@ class DataPlane:
         end_order: Those in an order, while `simserve.engine.driver` drives many units.
         load_order: Likewise the loads, where ``routes_least``.
         loads: Requests at each, held back ones included.
-        tokens: Theirs, where ``weighs_tokens``.
+        counts_tokens: Whether ``tokens`` are counted.
+        tokens: Theirs, where they are.
         seen: Which of the two the router saw at its last look, where that is not now.
         is_stale: Whether it is not.
         renew_at: When it looks next; inf: never.
@@ -86,6 +92,7 @@ class DataPlane:
     __slots__ = (
         "attendance",
         "conversations",
+        "counts_tokens",
         "cursor",
         "due",
         "end_order",
@@ -131,6 +138,7 @@ class DataPlane:
         shares: Shares | None = None,
         pools: Sequence[Part] = (),
         comes_and_goes: bool = False,
+        counts_tokens: bool = False,
     ) -> None:
         is_single = len(units) == 1 and not comes_and_goes
         self.units = units
@@ -138,6 +146,7 @@ class DataPlane:
         self.num_units = 0 if comes_and_goes else len(units)
         self.router = router
         self.weighs_tokens = weighs_tokens and not is_single
+        self.counts_tokens = counts_tokens or self.weighs_tokens
         self.is_stale = renew_interval > 0.0 and not is_single
         # Where units come and go, those who decide that say when the router looks, too.
         self.renew_at = 0.0 if self.is_stale and not comes_and_goes else INFINITY
@@ -162,7 +171,7 @@ class DataPlane:
         self.held: list[tuple[float, int, int]] = []
         self.conversations: Conversations | None = None
         self.finished: list[int] = []
-        self.notes_finishes = self.weighs_tokens
+        self.notes_finishes = self.counts_tokens
         self.schedules_ahead = schedules_ahead
         self.num_finished = 0
         self.attendance: Attendance | None = None
@@ -205,15 +214,37 @@ def choice(plane: DataPlane, index: int) -> int:
 def count_at(plane: DataPlane, requests: RequestTable, number: int, index: int) -> None:
     """Count a request at a unit."""
     plane.loads[number] += 1
-    if plane.weighs_tokens:
+    if plane.counts_tokens:
         plane.tokens[number] += requests.prompt_tokens[index] + requests.max_tokens[index]
 
 
 def count_off(plane: DataPlane, requests: RequestTable, number: int, index: int) -> None:
     """Count a request no longer at a unit."""
     plane.loads[number] -= 1
-    if plane.weighs_tokens:
+    if plane.counts_tokens:
         plane.tokens[number] -= requests.prompt_tokens[index] + requests.max_tokens[index]
+
+
+def join(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float) -> None:
+    """Count a request at a replica that is given it, or its KV cache."""
+    door, presence = attendance.door, attendance.presence
+    if door is not None and door.has_patience and not plane.loads[number]:
+        end_pause(attendance.finishes[number], now)
+    if attendance.paces is not None:
+        use_pace(attendance.paces, requests, number, index)
+    count_at(plane, requests, number, index)
+    attendance.place[index] = number
+    if presence is not None:
+        presence.num_joined += 1
+        presence.joined[index] = presence.num_joined
+        presence.last_joined[number] = index
+
+
+def note_end(plane: DataPlane, attendance: Attendance, number: int) -> None:
+    """Note when a replica must be looked at next: at the end of its plan, or never while it hangs."""
+    presence = attendance.presence
+    if presence is None or not presence.marks[number] & FROZEN:
+        plane.ends[number] = plane.units[number].end_time
 
 
 def renew(plane: DataPlane, now: float) -> float:
@@ -233,7 +264,7 @@ def note_finished(plane: DataPlane, requests: RequestTable, number: int, rank: R
     while finished:
         index = finished.pop()
         plane.finished.append(index)
-        if plane.weighs_tokens:
+        if plane.counts_tokens:
             plane.tokens[number] -= requests.prompt_tokens[index] + requests.max_tokens[index]
 
 

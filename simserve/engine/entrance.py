@@ -35,11 +35,13 @@ from simserve.engine.gateway import (
     seconds_to_wait,
     take_turn,
 )
+from simserve.engine.judged import ASKS_ADMISSION, judged_refusal
 from simserve.engine.outcomes import ADMITTED, API_LIMIT, REJECTED
 from simserve.engine.presence import is_open, park, take_in
 from simserve.engine.regions import ARRIVED, add_near
 from simserve.engine.routing import choose, deal
 from simserve.engine.state import FAILED, RequestTable
+from simserve.engine.transfers import forget
 
 RETRIED = -1
 """Instead of a reason for a loss: the router sends the request elsewhere, and its client knows nothing."""
@@ -60,11 +62,15 @@ def arrive(plane: DataPlane, attendance: Attendance, requests: RequestTable, ind
     number = chosen(plane, attendance, index)
     if gateway is not None and is_diverted(plane, attendance, gateway, requests, index, number, now):
         return
-    reason = _refusal(plane, attendance, number, index, now)
+    reason = ADMITTED
+    if attendance.asks & ASKS_ADMISSION:
+        reason = judged_refusal(attendance, index, now)
+    if reason == ADMITTED:
+        reason = _refusal(plane, attendance, number, index, now)
     if reason != ADMITTED:
         attendance.refusals[reason] += 1
-        assert attendance.door is not None
-        without_answer(plane, attendance, requests, index, now, REJECTED, reason, now, attendance.door.retry_after)
+        retry_after = 0.0 if attendance.door is None else attendance.door.retry_after
+        without_answer(plane, attendance, requests, index, now, REJECTED, reason, now, retry_after)
         return
     hand_to(plane, attendance, requests, number, index, now)
 
@@ -238,6 +244,8 @@ def hand_over(plane: DataPlane, attendance: Attendance, requests: RequestTable, 
 
 def lose(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, reason: int, now: float) -> None:
     """Let a request whose replica is gone be tried again, or be gone."""
+    if attendance.transfers is not None:
+        forget(plane, attendance, requests, index, now)
     attendance.place[index] = NOWHERE
     if attendance.regions is not None:
         attendance.regions.arrives_at[index] = ARRIVED

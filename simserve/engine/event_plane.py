@@ -7,7 +7,7 @@ without any of that take `simserve.engine.data_plane`, with the same result.
 
 from __future__ import annotations
 
-from heapq import heappop
+from heapq import heappop, heappush
 
 from simserve.engine.attendance import (
     ELSEWHERE,
@@ -37,6 +37,7 @@ from simserve.engine.data_plane import (
     CALLED,
     CHORES,
     EVENTS_BETWEEN_CHORES,
+    FROZEN,
     REACHED,
     DataPlane,
     note_finished,
@@ -46,11 +47,13 @@ from simserve.engine.delivery import note_leap
 from simserve.engine.door import note_finishes
 from simserve.engine.entrance import arrive, asks_again, hand_over, lose, offer_turn, release, take_up
 from simserve.engine.gateway import NOBODY, cut, step_out
+from simserve.engine.judged import ASKS_SECONDS, take_judged_seconds
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
 from simserve.engine.outcomes import GAVE_UP, TIMED_OUT
 from simserve.engine.presence import (
-    FROZEN,
+    ADMIT,
     HAND_OVER,
+    LAND_AGAIN,
     LOSE,
     NO_ORDER,
     OFFER,
@@ -60,7 +63,7 @@ from simserve.engine.presence import (
 )
 from simserve.engine.regions import ARRIVED, answered_at
 from simserve.engine.state import COMPLETED, INFINITY, UNFINISHED, RequestTable
-from simserve.engine.transfers import drop, land, may_step, restore_finished, send_on
+from simserve.engine.transfers import drop, land, may_step, restore_finished, send_on, take_to_reader
 
 
 def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now: float) -> None:
@@ -128,7 +131,7 @@ def drop_caller(plane: DataPlane, attendance: Attendance, requests: RequestTable
         without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
         if presence is not None and not plane.loads[number]:
             # No step runs where nobody is.
-            call_if_awaited(plane, presence, number, now)
+            call_if_awaited(plane, presence, number)
         return
     unit = plane.units[place]
     attendance.has_left[index] = 1
@@ -201,7 +204,7 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
     if gateway is not None:
         offer_turn(attendance, now)
     if presence is not None:
-        call_if_awaited(plane, presence, number, now)
+        call_if_awaited(plane, presence, number)
 
 
 def carry_out(plane: DataPlane, attendance: Attendance, presence: Presence, requests: RequestTable) -> None:
@@ -214,6 +217,14 @@ def carry_out(plane: DataPlane, attendance: Attendance, presence: Presence, requ
         offer_turn(attendance, now)
     elif order == LOSE:
         lose(plane, attendance, requests, subject, presence.reason, now)
+    elif order in (ADMIT, LAND_AGAIN):
+        transfers = attendance.transfers
+        assert transfers is not None
+        if order == ADMIT:
+            take_to_reader(plane, attendance, transfers, requests, subject, now)
+        else:
+            landing = (transfers.transfer_end[subject], LAND, subject, transfers.prefill_replica[subject])
+            heappush(attendance.callers.events, landing)
     else:
         complete_unit(plane, attendance, requests, subject, now)
 
@@ -246,6 +257,8 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
                     return REACHED
                 if moment >= plane.renew_at:
                     renew(plane, moment)
+                if presence is not None:
+                    presence.time = moment
                 happen(plane, attendance, requests, moment)
                 if presence is not None and presence.calls:
                     return CALLED
@@ -257,6 +270,8 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
                 renew(plane, instant)
             find_all(ends, instant, due)
             num_ended = 0
+        if presence is not None:
+            presence.time = instant
         while num_ended < len(due):
             complete_unit(plane, attendance, requests, due[num_ended], instant)
             num_ended += 1
@@ -274,14 +289,14 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
         for position in range(num_ended):
             number = due[position]
             unit = units[number]
-            if presence is None:
-                if transfers is None or may_step(plane, transfers, requests, number, instant):
-                    plan(unit, requests)
-                ends[number] = unit.end_time
-                continue
-            is_frozen = presence.marks[number] & FROZEN != 0
-            if unit.end_time == instant and not is_frozen:
+            is_frozen = presence is not None and presence.marks[number] & FROZEN != 0
+            is_due = unit.end_time == instant and not is_frozen
+            if is_due and transfers is not None:
+                is_due = may_step(plane, attendance, transfers, requests, number, instant)
+            if is_due:
                 plan(unit, requests)
+                if attendance.asks & ASKS_SECONDS:
+                    take_judged_seconds(attendance, unit)
             ends[number] = INFINITY if is_frozen else unit.end_time
         instant = -1.0
         # Every rank writes down what it does.

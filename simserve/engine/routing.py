@@ -7,12 +7,17 @@ scheduler, and is the same for the compiled data plane, the interpreted one, and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from simserve.engine.judged import judged_choice
 from simserve.engine.numbers import least_among, sum_among
 from simserve.engine.uniforms import Uniforms, take_uniform
 
-ROUND_ROBIN, RANDOM, TWO_CHOICES, LEAST = range(4)
-"""In turn; drawn; the less loaded of two drawn; the least loaded."""
+if TYPE_CHECKING:
+    from simserve.engine.judged import Judge
+
+ROUND_ROBIN, RANDOM, TWO_CHOICES, LEAST, JUDGED = range(5)
+"""In turn; drawn; the less loaded of two drawn; the least loaded; as a user's own function says."""
 
 
 class Affinity:
@@ -52,9 +57,10 @@ class Router:
         guard: Load over the mean load from which a replica that knows a request is passed over.
         turn: Whose turn it is.
         uniforms: Random numbers; the policies that need some take one or two a request.
+        judge: Asks a user's own function, where that decides.
     """
 
-    __slots__ = ("affinity", "guard", "policy", "turn", "uniforms")
+    __slots__ = ("affinity", "guard", "judge", "policy", "turn", "uniforms")
 
     def __init__(
         self, policy: int, affinity: Affinity | None = None, guard: float = 1.0, uniforms: Uniforms | None = None
@@ -63,6 +69,7 @@ class Router:
         self.affinity = affinity
         self.guard = guard
         self.turn = 0
+        self.judge: Judge | None = None
         self.uniforms = Uniforms(0) if uniforms is None else uniforms
 
 
@@ -105,6 +112,8 @@ def choose(router: Router, index: int, ready: list[int], loads: list[int]) -> in
         ready: Numbers of those it may go to, at least one; ties go to the first.
         loads: Of all replicas by number; round robin and chance do not look at them.
     """
+    if router.policy == JUDGED:
+        return judged_choice(router, index, ready)
     affinity = router.affinity
     if affinity is not None:
         number = preferred(affinity, index, ready)

@@ -1,7 +1,7 @@
-"""Transfers: KV caches on their way from prefill replicas to decode replicas, in the plain data plane.
+"""Transfers: KV caches on their way from prefill replicas to decode replicas.
 
 Every prefill replica has a link of its own, which sends one cache after the other at full bandwidth, so that when a
-cache lands is known as it is sent. Where links break or caches are read by few, it is `simserve.sim.handover`.
+cache lands is known as it is sent; until the pace of the link changes (`simserve.sim.links`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from heapq import heappush
-from math import nan
+from math import inf, nan
 from typing import TYPE_CHECKING
 
 from simserve.engine.callers import LAND
@@ -22,9 +22,8 @@ from simserve.engine.data_parallel import (
     strike,
     take_in,
 )
-from simserve.engine.data_plane import DataPlane, count_at, count_off
+from simserve.engine.data_plane import DataPlane, count_off, join, note_end
 from simserve.engine.numbers import least_among
-from simserve.engine.paces import use_pace
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 
 if TYPE_CHECKING:
@@ -33,8 +32,9 @@ if TYPE_CHECKING:
 BOTH, PREFILLS, DECODES = range(3)
 """What a replica does."""
 NOBODY = -1
-AT_REPLICA, ON_ITS_WAY, LANDED = range(3)
-"""Where a request is: at a replica or at none, on a link, or behind one, waiting for a seat."""
+AT_REPLICA, ON_ITS_WAY, LANDED, STRANDED = range(4)
+"""Where a request is: at a replica or at none, on a link, or behind one, waiting for a seat; or for a replica."""
+SEND_WIDTH = 6
 _NEVER = -1.0
 
 
@@ -44,9 +44,11 @@ class Port:
     Args:
         role: What it does.
         bytes_per_token: Of the KV caches that it computes.
-        readers: Replicas that take them in.
+        readers: Replicas that take them in, those that are ready.
 
     Attributes:
+        has_sent: Whether it has sent anything.
+        pace: How many times as long its link takes for a cache as at full bandwidth; inf: it is down.
         free_at: When its link will have sent all that it has, seconds.
         seconds: Seconds in which that was in use.
         waited: Seconds that caches waited for it.
@@ -58,8 +60,10 @@ class Port:
     __slots__ = (
         "bytes_per_token",
         "free_at",
+        "has_sent",
         "landed",
         "num_on_way",
+        "pace",
         "readers",
         "role",
         "seconds",
@@ -69,6 +73,7 @@ class Port:
 
     def __init__(self, role: int, bytes_per_token: float, readers: list[int]) -> None:
         self.role, self.bytes_per_token, self.readers = role, bytes_per_token, readers
+        self.pace, self.has_sent = 1.0, False
         self.free_at = self.seconds = self.waited = 0.0
         self.num_on_way = 0
         self.stalled_since = _NEVER
@@ -87,6 +92,7 @@ class Transfers:
 
     Attributes:
         stage: Where each request is; shape [N], as all columns here.
+        is_counted: Whether its cache counts as on its way where it was computed; not if that replica is gone.
         asked_output: What the row of a request that prefills will say again of its answer; 0: it says so.
         asked_max: Likewise of the most tokens that it may have.
         prefill_end: When the prompt of each request was computed, seconds; NaN: it was not handed over.
@@ -94,6 +100,10 @@ class Transfers:
         transfer_end: When it had landed, likewise.
         prefill_replica: Which replica computed it; -1: none that handed it over.
         senders: Replicas that have sent anything, in the order of their first cache.
+        notes_sends: Whether somebody asks what was sent, because links may change their pace.
+        sends: What was, since somebody asked, `SEND_WIDTH` numbers each: from which replica, the request, when it was
+            ready to be sent, its seconds at full bandwidth, its start and its end; inf: the link is down.
+        stranded: Requests whose caches have landed while nobody was ready who reads them, in that order.
         num_transfers: Caches that were sent.
         stalled: Seconds in which prefill replicas stood still.
     """
@@ -102,15 +112,19 @@ class Transfers:
         "asked_max",
         "asked_output",
         "bandwidth",
+        "is_counted",
         "latency",
         "max_in_transfer",
+        "notes_sends",
         "num_transfers",
         "ports",
         "prefill_end",
         "prefill_replica",
         "senders",
+        "sends",
         "stage",
         "stalled",
+        "stranded",
         "transfer_end",
         "transfer_start",
     )
@@ -121,10 +135,14 @@ class Transfers:
         self.ports = ports
         self.bandwidth, self.latency, self.max_in_transfer = bandwidth, latency, max_in_transfer
         self.stage = array("b", [AT_REPLICA]) * num_requests
+        self.is_counted = array("b", [0]) * num_requests
         self.asked_output, self.asked_max = (array("i", [0]) * num_requests for _ in range(2))
         self.prefill_end, self.transfer_start, self.transfer_end = (array("d", [nan]) * num_requests for _ in range(3))
         self.prefill_replica = array("i", [NOBODY]) * num_requests
         self.senders: list[int] = []
+        self.notes_sends = False
+        self.sends: list[float] = []
+        self.stranded: list[int] = []
         self.num_transfers = 0
         self.stalled = 0.0
 
@@ -169,35 +187,63 @@ def send_on(
     strike(plane.units[number], index)
     requests.status[index] = UNFINISHED
     requests.finish_time[index] = requests.first_token_time[index] = nan
-    start = max(now, port.free_at)
-    end = start + requests.prompt_tokens[index] * port.bytes_per_token / transfers.bandwidth
-    if port.free_at == 0.0:
+    port.num_on_way += 1
+    transfers.num_transfers += 1
+    transfers.stage[index], transfers.is_counted[index] = ON_ITS_WAY, 1
+    transfers.prefill_end[index], transfers.prefill_replica[index] = now, number
+    attendance.place[index] = NOBODY
+    if not port.has_sent:
+        port.has_sent = True
         transfers.senders.append(number)
+    seconds = requests.prompt_tokens[index] * port.bytes_per_token / transfers.bandwidth
+    if port.pace == inf:
+        _note_send(transfers, number, index, now, seconds, inf, inf)
+        transfers.transfer_start[index] = transfers.transfer_end[index] = nan
+        return True
+    start = max(now, port.free_at)
+    end = start + seconds * port.pace
+    _note_send(transfers, number, index, now, seconds, start, end)
     port.free_at = end
     port.seconds += end - start
     port.waited += start - now
-    port.num_on_way += 1
-    transfers.num_transfers += 1
-    transfers.stage[index] = ON_ITS_WAY
-    transfers.prefill_end[index], transfers.prefill_replica[index] = now, number
     landing = end + transfers.latency
     transfers.transfer_start[index], transfers.transfer_end[index] = start, landing
     heappush(attendance.callers.events, (landing, LAND, index, number))
-    attendance.place[index] = NOBODY
     return True
+
+
+def _note_send(
+    transfers: Transfers, number: int, index: int, now: float, seconds: float, start: float, end: float
+) -> None:
+    if transfers.notes_sends:
+        sends = transfers.sends
+        sends.append(float(number))
+        sends.append(float(index))
+        sends.append(now)
+        sends.append(seconds)
+        sends.append(start)
+        sends.append(end)
 
 
 def land(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
     """Take a KV cache that lands ``now`` to the decode replica with the fewest requests, if it is still wanted."""
     transfers = attendance.transfers
     assert transfers is not None
-    if transfers.stage[index] != ON_ITS_WAY or transfers.transfer_end[index] != now:
+    if transfers.stage[index] == ON_ITS_WAY and transfers.transfer_end[index] == now:
+        take_to_reader(plane, attendance, transfers, requests, index, now)
+
+
+def take_to_reader(
+    plane: DataPlane, attendance: Attendance, transfers: Transfers, requests: RequestTable, index: int, now: float
+) -> None:
+    """Take a KV cache that has landed to the decode replica with the fewest requests; it waits while none is ready."""
+    readers = transfers.ports[transfers.prefill_replica[index]].readers
+    if not len(readers):
+        transfers.stage[index] = STRANDED
+        transfers.stranded.append(index)
         return
-    number = least_among(transfers.ports[transfers.prefill_replica[index]].readers, plane.loads)
-    if attendance.paces is not None:
-        use_pace(attendance.paces, requests, number, index)
-    count_at(plane, requests, number, index)
-    attendance.place[index] = number
+    number = least_among(readers, plane.loads)
+    join(plane, attendance, requests, number, index, now)
     transfers.stage[index] = LANDED
     landed = transfers.ports[number].landed
     landed.append(index)
@@ -206,10 +252,12 @@ def land(plane: DataPlane, attendance: Attendance, requests: RequestTable, index
         unit = plane.units[number]
         if not end_leap(unit, now):
             look_again(unit, now)
-        plane.ends[number] = unit.end_time
+        note_end(plane, attendance, number)
 
 
-def may_step(plane: DataPlane, transfers: Transfers, requests: RequestTable, number: int, now: float) -> bool:
+def may_step(
+    plane: DataPlane, attendance: Attendance, transfers: Transfers, requests: RequestTable, number: int, now: float
+) -> bool:
     """Return whether a replica may plan a step; one that decodes first takes in what it has room for."""
     port, unit = transfers.ports[number], plane.units[number]
     if port.role == PREFILLS:
@@ -221,7 +269,7 @@ def may_step(plane: DataPlane, transfers: Transfers, requests: RequestTable, num
         return True
     landed = port.landed
     while landed and take_in(unit, requests, landed[0], now):
-        _release(plane, transfers, landed.popleft(), now)
+        _release(plane, attendance, transfers, landed.popleft(), now)
     return True
 
 
@@ -229,19 +277,36 @@ def drop(plane: DataPlane, attendance: Attendance, requests: RequestTable, index
     """Forget a cache that nobody wants any more; return False if the request has none between two replicas."""
     transfers, place = attendance.transfers, attendance.place[index]
     assert transfers is not None
-    if transfers.stage[index] == AT_REPLICA:
+    stage = transfers.stage[index]
+    if stage == AT_REPLICA:
         return False
-    if transfers.stage[index] == LANDED:
+    if stage == LANDED:
         transfers.ports[place].landed.remove(index)
         count_off(plane, requests, place, index)
         attendance.place[index] = NOBODY
-    _release(plane, transfers, index, now)
+    elif stage == STRANDED:
+        transfers.stranded.remove(index)
+    _release(plane, attendance, transfers, index, now)
     return True
 
 
-def _release(plane: DataPlane, transfers: Transfers, index: int, now: float) -> None:
+def forget(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+    """Forget the cache of a request that was lost with a replica, where it was computed or where it has landed."""
+    transfers = attendance.transfers
+    assert transfers is not None
+    restore(transfers, requests, index)
+    if transfers.stage[index] == LANDED:
+        transfers.ports[attendance.place[index]].landed.remove(index)
+    if transfers.stage[index] != AT_REPLICA:
+        _release(plane, attendance, transfers, index, now)
+
+
+def _release(plane: DataPlane, attendance: Attendance, transfers: Transfers, index: int, now: float) -> None:
     """Count a cache as no longer on its way; let its prefill replica plan again if that stood still for it."""
     transfers.stage[index] = AT_REPLICA
+    if not transfers.is_counted[index]:
+        return
+    transfers.is_counted[index] = 0
     number = transfers.prefill_replica[index]
     port = transfers.ports[number]
     port.num_on_way -= 1
@@ -252,4 +317,4 @@ def _release(plane: DataPlane, transfers: Transfers, index: int, now: float) -> 
     unit = plane.units[number]
     if unit.end_time == INFINITY and num_outstanding_at(unit):
         go_on(unit, now)
-        plane.ends[number] = now
+        note_end(plane, attendance, number)

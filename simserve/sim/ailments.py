@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from simserve.engine.data_parallel import look_again
+from simserve.engine.data_parallel import break_off, look_again
 from simserve.engine.state import INFINITY
 from simserve.engine.tables import StepTimes
-from simserve.sim.lives import Lives
-from simserve.sim.schedulers import break_off
+from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.units import Unit
 
 
-def freeze(fleet: Lives, unit: Unit, now: float) -> None:
+def freeze(fleet: Lifecycle, unit: Unit, now: float) -> None:
     """Let a replica hang from the end of the running step on: it takes requests and does nothing.
 
     A static batch that hangs begins anew when the replica goes on.
@@ -22,7 +21,7 @@ def freeze(fleet: Lives, unit: Unit, now: float) -> None:
         fleet.note_end(unit)
 
 
-def thaw(fleet: Lives, unit: Unit, now: float) -> None:
+def thaw(fleet: Lifecycle, unit: Unit, now: float) -> None:
     """Let a replica that hangs go on."""
     unit.is_freezing = False
     if unit.is_frozen:
@@ -32,7 +31,7 @@ def thaw(fleet: Lives, unit: Unit, now: float) -> None:
         fleet.note_end(unit)
 
 
-def change_pace(fleet: Lives, unit: Unit, times: StepTimes, now: float) -> None:
+def change_pace(fleet: Lifecycle, unit: Unit, times: StepTimes, now: float) -> None:
     """Let the steps of a replica take ``times`` after the one that runs."""
     unit.next_times = times
     unit.pool.recorder.scales_parts = True

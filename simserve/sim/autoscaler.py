@@ -11,11 +11,10 @@ import simpy
 
 from simserve.engine.data_parallel import kv_share, num_running_at, num_steps_of, start_time_of
 from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.lives import Lives
+from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge
 from simserve.sim.records import DRAINED
-from simserve.sim.routing import gauges_of
-from simserve.sim.units import DRAINING, READY, STARTING, STOPPED, Pool, Unit
+from simserve.sim.units import DRAINING, READY, STARTING, STOPPED, Pool, Unit, gauges_of
 
 TOLERANCE = 0.1
 """Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
@@ -36,7 +35,7 @@ class Autoscaler:
         self,
         spec: AutoscalingSpec,
         env: simpy.Environment,
-        fleet: Lives,
+        fleet: Lifecycle,
         pool: Pool,
         meets_slo: Callable[[int], bool],
     ) -> None:
@@ -57,7 +56,7 @@ class Autoscaler:
             yield self._env.timeout(self._spec.interval)
             self._scale(self._env.now)
 
-    def _count_end(self, index: int) -> None:
+    def _count_end(self, index: int, _heard_at: float) -> None:
         number = self._fleet.requests.replica_id[index]
         if number >= 0 and self._pool.role == "both" and self._fleet.units[number].pool is not self._pool:
             return

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from simserve.engine.presence import Presence
     from simserve.engine.routing import Router, Shares
     from simserve.engine.tables import StepTimes
+    from simserve.engine.transfers import Port
 
 Routing = RoutingPolicy
 _Interpreted = Callable[[DataPlane, RequestTable, float], int]
@@ -58,7 +59,8 @@ class Cluster:
         kinds: Of each request an index into ``parts``.
         shares: How pools share the requests of a part by weight; None: they do not.
         pools: The replicas of each pool, where they do.
-        comes_and_goes: Whether replicas do (`simserve.sim.shifts`).
+        comes_and_goes: Whether replicas do (`simserve.sim.lifecycle`).
+        counts_tokens: Whether somebody asks for the tokens at each.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Cluster:
         shares: Shares | None = None,
         pools: Sequence[Part] = (),
         comes_and_goes: bool = False,
+        counts_tokens: bool = False,
     ) -> None:
         self._drive: _Interpreted | None = None
         self._plane = DataPlane(
@@ -89,6 +92,7 @@ class Cluster:
             shares=shares,
             pools=pools,
             comes_and_goes=comes_and_goes,
+            counts_tokens=counts_tokens,
         )
         self.ranks = self._plane.ranks
         if self._plane.notes_finishes:
@@ -229,7 +233,7 @@ class Cluster:
             if sum([len(rank.leaps) for rank in ranks]) >= enough * LEAP_BYTES:
                 recorder.flush_all(ranks)
 
-    # Replicas that come and go: `simserve.sim.shifts`.
+    # Replicas that come and go: `simserve.sim.lifecycle`.
 
     @property
     def plane(self) -> DataPlane:
@@ -274,30 +278,38 @@ class Cluster:
         """Return one of the replicas, likewise."""
         return self._plane.units[number] if self._compiled is None else cast(Ranks, self._compiled.unit(number))
 
-    def add(self, unit: Ranks, recorder: Recorder, now: float, *, like: int) -> None:
+    def add(
+        self, unit: Ranks, recorder: Recorder, now: float, *, place: int, first_pace: int, port: Port | None
+    ) -> None:
         """Let the plane have one replica more, which has not begun and takes no requests yet.
 
         Args:
             unit: The replica.
             recorder: What takes its leaps.
             now: Seconds.
-            like: A replica of the same pool.
+            place: The region that it is in, of those that pools are in.
+            first_pace: Where the paces of its pool begin, where pools draft for themselves.
+            port: Its way to other replicas; None: caches go from none to another.
         """
         first, (_, members) = len(self.ranks), next(each for each in self._recorders if each[0] is recorder)
         assert isinstance(members, list)
         regions, paces = self.attendance.regions, self.attendance.paces
-        for of_pool in () if regions is None else (regions.place_of,):
-            of_pool.append(of_pool[like])
-        for of_pool in () if paces is None else (paces.first,):
-            of_pool.append(of_pool[like])
+        if regions is not None:
+            regions.place_of.append(place)
+        if paces is not None:
+            paces.first.append(first_pace)
         members += range(first, first + unit.num_ranks)
         self._note_finishes_of(unit)
         self._plane.units.append(unit)
         self.ranks += unit.ranks
         if self._compiled is None:
             self.attendance.finishes.append(Finishes(now))
+            if port is not None:
+                transfers = self.attendance.transfers
+                assert transfers is not None
+                transfers.ports.append(port)
         else:
-            self._compiled.add(unit)
+            self._compiled.add(unit, port)
             self.attendance.finishes[len(self._plane.units) - 1].last = now
         plane, attendance, presence, delivery = self.plane, self.attendance, self.presence, self.attendance.delivery
         plane.ends.append(INFINITY)

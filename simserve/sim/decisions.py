@@ -14,10 +14,9 @@ from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.cluster import end_of
 from simserve.sim.control import Control
 from simserve.sim.faults import Faults
+from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.liveness import Liveness
-from simserve.sim.lives import Lives
 from simserve.sim.outages import Outages
-from simserve.sim.own_parts import Judge
 from simserve.sim.pools import PoolSetup
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.updates import Updates
@@ -39,7 +38,7 @@ class Decisions:
         self,
         control: Control,
         setups: Sequence[PoolSetup],
-        fleet: Lives,
+        fleet: Lifecycle,
         specs: RequestSpecs,
         arrival_time: NDArray[np.float64],
     ) -> None:
@@ -47,7 +46,6 @@ class Decisions:
         self._arrival_time = arrival_time
         self._outages = Outages(fleet)
         self._updates: Updates | None = None
-        self.judge: Judge | None = None
 
     def start(self, env: simpy.Environment) -> None:
         """Let everybody begin who decides."""
@@ -56,7 +54,7 @@ class Decisions:
             scaling = setup.autoscaling if pool.name else control.autoscaling
             if scaling is not None:
                 autoscaler = Autoscaler(scaling, env, fleet, pool, self._meets_slo)
-                autoscaler.judge = self.judge
+                autoscaler.judge = fleet.judge
                 env.process(autoscaler.run())
         if control.faults:
             Faults(env, fleet, self._specs, self._outages).start(control.faults)
@@ -132,7 +130,7 @@ class Decisions:
         )
 
 
-def data_plane(env: simpy.Environment, fleet: Lives, *, is_fed: bool = False) -> Generator[simpy.Event, Any, None]:
+def data_plane(env: simpy.Environment, fleet: Lifecycle, *, is_fed: bool = False) -> Generator[simpy.Event, Any, None]:
     """Drive a fleet from decision to decision, until every request has come to its end or nothing is to come.
 
     Args:
@@ -157,7 +155,7 @@ def data_plane(env: simpy.Environment, fleet: Lives, *, is_fed: bool = False) ->
         yield env.timeout(max(until - env.now, 0.0))
 
 
-def _renew(env: simpy.Environment, fleet: Lives, interval: float) -> Generator[simpy.Event, Any, None]:
+def _renew(env: simpy.Environment, fleet: Lifecycle, interval: float) -> Generator[simpy.Event, Any, None]:
     """Let the router look at the replicas every so often."""
     while True:
         fleet.refresh(env.now)

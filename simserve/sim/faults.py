@@ -12,9 +12,8 @@ import simpy
 from simserve import rng
 from simserve.engine.slowing import slowed
 from simserve.sim.ailments import change_pace, freeze, thaw
-from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fault_spec import BlackHoleFault, FaultSpec, LinkFault, NodeFault, SlowFault, SpotFault
-from simserve.sim.lives import Lives
+from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.outages import Outages
 from simserve.sim.units import READY, STARTING, STOPPED, Pool, Unit
 from simserve.workload.requests import RequestSpecs
@@ -34,7 +33,7 @@ class Faults:
         outages: Where losses are noted.
     """
 
-    def __init__(self, env: simpy.Environment, fleet: Lives, specs: RequestSpecs, outages: Outages) -> None:
+    def __init__(self, env: simpy.Environment, fleet: Lifecycle, specs: RequestSpecs, outages: Outages) -> None:
         self._env, self._fleet, self._specs, self._outages = env, fleet, specs, outages
         self._random: list[tuple[int, FaultSpec]] = []
         self._exposed: set[tuple[int, str, int]] = set()
@@ -129,12 +128,11 @@ class Faults:
             change_pace(self._fleet, unit, unit.pool.times, self._env.now)
 
     def _throttle(self, fault: LinkFault, units: list[Unit], seconds: float) -> Steps:
-        assert isinstance(self._fleet, DisaggregatedFleet)
         for unit in units:
-            self._fleet.handover.set_pace(unit, self._env.now, inf if fault.factor is None else fault.factor)
+            self._fleet.set_link_pace(unit, self._env.now, inf if fault.factor is None else fault.factor)
         yield self._env.timeout(seconds)
         for unit in units:
-            self._fleet.handover.set_pace(unit, self._env.now, 1.0)
+            self._fleet.set_link_pace(unit, self._env.now, 1.0)
 
     def _hang(self, fault: BlackHoleFault, units: list[Unit], seconds: float) -> Steps:
         for unit in units:

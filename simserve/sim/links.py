@@ -1,10 +1,23 @@
-"""Link: the way out of one prefill replica, which sends one KV cache after the other, at a pace that may change."""
+"""Links whose pace changes: what is on its way goes on at another pace, or stands still.
+
+A link is the way out of one prefill replica, which sends one KV cache after the other; whoever hangs up meanwhile takes
+nothing off it. At one pace throughout, the plane (`simserve.engine.transfers`) knows of each cache when it lands. Here
+is what a change of pace means for those that are on their way.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+
+from simserve.engine.compiled.view import fill
+from simserve.engine.transfers import ON_ITS_WAY, SEND_WIDTH, Transfers
+from simserve.sim.cluster import Cluster
 
 
 @dataclass(slots=True)
@@ -16,7 +29,7 @@ class Crossing:
         queued_at: When it was ready to be sent, seconds.
         start: When its first byte is sent, seconds; inf while the link is down.
         end: When its last one is; inf likewise.
-        left: Seconds at full speed that were left of it when the link went down.
+        left: Seconds at full bandwidth that were left of it when the link last changed its pace.
         has_begun: Whether some of it had crossed by then.
     """
 
@@ -24,80 +37,112 @@ class Crossing:
     queued_at: float
     start: float
     end: float
-    left: float = 0.0
+    left: float
     has_begun: bool = False
 
 
-class Link:
-    """Sends in the order of coming, at full bandwidth each.
+class Links:
+    """The links of a run, as those who break them see them.
 
-    Attributes:
-        pace: How many times as long a transfer takes as at full speed; inf: the link is down.
-        seconds: Seconds of transfers.
-        waited: Seconds that caches waited for the link.
+    Args:
+        cluster: The plane.
+        transfers: What it was given to know of them; compiled code fills its columns where they are.
     """
 
-    __slots__ = ("_crossings", "_down_since", "_free_at", "pace", "seconds", "waited")
+    def __init__(self, cluster: Cluster, transfers: Transfers) -> None:
+        self._cluster, self._columns = cluster, transfers
+        self._stage = np.frombuffer(transfers.stage, dtype=np.int8)
+        self._source = np.frombuffer(transfers.prefill_replica, dtype=np.int32)
+        self._crossings: dict[int, deque[Crossing]] = {}
+        self._down_since: dict[int, float] = {}
 
-    def __init__(self) -> None:
-        self.pace = 1.0
-        self.seconds = self.waited = 0.0
-        self._free_at = self._down_since = 0.0
-        self._crossings: deque[Crossing] = deque()
+    def set_pace(self, number: int, now: float, pace: float) -> list[int]:
+        """Let a link take ``pace`` times as long from now on; return what lands at another time than was said before.
 
-    def send(self, index: int, seconds: float, now: float) -> Crossing:
-        """Put a cache that takes ``seconds`` at full speed behind the others."""
-        crossings = self._crossings
-        while crossings and crossings[0].end <= now:
-            crossings.popleft()
-        if self.pace == inf:
-            crossing = Crossing(index, now, inf, inf, seconds)
-        else:
-            start = max(now, self._free_at)
-            crossing = Crossing(index, now, start, start + seconds * self.pace)
-            self._free_at = crossing.end
-            self.seconds += crossing.end - start
-            self.waited += start - now
-        crossings.append(crossing)
-        return crossing
-
-    def set_pace(self, pace: float, now: float) -> list[Crossing]:
-        """Go on at another pace; return what is on its way, with its new times."""
-        self._stop(now)
-        self.pace, self._down_since = pace, now
+        Args:
+            number: Its prefill replica.
+            now: Seconds.
+            pace: inf: it is down.
+        """
+        port, crossings = self._live.ports[number], self._stop(number, now)
+        port.pace = pace
         if pace == inf:
-            for crossing in self._crossings:
+            self._down_since[number] = now
+            for crossing in crossings:
                 crossing.start = crossing.end = inf
-            return list(self._crossings)
+                self._write(number, crossing)
+            return []
         time = now
-        for crossing in self._crossings:
+        for crossing in crossings:
             crossing.start, crossing.end = time, time + crossing.left * pace
-            self.seconds += crossing.end - time
+            port.seconds += crossing.end - time
             if not crossing.has_begun:
-                self.waited += time - now
+                port.waited += time - now
             time = crossing.end
-        self._free_at = time
-        return list(self._crossings)
+        port.free_at = time
+        return [crossing.index for crossing in crossings if self._write(number, crossing)]
 
-    def clear(self, now: float) -> None:
-        """Forget what is on its way: its sender is gone."""
-        self._stop(now)
-        self._crossings.clear()
-        self._free_at = now
+    def cut_off(self, number: int, now: float) -> list[int]:
+        """Forget what a replica that is lost was sending; return the requests, in the order of their numbers.
 
-    def _stop(self, now: float) -> None:
-        """Note what is left of everything on its way, as if all stood still from now on."""
+        What has landed is safe; it no longer counts as on its way.
+        """
+        port, columns = self._live.ports[number], self._columns
+        self._stop(number, now)
+        self._crossings.pop(number, None)
+        port.free_at = now
+        own = self._source == number
+        np.frombuffer(columns.is_counted, dtype=np.int8)[own] = 0
+        port.num_on_way = 0
+        if port.stalled_since >= 0.0:
+            self._live.stalled += now - port.stalled_since
+            port.stalled_since = -1.0
+        sent = np.flatnonzero(own & (self._stage == ON_ITS_WAY)).tolist()
+        return [index for index in sent if not columns.transfer_end[index] <= now]
+
+    @property
+    def _live(self) -> Any:
+        return self._cluster.attendance.transfers
+
+    def _write(self, number: int, crossing: Crossing) -> bool:
+        """Note when a cache crosses, if it is still wanted; return whether it is."""
+        columns, index = self._columns, crossing.index
+        is_wanted = self._stage[index] == ON_ITS_WAY and self._source[index] == number
+        if not is_wanted or columns.prefill_end[index] != crossing.queued_at:
+            return False
+        if not crossing.has_begun:
+            columns.transfer_start[index] = crossing.start if crossing.start < inf else nan
+        columns.transfer_end[index] = crossing.end + columns.latency if crossing.end < inf else nan
+        return True
+
+    def _take_sends(self) -> None:
+        """Take over what the plane has sent since it was last asked."""
+        sends = self._live.sends
+        for number, index, queued_at, seconds, start, end in _rows(list(sends)):
+            crossing = Crossing(int(index), queued_at, start, end, seconds)
+            self._crossings.setdefault(int(number), deque()).append(crossing)
+        fill(sends, [])
+
+    def _stop(self, number: int, now: float) -> list[Crossing]:
+        """Note what is left of everything that a link sends, as if all stood still from now on; return it in order."""
+        self._take_sends()
+        port, down_since = self._live.ports[number], self._down_since.pop(number, now)
         kept: deque[Crossing] = deque()
-        for crossing in self._crossings:
+        for crossing in self._crossings.get(number, ()):
             if crossing.end <= now:
                 continue
-            if self.pace < inf:
+            if port.pace < inf:
                 crossing.has_begun = crossing.has_begun or crossing.start < now
                 unsent = crossing.end - max(crossing.start, now)
-                crossing.left = unsent / self.pace
-                self.seconds -= unsent
-                self.waited -= max(crossing.start - now, 0.0)
+                crossing.left = unsent / port.pace
+                port.seconds -= unsent
+                port.waited -= max(crossing.start - now, 0.0)
             elif not crossing.has_begun:
-                self.waited += now - max(self._down_since, crossing.queued_at)
+                port.waited += now - max(down_since, crossing.queued_at)
             kept.append(crossing)
-        self._crossings = kept
+        self._crossings[number] = kept
+        return list(kept)
+
+
+def _rows(values: list[float]) -> Iterable[list[float]]:
+    return (values[first : first + SEND_WIDTH] for first in range(0, len(values), SEND_WIDTH))

@@ -7,8 +7,8 @@ from typing import Any
 
 import simpy
 
+from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.liveness_spec import LivenessSpec
-from simserve.sim.lives import Lives
 from simserve.sim.outages import Outages
 from simserve.sim.units import READY, STOPPED, Unit
 
@@ -25,7 +25,7 @@ class Liveness:
         outages: Where losses are noted.
     """
 
-    def __init__(self, spec: LivenessSpec, env: simpy.Environment, fleet: Lives, outages: Outages) -> None:
+    def __init__(self, spec: LivenessSpec, env: simpy.Environment, fleet: Lifecycle, outages: Outages) -> None:
         self._spec, self._env, self._fleet, self._outages = spec, env, fleet, outages
         for unit in fleet.units:
             self._begin(unit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simserve.sim.lives import Lives
+from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.units import DOWN, Unit
 
 
@@ -20,7 +20,7 @@ class Outages:
         num_killed: How many a liveness probe took down.
     """
 
-    def __init__(self, fleet: Lives) -> None:
+    def __init__(self, fleet: Lifecycle) -> None:
         self.lost_since: list[float] = []
         self.lost_until: list[float] = []
         self.num_killed = 0

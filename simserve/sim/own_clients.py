@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simserve.sim.control import Control
 from simserve.sim.decisions import data_plane
-from simserve.sim.managed import ManagedRun
+from simserve.sim.fleet_run import FleetRun
 from simserve.sim.pools import request_table
 from simserve.sim.records import STATUSES
 from simserve.sim.routing_spec import RoutingSpec
@@ -90,9 +90,10 @@ class PlaneClients:
         self._deployment, self._specs, self._log = deployment, specs, log
         self._setups = setups_of(deployment)
         latency = frontend_latency(deployment.engine, specs)
-        self._run = ManagedRun(self._control, self._setups, specs, latency, None, log, "off", own, has_own_clients=True)
+        self._run = FleetRun(self._control, self._setups, specs, latency, None, log, "off", own, has_own_clients=True)
+        assert self._run.fleet is not None
         self._fleet = self._run.fleet
-        self._fleet.callers.on_end.append(self._tell)
+        self._fleet.tell_ends(self._tell)
         self._waiting: dict[int, simpy.Event] = {}
         self.env = simpy.Environment()
         self._run.start(self.env)
@@ -107,14 +108,13 @@ class PlaneClients:
             getattr(requests, name)[index] = getattr(table, name)[0]
         self._specs.arrival_time[index] = self._run.arrival_time[index] = now = self.env.now
         latency: NDArray[np.float64] = frontend_latency(self._deployment.engine, row)
-        self._fleet.callers.submit(index, now + float(latency[0]))
+        self._fleet.submit(index, now, now + float(latency[0]))
         self._waiting[index] = event = self.env.event()
         return event
 
     def _tell(self, index: int, heard_at: float) -> None:
-        """Stop the plane, and let a client hear."""
+        """Let a client hear, on SimPy's side."""
         self._fleet.news.append(lambda: self._answer(index, heard_at))
-        self._fleet.news_time = self._fleet.time
 
     def _answer(self, index: int, heard_at: float) -> None:
         requests, sent = self._fleet.requests, float(self._run.arrival_time[index])
@@ -130,7 +130,7 @@ class PlaneClients:
 
     def simulation(self, *, was_interrupted: bool) -> Simulation:
         """Return what happened so far."""
-        self._fleet.flush()
+        self._run.flush()
         found = simulation_of(
             self._run, self._specs, self._control, self._setups, self._log, was_interrupted=was_interrupted
         )

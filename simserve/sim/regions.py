@@ -13,7 +13,6 @@ from simserve.engine.numbers import column
 from simserve.engine.state import INFINITY
 from simserve.sim.pools import PoolSetup
 from simserve.sim.region_spec import RegionsSpec
-from simserve.sim.units import Pool, Unit
 from simserve.workload.requests import RequestSpecs
 
 
@@ -28,45 +27,16 @@ class Regions:
     Attributes:
         names: The regions that clients are in.
         home: Of each request an index into ``names``, shape [N].
-        units: A fleet, as it grows, which asks for pools.
     """
 
-    units: Sequence[Unit] = ()
-
-    def __init__(self, spec: RegionsSpec, pools: Sequence[Pool | PoolSetup], specs: RequestSpecs) -> None:
+    def __init__(self, spec: RegionsSpec, pools: Sequence[PoolSetup], specs: RequestSpecs) -> None:
         own = [each.region for each in specs.classes if each.region is not None]
         self.names = tuple(dict.fromkeys([*spec.clients, *own]))
         self.home = _homes(spec, self.names, specs)
-        self._home: list[int] = self.home.tolist()
         self._pools, self._spill_above = pools, spec.spill_above
         self._places = places = list(dict.fromkeys(pool.region for pool in pools))
         self._seconds = [{place: spec.one_way(name, place) or 0.0 for place in places} for name in self.names]
         self._nearest = [sorted(places, key=seconds.__getitem__) for seconds in self._seconds]
-
-    def one_way(self, index: int, pool: Pool) -> float:
-        """Return the seconds between the client of a request and a pool."""
-        return self._seconds[self._home[index]][pool.region]
-
-    def near(self, index: int, pools: Sequence[Pool]) -> list[Pool]:
-        """Return the pools of the region that a request goes to, of those that may serve it; empty: none is ready."""
-        emptiest: list[Pool] = []
-        least = float("inf")
-        for place in self._nearest[self._home[index]]:
-            here = [pool for pool in pools if pool.region == place and pool.ready]
-            if not here:
-                continue
-            if self._spill_above is None:
-                return here
-            load = self._load(here)
-            if load < self._spill_above:
-                return here
-            if load < least:
-                emptiest, least = here, load
-        return emptiest
-
-    def _load(self, pools: Sequence[Pool]) -> float:
-        ready = [number for pool in pools for number in pool.ready]
-        return sum(self.units[number].load for number in ready) / len(ready)
 
     def on_plane(self, members: Sequence[Sequence[int]], *, is_streamed: bool) -> engine.Regions:
         """Return them as the plane goes by them.

@@ -1,18 +1,15 @@
-"""Conversations: from what arrives to what is sent first, and in a fleet, to what follows on an answer.
-
-Whose turn follows on which is `simserve.engine.conversations`'; the plain data plane asks there by itself.
-"""
+"""Conversations: from what arrives to what is sent first, and to what `simserve.engine.conversations` goes by."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.conversations import Conversations, following, next_beginning, ready_after
+from simserve.engine.conversations import Conversations, next_beginning
 from simserve.engine.numbers import column
 from simserve.engine.state import RequestTable
 from simserve.workload.requests import RequestSpecs
@@ -94,24 +91,3 @@ def forget_unsent(
     for _, index in unsent:
         requests.ready_time[index] = np.nan
     arrival_time[np.isnan(np.frombuffer(requests.ready_time))] = np.nan
-
-
-class Sessions:
-    """The conversations of a fleet, told of every request that ends.
-
-    Args:
-        conversations: They.
-        send: Lets one request arrive at a time.
-    """
-
-    def __init__(self, conversations: Conversations, send: Callable[[int, float], None]) -> None:
-        self.conversations, self._send = conversations, send
-
-    def answer(self, index: int, heard_at: float) -> None:
-        """Send what follows on a request that ended, as its client knows at ``heard_at``."""
-        conversations = self.conversations
-        group = following(conversations, index, heard_at)
-        if group < 0:
-            return
-        for each in range(conversations.edges[group], conversations.edges[group + 1]):
-            self._send(each, ready_after(conversations, each, heard_at))

@@ -23,7 +23,7 @@ from simserve.sim.patience import plain_clients
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
-from simserve.sim.routing import plain_router
+from simserve.sim.routing import router_of
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
 from simserve.sim.units import new_replica
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
     from simserve.perf.tables import PricedDeployment
-    from simserve.sim.attended import AttendedRun
+    from simserve.sim.fleet_run import FleetRun
     from simserve.sim.gateway import FrontTotals
-    from simserve.sim.managed import ManagedRun
     from simserve.sim.own_parts import OwnParts
     from simserve.sim.pools import PoolOutcome, PoolSetup
     from simserve.sim.step_log import KeptSteps, StepLog
@@ -158,7 +157,7 @@ def simulate(
     engine, priced = deployment.engine, deployment.priced
     control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
     if own is not None or _has_decisions(deployment, control, specs):
-        return _decided(deployment, control, specs, progress, log, accelerate, is_managed=own is not None, own=own)
+        return _decided(deployment, control, specs, progress, log, accelerate, own)
     records, totals, end_time, was_interrupted = _run(
         engine, priced.step_times, priced, deployment.num_replicas, control.routing, specs, progress, log, accelerate
     )
@@ -183,7 +182,7 @@ def _has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs
     return has_patience or not control.is_plain or bool(deployment.pools)
 
 
-def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun | AttendedRun) -> Simulation:
+def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simulation:
     """Return the run as the clients see it."""
     from simserve.sim.streaming import client_view
 
@@ -201,29 +200,20 @@ def _decided(
     progress: Progress | None,
     log: StepLog | None,
     accelerate: Accelerate,
-    *,
-    is_managed: bool = False,
     own: OwnParts | None = None,
 ) -> Simulation:
-    """Serve ``specs`` where something decides; with ``is_managed`` as a fleet that changes, whether or not it does."""
-    from simserve.sim.attended import AttendedRun, why_managed
+    """Serve ``specs`` where something decides."""
+    from simserve.sim.fleet_run import FleetRun
 
     streaming, setups = control.streaming, setups_of(deployment)
     latency = frontend_latency(deployment.engine, specs) + (0.0 if streaming is None else streaming.network_latency)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
-    run: ManagedRun | AttendedRun
-    obstacle = why_managed(setups, control)
-    if is_managed or obstacle is not None:
-        from simserve.sim.managed import ManagedRun
-
-        run = ManagedRun(control, setups, specs, latency, on_progress, log, accelerate, own)
-    else:
-        run = AttendedRun(control, setups, specs, latency, on_progress, log, accelerate)
+    run = FleetRun(control, setups, specs, latency, on_progress, log, accelerate, own)
     return simulation_of(run, specs, control, setups, log, was_interrupted=run.run())
 
 
 def simulation_of(
-    run: ManagedRun | AttendedRun,
+    run: FleetRun,
     specs: RequestSpecs,
     control: Control,
     setups: Sequence[PoolSetup],
@@ -329,7 +319,7 @@ def _run(
     if log is not None:
         log.watch([rank for unit in units for rank in unit.ranks])
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
-    router = plain_router(routing, specs, as_lists=compiled is None)
+    router = router_of(routing, specs, as_lists=compiled is None)
     cluster = Cluster(units, requests, [(recorder, range(num_schedulers))], routing, router, on_progress)
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     latency = frontend_latency(config, specs)

@@ -1,4 +1,4 @@
-"""Transfers of replicas that are there throughout: from pools and links to what `simserve.engine.transfers` goes by.
+"""KV transfers: from pools and links to what `simserve.engine.transfers` goes by.
 
 And back, to records and totals.
 """
@@ -15,7 +15,7 @@ from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import RequestRecords
 
-_ROLES = {"both": BOTH, "prefill": PREFILLS, "decode": DECODES}
+ROLES = {"both": BOTH, "prefill": PREFILLS, "decode": DECODES}
 
 
 def transfers_of(
@@ -39,7 +39,7 @@ def transfers_of(
         own = setup.kv_bytes_per_token
         readers = [] if setup.role != "prefill" else _readers(setup, setups, members)
         bytes_per_token = kv_bytes_per_token if own is None else own
-        ports += [Port(_ROLES[setup.role], bytes_per_token, list(readers)) for _ in numbers]
+        ports += [Port(ROLES[setup.role], bytes_per_token, list(readers)) for _ in numbers]
     return Transfers(ports, spec.transfer_bandwidth, spec.transfer_latency, spec.max_in_transfer, num_requests)
 
 

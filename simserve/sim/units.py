@@ -1,4 +1,4 @@
-"""Unit: a replica with a life: launched, ready, drained, lost, stopped; and the pool of equal ones it belongs to."""
+"""Unit: a replica that is launched, ready, drained, lost, stopped; and the pool of equal ones that it belongs to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.data_parallel import Ranks, num_running_at
+from simserve.engine.data_parallel import Ranks, kv_share, num_running_at
 from simserve.engine.door import Finishes
 from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.set_up import set_up
@@ -16,7 +16,9 @@ from simserve.sim.pool_spec import Role
 from simserve.sim.recorder import Recorder
 
 if TYPE_CHECKING:
+    from simserve.sim.cluster import Cluster
     from simserve.sim.control import Control
+    from simserve.sim.own_parts import Gauges
     from simserve.sim.pools import PoolSetup
 
 STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
@@ -42,7 +44,6 @@ class Pool:
         startup_seconds: From the launch of a replica to its first request.
         weights_bytes: Of one replica, over all its GPUs: what a start loads.
         replicas_per_node: How many of them fill a node.
-        paces: Speculative decoding: pace of each request here; None: they are the table's.
         kv_layout: Model and format of its KV caches: with disaggregation, only pools of one layout read each other's.
         kv_bytes_per_token: Of the whole model, in this format; None: the same for all pools.
         wanted: Replicas that an autoscaler asked for last; None: there is none.
@@ -63,7 +64,6 @@ class Pool:
     startup_seconds: float = 0.0
     weights_bytes: float = 0.0
     replicas_per_node: int = 1
-    paces: list[int] | None = None
     kv_layout: str = ""
     kv_bytes_per_token: float | None = None
     wanted: int | None = None
@@ -83,98 +83,102 @@ class Pool:
         taken = {unit.place for unit in self.units if unit.state != STOPPED}
         return next(place for place in range(len(taken) + 1) if place not in taken)
 
-    @property
-    def schedules_ahead(self) -> bool:
-        """Whether a step is scheduled while the one before it runs."""
-        return self.config.async_scheduling and self.config.batching != "static"
-
 
 class Unit:
-    """One replica of a fleet.
+    """One replica, as those who decide see it; what it does is the plane's.
+
+    Args:
+        cluster: The plane.
+        number: Its place in the plane; the identity of its schedulers.
+        pool: What it is one of.
+        launched_at: When it was launched, and paid for from, seconds.
+        place: Its place in the pool, which a replacement takes over: places fill nodes in their order.
 
     Attributes:
-        number: Its place in the fleet; the identity of its replica.
-        pool: What it is one of.
-        place: Its place in the pool, which a replacement takes over: places fill nodes in their order.
-        replica: Its schedulers; new ones after a loss.
         state: STARTING, READY, DRAINING, DOWN or STOPPED.
-        load: Requests routed to it and not answered.
-        tokens: Their prompts and the most that they may generate.
-        members: Those requests with their tokens, in the order of their coming.
-        doomed: Requests that leave at the end of the running step, and when that was decided.
-        is_dying: Whether all of them do, because the replica is lost or stopped.
+        is_dying: Whether all of its requests leave at the end of the running step: the replica is lost or stopped.
         loss: Why, an index into `simserve.sim.records.REASONS`.
         is_loss_retried: Whether they are routed to another replica then.
-        launched_at: When it was launched, and paid for from, seconds.
         ready_at: When it first took requests; inf: never.
         stopped_at: When it was given back; inf: never.
-        last_finish: When a request last finished on it, or the first one came after a pause.
-        is_warm: Whether a request has finished since that pause.
-        finish_interval: Running mean of the seconds between two finishes; 0: none seen.
-        busy_seconds: Seconds of its steps so far.
         next_times: Step times from the next step on; None: as they are.
         is_freezing: Whether it hangs from the end of the running step on.
         is_frozen: Whether it hangs: it takes requests and does nothing.
     """
 
     __slots__ = (
-        "busy_seconds",
-        "doomed",
-        "finishes",
+        "_cluster",
         "is_dying",
         "is_freezing",
         "is_frozen",
         "is_loss_retried",
         "launched_at",
-        "load",
         "loss",
-        "members",
         "next_times",
         "number",
         "place",
         "pool",
         "ready_at",
-        "replica",
         "state",
         "stopped_at",
-        "tokens",
     )
 
-    def __init__(self, number: int, pool: Pool, launched_at: float, place: int = 0) -> None:
-        self.number = number
-        self.pool = pool
-        self.place = place
-        self.replica = self.new_replica()
+    def __init__(self, cluster: Cluster, number: int, pool: Pool, launched_at: float, place: int) -> None:
+        self._cluster = cluster
+        self.number, self.pool, self.place = number, pool, place
         self.state = STARTING
-        self.load = 0
-        self.tokens = 0
-        self.members: dict[int, int] = {}
-        self.doomed: dict[int, float] = {}
-        self.is_dying = self.is_loss_retried = False
+        self.is_dying = self.is_loss_retried = self.is_freezing = self.is_frozen = False
         self.loss = 0
         self.launched_at = launched_at
         self.ready_at = self.stopped_at = INFINITY
-        self.finishes = Finishes(launched_at)
-        self.busy_seconds = 0.0
         self.next_times: StepTimes | None = None
-        self.is_freezing = self.is_frozen = False
 
-    def new_replica(self) -> Ranks:
-        """Give the unit schedulers that hold nothing, and return them."""
-        self.replica = fresh_replica(self.pool, self.number)
-        for rank in self.replica.ranks:
-            rank.finished = []
-        return self.replica
+    @property
+    def replica(self) -> Ranks:
+        """Its schedulers as they are, only to be looked at."""
+        return self._cluster.unit(self.number)
 
-    def flush(self) -> None:
-        """Hand what the schedulers have written down to the recorder."""
-        for rank in self.replica.ranks:
-            self.pool.recorder.flush(rank)
+    @property
+    def load(self) -> int:
+        """Requests routed to it and not answered."""
+        return self._cluster.plane.loads[self.number]
+
+    @property
+    def tokens(self) -> int:
+        """Their prompts and the most that they may generate, where the plane counts them."""
+        return self._cluster.plane.tokens[self.number]
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds of its steps so far."""
+        return self._cluster.presence.busy_seconds[self.number]
+
+    @property
+    def finishes(self) -> Finishes:
+        """How fast it finishes requests."""
+        return self._cluster.attendance.finishes[self.number]
 
     @property
     def num_waiting(self) -> int:
-        """Requests in the scheduler's queue, and those routed to it that it has not seen yet."""
+        """Requests in the queues of its schedulers, and those routed to it that they have not seen yet."""
         return self.load - num_running_at(self.replica)
+
+    def new_replica(self) -> Ranks:
+        """Give the unit schedulers that hold nothing, and return them."""
+        replica = fresh_replica(self.pool, self.number)
+        self._cluster.replace(self.number, replica)
+        return replica
+
+    def flush(self) -> None:
+        """Hand what the schedulers have written down to the recorder."""
+        self._cluster.flush_one(self.pool.recorder, self.number)
+
+
+def gauges_of(unit: Unit, now: float) -> Gauges:
+    """Return what a user's own functions see of a replica."""
+    replica = unit.replica
+    share = kv_share(replica, now)
+    return unit.number, unit.pool.name, num_running_at(replica), unit.num_waiting, unit.tokens, share
 
 
 def pool_of(

@@ -8,7 +8,7 @@ from typing import Any
 
 import simpy
 
-from simserve.sim.lives import Lives
+from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.records import DRAINED
 from simserve.sim.units import DRAINING, STARTING, STOPPED, Pool, Unit
 from simserve.sim.update_spec import UpdateSpec
@@ -28,7 +28,7 @@ class Updates:
         spans: When each update began, and when the last of its replicas was ready.
     """
 
-    def __init__(self, env: simpy.Environment, fleet: Lives) -> None:
+    def __init__(self, env: simpy.Environment, fleet: Lifecycle) -> None:
         self.num_replaced = 0
         self.spans: list[tuple[float, float]] = []
         self._env, self._fleet = env, fleet

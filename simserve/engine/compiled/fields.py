@@ -257,7 +257,8 @@ FINISHES = Record("finishes", {"interval": FLOAT, "is_warm": BOOLEAN, "last": FL
 PORT = Record(
     "port",
     {
-        **dict.fromkeys(("bytes_per_token", "free_at", "seconds", "stalled_since", "waited"), FLOAT),
+        **dict.fromkeys(("bytes_per_token", "free_at", "pace", "seconds", "stalled_since", "waited"), FLOAT),
+        "has_sent": BOOLEAN,
         **dict.fromkeys(("num_on_way", "role"), INTEGER),
         "landed": Queue(),
         "readers": Items("q"),
@@ -271,19 +272,22 @@ TRANSFERS = Record(
         **dict.fromkeys(("max_in_transfer", "num_transfers"), INTEGER),
         **dict.fromkeys(("prefill_end", "transfer_end", "transfer_start"), Column("d")),
         "ports": Records(PORT),
-        "senders": Items("q"),
-        "stage": Column("b"),
+        **dict.fromkeys(("senders", "stranded"), Items("q")),
+        **dict.fromkeys(("is_counted", "stage"), Column("b")),
+        "notes_sends": BOOLEAN,
+        "sends": Items("d"),
     },
 )
 PRESENCE = Record(
     "presence",
     {
         "busy_seconds": Items("d"),
-        **dict.fromkeys(("called_at", "time"), FLOAT),
         **dict.fromkeys(("calls", "ended", "last_joined", "marks", "parked"), Items("q")),
+        "heard_at": Items("d"),
         **dict.fromkeys(("num_joined", "order", "reason", "subject"), INTEGER),
         "joined": Column("q"),
         "notes_ends": BOOLEAN,
+        "time": FLOAT,
     },
 )
 RESPONSE_CACHE = Record(
@@ -347,6 +351,7 @@ PACES = Record("paces", {"first": Items("q"), "values": Column("q")})
 ATTENDANCE = Record(
     "attendance",
     {
+        "asks": INTEGER,
         "callers": Pointer(CALLERS),
         "delivery": Pointer(DELIVERY),
         "door": Pointer(DOOR),
@@ -372,7 +377,16 @@ PART = Record("part", {"pools": Items("q"), "ready": Items("q")})
 SHARES = Record("shares", {"credits": Items("d"), "weights": Items("d")})
 _PLANE: dict[str, Kind] = {
     **dict.fromkeys(
-        ("is_divided", "is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN
+        (
+            "counts_tokens",
+            "is_divided",
+            "is_stale",
+            "notes_finishes",
+            "routes_least",
+            "schedules_ahead",
+            "weighs_tokens",
+        ),
+        BOOLEAN,
     ),
     **dict.fromkeys(("due", "finished", "load_order", "loads", "ready", "seen", "tokens"), Items("q")),
     **dict.fromkeys(("renew_at", "renew_interval"), FLOAT),

@@ -332,15 +332,19 @@ def _false(*arguments: Any) -> bool:
 UNREACHED: dict[str, Any] = {
     **dict.fromkeys(
         (
+            "leave_batch",
+            "leave_uncached",
             "load_prefix",
             "plan_static",
             "plan_uncached",
             "release_range",
             "submit_static",
+            "take_judged_seconds",
         ),
         _nothing,
     ),
     **dict.fromkeys(("complete_static", "complete_uncached", "free_tokens", "range_need"), _zero),
+    **dict.fromkeys(("judged_choice", "judged_refusal"), _zero),
     "take_range": _false,
 }
 REPLACED: dict[str, Any] = {

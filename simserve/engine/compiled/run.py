@@ -37,6 +37,7 @@ from simserve.engine.progress import Progress
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable
 from simserve.engine.tables import StepTimes
+from simserve.engine.transfers import Port
 
 Drive = Callable[[int, int, float], int]
 _OF_A_LINK = ("seconds", "waited")
@@ -151,8 +152,13 @@ class Compiled:
         cache.put("paths", self._paths[id(own.paths)])
         return cache
 
-    def add(self, unit: Ranks) -> None:
-        """Let the plane have one replica more; what it knows of it besides is the caller's to add."""
+    def add(self, unit: Ranks, port: Port | None) -> None:
+        """Let the plane have one replica more; what it knows of it besides is the caller's to add.
+
+        Args:
+            unit: The replica.
+            port: Its way to other replicas; None: caches go from none to another.
+        """
         for rank in unit.ranks:
             self._lay_out(self._replicas.grow(), rank)
         self._lay_out_unit(self._units.grow(), unit)
@@ -164,6 +170,14 @@ class Compiled:
         finishes = self._attendance.kept["finishes"]
         finishes.grow()
         self._attendance.put("finishes", finishes)
+        if port is not None:
+            transfers = self._attendance.kept["transfers"]
+            ports = transfers.kept["ports"]
+            number = ports.grow()
+            for name, kind in fields.PORT.fields.items():
+                if not isinstance(kind, Queue):
+                    ports.put(name, getattr(port, name), number)
+            transfers.put("ports", ports)
 
     def replace(self, number: int, unit: Ranks) -> None:
         """Have a replica that has not begun instead of one that is gone."""

@@ -1,0 +1,54 @@
+"""What functions of a user's own decide in a run, each asked where the plane's own rule stands. Interpreted only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from simserve.engine.attendance import Attendance
+    from simserve.engine.data_parallel import Ranks
+    from simserve.engine.routing import Router
+
+ASKS_ADMISSION, ASKS_SECONDS = 1, 2
+"""What of a plane is a user's own, beside its router: flags."""
+
+
+class Judge(Protocol):
+    """Asks them."""
+
+    def choice(self, index: int, ready: Sequence[int]) -> int:
+        """Return which of some replicas a request goes to."""
+
+    def refusal(self, index: int, now: float) -> int:
+        """Return why a request is refused (`simserve.engine.outcomes`)."""
+
+    def step_seconds(self, prompt_tokens: int, decode_tokens: int, context_tokens: float, now: float) -> float:
+        """Return how long a step takes."""
+
+
+def judged_choice(router: Router, index: int, ready: Sequence[int]) -> int:
+    """Return which replica a user's own router chooses."""
+    assert router.judge is not None
+    return router.judge.choice(index, ready)
+
+
+def judged_refusal(attendance: Attendance, index: int, now: float) -> int:
+    """Return why a user's own admission control refuses a request."""
+    assert attendance.judge is not None
+    return attendance.judge.refusal(index, now)
+
+
+def take_judged_seconds(attendance: Attendance, unit: Ranks) -> None:
+    """Let the planned step take the seconds of a user's own function; it is then alone in its leap."""
+    assert attendance.judge is not None
+    (rank,) = unit.ranks
+    if not rank.num_steps:
+        return
+    prompt = rank.prefill_tokens if rank.chunk_requests else 0
+    decodes = rank.num_scheduled_decodes
+    context = rank.context_sum if decodes else 0.0
+    seconds = attendance.judge.step_seconds(prompt, decodes * rank.tokens_per_decode, context, rank.start_time)
+    seconds += rank.times.swap_block_seconds * rank.moved_blocks
+    rank.num_steps, rank.first_seconds, rank.increment_seconds = 1, seconds, 0.0
+    unit.end_time = rank.end_time = rank.start_time + seconds

@@ -1,0 +1,443 @@
+"""FleetRun: one run of replicas, in one pool or several, that may come and go, and whose clients may be refused, hang
+up, or wait for answers.
+
+What a data plane does by itself is in its rules, so that the whole run can be compiled; SimPy decides which replicas
+are there (`simserve.sim.lifecycle`). A user's own parts are asked by the plane (`simserve.engine.judged`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from simserve.engine.attendance import AT_DOOR, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE, Attendance
+from simserve.engine.callers import Callers
+from simserve.engine.compiled.run import reason_against
+from simserve.engine.data_parallel import Ranks
+from simserve.engine.data_plane import Part
+from simserve.engine.gateway import Gateway
+from simserve.engine.judged import ASKS_ADMISSION, ASKS_SECONDS
+from simserve.engine.numbers import column
+from simserve.engine.paces import Paces
+from simserve.engine.presence import Presence
+from simserve.engine.routing import JUDGED, Router
+from simserve.engine.state import RequestTable
+from simserve.engine.transfers import Transfers
+from simserve.sim.acceleration import Accelerate, compiled_for
+from simserve.sim.chance import Chance
+from simserve.sim.cluster import Cluster, run_to_end
+from simserve.sim.control import Control
+from simserve.sim.decisions import Decisions
+from simserve.sim.delivery import delivery_of
+from simserve.sim.gate import door_of
+from simserve.sim.gateway import FrontTotals, front_totals, gateway_of
+from simserve.sim.lifecycle import Lifecycle
+from simserve.sim.own_parts import Judge, OwnParts
+from simserve.sim.patience import callers_of, kinds_of
+from simserve.sim.pool_paces import pool_paces, with_any_pace
+from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
+from simserve.sim.prefixes import prefix_paths, prefixes_of
+from simserve.sim.recorder import Recorder, series_sums
+from simserve.sim.records import REASONS, REPLICA, RequestRecords
+from simserve.sim.regions import Regions
+from simserve.sim.routing import DRAWS, router_of, shares_of
+from simserve.sim.rules import rules_of
+from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
+from simserve.sim.step_log import StepLog
+from simserve.sim.streaming import Clocks, joined
+from simserve.sim.timeline import FleetTimeline
+from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
+from simserve.sim.units import Pool, fresh_replica, pool_of
+from simserve.workload.requests import RequestSpecs
+
+_NUMBERS_AT_ONCE = 16_384
+"""Random numbers that are drawn together where few are taken at a time."""
+
+
+class FleetRun:
+    """Replicas, their clients and what decides between them, ready to run.
+
+    Args:
+        control: What decides.
+        setups: The pools; with disaggregation, those that prefill and those that decode.
+        specs: What arrives.
+        latency: Seconds from sending to the router, shape [N].
+        on_progress: Called now and then with the number of requests that have ended.
+        log: Keeps every step; None: nobody asks.
+        accelerate: Whether it runs compiled, where it can.
+        own: A user's own parts; None: there are none.
+        has_own_clients: Whether clients of a user's own send the requests, at times of their own.
+
+    Attributes:
+        requests: The table of all requests.
+        arrival_time: When each was first sent, seconds; filled for a closed loop.
+        fleet: The replicas, as those who decide see them; None: they are there throughout.
+    """
+
+    requests: RequestTable
+    fleet: Lifecycle | None = None
+    _regions: Regions | None = None
+    _decisions: Decisions | None = None
+
+    def __init__(
+        self,
+        control: Control,
+        setups: Sequence[PoolSetup],
+        specs: RequestSpecs,
+        latency: NDArray[np.float64],
+        on_progress: Callable[[int], None] | None = None,
+        log: StepLog | None = None,
+        accelerate: Accelerate = "off",
+        own: OwnParts | None = None,
+        has_own_clients: bool = False,
+    ) -> None:
+        self.own, self._has_own_clients = own, has_own_clients
+        self._control, self._setups, self._specs = control, tuple(setups), specs
+        self._pools: list[Pool] = []
+        self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
+        self._has_shifts = own is not None or has_own_clients or control.changes_fleet
+        self._has_shifts = self._has_shifts or any(each.autoscaling is not None for each in setups)
+        self._build(latency, on_progress, log, accelerate)
+
+    def _build(
+        self,
+        latency: NDArray[np.float64],
+        on_progress: Callable[[int], None] | None,
+        log: StepLog | None,
+        accelerate: Accelerate,
+    ) -> None:
+        control, setups, specs, own = self._control, self._setups, self._specs, self.own
+        judge = None if own is None else Judge(own, specs, is_stale=control.routing.update_interval > 0)
+        obstacles = [reason_against(each.engine) for each in setups]
+        obstacles += ["a run with parts of one's own"] if own is not None or self._has_own_clients else []
+        compiled = compiled_for(accelerate, len(specs), next(filter(None, obstacles), None))
+        is_interpreted = compiled is None
+        paces = pool_paces(setups, specs)
+        self._specs = specs = with_any_pace(specs, paces)
+        if not any(each.engine.num_offload_blocks for each in setups):
+            # Once for caches and router.
+            self._specs = specs = replace(specs, prefixes=prefixes_of(specs))
+        entrances = [number for number, each in enumerate(setups) if each.role != "decode"]
+        self._rules = rules = rules_of(control.rules, control.allowed, [setups[each].name for each in entrances], specs)
+        limited = (control.allowed,) if rules is None else rules.for_limits()
+        self.requests = request_table(setups, specs, *limited)
+        units, recorders = self._replicas(log, is_interpreted)
+        self._numbers: dict[int, Chance] = {}
+        self._attendance = self._attend(control, latency, len(units))
+        router = self._router(is_interpreted)
+        shares = shares_of(control.routing, [setups[each].name for each in entrances]) if len(setups) > 1 else None
+        allowed = control.allowed if rules is None else rules.allowed
+        doors = [self._members[each] for each in entrances]
+        needs_pools = shares is not None or control.regions is not None
+        if not allowed and (needs_pools or self._has_shifts or len(entrances) < len(setups)):
+            allowed = (tuple(range(len(entrances))),) * max(len(specs.classes), 1)
+        is_parted = len(setups) > 1 or self._has_shifts or rules is not None or control.regions is not None
+        parts = [Part([n for pool in each for n in doors[pool]], each) for each in allowed] if is_parted else []
+        self._cluster = Cluster(
+            units,
+            self.requests,
+            recorders,
+            control.routing,
+            router,
+            on_progress,
+            parts=parts,
+            kinds=(kinds_of(specs) if rules is None else column(rules.kinds, np.int32)) if parts else None,
+            shares=shares,
+            pools=[Part(list(each)) for each in doors] if needs_pools else [],
+            comes_and_goes=self._has_shifts,
+            counts_tokens=own is not None,
+        )
+        if self._attendance is not None:
+            self._attendance.paces = self._paces_of(paces)
+            self._cluster.attend(self._attendance, self._numbers)
+        self._expect(latency)
+        self._cluster.accelerate(compiled)
+        if self._has_shifts and self._attendance is not None:
+            counts = [each.num_replicas for each in setups]
+            self.fleet = Lifecycle(
+                self._pools, self._cluster, self._attendance, counts, specs, allowed, control.kv_bytes_per_token
+            )
+            self._decisions = Decisions(control, setups, self.fleet, specs, self.arrival_time)
+            if judge is not None:
+                self._ask(judge, self.fleet, self._attendance, router)
+
+    def _replicas(
+        self, log: StepLog | None, is_interpreted: bool
+    ) -> tuple[list[Ranks], list[tuple[Recorder, list[int]]]]:
+        """Return the replicas of the start, pool by pool, and what records the schedulers of each pool."""
+        control, specs, sums = self._control, self._specs, series_sums()
+        units: list[Ranks] = []
+        recorders: list[tuple[Recorder, list[int]]] = []
+        num_schedulers = 0
+        self._members: list[list[int]] = []
+        for setup in self._setups:
+            times = setup.step_times.as_lists() if is_interpreted else setup.step_times
+            recorder = Recorder(setup.engine, times, setup.priced, sums, log)
+            # What a decode replica takes in has been computed elsewhere.
+            takes_in = setup.role == "decode"
+            recorder.paths = None if takes_in else prefix_paths(setup.engine, specs, as_lists=is_interpreted)
+            recorder.scales_parts = self.own is not None and self.own.step_seconds is not None
+            if control.streaming is not None:
+                recorder.clocks = {}
+            self._pools.append(pool_of(setup, control, times, recorder, recorder.paths, self.requests))
+            self._members.append(list(range(len(units), len(units) + setup.num_replicas)))
+            for number in self._members[-1]:
+                units.append(fresh_replica(self._pools[-1], number))
+            count = setup.num_replicas * setup.engine.data_parallel_size
+            recorders.append((recorder, list(range(num_schedulers, num_schedulers + count))))
+            num_schedulers += count
+        return units, recorders
+
+    def _router(self, is_interpreted: bool) -> Router:
+        control, specs = self._control, self._specs
+        is_own = self.own is not None and self.own.router is not None
+        chance = None
+        if self._attendance is not None and DRAWS.get(control.routing.policy) and not is_own:
+            # Under fair turns many requests may be routed at one instant.
+            room = _NUMBERS_AT_ONCE if control.fairness is None else NUMBERS_TO_ROUTE * (len(specs) + 2)
+            chance = self._chance(TO_ROUTE, "routing", room)
+        router = router_of(control.routing, specs, as_lists=is_interpreted, chance=chance)
+        if is_own:
+            router.policy, router.affinity = JUDGED, None
+        return router
+
+    def _expect(self, latency: NDArray[np.float64]) -> None:
+        """Let the cluster know what is to come."""
+        if self._has_own_clients:
+            return
+        conversations = conversations_of(self._specs, latency, self.arrival_time)
+        if conversations is not None:
+            self._cluster.converse(conversations, first_sent(conversations, self._specs))
+        else:
+            # One tokeniser, in order: nobody overtakes a long prompt.
+            np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
+            self._cluster.schedule_all()
+
+    def _ask(self, judge: Judge, fleet: Lifecycle, attendance: Attendance, router: Router) -> None:
+        """Let a user's own parts decide."""
+        asked = AskedOnPlane(judge, fleet)
+        fleet.judge = judge
+        router.judge = attendance.judge = asked
+        attendance.asks = ASKS_ADMISSION * (judge.parts.admission is not None)
+        attendance.asks += ASKS_SECONDS * (judge.parts.step_seconds is not None)
+
+    def start(self, env: simpy.Environment) -> None:
+        """Let everybody begin who decides, on a clock of somebody else's."""
+        assert self._decisions is not None
+        self._decisions.start(env)
+
+    def flush(self) -> None:
+        """Hand what the schedulers have written down to the recorders."""
+        self._cluster.flush()
+
+    def run(self) -> bool:
+        """Run to the end; return whether the user stopped it."""
+        decisions = self._decisions
+        was_interrupted = run_to_end(self._cluster) if decisions is None else decisions.run()
+        self._cluster.flush()
+        cluster = self._cluster
+        self._forget_rest(cluster.unsent, cluster.num_arrived, was_interrupted=was_interrupted)
+        return was_interrupted
+
+    @property
+    def _waits(self) -> bool:
+        """Whether clients wait for answers before they send more."""
+        return self._specs.concurrency is not None or self._specs.turn is not None
+
+    def _forget_rest(self, unsent: Iterable[tuple[float, int]], num_arrived: int, *, was_interrupted: bool) -> None:
+        """Take back the arrival of what was to be sent, but was not by the time the run ended."""
+        if self._waits:
+            # A turn that was not sent before a time of its own may never have been.
+            forget_unsent(unsent, self.requests, self.arrival_time)
+        elif was_interrupted:
+            self.arrival_time[num_arrived:] = np.nan
+            np.frombuffer(self.requests.ready_time)[num_arrived:] = np.nan
+
+    def outcomes(self, records: RequestRecords, end_time: float) -> list[PoolOutcome]:
+        """Return what each pool did; after `run`."""
+        recorders = [pool.recorder for pool in self._pools]
+        return outcomes_of(self._setups, recorders, records, end_time, self.timeline)
+
+    @property
+    def clocks(self) -> Clocks:
+        """The leaps with decodes of every scheduler; with streaming, after `run`."""
+        return {number: clock for pool in self._pools for number, clock in joined(pool.recorder.clocks).items()}
+
+    @property
+    def cached_tokens(self) -> NDArray[np.int64] | None:
+        """Prompt tokens of each request that were found in the prefix cache of its replica; None without caches."""
+        paths = [pool.paths for pool in self._pools if pool.paths is not None]
+        found = [np.frombuffer(each.cached_tokens, dtype=np.int64) for each in paths]
+        return np.maximum.reduce(found) if found else None
+
+    def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> Attendance | None:
+        """Return the clients of the run, None where nobody is refused, nobody hangs up and no replica goes."""
+        specs, admission, streaming = self._specs, control.admission, control.streaming
+        hangs_up = any(each.timeout is not None for each in specs.classes)
+        hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
+        delivery = delivery_of(streaming, num_replicas) if self._waits and streaming is not None else None
+        is_alike = len({each.engine.async_scheduling for each in self._setups}) == 1
+        is_alike = is_alike and not any(each.acceptance for each in self._setups) and control.regions is None
+        has_ranks = any(each.engine.data_parallel_size > 1 for each in self._setups)
+        is_plain = (
+            is_alike
+            and not has_ranks
+            and control.disaggregation is None
+            and not self._has_shifts
+            and not control.has_front
+        )
+        if admission is None and delivery is None and not hangs_up and is_plain:
+            return None
+        presence = None
+        if self._has_shifts:
+            scalings = [control.autoscaling, *(each.autoscaling for each in self._setups)]
+            notes_ends = self._has_own_clients or any(each is not None and each.metric == "slo" for each in scalings)
+            presence = Presence(len(specs), num_replicas, notes_ends=notes_ends, tells_ends=self._has_own_clients)
+        has_retries = any(each.retries is not None for each in specs.classes)
+        pauses = self._chance(TO_PAUSE, "retries", len(specs) + 1) if has_retries else Chance(specs, "retries")
+        callers = callers_of(specs, streaming, latency, self.arrival_time, pauses.uniforms)
+        door = None
+        if admission is not None:
+            is_drawn = admission.probabilistic_from is not None
+            chance = self._chance(AT_DOOR, "admission", _NUMBERS_AT_ONCE) if is_drawn else Chance(specs, "admission")
+            door = door_of(admission, control, specs, chance.uniforms)
+        attendance = Attendance(callers, door, num_replicas, delivery, presence)
+        if control.disaggregation is not None:
+            attendance.transfers = transfers_of(
+                control.disaggregation, control.kv_bytes_per_token, self._setups, self._members, len(specs)
+            )
+            attendance.transfers.notes_sends = self._has_shifts
+        if control.regions is not None:
+            self._regions = Regions(control.regions, self._setups, specs)
+            attendance.regions = self._regions.on_plane(self._members, is_streamed=streaming is not None)
+        attendance.gateway = gateway_of(control, specs, self._rules, self._numbers)
+        return attendance
+
+    def _paces_of(self, paces: Sequence[list[int] | None]) -> Paces | None:
+        """Return what a decode step brings each request on each replica; None where no pool drafts for itself."""
+        drawn = [each for each in paces if each is not None]
+        if not drawn:
+            return None
+        count = len(self._specs)
+        first = [number * count for number, members in enumerate(self._members) for _ in members]
+        return Paces(column(np.concatenate(drawn), np.int64), first)
+
+    def _chance(self, taker: int, name: str, room: int) -> Chance:
+        self._numbers[taker] = chance = Chance(self._specs, name, room)
+        return chance
+
+    def dressed(self, records: RequestRecords) -> RequestRecords:
+        """Return the records, with what else is known of them.
+
+        Who gave the answers, where those are on their way to clients that wait; the way of KV caches between the pools.
+        """
+        if self._regions is not None:
+            records = replace(records, client_region=self._regions.home, region_names=self._regions.names)
+        if self._transfers is not None:
+            records = with_transfers(records, self._transfers)
+        if self._gateway is not None:
+            return replace(records, served_by=np.frombuffer(self._gateway.served_by, dtype=np.int8))
+        return records if self.front is None else replace(records, served_by=np.full(len(records), REPLICA, np.int8))
+
+    @property
+    def way_back(self) -> NDArray[np.float64] | None:
+        """With regions and streaming: seconds of each answer's way to its client; else None."""
+        regions = None if self._attendance is None else self._attendance.regions
+        return None if regions is None or not regions.is_streamed else np.array(regions.way_back)
+
+    @property
+    def _transfers(self) -> Transfers | None:
+        return None if self._attendance is None else self._attendance.transfers
+
+    @property
+    def transfers(self) -> dict[str, float]:
+        """What KV caches did between the pools; empty without disaggregation."""
+        return {} if self._transfers is None else transfer_totals(self._transfers)
+
+    @property
+    def _gateway(self) -> Gateway | None:
+        return None if self._attendance is None else self._attendance.gateway
+
+    @property
+    def front(self) -> FrontTotals | None:
+        """What stood in front of the replicas did; the way of answers to clients that wait for them counts too."""
+        if self._gateway is not None:
+            return front_totals(self._gateway, self._rules, tuple(each.name for each in self._specs.classes))
+        return None if self._attendance is None or self._attendance.delivery is None else FrontTotals()
+
+    @property
+    def num_units(self) -> int:
+        """Schedulers that ever served: replicas, and of each the ranks of data-parallel attention."""
+        return sum(unit.num_ranks for unit in self._cluster.units)
+
+    @property
+    def ranks(self) -> NDArray[np.int64] | None:
+        """Schedulers of every replica; None: one each."""
+        counts = np.array([unit.num_ranks for unit in self._cluster.units], dtype=np.int64)
+        return counts if (counts > 1).any() else None
+
+    @property
+    def timeline(self) -> FleetTimeline:
+        """The lives of the replicas, and what requests tried in vain."""
+        attendance, sizes = self._attendance, [len(each) for each in self._members]
+        callers = None if attendance is None else attendance.callers
+        refusals = () if attendance is None else attendance.refusals
+        tried: dict[str, Any] = {
+            "tries": tries_of(callers),
+            "refusals": {reason: count for reason, count in zip(REASONS, refusals, strict=False) if count and reason},
+            "num_resent": 0 if callers is None else callers.num_resent,
+            "lost_tokens": 0 if attendance is None else attendance.lost_tokens,
+        }
+        if self._decisions is not None:
+            return self._decisions.timeline(**tried, ranks=self.ranks)
+        num_replicas, nothing = sum(sizes), np.array([], dtype=np.float64)
+        return FleetTimeline(
+            launched_at=np.zeros(num_replicas),
+            ready_at=np.zeros(num_replicas),
+            stopped_at=np.full(num_replicas, np.inf),
+            ranks=self.ranks,
+            gpus=np.repeat(np.array([each.gpus_per_replica for each in self._setups], dtype=np.int64), sizes),
+            pool=np.repeat(np.arange(len(sizes)), sizes),
+            pool_regions=tuple(each.region for each in self._setups),
+            pool_names=tuple(each.name for each in self._setups),
+            lost_since=nothing,
+            lost_until=nothing,
+            **tried,
+        )
+
+
+def tries_of(callers: Callers | None) -> NDArray[np.float64]:
+    """Return every attempt that another one followed: arrival, first step, end, seconds; shape [attempts, 3]."""
+    return np.array([] if callers is None else callers.abandoned, dtype=np.float64).reshape(-1, 3)
+
+
+class AskedOnPlane:
+    """A user's own parts, as the plane asks them.
+
+    Args:
+        judge: Asks the functions.
+        fleet: What they are shown.
+    """
+
+    def __init__(self, judge: Judge, fleet: Lifecycle) -> None:
+        self._judge, self._fleet = judge, fleet
+
+    def choice(self, index: int, ready: Sequence[int]) -> int:
+        """Return which of some replicas a request goes to."""
+        fleet = self._fleet
+        return self._judge.route(index, fleet.time, fleet.requests.max_tokens[index], fleet.gauges(ready))
+
+    def refusal(self, index: int, now: float) -> int:
+        """Return why a request is refused, an index into `REASONS`."""
+        fleet = self._fleet
+        gauges = fleet.gauges(fleet.open_to(index))
+        return REASONS.index(self._judge.refusal(index, now, fleet.requests.max_tokens[index], gauges))
+
+    def step_seconds(self, prompt_tokens: int, decode_tokens: int, context_tokens: float, now: float) -> float:
+        """Return how long a step takes."""
+        return self._judge.seconds(prompt_tokens, decode_tokens, context_tokens, now)
