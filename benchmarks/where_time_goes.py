@@ -34,7 +34,7 @@ PARTS: Mapping[str, str] = {
     "simserve/sim/routing": "routing",
     "simserve/sim/affinity": "routing",
     "simserve/sim/sessions": "clients",
-    "simserve/sim/callers": "clients",
+    "simserve/engine/callers": "clients",
     "simserve/sim/recorder": "recording",
     "simserve/sim/": "data plane",
     "simpy": "SimPy",

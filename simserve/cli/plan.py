@@ -114,7 +114,7 @@ def plan(
 
     simserve plan chatbot --confidence 90%
 
-    simserve plan Qwen/Qwen3-32B --objective throughput --gpus 16xH200 --prompt-tokens 4k --output-tokens 1k
+    simserve plan chatbot --objective throughput --gpus 8xH100
     --slo 'ttft=1s,tpot=20ms'
     """
     from simserve import api

@@ -1,7 +1,6 @@
 """Callers: how long clients wait, and what they do when they get no answer: they send the request again, or give up.
 
-What happens to them at a time of its own is an event in one heap. They know no replica and no router; the rules are the
-same for the compiled data plane, the interpreted one, and fleets that change.
+What happens to them at a time of its own is an event in one heap. They know no replica and no router.
 """
 
 from __future__ import annotations

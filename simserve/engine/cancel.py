@@ -1,4 +1,4 @@
-"""Cancelling a request between two steps, and ending a leap for it. Continuous batching with a KV cache.
+"""Cancelling a request between two steps. Continuous batching with a KV cache.
 
 A client that hangs up, a drain and a replacement all come down to `cancel`: whatever the request holds is free for
 the next step. It takes effect at the end of the step that runs, as an engine's scheduler sees an abort.
@@ -10,7 +10,6 @@ from heapq import heapify
 
 from simserve.engine.decoding import generated_by_now, leave_decoding
 from simserve.engine.gaps import keep_largest_gap, leave_stall
-from simserve.engine.kernel import cut
 from simserve.engine.kv import release_fixed
 from simserve.engine.numbers import remove_all
 from simserve.engine.paces import leave_at_pace
@@ -18,15 +17,6 @@ from simserve.engine.prefix_cache import leave_prefix
 from simserve.engine.state import SHIFT, Replica, RequestTable
 from simserve.engine.swap import forget_swap
 from simserve.engine.windows import give_back
-
-
-def end_leap(replica: Replica, now: float) -> bool:
-    """Let the leap end with the step that runs at ``now``; return whether one runs at all."""
-    if not replica.num_steps:
-        return False
-    if replica.num_steps > 1:
-        cut(replica, now)
-    return True
 
 
 def cancel(replica: Replica, requests: RequestTable, index: int) -> None:

@@ -1,7 +1,6 @@
 """The door of a cluster: which arrivals are turned away, and why.
 
-It sees what a front end sees of the replica that the router has chosen, never how long an answer will be. The rules and
-their order are the same for the compiled data plane, the interpreted one, and fleets that change.
+It sees what a front end sees of the replica that the router has chosen, never how long an answer will be.
 """
 
 from __future__ import annotations

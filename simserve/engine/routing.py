@@ -1,7 +1,7 @@
 """Routing: which of some replicas a request goes to: in turn, by chance, by load, or to the one that knows it.
 
 Loads are handed to it, as fresh or as stale as whoever asks has them; random numbers too. It knows no clock and no
-scheduler, and is the same for the compiled data plane, the interpreted one, and fleets that change.
+scheduler.
 """
 
 from __future__ import annotations

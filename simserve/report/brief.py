@@ -29,6 +29,7 @@ from simserve.report.answer import (
 from simserve.report.knobs import engine_name
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
 from simserve.report.tables import LATENCY_LABELS
+from simserve.scenario.formats import formats_line
 from simserve.scenario.pricing import HOURS_PER_MONTH
 from simserve.units import format_seconds
 
@@ -129,16 +130,15 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
 
 
 def _subject(result: RunResult) -> str:
-    """Return what ran: model and format, GPUs, engine, and the size of a mean request."""
+    """Return what ran: model, GPUs, engine, the size of a mean request, and the formats with where they come from."""
     formats, summary = result.summary["simserve"]["formats"], result.summary
     model = facts.fleet_title(result.scenario)
-    weights = "" if formats["pools"] else f", {formats['weights']}"
     completed = summary["completed"]
     lengths = ""
     if completed:
         prompt, output = summary["total_input_tokens"] / completed, summary["total_output_tokens"] / completed
-        lengths = f"; {number(prompt)} + {number(output)} tokens a request"
-    return f"{model}{weights}, {engine_name(result)}{lengths}"
+        lengths = f"; {number(prompt)} + {number(output)} tokens"
+    return f"{model}, {engine_name(result)}; {formats_line(formats)}{lengths}"
 
 
 def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:

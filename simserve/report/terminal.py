@@ -124,7 +124,8 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
         # What it costs is worth more than what was asked about, which the command says.
         blocks[-1].shown = 0
         spare += 1
-    for block in (each for each in (*labelled, *blocks) if each.shown):
+    # After the cost, which formats ran and where they come from.
+    for block in (each for each in (*labelled[:1], blocks[-1], *labelled[1:], *blocks[:-1]) if each.shown):
         block.shown = len(block.lines) if is_whole else min(len(block.lines), 1 + max(spare, 0))
         spare -= block.shown - 1
     return [

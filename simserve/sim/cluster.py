@@ -293,6 +293,10 @@ class Cluster:
         """
         first, (_, members) = len(self.ranks), next(each for each in self._recorders if each[0] is recorder)
         assert isinstance(members, list)
+        if port is not None:
+            assert self._attendance is not None
+            assert self._attendance.transfers is not None
+            self._attendance.transfers.ports.append(port)
         regions, paces = self.attendance.regions, self.attendance.paces
         if regions is not None:
             regions.place_of.append(place)
@@ -304,10 +308,6 @@ class Cluster:
         self.ranks += unit.ranks
         if self._compiled is None:
             self.attendance.finishes.append(Finishes(now))
-            if port is not None:
-                transfers = self.attendance.transfers
-                assert transfers is not None
-                transfers.ports.append(port)
         else:
             self._compiled.add(unit, port)
             self.attendance.finishes[len(self._plane.units) - 1].last = now

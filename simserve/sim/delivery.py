@@ -11,9 +11,3 @@ def delivery_of(spec: StreamingSpec, num_replicas: int) -> Delivery:
     cost = spec.cost_per_event / spec.api_servers
     per_token = cost / spec.buffer_tokens if spec.stream else 0.0
     return Delivery(num_replicas, spec.network_latency, cost, per_token, spec.stream)
-
-
-def make_room(delivery: Delivery, number: int) -> None:
-    """Let a fleet that grows have a replica of this number."""
-    for column in (delivery.backlog, delivery.seen_at, delivery.batch):
-        column.extend([0.0] * (number + 1 - len(column)))

@@ -76,6 +76,8 @@ class FleetRun:
     Attributes:
         requests: The table of all requests.
         arrival_time: When each was first sent, seconds; filled for a closed loop.
+        cluster: The plane.
+        attendance: What it knows of the clients; None: nobody is refused, nobody hangs up and no replica goes.
         fleet: The replicas, as those who decide see them; None: they are there throughout.
     """
 
@@ -128,7 +130,7 @@ class FleetRun:
         self.requests = request_table(setups, specs, *limited)
         units, recorders = self._replicas(log, is_interpreted)
         self._numbers: dict[int, Chance] = {}
-        self._attendance = self._attend(control, latency, len(units))
+        self.attendance = self._attend(control, latency, len(units))
         router = self._router(is_interpreted)
         shares = shares_of(control.routing, [setups[each].name for each in entrances]) if len(setups) > 1 else None
         allowed = control.allowed if rules is None else rules.allowed
@@ -138,7 +140,7 @@ class FleetRun:
             allowed = (tuple(range(len(entrances))),) * max(len(specs.classes), 1)
         is_parted = len(setups) > 1 or self._has_shifts or rules is not None or control.regions is not None
         parts = [Part([n for pool in each for n in doors[pool]], each) for each in allowed] if is_parted else []
-        self._cluster = Cluster(
+        self.cluster = Cluster(
             units,
             self.requests,
             recorders,
@@ -152,19 +154,19 @@ class FleetRun:
             comes_and_goes=self._has_shifts,
             counts_tokens=own is not None,
         )
-        if self._attendance is not None:
-            self._attendance.paces = self._paces_of(paces)
-            self._cluster.attend(self._attendance, self._numbers)
+        if self.attendance is not None:
+            self.attendance.paces = self._paces_of(paces)
+            self.cluster.attend(self.attendance, self._numbers)
         self._expect(latency)
-        self._cluster.accelerate(compiled)
-        if self._has_shifts and self._attendance is not None:
+        self.cluster.accelerate(compiled)
+        if self._has_shifts and self.attendance is not None:
             counts = [each.num_replicas for each in setups]
             self.fleet = Lifecycle(
-                self._pools, self._cluster, self._attendance, counts, specs, allowed, control.kv_bytes_per_token
+                self._pools, self.cluster, self.attendance, counts, specs, allowed, control.kv_bytes_per_token
             )
             self._decisions = Decisions(control, setups, self.fleet, specs, self.arrival_time)
             if judge is not None:
-                self._ask(judge, self.fleet, self._attendance, router)
+                self._ask(judge, self.fleet, self.attendance, router)
 
     def _replicas(
         self, log: StepLog | None, is_interpreted: bool
@@ -197,7 +199,7 @@ class FleetRun:
         control, specs = self._control, self._specs
         is_own = self.own is not None and self.own.router is not None
         chance = None
-        if self._attendance is not None and DRAWS.get(control.routing.policy) and not is_own:
+        if self.attendance is not None and DRAWS.get(control.routing.policy) and not is_own:
             # Under fair turns many requests may be routed at one instant.
             room = _NUMBERS_AT_ONCE if control.fairness is None else NUMBERS_TO_ROUTE * (len(specs) + 2)
             chance = self._chance(TO_ROUTE, "routing", room)
@@ -212,11 +214,11 @@ class FleetRun:
             return
         conversations = conversations_of(self._specs, latency, self.arrival_time)
         if conversations is not None:
-            self._cluster.converse(conversations, first_sent(conversations, self._specs))
+            self.cluster.converse(conversations, first_sent(conversations, self._specs))
         else:
             # One tokeniser, in order: nobody overtakes a long prompt.
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
-            self._cluster.schedule_all()
+            self.cluster.schedule_all()
 
     def _ask(self, judge: Judge, fleet: Lifecycle, attendance: Attendance, router: Router) -> None:
         """Let a user's own parts decide."""
@@ -233,14 +235,14 @@ class FleetRun:
 
     def flush(self) -> None:
         """Hand what the schedulers have written down to the recorders."""
-        self._cluster.flush()
+        self.cluster.flush()
 
     def run(self) -> bool:
         """Run to the end; return whether the user stopped it."""
         decisions = self._decisions
-        was_interrupted = run_to_end(self._cluster) if decisions is None else decisions.run()
-        self._cluster.flush()
-        cluster = self._cluster
+        was_interrupted = run_to_end(self.cluster) if decisions is None else decisions.run()
+        self.cluster.flush()
+        cluster = self.cluster
         self._forget_rest(cluster.unsent, cluster.num_arrived, was_interrupted=was_interrupted)
         return was_interrupted
 
@@ -347,12 +349,12 @@ class FleetRun:
     @property
     def way_back(self) -> NDArray[np.float64] | None:
         """With regions and streaming: seconds of each answer's way to its client; else None."""
-        regions = None if self._attendance is None else self._attendance.regions
+        regions = None if self.attendance is None else self.attendance.regions
         return None if regions is None or not regions.is_streamed else np.array(regions.way_back)
 
     @property
     def _transfers(self) -> Transfers | None:
-        return None if self._attendance is None else self._attendance.transfers
+        return None if self.attendance is None else self.attendance.transfers
 
     @property
     def transfers(self) -> dict[str, float]:
@@ -361,30 +363,30 @@ class FleetRun:
 
     @property
     def _gateway(self) -> Gateway | None:
-        return None if self._attendance is None else self._attendance.gateway
+        return None if self.attendance is None else self.attendance.gateway
 
     @property
     def front(self) -> FrontTotals | None:
         """What stood in front of the replicas did; the way of answers to clients that wait for them counts too."""
         if self._gateway is not None:
             return front_totals(self._gateway, self._rules, tuple(each.name for each in self._specs.classes))
-        return None if self._attendance is None or self._attendance.delivery is None else FrontTotals()
+        return None if self.attendance is None or self.attendance.delivery is None else FrontTotals()
 
     @property
     def num_units(self) -> int:
         """Schedulers that ever served: replicas, and of each the ranks of data-parallel attention."""
-        return sum(unit.num_ranks for unit in self._cluster.units)
+        return sum(unit.num_ranks for unit in self.cluster.units)
 
     @property
     def ranks(self) -> NDArray[np.int64] | None:
         """Schedulers of every replica; None: one each."""
-        counts = np.array([unit.num_ranks for unit in self._cluster.units], dtype=np.int64)
+        counts = np.array([unit.num_ranks for unit in self.cluster.units], dtype=np.int64)
         return counts if (counts > 1).any() else None
 
     @property
     def timeline(self) -> FleetTimeline:
         """The lives of the replicas, and what requests tried in vain."""
-        attendance, sizes = self._attendance, [len(each) for each in self._members]
+        attendance, sizes = self.attendance, [len(each) for each in self._members]
         callers = None if attendance is None else attendance.callers
         refusals = () if attendance is None else attendance.refusals
         tried: dict[str, Any] = {

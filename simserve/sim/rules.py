@@ -35,10 +35,6 @@ class Rules:
     second: Kinds
     asks_twice: bool
 
-    def goes_to_api(self, index: int) -> bool:
-        """Return whether a rule sends a request to the API."""
-        return not self.allowed[self.kinds[index]]
-
     def for_limits(self) -> tuple[tuple[tuple[int, ...], ...], Kinds]:
         """Return all pools that may see a request, by kind, and those kinds: their length limits hold for it."""
         pairs, numbers = np.unique(np.stack([self.kinds, self.second]), axis=1, return_inverse=True)

@@ -73,8 +73,7 @@ RARE = (
     "simserve.planner.sweep",
     "simserve.profiles.hf_config",
     "simserve.report.timeline",
-    "simserve.sim.fleet",
-    "simserve.sim.managed",
+    "simserve.sim.fleet_run",
     "simserve.workload.mixture",
     "simserve.workload.traces",
 )

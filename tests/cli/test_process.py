@@ -299,6 +299,7 @@ def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
     function = (
         "simserve() { "
         f'if [ "$1" = run ]; then {python} -m simserve "$@" --set {_FEW_REQUESTS}; '
+        f'elif [ "$1 $2 $3" = "plan chatbot --objective" ]; then {python} -m simserve "$@" --gpus 2xh100 --trials 1; '
         f'elif [ "$1 $2" = "plan chatbot" ]; then {python} -m simserve "$@" --hardware h100 --max-gpus 4 --trials 1; '
         f'else {python} -m simserve "$@"; fi; }}; set -e; '
     )

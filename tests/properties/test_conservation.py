@@ -15,7 +15,7 @@ from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
 from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
-from simserve.sim.managed import ManagedRun
+from simserve.sim.fleet_run import FleetRun
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS, REPLICA, UNFINISHED
@@ -228,32 +228,32 @@ def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_a
     if control.streaming is not None and kind != "replicas":
         control = replace(control, streaming=control.streaming.model_copy(update={"stream": False}))
     times = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
-    run = ManagedRun(control, pools_of(control, config, times), specs, np.full(len(specs), 0.05), None)
+    run = FleetRun(control, pools_of(control, config, times), specs, np.full(len(specs), 0.05), None)
 
     run.run()
 
-    assert run.fleet.is_done
     check_ends(specs, run)
-    for replica in [each for unit in run.fleet.units for each in unit.replica.ranks]:
+    for replica in run.cluster.ranks:
         assert (replica.num_running, replica.num_outstanding, replica.num_decoding) == (0, 0, 0)
         assert replica.free_blocks == replica.num_blocks
         assert not replica.waiting
         assert replica.cache is None or not (any(replica.cache.used) or any(replica.cache.num_others))
         assert (replica.context_sum, replica.context_squares) == (0, 0) or kind == "replicas"
-    for unit in run.fleet.units:
-        assert (unit.load, unit.tokens, unit.members) == (0, 0, {})
+    assert {*run.cluster.plane.loads, *run.cluster.plane.tokens} == {0}
+    for unit in () if run.fleet is None else run.fleet.units:
         assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
     check_times(specs, control, config, times)
 
 
-def check_ends(specs: RequestSpecs, run: ManagedRun) -> None:
+def check_ends(specs: RequestSpecs, run: FleetRun) -> None:
     """Assert that what was sent has come to an end, and that all of it was sent unless clients stopped before."""
     status = np.frombuffer(run.requests.status, dtype=np.int8)
     sent = np.isfinite(run.arrival_time)
     assert (status[sent] != UNFINISHED).all()
     assert specs.closes_at is not None or sent.all()
     assert specs.closes_at is None or specs.turn is not None or (run.arrival_time[sent] < specs.closes_at).all()
-    assert run.fleet.callers.num_ended == sent.sum()
+    assert run.fleet is None or run.fleet.is_done
+    assert run.cluster.num_ended == sent.sum()
 
 
 def pools_of(control: Control, config: Any, times: Any) -> list[PoolSetup]:

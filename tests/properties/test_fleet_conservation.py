@@ -15,19 +15,18 @@ from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.state import Replica
+from simserve.engine.transfers import AT_REPLICA
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
-from simserve.sim.disaggregation import DisaggregatedFleet
-from simserve.sim.fleet import NOWHERE
+from simserve.sim.fleet_run import FleetRun
 from simserve.sim.liveness_spec import LivenessSpec
-from simserve.sim.managed import ManagedRun
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS
 from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
-from simserve.sim.units import STOPPED, Unit
+from simserve.sim.units import STOPPED
 from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
@@ -192,12 +191,23 @@ def requests(draw: st.DrawFn) -> RequestSpecs:
     return replace(specs, classes=draw(classes()), request_class=np.array(own, dtype=np.int16))
 
 
-def check_unit(unit: Unit) -> None:
-    """Assert that a replica holds nothing, and that its caches count right."""
-    assert (unit.load, unit.tokens, unit.members, unit.doomed) == (0, 0, {}, {})
-    assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
-    for each in unit.replica.ranks:
-        check_scheduler(each)
+def check_plane(run: FleetRun) -> None:
+    """Assert that nobody is anywhere any more, and that nothing is on its way."""
+    attendance, plane = run.attendance, run.cluster.plane
+    assert {*plane.loads, *plane.tokens} == {0}
+    if attendance is None:
+        return
+    assert {*attendance.num_leaving, *attendance.has_left} == {0}
+    assert not attendance.leaving
+    assert set(attendance.place) <= set(range(-1, len(plane.units)))
+    if attendance.presence is not None:
+        assert [*attendance.presence.parked, *attendance.presence.calls] == []
+    transfers = attendance.transfers
+    if transfers is not None:
+        assert set(transfers.stage) == {AT_REPLICA}
+        assert {*transfers.is_counted, *transfers.asked_output} == {0}
+        assert not transfers.stranded
+        assert {(port.num_on_way, len(port.landed)) for port in transfers.ports} == {(0, 0)}
 
 
 def check_scheduler(replica: Replica) -> None:
@@ -219,25 +229,19 @@ def check_scheduler(replica: Replica) -> None:
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_everything_is_accounted_for_in_any_cluster(specs: RequestSpecs, cluster: Cluster) -> None:
     """Every request comes to one end; blocks return on every replica there ever was; what was asked for stays."""
-    run = ManagedRun(cluster.control, cluster.setups, specs, np.full(len(specs), 0.05), None)
+    run = FleetRun(cluster.control, cluster.setups, specs, np.full(len(specs), 0.05), None)
 
     run.run()
 
     rows = run.requests
-    assert run.fleet.is_done
     check_ends(specs, run)
-    asked = ManagedRun(cluster.control, cluster.setups, specs, np.zeros(len(specs)), None).requests
+    asked = FleetRun(cluster.control, cluster.setups, specs, np.zeros(len(specs)), None).requests
     assert list(rows.max_tokens) == list(asked.max_tokens)
-    for unit in run.fleet.units:
-        check_unit(unit)
-    fleet = run.fleet
-    assert (len(fleet.parked), fleet._held, fleet._arrives_at) == (0, set(), {})
-    assert set(fleet._place) <= {NOWHERE}
-    if isinstance(fleet, DisaggregatedFleet):
-        handover = fleet.handover
-        assert (len(fleet.landed), handover._source, handover._asked, handover._stalled_since) == (0, {}, {}, {})
-        assert not any(handover._on_their_way.values())
-        assert not any(handover._arrived.values())
+    check_plane(run)
+    for each in run.cluster.ranks:
+        check_scheduler(each)
+    for unit in () if run.fleet is None else run.fleet.units:
+        assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
 
 
 @given(requests(), clusters())

@@ -23,7 +23,7 @@ from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_config
 from tests.fuzzing import examples
 from tests.properties import test_conservation, test_fleet_conservation
-from tests.sim.test_attended import KINDS, deployments
+from tests.sim.test_fleet_run import KINDS, deployments
 from tests.theory.builders import make_deployment
 
 CHECKS = list(HealthCheck)

@@ -10,56 +10,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simserve as ss
-from simserve.engine.routing import preferred, remember
+from simserve.engine.routing import Router, choose, preferred, remember
 from simserve.scenario.load import from_mapping
 from simserve.sim.affinity import prefix_affinity, session_affinity
-from simserve.sim.recorder import Recorder
-from simserve.sim.routing import Router
+from simserve.sim.routing import router_of
 from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.units import Pool, Unit
-from tests.builders import constant_step_times, make_config, make_specs
+from tests.builders import make_specs
 
 MOONCAKE = Path(__file__).resolve().parents[2] / "../shared/data/traces/mooncake/conversation_trace.jsonl.gz"
 
 
-def make_router(affinity: Any, loads: list[int], **spec: Any) -> Router:
-    """Return a router over replicas of these loads."""
-    config, times = make_config(), constant_step_times().as_lists()
-    pool = Pool("", config, times, Recorder(config, times, None))
-    units = [Unit(number, pool, 0.0) for number in range(len(loads))]
-    for unit, load in zip(units, loads, strict=True):
-        unit.load = unit.tokens = load
-    pool.ready = list(range(len(loads)))
-    specs = make_specs([0.0], 1, 1)
-    return Router(RoutingSpec(**{"policy": "session"} | spec), units, [pool], specs, affinity=affinity)
+def make_router(affinity: Any, **spec: Any) -> Router:
+    """Return a router that goes by what is remembered."""
+    router = router_of(RoutingSpec(**{"policy": "session"} | spec), make_specs([0.0], 1, 1))
+    router.affinity = affinity
+    return router
 
 
 def test_a_session_stays_where_it_began() -> None:
     """Its first request goes to the least loaded, the next ones there too; another session to its own."""
-    router = make_router(session_affinity([7, 7, 8, 7]), [3, 1, 2])
+    router = make_router(session_affinity([7, 7, 8, 7]))
 
-    assert [router.choose(index) for index in (0, 1)] == [1, 1]
-    router._units[1].load = 5
-    assert [router.choose(index) for index in (2, 3)] == [2, 1]
+    assert [choose(router, index, [0, 1, 2], [3, 1, 2]) for index in (0, 1)] == [1, 1]
+    assert [choose(router, index, [0, 1, 2], [3, 5, 2]) for index in (2, 3)] == [2, 1]
 
 
 def test_a_session_moves_when_its_replica_is_gone() -> None:
     """And stays where it moved to."""
-    router = make_router(session_affinity([7, 7, 7]), [3, 1, 2])
-    assert router.choose(0) == 1
+    router, loads = make_router(session_affinity([7, 7, 7])), [3, 1, 2]
+    assert choose(router, 0, [0, 1, 2], loads) == 1
 
-    router._pools[0].ready = [0, 2]
-    assert router.choose(1) == 2
-    router._pools[0].ready = [0, 1, 2]
-    assert router.choose(2) == 2
+    assert choose(router, 1, [0, 2], loads) == 2
+    assert choose(router, 2, [0, 1, 2], loads) == 2
 
 
 def test_the_longest_known_prefix_decides() -> None:
     """Request 3 begins as 0 and 1 do, and goes on as 1 does."""
     ends = [100, 150, 100, 200, 250, 80, 100, 200, 260]
     affinity = prefix_affinity([0, 2, 5, 6, 9], [1, 10, 1, 2, 11, 5, 1, 2, 12], ends, [0.0] * 4)
-    router = make_router(affinity, [0, 9, 9])
-    assert router.choose(0) == 0
+    assert choose(make_router(affinity), 0, [0, 1, 2], [0, 9, 9]) == 0
     remember(affinity, 1, 2)
     remember(affinity, 2, 1)
 
@@ -72,13 +61,13 @@ def test_a_replica_that_is_too_full_is_passed_over() -> None:
     affinity = session_affinity([7, 7, 7])
     remember(affinity, 0, 1)
 
-    assert make_router(affinity, [8, 12, 10]).choose(1) == 1
-    assert make_router(affinity, [0, 4, 0]).choose(1) == 1
-    assert make_router(affinity, [0, 6, 0]).choose(1) == 0
+    assert choose(make_router(affinity), 1, [0, 1, 2], [8, 12, 10]) == 1
+    assert choose(make_router(affinity), 1, [0, 1, 2], [0, 4, 0]) == 1
+    assert choose(make_router(affinity), 1, [0, 1, 2], [0, 6, 0]) == 0
     remember(affinity, 0, 1)
-    assert make_router(affinity, [8, 30, 10]).choose(1) == 0
+    assert choose(make_router(affinity), 1, [0, 1, 2], [8, 30, 10]) == 0
     remember(affinity, 0, 1)
-    assert make_router(affinity, [8, 30, 10], imbalance_guard=3.0).choose(1) == 1
+    assert choose(make_router(affinity, imbalance_guard=3.0), 1, [0, 1, 2], [8, 30, 10]) == 1
 
 
 def test_a_prefix_that_all_have_in_common_draws_nobody() -> None:
@@ -100,9 +89,9 @@ def test_the_guard_keeps_load_within_its_bound(loads: list[int], known: int, gua
     """Whoever knows a prefix gets the request, unless it is too far beyond the mean for the tokens saved."""
     affinity = prefix_affinity([0, 1, 2], [1, 1], [known, known], [0.0, 0.0])
     remember(affinity, 0, 0)
-    router = make_router(affinity, loads, policy="prefix", imbalance_guard=guard)
+    router = make_router(affinity, policy="prefix", imbalance_guard=guard)
 
-    chosen = router.choose(1)
+    chosen = choose(router, 1, list(range(len(loads))), loads)
 
     bound = max(guard * sum(loads) / len(loads), min(loads) + known)
     assert loads[chosen] <= bound

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from simserve.engine.progress import GRID
+from simserve.engine.transfers import Transfers
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
-from simserve.sim.managed import ManagedRun
+from simserve.sim.fleet_run import FleetRun
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, FAILED
@@ -182,7 +183,7 @@ def test_a_request_that_moves_takes_the_pace_of_where_it_is() -> None:
 
 def split(
     specs: RequestSpecs, *faults: dict[str, Any], prefill: int = 1, decode: int = 1, seats: int = 4, **link: Any
-) -> ManagedRun:
+) -> FleetRun:
     """Return a finished run with disaggregation; a token is 1 GB, over a link of 10 GB/s, and a step a second."""
     spec = {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s", **link}
     control = Control(
@@ -190,13 +191,20 @@ def split(
     )
     config = {"max_num_seqs": seats}
     pools = [pool("p", prefill, config=config, role="prefill"), pool("d", decode, config=config, role="decode")]
-    run = ManagedRun(control, pools, specs, np.zeros(len(specs)), None)
+    run = FleetRun(control, pools, specs, np.zeros(len(specs)), None)
     run.run()
-    for unit in run.fleet.units:
-        (rank,) = unit.replica.ranks
-        assert (unit.load, rank.free_blocks) == (0, rank.num_blocks)
-        assert unit.state == READY
+    for load, unit in zip(run.cluster.plane.loads, run.cluster.units, strict=True):
+        (rank,) = unit.ranks
+        assert (load, rank.free_blocks) == (0, rank.num_blocks)
+    assert run.fleet is None or {unit.state for unit in run.fleet.units} == {READY}
     return run
+
+
+def moves(run: FleetRun) -> Transfers:
+    """Return what the plane knows of the KV caches that moved."""
+    assert run.attendance is not None
+    assert run.attendance.transfers is not None
+    return run.attendance.transfers
 
 
 def test_a_slow_link_delays_what_is_on_it_and_what_comes() -> None:
@@ -206,7 +214,7 @@ def test_a_slow_link_delays_what_is_on_it_and_what_comes() -> None:
 
     assert list(plain.requests.first_token_time) == [3.0, 4.0 + 1.0]
     # Half of the first is left at 2 s, a quarter of that crosses until 4 s, the rest at full speed.
-    assert list(slow.fleet.handover.transfer_end) == [4.5, 6.5]  # type: ignore[attr-defined]
+    assert list(moves(slow).transfer_end) == [4.5, 6.5]
     assert slow.requests.first_token_time[0] == 4.5
 
 
@@ -216,9 +224,8 @@ def test_a_link_that_is_down_holds_everything_until_it_is_back() -> None:
     specs = make_specs([0.0, 0.0, 0.0], 20, 3)
     free, held = (split(specs, fault, max_in_transfer=most, seats=1) for most in (64, 1))
 
-    ends = free.fleet.handover.transfer_end  # type: ignore[attr-defined]
-    assert list(ends) == [13.0, 15.0, 17.0]
-    assert list(free.fleet.handover.transfer_start) == [1.0, 13.0, 15.0]  # type: ignore[attr-defined]
+    assert list(moves(free).transfer_end) == [13.0, 15.0, 17.0]
+    assert list(moves(free).transfer_start) == [1.0, 13.0, 15.0]
     assert free.transfers["waited_seconds"] == pytest.approx(13.0 - 2.0 + 15.0 - 3.0)
     assert list(held.requests.scheduled_time)[1] == 13.0
     assert held.transfers["stalled_seconds"] > 10.0
@@ -251,9 +258,10 @@ def test_a_decode_pool_scales_on_the_caches_that_wait_for_it() -> None:
     spec = validate(DisaggregationSpec, {"transfer_bandwidth": "100 GB/s"})
     pools = [pool("p", role="prefill"), pool("d", role="decode", autoscaling=scaling, startup_seconds=2.0)]
     control = Control(disaggregation=spec, kv_bytes_per_token=1e9)
-    run = ManagedRun(control, pools, make_specs([0.0] * 12, 2, 30), np.zeros(12), None)
+    run = FleetRun(control, pools, make_specs([0.0] * 12, 2, 30), np.zeros(12), None)
     run.run()
 
+    assert run.fleet is not None
     assert [len(each.units) for each in run.fleet.pools] == [1, 4]
     assert (np.array(run.requests.status) == COMPLETED).all()
 

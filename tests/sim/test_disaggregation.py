@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
 from simserve.sim.control import Control
-from simserve.sim.managed import ManagedRun
+from simserve.sim.fleet_run import FleetRun
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, TIMED_OUT, UNFINISHED
@@ -38,7 +38,7 @@ def handed_over(
     config: EngineConfig | None = None,
     times: Any = None,
     **link: Any,
-) -> ManagedRun:
+) -> FleetRun:
     """Return a finished run; a step takes a second, and a token 1 GB over a link of 10 GB/s."""
     spec = {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s", **link}
     control = Control(disaggregation=validate(DisaggregationSpec, spec), kv_bytes_per_token=BYTES_PER_TOKEN)
@@ -47,7 +47,7 @@ def handed_over(
         name="p", engine=config or make_config(), step_times=times, priced=None, num_replicas=prefill, role="prefill"
     )
     second = replace(first, name="d", engine=decode_config or first.engine, num_replicas=decode, role="decode")
-    run = ManagedRun(control, [first, second], specs, np.zeros(len(specs)), None)
+    run = FleetRun(control, [first, second], specs, np.zeros(len(specs)), None)
     run.run()
     return run
 
@@ -160,7 +160,7 @@ def test_the_order_of_pools_does_not_decide_on_lengths() -> None:
     assert records.output_tokens.tolist() == [50, 8]
 
 
-def column(run: ManagedRun, name: str) -> list[float]:
+def column(run: FleetRun, name: str) -> list[float]:
     """Return a column of the requests."""
     return list(getattr(run.requests, name))
 
@@ -235,7 +235,7 @@ def test_a_client_may_hang_up_while_its_cache_is_on_its_way() -> None:
 
     assert column(run, "status") == [TIMED_OUT]
     assert column(run, "finish_time") == [2.0]
-    assert all(unit.load == 0 for unit in run.fleet.units)
+    assert not any(run.cluster.plane.loads)
 
 
 @given(st.data())
@@ -264,11 +264,10 @@ def test_everything_is_accounted_for_between_the_pools(data: st.DataObject) -> N
     )
 
     requests = run.requests
-    assert run.fleet.is_done
     assert UNFINISHED not in requests.status
-    for unit in run.fleet.units:
-        assert (unit.load, unit.tokens, unit.members) == (0, 0, {})
-        for rank in unit.replica.ranks:
+    assert not any(run.cluster.plane.loads)
+    for unit in run.cluster.units:
+        for rank in unit.ranks:
             assert rank.free_blocks == rank.num_blocks
             assert (rank.num_running, rank.num_outstanding) == (0, 0)
     done = np.array(requests.status) == COMPLETED

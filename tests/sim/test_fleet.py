@@ -1,4 +1,4 @@
-"""The managed data plane: what the plain one does, it does to the last bit."""
+"""The event plane: where nothing is decided it does what the plain data plane does, to the last bit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve.sim.control import Control
+from simserve.sim.own_parts import OwnParts
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, Simulation, _decided, simulate
@@ -32,10 +33,10 @@ COLUMNS = (
 )
 
 
-def managed(deployment: Deployment, specs: RequestSpecs) -> Simulation:
-    """Return a run on the managed data plane, whatever the deployment asks for."""
+def on_event_plane(deployment: Deployment, specs: RequestSpecs) -> Simulation:
+    """Return a run on the event plane, in which replicas could come and go."""
     assert deployment.control is not None
-    return _decided(deployment, deployment.control, specs, None, None, "off", is_managed=True)
+    return _decided(deployment, deployment.control, specs, None, None, "off", OwnParts())
 
 
 def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
@@ -51,7 +52,7 @@ def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
     st.sampled_from([None, 4.0, 20.0]),
 )
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-def test_without_decisions_the_managed_run_is_the_plain_run(
+def test_without_decisions_the_event_plane_does_what_the_plain_one_does(
     case: Case, num_replicas: int, routing: RoutingSpec, closes_at: float | None
 ) -> None:
     """Open and closed loops, to the last request or until clients stop, any scheduler, any router: the same bytes."""
@@ -61,7 +62,7 @@ def test_without_decisions_the_managed_run_is_the_plain_run(
     assert control.is_plain
     deployment = replace(make_deployment(config, case.times, num_replicas), control=control)
 
-    plain, run = simulate(deployment, specs), managed(deployment, specs)
+    plain, run = simulate(deployment, specs), on_event_plane(deployment, specs)
 
     assert_same(run.records, plain.records)
     assert run.end_time == plain.end_time

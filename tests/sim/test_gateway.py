@@ -20,7 +20,7 @@ from tests.fuzzing import examples
 from tests.properties import test_conservation
 from tests.properties.test_conservation import CHECKS, controls, traffic
 from tests.properties.test_fleet_conservation import Cluster, clusters, requests
-from tests.sim.test_attended import assert_same_runs, is_served_plainly, needs_numba, served
+from tests.sim.test_fleet_run import assert_same_runs, needs_numba, served
 from tests.theory.builders import make_deployment
 
 ANY = settings(
@@ -46,39 +46,17 @@ def deployment_of(control: Control, is_ahead: bool, num_ranks: int = 1) -> Deplo
 
 
 def pools_of(cluster: Cluster) -> Deployment:
-    """Return a cluster as far as the plain plane and compiled code know it."""
-    control = cluster.control
-    if control.disaggregation is not None:
-        control = replace(control, faults=(), updates=(), liveness=None)
-    setups = tuple(
-        replace(
-            each,
-            engine=replace(each.engine, num_offload_blocks=0),
-            autoscaling=None if control.disaggregation is not None else each.autoscaling,
-        )
-        for each in cluster.setups
-    )
-    return replace(make_deployment(setups[0].engine, TIMES, 1), control=control, pools=setups)
+    """Return a cluster as far as compiled code knows it."""
+    setups = tuple(replace(each, engine=replace(each.engine, num_offload_blocks=0)) for each in cluster.setups)
+    return replace(make_deployment(setups[0].engine, TIMES, 1), control=cluster.control, pools=setups)
 
 
-def assert_alike(deployment: Deployment, specs: RequestSpecs, *planes: Accelerate | None) -> None:
-    """Assert that a run is the same on two planes."""
-    assert is_served_plainly(deployment)
-    expected, actual = (served(deployment, specs, how) for how in planes)
+def assert_alike(deployment: Deployment, specs: RequestSpecs) -> None:
+    """Assert that a run is the same interpreted and compiled."""
+    expected, actual = served(deployment, specs, "off"), served(deployment, specs, "on")
     assert_same_runs(expected, actual)
     assert expected.front == actual.front
     assert expected.transfers == actual.transfers
-
-
-@given(traffic(), controls(), st.booleans(), st.sampled_from([1, 1, 2]))
-@ANY
-def test_the_gateway_is_that_of_the_managed_plane(
-    specs: RequestSpecs, control: Control, is_ahead: bool, num_ranks: int
-) -> None:
-    """Any cache, API, rules, fair turns, autoscaler and faults."""
-    assume(control.has_front)
-
-    assert_alike(deployment_of(control, is_ahead, num_ranks), specs, None, "off")
 
 
 @needs_numba
@@ -90,14 +68,7 @@ def test_the_gateway_runs_compiled_as_it_is(
     """Any cache, API, rules, fair turns, autoscaler and faults."""
     assume(control.has_front)
 
-    assert_alike(deployment_of(control, is_ahead, num_ranks), specs, "off", "on")
-
-
-@given(requests(), clusters())
-@ANY
-def test_pools_are_those_of_the_managed_plane(specs: RequestSpecs, cluster: Cluster) -> None:
-    """Any pools, in regions or not, with drafts, probes, updates and faults."""
-    assert_alike(pools_of(cluster), specs, None, "off")
+    assert_alike(deployment_of(control, is_ahead, num_ranks), specs)
 
 
 @needs_numba
@@ -105,30 +76,35 @@ def test_pools_are_those_of_the_managed_plane(specs: RequestSpecs, cluster: Clus
 @ANY
 def test_pools_run_compiled_as_they_are(specs: RequestSpecs, cluster: Cluster) -> None:
     """Any pools, in regions or not, with drafts, probes, updates and faults."""
-    assert_alike(pools_of(cluster), specs, "off", "on")
+    assert_alike(pools_of(cluster), specs)
 
 
 @pytest.mark.slow
 @needs_numba
 @given(requests(), clusters())
 @AT_LENGTH
-def test_pools_are_the_same_on_all_planes_at_length(specs: RequestSpecs, cluster: Cluster) -> None:
+def test_pools_run_compiled_as_they_are_at_length(specs: RequestSpecs, cluster: Cluster) -> None:
     """The same as above, with more examples."""
-    deployment = pools_of(cluster)
-
-    assert_alike(deployment, specs, None, "off")
-    assert_alike(deployment, specs, "off", "on")
+    assert_alike(pools_of(cluster), specs)
 
 
 @pytest.mark.parametrize("how", ["off", pytest.param("on", marks=needs_numba)])
 def test_the_way_back_counts_where_nobody_hangs_up(how: Accelerate) -> None:
-    """Regions and nothing else: each answer is as long on its way as on the managed plane."""
-    specs = make_specs([0.0, 0.1, 0.2, 0.9], 4, [3, 5, 2, 4])
-    regions = validate(RegionsSpec, {"clients": {"eu": 0.5, "us": 0.5}, "latency": {"eu": {"us": "0.3 s"}}})
+    """Regions and nothing else: who is elsewhere hears of its answer two ways later than who is where it is served."""
+    specs = make_specs([0.0, 20.0, 40.0], 4, [3, 5, 2])
     deployment = make_deployment(make_config(), TIMES, 1)
-    pools = tuple(
-        PoolSetup(name=name, engine=deployment.engine, step_times=TIMES, priced=None, num_replicas=1, region=name)
-        for name in ("eu", "us")
+    pool = PoolSetup(name="a", engine=deployment.engine, step_times=TIMES, priced=None, num_replicas=1, region="eu")
+    regions = [
+        validate(RegionsSpec, {"clients": {each: 1.0}, "latency": {"eu": {"us": "0.3 s"}}}) for each in ("eu", "us")
+    ]
+
+    near, far = (
+        served(replace(deployment, control=Control(regions=each), pools=(pool,)), specs, how).records.finish_time
+        for each in regions
     )
 
-    assert_alike(replace(deployment, control=Control(regions=regions), pools=pools), specs, None, how)
+    ways = [each.one_way(home, "eu") for each, home in zip(regions, ("eu", "us"), strict=True)]
+    assert ways[0] is not None
+    assert ways[1] is not None
+    assert far - near == pytest.approx([2 * (ways[1] - ways[0])] * 3)
+    assert ways[1] - ways[0] > 0.25

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from simserve.sim.control import Control
+from simserve.sim.lifecycle import MOST_LOSSES
 from simserve.sim.liveness_spec import LivenessSpec
-from simserve.sim.lives import MOST_LOSSES
 from simserve.sim.records import COMPLETED, REPLICA_LOST
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate

@@ -125,7 +125,7 @@ def make_control(policy: str, **routing: float) -> Control:
 
 
 def controlled(specs: RequestSpecs, num_replicas: int, control: Control, seats: int = 4) -> RequestRecords:
-    """Return the records behind a router of the managed data plane; every step takes a second."""
+    """Return the records behind a router; every step takes a second."""
     config = make_config(max_num_seqs=seats)
     deployment = make_deployment(config, constant_step_times(1.0, max(seats, 8)), num_replicas)
     return simulate(replace(deployment, control=control), specs).records

@@ -1,4 +1,4 @@
-"""Prefill and decode pools on the plain plane: what the managed one does, to the bit, interpreted and compiled."""
+"""Prefill and decode pools: compiled they are what they are interpreted, to the bit, whatever breaks."""
 
 from __future__ import annotations
 
@@ -15,25 +15,19 @@ import simserve as ss
 from simserve.engine.compiled import fields as flat
 from simserve.engine.transfers import Port, Transfers
 from simserve.scenario.schema import Scenario
-from simserve.sim.attended import why_managed
-from simserve.sim.control import Control
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
 from simserve.sim.simulate import Deployment
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
-from tests.builders import constant_step_times, make_config, make_faults
 from tests.engine.strategies import step_times
 from tests.engine.test_fuzz import CHECKS
-from tests.sim.test_attended import (
+from tests.sim.test_fleet_run import (
     SMALL,
     STORM,
     assert_compiled_alike,
-    assert_same_runs,
     deployments,
-    is_served_plainly,
     needs_numba,
-    served,
 )
 
 ORDER_OF_POOLS: tuple[tuple[Role, ...], ...] = (
@@ -82,20 +76,6 @@ def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSp
         allowed=draw(st.sampled_from([(), ((0,), tuple(range(len(entrances))))])),
     )
     return replace(deployment, pools=pools, control=control), specs
-
-
-@pytest.mark.parametrize("kind", ["any", "ordered", "shared", "speculative", "swapping"])
-@given(data=st.data())
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow])
-def test_split_pools_on_the_plain_plane_do_what_they_do_on_the_managed_one(kind: str, data: st.DataObject) -> None:
-    """Any pools, links, router, door and patience: every record, attempt, refusal and second of a link is the same."""
-    deployment, specs = data.draw(split_deployments(kind))
-    assert is_served_plainly(deployment)
-
-    managed, plain = (served(deployment, specs, how) for how in (None, "off"))
-
-    assert_same_runs(managed, plain)
-    assert managed.transfers == plain.transfers
 
 
 @needs_numba
@@ -154,20 +134,3 @@ def test_split_pools_under_overload_run_compiled(
     assert runs[0].summary["simserve"]["pools"] is not None
     assert json.dumps(dict(runs[0].summary)) == json.dumps(dict(runs[1].summary))
     assert runs[0].requests.equals(runs[1].requests)
-
-
-def test_faults_and_rules_keep_split_pools_managed() -> None:
-    """What changes links, or sends requests from one pool to another, needs the fleet that can do so."""
-    links = Control(disaggregation=DisaggregationSpec())
-    split = PoolSetup(
-        name="p",
-        role="prefill",
-        engine=make_config(),
-        step_times=constant_step_times(1.0),
-        priced=None,
-        num_replicas=1,
-    )
-
-    assert why_managed([split], links) is None
-    faults = make_faults({"kind": "link", "at": "1 s", "duration": "1 s"})
-    assert why_managed([split], replace(links, faults=faults)) is not None

@@ -19,7 +19,7 @@ from simserve.engine.state import Replica, RequestTable
 from simserve.sim.cluster import Cluster, Routing
 from simserve.sim.recorder import Recorder
 from simserve.sim.records import RequestRecords
-from simserve.sim.routing import plain_router
+from simserve.sim.routing import router_of
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.series import TimeSeries
 from simserve.sim.simulate import replay
@@ -55,7 +55,7 @@ def outstanding_seconds(case: Case, num_replicas: int, routing: Routing) -> tupl
         requests,
         Recorder(config, case.times, None),
         spec,
-        plain_router(spec, specs),
+        router_of(spec, specs),
     )
     cluster.schedule_all()
     now = total = 0.0

@@ -1,4 +1,4 @@
-"""Refusals, time limits, retries, pools and streams on the plain data planes: what the managed one does, to the bit."""
+"""Refusals, time limits, retries, pools and streams: compiled they are what they are interpreted, to the bit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from simserve.scenario.schema import Scenario
 from simserve.sim import records as outcomes
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.attended import why_managed
 from simserve.sim.control import Control
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import RequestRecords
@@ -155,11 +154,10 @@ def _is_continuous(case: Case) -> bool:
     return config.batching == "continuous" and config.kv_allocation != "none"
 
 
-def served(deployment: Deployment, specs: RequestSpecs, how: Accelerate | None) -> Simulation:
-    """Return a run on the plain planes, compiled or not; None: on the managed one."""
+def served(deployment: Deployment, specs: RequestSpecs, how: Accelerate = "off") -> Simulation:
+    """Return a run in which something decides, whether or not anything does, compiled or not."""
     assert deployment.control is not None
-    accelerate = how or "off"
-    return _decided(deployment, deployment.control, specs, None, None, accelerate, is_managed=how is None)
+    return _decided(deployment, deployment.control, specs, None, None, how)
 
 
 def assert_same_runs(expected: Simulation, actual: Simulation) -> None:
@@ -191,28 +189,6 @@ def assert_compiled_alike(deployment: Deployment, specs: RequestSpecs) -> None:
         assert_same_values(each.name, getattr(interpreted.totals, each.name), getattr(compiled.totals, each.name))
 
 
-def is_served_plainly(deployment: Deployment) -> bool:
-    """Return whether a run takes a plain plane."""
-    assert deployment.control is not None
-    setups = deployment.pools or (
-        PoolSetup(
-            name="", engine=deployment.engine, step_times=deployment.priced.step_times, priced=None, num_replicas=1
-        ),
-    )
-    return why_managed(setups, deployment.control) is None
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@given(data=st.data())
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow])
-def test_rules_on_the_plain_plane_are_those_of_the_managed_one(kind: str, data: st.DataObject) -> None:
-    """Any replicas, router, door, patience and pools: every record, every attempt and every refusal is the same."""
-    deployment, specs = data.draw(deployments(kind))
-    assert is_served_plainly(deployment)
-
-    assert_same_runs(served(deployment, specs, None), served(deployment, specs, "off"))
-
-
 @needs_numba
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
@@ -223,8 +199,7 @@ def test_rules_run_compiled_as_they_are(kind: str, data: st.DataObject) -> None:
     assert_compiled_alike(deployment, specs)
 
 
-@pytest.mark.parametrize("how", [None, "off"])
-def test_who_has_hung_up_does_not_hang_up_again(how: Accelerate | None) -> None:
+def test_who_has_hung_up_does_not_hang_up_again() -> None:
     """Two limits pass while a step runs: the client is gone at the first, and the request with the end of the step."""
     patient, hasty = ClassSpec(name="patient", share=0.5), ClassSpec(name="hasty", share=0.5, timeout="1.2 s")
     specs = make_specs([0.0, 0.1], 4, [9, 2])
@@ -232,28 +207,26 @@ def test_who_has_hung_up_does_not_hang_up_again(how: Accelerate | None) -> None:
     streaming = validate(StreamingSpec, {"cost_per_event": "0 s", "http_timeout": "1.4 s"})
     deployment = make_deployment(make_config(max_num_seqs=1), constant_step_times(1.0), 1)
 
-    run = served(replace(deployment, control=Control(streaming=streaming)), specs, how)
+    run = served(replace(deployment, control=Control(streaming=streaming)), specs)
 
     assert run.records.status.tolist() == [outcomes.COMPLETED, outcomes.TIMED_OUT]
     assert run.records.finish_time[1] == pytest.approx(0.1 + 1.2)
 
 
-@pytest.mark.parametrize("how", [None, "off"])
-def test_clients_with_patience_wait_for_the_api_server(how: Accelerate | None) -> None:
+def test_clients_with_patience_wait_for_the_api_server() -> None:
     """Two answers of five tokens take the server 0.9 s a token: the next requests are sent when those have come."""
     specs = replace(make_specs([0.0] * 4, 4, [5] * 4), concurrency=2, think_time=np.full(4, 0.1))
     patient = (ClassSpec(name="patient", share=1.0, timeout="500 s"),)
     specs = replace(specs, classes=patient, request_class=np.zeros(4, dtype=np.int16))
     deployment = make_deployment(make_config(api_token_seconds=0.9), constant_step_times(1.0), 1)
 
-    run = served(replace(deployment, control=Control()), specs, how)
+    run = served(replace(deployment, control=Control()), specs)
 
     assert run.records.finish_time[:2].tolist() == pytest.approx([10.0, 10.0])
     assert run.records.arrival_time[2:].tolist() == pytest.approx([10.1, 10.1])
 
 
-@pytest.mark.parametrize("how", [None, "off"])
-def test_who_comes_back_is_not_preempted_where_it_was(how: Accelerate | None) -> None:
+def test_who_comes_back_is_not_preempted_where_it_was() -> None:
     """Given up in the step that answers and tried again on the other replica: the first one has forgotten it."""
     patient = ClassSpec(name="patient", share=0.5)
     hasty = ClassSpec(
@@ -265,7 +238,7 @@ def test_who_comes_back_is_not_preempted_where_it_was(how: Accelerate | None) ->
     deployment = make_deployment(make_config(num_blocks=8, max_model_len=32), constant_step_times(1.0), 2)
     control = Control(routing=RoutingSpec(policy="round_robin"))
 
-    run = served(replace(deployment, control=control), specs, how)
+    run = served(replace(deployment, control=control), specs)
 
     assert set(run.records.status[kinds == 0]) == {outcomes.COMPLETED}
     assert run.timeline is not None
@@ -300,7 +273,8 @@ def test_every_field_of_the_rules_has_a_place_in_flat_memory() -> None:
         (flat.SHARES, Shares),
         (flat.UNIFORMS, Uniforms),
     ):
-        assert set(record.fields) == set(kind.__slots__)
+        # A user's own parts are asked by what is interpreted.
+        assert set(record.fields) == set(kind.__slots__) - {"judge"}
 
 
 STORM: Mapping[str, Any] = {

@@ -1,4 +1,4 @@
-"""Replicas that come and go on the event plane: what the managed one does, interpreted and compiled, to the bit."""
+"""Replicas that come and go: compiled they are what they are interpreted, to the bit."""
 
 from __future__ import annotations
 
@@ -36,14 +36,12 @@ from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_faults, make_specs
 from tests.engine.test_fuzz import CHECKS
-from tests.sim.test_attended import (
+from tests.sim.test_fleet_run import (
     KINDS,
     SMALL,
     STORM,
     assert_compiled_alike,
-    assert_same_runs,
     deployments,
-    is_served_plainly,
     needs_numba,
     served,
 )
@@ -132,17 +130,6 @@ def shifting(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
     return replace(deployment, control=control, pools=pools), specs
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(data=st.data())
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow])
-def test_replicas_come_and_go_as_on_the_managed_plane(kind: str, data: st.DataObject) -> None:
-    """Any autoscaler, faults, probes and updates over any run: every record, attempt and life is the same."""
-    deployment, specs = data.draw(shifting(kind))
-    assert is_served_plainly(deployment)
-
-    assert_same_runs(served(deployment, specs, None), served(deployment, specs, "off"))
-
-
 @needs_numba
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
@@ -201,11 +188,11 @@ def test_a_fleet_that_changes_runs_compiled(name: str, routing: Any, caplog: pyt
     assert len(events) > 1 or name == "probes"
 
 
-PLANES: list[Accelerate | None] = [None, "off"]
+PLANES = ["off", pytest.param("on", marks=needs_numba)]
 
 
 @pytest.mark.parametrize("how", PLANES)
-def test_a_client_whose_request_was_lost_sends_the_next_when_it_knows(how: Accelerate | None) -> None:
+def test_a_client_whose_request_was_lost_sends_the_next_when_it_knows(how: Accelerate) -> None:
     """The replica is lost with the step that ends at 3; only then does the one client think, and go on."""
     fault = {"kind": "replica", "at": "2.5 s", "duration": "1 s"}
     specs = replace(make_specs([np.nan] * 2, 1, [9, 2]), concurrency=1, think_time=np.array([0.0, 0.5]))
@@ -218,7 +205,7 @@ def test_a_client_whose_request_was_lost_sends_the_next_when_it_knows(how: Accel
 
 
 @pytest.mark.parametrize("how", PLANES)
-def test_a_client_goes_on_when_its_api_server_has_sent_the_answer(how: Accelerate | None) -> None:
+def test_a_client_goes_on_when_its_api_server_has_sent_the_answer(how: Accelerate) -> None:
     """The API server takes two seconds a token, twice as long as a step: the next request is sent after the answer."""
     config = make_config(api_token_seconds=2.0)
     patient = ClassSpec(name="patient", share=1.0, timeout="99 s")
@@ -232,7 +219,7 @@ def test_a_client_goes_on_when_its_api_server_has_sent_the_answer(how: Accelerat
 
 
 @pytest.mark.parametrize("how", PLANES)
-def test_requests_wait_in_front_of_no_replica(how: Accelerate | None) -> None:
+def test_requests_wait_in_front_of_no_replica(how: Accelerate) -> None:
     """While the one replica is down one may wait, the other is refused; whoever waits too long is gone."""
     fault = {"kind": "replica", "at": "2.5 s", "duration": "10 s"}
     hasty = ClassSpec(name="hasty", share=1.0, timeout="3 s")
@@ -247,7 +234,7 @@ def test_requests_wait_in_front_of_no_replica(how: Accelerate | None) -> None:
 
 
 @pytest.mark.parametrize("how", PLANES)
-def test_two_updates_wait_for_the_same_replica(how: Accelerate | None) -> None:
+def test_two_updates_wait_for_the_same_replica(how: Accelerate) -> None:
     """Both have started another in its place, and both go on when it is gone; the later one replaces that one too."""
     rules = {"max_unavailable": 0, "max_surge": 1, "startup": STARTUP}
     updates = tuple(validate(UpdateSpec, {**rules, "at": at}) for at in ("1 s", "2 s"))
@@ -281,11 +268,11 @@ def test_flat_memory_grows_and_forgets() -> None:
     first = View(memory)
     first.marks.append(4)
     first.marks[0] = 8
-    first.called_at = 2.5
+    first.time = 2.5
     fill(first.busy_seconds, [])
 
     assert list(first.marks) == [8, 2, 4]
-    assert first.called_at == memory.get("called_at") == 2.5
+    assert first.time == memory.get("time") == 2.5
     assert len(first.busy_seconds) == 0
     memory.clear(0)
     assert len(first.marks) == 0
