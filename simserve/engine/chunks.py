@@ -6,9 +6,9 @@ from simserve.engine.admission import estimate_of, has_room, note_full
 from simserve.engine.decoding import finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
-from simserve.engine.kv_tier import load_prefix
+from simserve.engine.kv_tier import take_loading_seconds
 from simserve.engine.preemption import preempt
-from simserve.engine.prefix_cache import cache_blocks, evict, find_prefix, use_prefix
+from simserve.engine.prefix_cache import cache_blocks, evict, find_prefix, load_prefix, use_prefix
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
     ADMITTED,
@@ -260,7 +260,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     num_steps = 1
     loading = 0.0
     if replica.cache is not None and replica.cache.tier is not None:
-        loading = replica.cache.tier.take_loading_seconds()
+        loading = take_loading_seconds(replica.cache.tier)
         first += loading
     if num_decodes:
         slope = replica.decode_slope[num_decodes] * times.mixed_decode_factor

@@ -13,17 +13,12 @@ Of every segment the tier holds the blocks right behind those that the cache hol
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
-
-from simserve.engine.prefix_cache import new_slot
-
-if TYPE_CHECKING:
-    from simserve.engine.prefix_cache import PrefixCache
-    from simserve.engine.state import Replica, RequestTable
 
 
 class KVTier:
     """The second tier of one replica.
+
+    Segments of which anything lies here have a slot, from 1 on; the lists go by slot. Slot 0 stands for all others.
 
     Args:
         num_blocks: KV blocks that it holds.
@@ -31,8 +26,12 @@ class KVTier:
         latency: Seconds that a step with loads waits besides.
 
     Attributes:
-        stored: Segment -> its blocks here; the one first that came least recently.
-        num_stored: Those blocks.
+        slots: Segment -> its slot.
+        segments: The segment in each slot.
+        held: Its blocks here.
+        free_slots: Slots of segments that are gone.
+        order: Slots in use; the one first that came least recently.
+        num_stored: Blocks here.
         loading_seconds: What the step that is being planned waits for its loads.
         num_loaded: Blocks loaded so far.
         num_written: Blocks that came here so far.
@@ -42,6 +41,8 @@ class KVTier:
 
     __slots__ = (
         "block_seconds",
+        "free_slots",
+        "held",
         "latency",
         "load_seconds",
         "loading_seconds",
@@ -49,84 +50,77 @@ class KVTier:
         "num_loaded",
         "num_stored",
         "num_written",
+        "order",
         "peak",
-        "stored",
+        "segments",
+        "slots",
     )
 
     def __init__(self, num_blocks: int, block_seconds: float, latency: float) -> None:
         self.num_blocks, self.block_seconds, self.latency = num_blocks, block_seconds, latency
-        self.stored: OrderedDict[int, int] = OrderedDict()
+        self.slots: dict[int, int] = {}
+        self.segments, self.held = [-1], [0]
+        self.free_slots: list[int] = []
+        self.order: OrderedDict[int, None] = OrderedDict()
         self.num_stored = self.num_loaded = self.num_written = self.peak = 0
         self.loading_seconds = self.load_seconds = 0.0
 
-    def keep(self, segment: int, blocks: int) -> None:
-        """Take in the last ``blocks`` blocks that the cache held of a segment."""
-        stored = self.stored
-        stored[segment] = stored.get(segment, 0) + blocks
-        stored.move_to_end(segment)
-        self.num_stored += blocks
-        self.num_written += blocks
-        while self.num_stored > self.num_blocks:
-            oldest = next(iter(stored))
-            self._take(oldest, min(self.num_stored - self.num_blocks, stored[oldest]))
-        self.peak = max(self.peak, self.num_stored)
 
-    def drop(self, segment: int, blocks: int) -> None:
-        """Forget up to ``blocks`` blocks of a segment: the cache has computed them itself."""
-        here = self.stored.get(segment, 0)
-        if here:
-            self._take(segment, min(blocks, here))
-
-    def take_loading_seconds(self) -> float:
-        """Return what the planned step waits for its loads, and count it."""
-        seconds, self.loading_seconds = self.loading_seconds, 0.0
-        self.load_seconds += seconds
-        return seconds
-
-    def load(self, segment: int, blocks: int) -> None:
-        """Let blocks of a segment go to the GPU, in the step that is being planned."""
-        self._take(segment, blocks)
-        if not self.loading_seconds:
-            self.loading_seconds = self.latency
-        self.loading_seconds += blocks * self.block_seconds
-        self.num_loaded += blocks
-
-    def _take(self, segment: int, blocks: int) -> None:
-        self.num_stored -= blocks
-        if self.stored[segment] == blocks:
-            del self.stored[segment]
+def keep_in_tier(tier: KVTier, segment: int, blocks: int) -> None:
+    """Take in the last ``blocks`` blocks that the cache held of a segment."""
+    slot = tier.slots.get(segment, 0)
+    if not slot:
+        if tier.free_slots:
+            slot = tier.free_slots.pop()
+            tier.segments[slot] = segment
         else:
-            self.stored[segment] -= blocks
+            slot = len(tier.held)
+            tier.segments.append(segment)
+            tier.held.append(0)
+        tier.slots[segment] = slot
+    tier.held[slot] += blocks
+    give_up(tier.order, slot)
+    tier.num_stored += blocks
+    tier.num_written += blocks
+    while tier.num_stored > tier.num_blocks:
+        oldest = least_recent(tier.order)
+        take_from_tier(tier, oldest, min(tier.num_stored - tier.num_blocks, tier.held[oldest]))
+    tier.peak = max(tier.peak, tier.num_stored)
 
 
-def load_prefix(replica: Replica, requests: RequestTable, index: int, blocks: int) -> None:
-    """Bring what a request that is admitted found in the tier, of its first ``blocks`` blocks, into the cache.
-
-    It is idle there until `simserve.engine.prefix_cache.use_prefix`, and counts as found on the first admission alone.
-    """
-    cache = replica.cache
-    assert cache is not None
-    assert cache.tier is not None
-    loaded = _load(cache, cache.tier, index, blocks)
-    if requests.scheduled_time[index] == replica.start_time:
-        cache.paths.loaded_tokens[index] = loaded * replica.block_size
+def drop_from_tier(tier: KVTier, segment: int, blocks: int) -> None:
+    """Forget up to ``blocks`` blocks of a segment: the cache has computed them itself."""
+    slot = tier.slots.get(segment, 0)
+    if slot:
+        take_from_tier(tier, slot, min(blocks, tier.held[slot]))
 
 
-def _load(cache: PrefixCache, tier: KVTier, index: int, blocks: int) -> int:
-    paths, slots, held = cache.paths, cache.slots, cache.held
-    entry, start, loaded = paths.starts[index], 0, 0
-    while start < blocks:
-        segment, end = paths.segments[entry], min(paths.ends[entry], blocks)
-        slot = slots.get(segment, 0)
-        here = held[slot]
-        missing = end - start - here
-        if missing > 0:
-            tier.load(segment, missing)
-            slot = slot or new_slot(cache, segment)
-            held[slot] = here + missing
-            cache.num_idle += missing
-            cache.idle.setdefault(slot, None)
-            loaded += missing
-        start = end
-        entry += 1
-    return loaded
+def take_loading_seconds(tier: KVTier) -> float:
+    """Return what the planned step waits for its loads, and count it."""
+    seconds = tier.loading_seconds
+    tier.loading_seconds = 0.0
+    tier.load_seconds += seconds
+    return seconds
+
+
+def take_from_tier(tier: KVTier, slot: int, blocks: int) -> None:
+    """Let blocks of a segment go: to the GPU, or for good."""
+    tier.num_stored -= blocks
+    tier.held[slot] -= blocks
+    if not tier.held[slot]:
+        del tier.order[slot]
+        del tier.slots[tier.segments[slot]]
+        tier.free_slots.append(slot)
+
+
+def give_up(idle: OrderedDict[int, None], slot: int) -> None:
+    """Make a segment the one that was given up last."""
+    if slot in idle:
+        idle.move_to_end(slot)
+    else:
+        idle[slot] = None
+
+
+def least_recent(idle: OrderedDict[int, None]) -> int:
+    """Return the slot of the segment that was given up least recently."""
+    return next(iter(idle))

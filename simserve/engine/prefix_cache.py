@@ -18,10 +18,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.kv_tier import (
+    KVTier,
+    drop_from_tier,
+    give_up,
+    keep_in_tier,
+    least_recent,
+    take_from_tier,
+)
 from simserve.engine.numbers import as_column
 
 if TYPE_CHECKING:
-    from simserve.engine.kv_tier import KVTier
     from simserve.engine.state import Replica, RequestTable
 
 
@@ -179,7 +186,7 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
         slot = slots.get(segments[entry], 0)
         blocks = held[slot]
         if tier is not None:
-            blocks += tier.stored.get(segments[entry], 0)
+            blocks += tier.held[tier.slots.get(segments[entry], 0)]
         size = ends[entry] - found
         is_whole = blocks >= size
         if is_whole:
@@ -260,7 +267,7 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
         shared = end if end < blocks else blocks
         held[slot] = cache.used[slot] = shared - start
         if cache.tier is not None:
-            cache.tier.drop(segments[until - 1], shared - before)
+            drop_from_tier(cache.tier, segments[until - 1], shared - before)
         users[slot] = 1
     paths.pinned_until[index] = until
     paths.shared_blocks[index] = shared
@@ -345,19 +352,6 @@ def take_longest_reach(cache: PrefixCache, slot: int) -> tuple[int, int]:
     return most, count
 
 
-def give_up(idle: OrderedDict[int, None], slot: int) -> None:
-    """Make a segment the one that was given up last."""
-    if slot in idle:
-        idle.move_to_end(slot)
-    else:
-        idle[slot] = None
-
-
-def least_recent(idle: OrderedDict[int, None]) -> int:
-    """Return the slot of the segment that was given up least recently."""
-    return next(iter(idle))
-
-
 def evict(cache: PrefixCache, free_blocks: int) -> None:
     """Drop what was given up least recently until no more idle blocks are kept than there are free ones."""
     excess = cache.num_idle - free_blocks
@@ -366,7 +360,7 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
         in_use = cache.used[slot]
         blocks = cache.held[slot] - in_use
         if cache.tier is not None:
-            cache.tier.keep(cache.segments[slot], min(blocks, excess))
+            keep_in_tier(cache.tier, cache.segments[slot], min(blocks, excess))
         if blocks > excess:
             cache.held[slot] -= excess
             cache.num_idle -= excess
@@ -378,3 +372,43 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
             cache.free_slots.append(slot)
         cache.num_idle -= blocks
         excess -= blocks
+
+
+def load_prefix(replica: Replica, requests: RequestTable, index: int, blocks: int) -> None:
+    """Bring what a request that is admitted found in the tier, of its first ``blocks`` blocks, into the cache.
+
+    It is idle there until `use_prefix`, and counts as found on the first admission alone.
+    """
+    cache = replica.cache
+    assert cache is not None
+    assert cache.tier is not None
+    loaded = _load(cache, cache.tier, index, blocks)
+    if requests.scheduled_time[index] == replica.start_time:
+        cache.paths.loaded_tokens[index] = loaded * replica.block_size
+
+
+def _load(cache: PrefixCache, tier: KVTier, index: int, blocks: int) -> int:
+    paths, slots, held = cache.paths, cache.slots, cache.held
+    entry, start, loaded = paths.starts[index], 0, 0
+    while start < blocks:
+        segment, end = paths.segments[entry], min(paths.ends[entry], blocks)
+        slot = slots.get(segment, 0)
+        here = held[slot]
+        missing = end - start - here
+        if missing > 0:
+            take_from_tier(tier, tier.slots.get(segment, 0), missing)
+            if not tier.loading_seconds:
+                tier.loading_seconds = tier.latency
+            tier.loading_seconds += missing * tier.block_seconds
+            tier.num_loaded += missing
+            if not slot:
+                slot = new_slot(cache, segment)
+            held[slot] = here + missing
+            cache.num_idle += missing
+            if here <= cache.used[slot]:
+                # None of its blocks were idle.
+                give_up(cache.idle, slot)
+            loaded += missing
+        start = end
+        entry += 1
+    return loaded

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from simserve.engine.compiled.view import View
 from simserve.engine.kv_tier import KVTier
 
 
@@ -36,7 +37,7 @@ class OffloadSums:
         self.seconds = 0.0
         self._loaded = self._written = self._peak = 0
 
-    def take(self, tier: KVTier) -> None:
+    def take(self, tier: KVTier | View) -> None:
         """Add what a tier has counted since it was last looked at, and let it count from nothing."""
         self._loaded += tier.num_loaded
         self._written += tier.num_written

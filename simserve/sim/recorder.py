@@ -161,6 +161,8 @@ class Recorder:
         if sum(lengths) < num_leaps:
             return
         self._swapped_blocks += compiled.take_swapped_blocks(numbers)
+        for tier in compiled.tiers_of(numbers):
+            self._offload.take(tier)
         self._add_irregular(compiled.take_gaps(numbers))
         counts = [length for length in lengths if length]
         busy = [number for number, length in zip(numbers, lengths, strict=True) if length]

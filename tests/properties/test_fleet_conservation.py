@@ -222,7 +222,7 @@ def check_scheduler(replica: Replica) -> None:
     assert not any(cache.reaches.values())
     assert cache.num_idle == sum(cache.held) <= replica.num_blocks
     if cache.tier is not None:
-        assert cache.tier.num_stored == sum(cache.tier.stored.values()) <= cache.tier.num_blocks
+        assert cache.tier.num_stored == sum(cache.tier.held) <= cache.tier.num_blocks
 
 
 @given(requests(), clusters())

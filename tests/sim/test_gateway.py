@@ -46,9 +46,8 @@ def deployment_of(control: Control, is_ahead: bool, num_ranks: int = 1) -> Deplo
 
 
 def pools_of(cluster: Cluster) -> Deployment:
-    """Return a cluster as far as compiled code knows it."""
-    setups = tuple(replace(each, engine=replace(each.engine, num_offload_blocks=0)) for each in cluster.setups)
-    return replace(make_deployment(setups[0].engine, TIMES, 1), control=cluster.control, pools=setups)
+    """Return the deployment of a cluster."""
+    return replace(make_deployment(cluster.setups[0].engine, TIMES, 1), control=cluster.control, pools=cluster.setups)
 
 
 def assert_alike(deployment: Deployment, specs: RequestSpecs) -> None:

@@ -115,14 +115,11 @@ def _method(name: str, function: Any) -> None:
 
 
 def _add_methods() -> None:
-    """Give `Progress` its methods in compiled code, and a tier, which is never there, names that can be called."""
+    """Give `Progress` its methods in compiled code."""
     rebinding = _Rebinding()
     own = {"growth": replacements.growth, "_count": replacements.count_pace, "num_requests": replacements.num_requests}
     for name in ("affordable_steps", "join", "leave", "most_growth", "steps_to_hold", "take", "_first_growth"):
         own[name] = getattr(Progress, name)
-    for name in ("drop", "keep"):
-        own[name] = replacements.UNREACHED["load_prefix"]
-    own["take_loading_seconds"] = replacements.no_seconds
     for name, function in own.items():
         _method(name, rebinding.dispatcher(function))
 

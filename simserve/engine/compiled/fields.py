@@ -33,13 +33,22 @@ TIMES = Record("times", {each.name: FLOAT for each in fields(StepTimes) if each.
 PATHS = Record(
     "paths",
     {
-        **dict.fromkeys(("cached_tokens", "ends", "pinned_until", "segments", "shared_blocks", "starts"), Column("q")),
+        **dict.fromkeys(("cached_tokens", "ends", "loaded_tokens", "pinned_until", "segments"), Column("q")),
+        **dict.fromkeys(("shared_blocks", "starts"), Column("q")),
         "block_size": INTEGER,
         "is_private": Column("b"),
     },
 )
-# The tier behind the cache is absent (`simserve.engine.compiled.run.reason_against`).
-TIER = Record("tier", {"stored": Counts()})
+TIER = Record(
+    "tier",
+    {
+        **dict.fromkeys(("block_seconds", "latency", "load_seconds", "loading_seconds"), FLOAT),
+        **dict.fromkeys(("free_slots", "held", "segments"), Items("q")),
+        **dict.fromkeys(("num_blocks", "num_loaded", "num_stored", "num_written", "peak"), INTEGER),
+        "order": Order(),
+        "slots": Index(),
+    },
+)
 CACHE = Record(
     "cache",
     {

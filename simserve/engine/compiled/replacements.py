@@ -320,11 +320,6 @@ def _zero(*arguments: Any) -> int:
     return 0
 
 
-def no_seconds(*arguments: Any) -> float:
-    """What a tier that is not there takes."""
-    return 0.0
-
-
 def _false(*arguments: Any) -> bool:
     return False
 
@@ -334,7 +329,6 @@ UNREACHED: dict[str, Any] = {
         (
             "leave_batch",
             "leave_uncached",
-            "load_prefix",
             "plan_static",
             "plan_uncached",
             "release_range",

@@ -49,7 +49,6 @@ def reason_against(config: EngineConfig) -> str | None:
         "static batching": config.batching == "static",
         "serving without a KV cache": config.kv_allocation == "none",
         "contiguous KV allocation": config.kv_allocation in ("pow2", "oracle"),
-        "a tier behind the prefix cache": config.num_offload_blocks > 0,
     }
     return next((name for name, applies in checks.items() if applies), None)
 
@@ -75,6 +74,7 @@ class Compiled:
             drawn.append(plane.attendance.paces.values)
         self._num_paces = 1 + max(int(np.frombuffer(each, dtype=np.int64).max(initial=0)) for each in drawn)
         self._paths: dict[int, Memory] = {}
+        self._tiers: dict[int, Memory] = {}
         self._shared: dict[tuple[int, int], _Shared] = {}
         self._replicas = Memory(fields.REPLICA, len(plane.ranks))
         for number, replica in enumerate(plane.ranks):
@@ -121,7 +121,7 @@ class Compiled:
             elif name in ("progress", "window_progress"):
                 self._replicas.put(name, _progress(getattr(replica, name), self._num_paces), number)
             elif name == "cache":
-                self._replicas.put(name, self._cache(replica), number)
+                self._replicas.put(name, self._cache(replica, number), number)
             elif not isinstance(kind, Pointer):
                 self._replicas.put(name, getattr(replica, name), number)
 
@@ -135,8 +135,8 @@ class Compiled:
         for number, first in enumerate(self._firsts[:-1]):
             self._units.point("ranks", self._replicas, first, number)
 
-    def _cache(self, replica: Replica) -> Memory | None:
-        """Return the empty prefix cache of a replica, None where it has none."""
+    def _cache(self, replica: Replica, number: int) -> Memory | None:
+        """Return the empty prefix cache of a replica, with the tier behind it; None where it has none."""
         own = replica.cache
         if own is None:
             return None
@@ -148,6 +148,11 @@ class Compiled:
                 cache.put(name, None)
             elif isinstance(kind, Items) and name not in ("reach_heads", "reaches"):
                 cache.put(name, getattr(own, name))
+        if own.tier is not None:
+            self._tiers[number] = tier = Memory(fields.TIER)
+            for name, kind in fields.TIER.fields.items():
+                tier.put(name, None if isinstance(kind, Order | Index) else getattr(own.tier, name))
+            cache.put("tier", tier)
         cache.put("reach_heads", own.num_others)
         cache.put("paths", self._paths[id(own.paths)])
         return cache
@@ -275,6 +280,10 @@ class Compiled:
     def take_gaps(self, numbers: Sequence[int]) -> NDArray[np.float64]:
         """Return the irregular gaps of replicas, shape [gaps, 2], and forget them."""
         return self._take("irregular_gaps", numbers).reshape(-1, 2)
+
+    def tiers_of(self, numbers: Sequence[int]) -> list[View]:
+        """Return the tiers behind the prefix caches of some replicas, as they are."""
+        return [View(self._tiers[number]) for number in numbers if number in self._tiers]
 
     def take_swapped_blocks(self, numbers: Sequence[int]) -> int:
         """Return how many blocks replicas have swapped since they were last asked."""
