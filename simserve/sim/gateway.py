@@ -131,8 +131,9 @@ def _questions(spec: ResponseCacheSpec, specs: RequestSpecs) -> NDArray[np.int64
 
 
 def _api_of(spec: OverflowSpec, specs: RequestSpecs, numbers: dict[int, Chance]) -> Api:
-    ttft = numbers[TO_ANSWER] = LognormalChance(specs, "overflow", spec.ttft_cv, _ANSWERS_AT_ONCE)
-    speed = LognormalChance(specs, "overflow.speed", spec.tokens_per_second_cv, _ANSWERS_AT_ONCE)
+    room = min(_ANSWERS_AT_ONCE, len(specs))
+    ttft = numbers[TO_ANSWER] = LognormalChance(specs, "overflow", spec.ttft_cv, room)
+    speed = LognormalChance(specs, "overflow.speed", spec.tokens_per_second_cv, room)
     numbers[TO_PACE] = speed
     rules = [DEPENDS] if specs.request_class is None else [_class_rule(spec, each.name) for each in specs.classes]
     return Api(

@@ -147,11 +147,9 @@ def request_table(
     tables = [
         _table(specs, _serving([entrances[number] for number in each], pools), pools[0].engine) for each in allowed
     ]
-    merged = tables[0]
+    merged, rows = tables[0], np.arange(len(specs))
     for name in _LIMITED:
-        column = getattr(merged, name)
-        for index, number in enumerate(classes.tolist()):
-            column[index] = getattr(tables[number], name)[index]
+        np.asarray(getattr(merged, name))[:] = np.stack([getattr(table, name) for table in tables])[classes, rows]
     return merged
 
 

@@ -106,6 +106,19 @@ class Record:
             self.num_words += {Items: 3, Table: 3, Queue: 11, Order: 3, Index: 3}.get(type(kind), 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A record, to be printed again.
+
+    Attributes:
+        words: It.
+        lists: Its lists: words before each, and what it holds.
+    """
+
+    words: NDArray[np.int64]
+    lists: list[tuple[int, bytes]]
+
+
 class Memory:
     """Records of one kind in flat memory. What lists grew to goes back to the C library with it.
 
@@ -212,6 +225,24 @@ class Memory:
         for at in self.record.owned:
             _free(int(self.words[start + at]))
         self.words[start : start + self.record.num_words] = 0
+
+    def stamp(self, number: int) -> Stamp:
+        """Return a record as it is, with what its lists hold."""
+        start, lists = number * self.record.num_words, []
+        for name, kind in self.record.fields.items():
+            at = self.record.offsets[name]
+            if isinstance(kind, Items) and not isinstance(kind, Table) and self.words[start + at]:
+                size = int(self.words[start + at + 1]) * len(kind.codes) * WORD
+                lists.append((at, ctypes.string_at(int(self.words[start + at]), size)))
+        return Stamp(self.words[start : start + self.record.num_words].copy(), lists)
+
+    def print(self, stamp: Stamp, number: int) -> None:
+        """Make a record of which nothing is there yet equal to another one; its lists are its own, its queues empty."""
+        start = number * self.record.num_words
+        self.words[start : start + self.record.num_words] = stamp.words
+        for at, content in stamp.lists:
+            self.words[start + at] = address = _allocate(max(len(content), WORD))
+            ctypes.memmove(address, content, len(content))
 
     def replace(self, name: str, values: Sequence[Any], number: int = 0) -> None:
         """Have other numbers in a list."""

@@ -25,6 +25,7 @@ from simserve.engine.compiled.layout import (
     Queue,
     Record,
     Records,
+    Stamp,
     Table,
 )
 from simserve.engine.compiled.view import View
@@ -41,6 +42,7 @@ from simserve.engine.transfers import Port
 
 Drive = Callable[[int, int, float], int]
 _OF_A_LINK = ("seconds", "waited")
+_OF_A_REPLICA = ("identity", "rank")
 
 
 def reason_against(config: EngineConfig) -> str | None:
@@ -107,6 +109,20 @@ class Compiled:
         if group not in self._shared:
             self._shared[group] = _Shared(replica)
         common = self._shared[group]
+        if common.stamp is None:
+            self._write(number, replica, common)
+            common.stamp = self._replicas.stamp(number)
+        else:
+            # Before they begin, equal replicas differ in nothing but this.
+            self._replicas.print(common.stamp, number)
+            for name in _OF_A_REPLICA:
+                self._replicas.put(name, getattr(replica, name), number)
+        for name in ("progress", "window_progress"):
+            self._replicas.put(name, _progress(getattr(replica, name), self._num_paces), number)
+        self._replicas.put("cache", self._cache(replica, number), number)
+
+    def _write(self, number: int, replica: Replica, common: _Shared) -> None:
+        """Write all of a replica but its counts by pace and its prefix cache."""
         for name, kind in fields.REPLICA.fields.items():
             if isinstance(kind, Queue):
                 if name == "waiting" and isinstance(replica.waiting, OrderedQueue):
@@ -118,10 +134,6 @@ class Compiled:
                 self._replicas.put(name, common.config, number)
             elif name == "times":
                 self._replicas.put(name, common.times, number)
-            elif name in ("progress", "window_progress"):
-                self._replicas.put(name, _progress(getattr(replica, name), self._num_paces), number)
-            elif name == "cache":
-                self._replicas.put(name, self._cache(replica, number), number)
             elif not isinstance(kind, Pointer):
                 self._replicas.put(name, getattr(replica, name), number)
 
@@ -300,7 +312,13 @@ class Compiled:
 
 
 class _Shared:
-    """What equal replicas have in common: numbers of their configuration, step times, and ranks in their queues."""
+    """What equal replicas have in common: numbers of their configuration, step times, and ranks in their queues.
+
+    Attributes:
+        stamp: One of them as it was laid out; None: none has been yet.
+    """
+
+    stamp: Stamp | None = None
 
     def __init__(self, replica: Replica) -> None:
         self.tables = self.of_times(replica.times)

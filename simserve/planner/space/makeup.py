@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from simserve.scenario.deployment_spec import DeploymentSpec
@@ -101,7 +102,8 @@ def replicas_of(deployment: DeploymentSpec) -> int:
     return sum(pool.replicas for pool in deployment.pools) or deployment.replicas
 
 
-def dealt(weights: Sequence[int], replicas: int) -> tuple[int, ...]:
+@cache
+def dealt(weights: tuple[int, ...], replicas: int) -> tuple[int, ...]:
     """Return a number dealt out in proportion to weights, one each first, then by highest averages.
 
     Webster's divisors 1, 3, 5 ... make it monotone: a larger number takes nothing away from anyone.
@@ -122,7 +124,7 @@ def fewest_of(scaled: tuple[int, int], replicas: int) -> int:
 def settings(deployment: DeploymentSpec, replicas: int) -> dict[str, Any]:
     """Return the overrides that give a deployment so many replicas."""
     if deployment.pools:
-        counts = dealt([pool.replicas for pool in deployment.pools], replicas)
+        counts = dealt(tuple(pool.replicas for pool in deployment.pools), replicas)
         return {f"{POOLS_KEY}.{number}.replicas": count for number, count in enumerate(counts)}
     scaling = deployment.autoscaling
     if scaling is None:

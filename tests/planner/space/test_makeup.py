@@ -21,7 +21,7 @@ def test_a_larger_number_takes_nothing_away(weights: list[int], more: int) -> No
     """What a search over one number leans on: every pool grows or stays, and all of the number is dealt."""
     replicas = len(weights) + more
 
-    here, next_up = dealt(weights, replicas), dealt(weights, replicas + 1)
+    here, next_up = dealt(tuple(weights), replicas), dealt(tuple(weights), replicas + 1)
 
     assert sum(here) == replicas
     assert all(one <= two for one, two in zip(here, next_up, strict=True))
@@ -31,7 +31,7 @@ def test_a_larger_number_takes_nothing_away(weights: list[int], more: int) -> No
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=5))
 def test_the_own_number_is_dealt_as_it_stands(weights: list[int]) -> None:
     """The proportions themselves come out at their own sum."""
-    assert dealt(weights, sum(weights)) == tuple(weights)
+    assert dealt(tuple(weights), sum(weights)) == tuple(weights)
 
 
 def test_a_scaled_fleet_keeps_its_share() -> None:
