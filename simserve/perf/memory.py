@@ -206,6 +206,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
             stages,
             data_parallel_size=shape.data_parallel_size,
             enable_expert_parallel=shape.enable_expert_parallel,
+            num_redundant_experts=shape.num_redundant_experts or 0,
             pipeline_layer_partition=shape.pipeline_layer_partition,
         )
         - offloaded_weights_bytes(shape),
@@ -236,7 +237,7 @@ def relaid_expert_bytes(shape: ReplicaShape) -> float:
     formats = model.formats_of("experts", format_name(shape.precision.name))
     relaid = sum(share for name, share in formats.items() if name in shape.engine.relaid_expert_formats)
     up, _ = model.expert_gemms(shape.expert_slices)
-    held = -(-model.moe.num_experts // shape.expert_groups)
+    held = -(-shape.num_expert_copies // shape.expert_groups)
     layers = shape.num_layers_per_stage * model.num_moe_layers / model.num_hidden_layers
     return relaid * layers * held * up.num_weights * part_bits(model, shape.quantization, "experts") / 8
 
@@ -409,7 +410,7 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
     largest = max((gemm.num_weights for gemm in gemms if gemm.part is not None), default=0.0)
     if model.moe is not None and not shape.precision.has_packed_experts:
         expert = sum(gemm.num_weights for gemm in model.expert_gemms(shape.expert_slices))
-        largest = max(largest, -(-model.moe.num_experts // shape.expert_groups) * expert)
+        largest = max(largest, -(-shape.num_expert_copies // shape.expert_groups) * expert)
     return largest * shape.precision.unpacked_bits / 8
 
 

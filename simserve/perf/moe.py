@@ -7,6 +7,7 @@ the caller's.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
 
 import numpy as np
@@ -161,6 +162,7 @@ def routed_load(
     tokens: Array,
     num_groups: int = 1,
     router_groups: tuple[int, int] = (1, 1),
+    num_redundant: int | None = None,
 ) -> ExpertLoad:
     """Return what the slowest rank gets: the busiest one's share of the pairs, and the most experts of one.
 
@@ -170,13 +172,17 @@ def routed_load(
         tokens: Tokens of the step.
         num_groups: Ranks that whole experts are dealt to; 1: the rank holds a slice of every expert.
         router_groups: Groups of neighbouring experts, and how many of them a token's experts come from.
+        num_redundant: Further copies of experts where the load is balanced over ranks; None: experts lie in order.
     """
     routed = tokens * num_experts_per_tok
-    held = -(-num_experts // num_groups)
-    share = busiest_share(tokens, num_experts, num_experts_per_tok, num_groups, ROUTING_SKEW, router_groups)
+    copies = num_experts + (num_redundant or 0)
+    held = -(-copies // num_groups)
+    share = busiest_share(
+        tokens, num_experts, num_experts_per_tok, num_groups, ROUTING_SKEW, router_groups, num_redundant
+    )
     pairs = routed * share
     used = _distinct_experts(num_experts, num_experts_per_tok, tokens)
-    mean = used / num_groups
+    mean = used * copies / num_experts / num_groups
     # Each of its experts is used or not: the largest of n sums of ``held`` draws. A rank whose groups more tokens chose
     # has more pairs, of which the share that a further token would bring of new experts is new.
     fresh = (_distinct_experts(num_experts, num_experts_per_tok, tokens + 1.0) - used) / num_experts_per_tok
@@ -201,6 +207,7 @@ def busiest_share(
     num_groups: int,
     skew: float = 0.0,
     router_groups: tuple[int, int] = (1, 1),
+    num_redundant: int | None = None,
 ) -> Array:
     """Return the share of the routed pairs that the rank computes which the others wait for.
 
@@ -218,6 +225,7 @@ def busiest_share(
         num_groups: Ranks n.
         skew: Exponent of the experts' popularity by rank; 0: all alike.
         router_groups: Groups of neighbouring experts, and how many of them a token's experts come from.
+        num_redundant: Further copies of experts, popularity being evened out by `balanced_share`; None: it is not.
     """
     if num_groups == 1:
         return np.ones_like(tokens)
@@ -228,7 +236,33 @@ def busiest_share(
     together = 1.0 + (num_experts_per_tok - 1.0) * num_groups * _chosen_spread(num_groups, router_groups)
     by_chance = together / (num_groups * tokens * num_experts_per_tok)
     share = 1.0 / num_groups + _largest_of(num_groups) * np.sqrt(popularity + by_chance)
+    if num_redundant is not None:
+        placed = balanced_share(num_experts, num_experts_per_tok, num_groups, num_redundant, skew)
+        share = placed + _largest_of(num_groups) * np.sqrt(by_chance)
+        held = -(-(num_experts + num_redundant) // num_groups)
     return np.asarray(np.minimum(share, min(held / num_experts_per_tok, 1.0)))
+
+
+@cache
+def balanced_share(
+    num_experts: int, num_experts_per_tok: int, num_groups: int, num_redundant: int, skew: float
+) -> float:
+    """Return the mean share of the pairs of the busiest rank where experts are copied and placed by their load.
+
+    As DeepSeek's EPLB, which vLLM and SGLang run: each further copy goes to the expert with the most load a copy, and
+    copies, heaviest first, to the rank with the least load that has room.
+    """
+    chance = np.broadcast_to(_chances(num_experts, num_experts_per_tok, skew), num_experts) / num_experts_per_tok
+    copies = np.ones(num_experts)
+    for _ in range(num_redundant):
+        copies[np.argmax(chance / copies)] += 1.0
+    room = -(-(num_experts + num_redundant) // num_groups)
+    loads, counts = np.zeros(num_groups), np.zeros(num_groups)
+    for load in np.sort(np.repeat(chance / copies, copies.astype(int)))[::-1]:
+        rank = np.argmin(np.where(counts < room, loads, np.inf))
+        loads[rank] += load
+        counts[rank] += 1.0
+    return float(loads.max())
 
 
 def _chosen_spread(num_ranks: int, router_groups: tuple[int, int]) -> float:

@@ -128,7 +128,8 @@ def _products(stage: Stage, phase: Phase, tokens: Array) -> Iterator[tuple[str, 
         up, down = model.expert_gemms(shape.expert_slices)
         routed = tokens * (shape.data_parallel_size if phase == "decode" else 1)
         moe = model.moe
-        load = routed_load(moe.num_experts, moe.num_experts_per_tok, routed, shape.expert_groups, moe.router_groups)
+        groups, redundant = shape.expert_groups, shape.num_redundant_experts
+        load = routed_load(moe.num_experts, moe.num_experts_per_tok, routed, groups, moe.router_groups, redundant)
         precision = stage.expert_precision
         sizes = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
         yield "experts", expert_work(sizes, load), float(expert_block(stage, model.moe, routed).sum())

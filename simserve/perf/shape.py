@@ -14,6 +14,7 @@ from typing import Literal
 from simserve.errors import InputError
 from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
+from simserve.perf.expert_exchange import All2AllBackend, ExchangeLinks
 from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import Precision, format_name, kv_element_bytes, resolve_precision
 from simserve.perf.weights import layer_weights_bytes
@@ -71,6 +72,8 @@ class ReplicaShape:
             share the routed experts (data-parallel attention).
         enable_expert_parallel: Whether each routed expert lies whole on one of the ranks that share the experts,
             instead of in slices on all.
+        all2all_backend: How tokens reach the ranks that hold their experts under data-parallel attention.
+        num_redundant_experts: Further copies of experts where their load is balanced over the ranks; None: it is not.
         operator_tables: Folder of measured operator tables; None: fitted curves and rooflines alone.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
         speculation: Speculative decoding; None: one token a step.
@@ -87,6 +90,8 @@ class ReplicaShape:
     quantization: str = "none"
     kv_cache_dtype: str = "auto"
     enable_expert_parallel: bool = False
+    all2all_backend: All2AllBackend = "allgather_reducescatter"
+    num_redundant_experts: int | None = None
     operator_tables: Path | None = None
     attention: Attention = "flash"
     speculation: Speculation | None = None
@@ -138,6 +143,22 @@ class ReplicaShape:
         return self.expert_ranks // self.expert_slices
 
     @property
+    def num_expert_copies(self) -> int:
+        """Routed experts of a layer with their further copies."""
+        return 0 if self.model.moe is None else self.model.moe.num_experts + (self.num_redundant_experts or 0)
+
+    @property
+    def exchange_links(self) -> ExchangeLinks:
+        """What the ranks that share the experts exchange tokens over."""
+        intra, inter = self.hardware.intra_node, self.hardware.inter_node
+        return ExchangeLinks(
+            num_ranks=self.expert_ranks,
+            ranks_per_node=intra.gpus_per_node,
+            local_bandwidth=intra.bandwidth,
+            network_bandwidth=inter.bandwidth,
+        )
+
+    @property
     def layers_per_stage(self) -> tuple[int, ...]:
         """Layers of each pipeline stage.
 
@@ -165,6 +186,7 @@ class ReplicaShape:
             self.tensor_parallel_size,
             data_parallel_size=self.data_parallel_size,
             enable_expert_parallel=self.enable_expert_parallel,
+            num_redundant_experts=self.num_redundant_experts or 0,
         )
         return min(self.engine.cpu_offload_gb * GIB, held)
 

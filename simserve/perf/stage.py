@@ -21,6 +21,7 @@ from simserve.perf.collectives import (
     reduce_scatter_seconds,
 )
 from simserve.perf.efficiency import Array, Machine, start_latency
+from simserve.perf.expert_exchange import COMBINED_BYTES, CURVES, dispatched_bytes, exchange_seconds
 from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
 from simserve.perf.fusion import head_norm_seconds, reduction_seconds
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
@@ -270,7 +271,7 @@ def shared_parts(stage: Stage, tokens: Array) -> Array:
     """Return the seconds by part of what the ranks of data-parallel attention do together, ``[5, len(tokens)]``.
 
     The routed experts of all layers for the tokens of all ranks, and before and after them the collectives that gather
-    the tokens and scatter the sums (vLLM's ``allgather_reducescatter``, SGLang's DP attention).
+    the tokens and scatter the sums (vLLM's ``allgather_reducescatter``, SGLang's DP attention), or DeepEP's exchange.
 
     Args:
         stage: The layers.
@@ -280,11 +281,27 @@ def shared_parts(stage: Stage, tokens: Array) -> Array:
     parts = np.zeros((len(PART_NAMES), len(tokens)))
     if model.moe is None or shape.data_parallel_size == 1:
         return parts
-    message = tokens * model.hidden_size * ACTIVATION_BYTES
     parts += expert_block(stage, model.moe, tokens)
-    parts[COMMUNICATION] += all_gather_seconds(message, shape.expert_ranks, shape.expert_link)
-    parts[COMMUNICATION] += reduce_scatter_seconds(message, shape.expert_ranks, shape.expert_link)
+    parts[COMMUNICATION] += _exchange(stage, model.moe, tokens)
     return stage.num_layers * model.num_moe_layers / model.num_hidden_layers * parts
+
+
+def _exchange(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
+    """Return the seconds in which tokens reach their experts in one layer, and the sums come back."""
+    shape, width = stage.shape, stage.shape.model.hidden_size
+    if shape.all2all_backend == "allgather_reducescatter":
+        message = tokens * width * ACTIVATION_BYTES
+        gathered = all_gather_seconds(message, shape.expert_ranks, shape.expert_link)
+        return gathered + reduce_scatter_seconds(message, shape.expert_ranks, shape.expert_link)
+    is_narrow = stage.expert_precision.input_bytes < ACTIVATION_BYTES
+    sizes = {"dispatch": dispatched_bytes(width, is_narrow=is_narrow), "combine": width * COMBINED_BYTES}
+    own, links = tokens / shape.expert_ranks, shape.exchange_links
+    seconds = np.zeros(len(tokens))
+    for direction, curve in CURVES[shape.all2all_backend].items():
+        seconds += exchange_seconds(
+            shape.all2all_backend, curve, own, sizes[direction], moe.num_experts_per_tok, links
+        )
+    return seconds
 
 
 def _attention_block(stage: Stage, attention: StageAttention, tokens: Array) -> Array:
@@ -358,7 +375,8 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
     kernels = stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1
     parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, stage.machine, kernels)
-    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)
+    groups, redundant = stage.shape.expert_groups, stage.shape.num_redundant_experts
+    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, groups, moe.router_groups, redundant)
     return parts + sum(share * _experts(stage, each, load, tokens) for each, share in stage.precisions["experts"])
 
 

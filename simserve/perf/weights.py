@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import format_name, part_bits
@@ -56,6 +57,7 @@ def weights_bytes_per_gpu(
     *,
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
+    num_redundant_experts: int = 0,
     pipeline_layer_partition: Sequence[int] | None = None,
 ) -> float:
     """Return the bytes of weights on the fullest GPU.
@@ -79,7 +81,8 @@ def weights_bytes_per_gpu(
         return weights_bytes(model, quantization)
     expert_ranks = tensor_parallel_size * data_parallel_size
     groups = expert_ranks if enable_expert_parallel else 1
-    held = _layer_bits(model, quantization, tensor_parallel_size, expert_ranks, groups)
+    ranks = _ExpertRanks(expert_ranks, groups, num_redundant_experts)
+    held = _layer_bits(model, quantization, tensor_parallel_size, ranks)
     embedding = model.num_embedding_parameters / tensor_parallel_size
     head = model.lm_head_gemm(tensor_parallel_size).num_parameters
     if pipeline_parallel_size == 1:
@@ -97,6 +100,7 @@ def layer_weights_bytes(
     *,
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
+    num_redundant_experts: int = 0,
 ) -> float:
     """Return the bytes of all layers on one tensor-parallel rank: no embedding, no LM head.
 
@@ -107,36 +111,42 @@ def layer_weights_bytes(
         return weights_bytes(model, quantization) / tensor_parallel_size
     expert_ranks = tensor_parallel_size * data_parallel_size
     groups = expert_ranks if enable_expert_parallel else 1
-    return _layer_bits(model, quantization, tensor_parallel_size, expert_ranks, groups) / 8
+    ranks = _ExpertRanks(expert_ranks, groups, num_redundant_experts)
+    return _layer_bits(model, quantization, tensor_parallel_size, ranks) / 8
 
 
-def _layer_bits(
-    model: ModelProfile, quantization: str, num_ranks: int, num_expert_ranks: int, num_expert_groups: int
-) -> float:
+class _ExpertRanks(NamedTuple):
+    """Who holds the routed experts: ranks, those that whole experts are dealt to, and further copies a layer."""
+
+    num_ranks: int
+    num_groups: int
+    num_redundant: int = 0
+
+
+def _layer_bits(model: ModelProfile, quantization: str, num_ranks: int, expert_ranks: _ExpertRanks) -> float:
     """Return the bits of the weights of all layers on one rank."""
     matrices, whole = model.gemms_beside_experts(num_ranks), model.gemms_beside_experts()
-    experts = _expert_weights(model, quantization, num_expert_ranks, num_expert_groups)
+    experts = _expert_weights(model, quantization, expert_ranks)
     held = experts * part_bits(model, quantization, "experts")
     held += sum(count * gemm.num_weights * part_bits(model, quantization, gemm.part) for count, gemm in matrices)
     head = 0 if model.tie_word_embeddings else model.lm_head_gemm().num_weights
-    counted = sum(count * gemm.num_weights for count, gemm in whole) + _expert_weights(model, "none", 1, 1)
+    counted = sum(count * gemm.num_weights for count, gemm in whole) + _expert_weights(model, "none", _ExpertRanks(1, 1))
     norms_and_biases = model.num_parameters - counted - head - model.num_embedding_parameters
     return held + norms_and_biases * part_bits(model, quantization, None)
 
 
-def _expert_weights(model: ModelProfile, quantization: str, num_ranks: int, num_groups: int) -> float:
+def _expert_weights(model: ModelProfile, quantization: str, ranks: _ExpertRanks) -> float:
     """Return the weights of the routed experts on one rank as they are stored, padding included.
 
     Args:
         model: The model.
         quantization: Weight format.
-        num_ranks: Tensor-parallel ranks.
-        num_groups: Ranks that whole experts are dealt to; 1: every expert is cut over the ranks.
+        ranks: Who holds them; one group: every expert is cut over the ranks.
     """
     if model.moe is None:
         return 0.0
-    held = -(-model.moe.num_experts // num_groups) * model.num_moe_layers
-    up, down = model.expert_gemms(num_ranks // num_groups)
+    held = -(-(model.moe.num_experts + ranks.num_redundant) // ranks.num_groups) * model.num_moe_layers
+    up, down = model.expert_gemms(ranks.num_ranks // ranks.num_groups)
     if "mxfp4" in model.formats_of("experts", format_name(quantization)):
         return float(held * _padded_weights(up, down))
     return float(held * (up.num_weights + down.num_weights))
@@ -153,7 +163,7 @@ def _padded_weights(up: Gemm, down: Gemm) -> int:
 
 def _padding(model: ModelProfile, quantization: str) -> float:
     """Return the weights that padding adds to the routed experts of the whole model."""
-    return _expert_weights(model, quantization, 1, 1) - _expert_weights(model, "none", 1, 1)
+    return _expert_weights(model, quantization, _ExpertRanks(1, 1)) - _expert_weights(model, "none", _ExpertRanks(1, 1))
 
 
 def marlin_padded(up: Gemm, down: Gemm) -> tuple[Gemm, Gemm]:

@@ -42,6 +42,8 @@ FEATURES: Mapping[str, str] = {
     "priority_scheduling": "queue by priority",
     "swap": "preemption by swapping",
     "expert_parallel": "expert parallelism",
+    "deepep": "all-to-all of experts with DeepEP",
+    "eplb": "balancing of the load of experts (EPLB)",
     "data_parallel_attention": "data-parallel attention",
     "pipeline_layer_partition": "choice of the layers of each pipeline stage",
     "kv_transfer": "hand-over of KV caches between servers",

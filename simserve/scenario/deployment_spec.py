@@ -22,6 +22,7 @@ from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
+from simserve.perf.expert_exchange import All2AllBackend
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import FrozenModel
@@ -138,6 +139,13 @@ class DeploymentSpec(FrozenModel):
     the routed experts and step together, at the pace of the slowest."""
     enable_expert_parallel: bool = False
     """Whether each routed expert lies whole on one of the GPUs that share the experts, instead of cut over all."""
+    all2all_backend: All2AllBackend = "allgather_reducescatter"
+    """How tokens reach the GPUs that hold their experts, with `data_parallel_size` above 1 and
+    `enable_expert_parallel`: every GPU gets the tokens of all, or DeepEP sends each only where its experts are,
+    `deepep_low_latency` for decoding, `deepep_high_throughput` for prompts."""
+    num_redundant_experts: Annotated[int, Field(ge=0, le=1024)] | None = None
+    """Further copies of the most popular experts in each layer, with `enable_expert_parallel`: experts are placed so
+    that all GPUs have about the same load (EPLB). Absent: experts lie in their order."""
     quantization: Quantization = "auto"
     """Format of the linear weights. `auto`: as the checkpoint is stored, which its profile, its `config.json` or
     `hf_quant_config.json` says. `none`: 16 bit, of a checkpoint with fewer bits a dequantised one. fp8 and int8 also

@@ -270,6 +270,8 @@ def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
         data_parallel_size=deployment.data_parallel_size,
         pipeline_layer_partition=_partition(deployment.pipeline_layer_partition),
         enable_expert_parallel=deployment.enable_expert_parallel,
+        all2all_backend=deployment.all2all_backend,
+        num_redundant_experts=deployment.num_redundant_experts,
         operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
     )
@@ -349,6 +351,8 @@ def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def _check_experts(shape: ReplicaShape) -> None:
+    if not shape.enable_expert_parallel or shape.data_parallel_size == 1:
+        _check_whole_experts(shape)
     if not shape.enable_expert_parallel:
         return
     key, moe = "enable_expert_parallel", shape.model.moe
@@ -357,6 +361,16 @@ def _check_experts(shape: ReplicaShape) -> None:
     if shape.expert_ranks > moe.num_experts:
         rule = f"must be at most the {moe.num_experts} experts of a layer with enable_expert_parallel"
         raise ScenarioError(rule, key="tensor_parallel_size", value=shape.expert_ranks)
+
+
+def _check_whole_experts(shape: ReplicaShape) -> None:
+    """Refuse settings of whole experts on ranks of data-parallel attention where there are none."""
+    if shape.all2all_backend != "allgather_reducescatter":
+        rule = "needs enable_expert_parallel and a data_parallel_size above 1"
+        raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
+    if shape.num_redundant_experts is not None and not shape.enable_expert_parallel:
+        rule = "needs enable_expert_parallel"
+        raise ScenarioError(rule, key="num_redundant_experts", value=shape.num_redundant_experts, remedy="leave it out")
 
 
 def _check_ranks(shape: ReplicaShape) -> None:
