@@ -74,6 +74,7 @@ class ReplicaShape:
             instead of in slices on all.
         all2all_backend: How tokens reach the ranks that hold their experts under data-parallel attention.
         num_redundant_experts: Further copies of experts where their load is balanced over the ranks; None: it is not.
+        enable_two_batch_overlap: Whether a step runs as two halves, one computing while the other's tokens travel.
         operator_tables: Folder of measured operator tables; None: fitted curves and rooflines alone.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
         speculation: Speculative decoding; None: one token a step.
@@ -92,6 +93,7 @@ class ReplicaShape:
     enable_expert_parallel: bool = False
     all2all_backend: All2AllBackend = "allgather_reducescatter"
     num_redundant_experts: int | None = None
+    enable_two_batch_overlap: bool = False
     operator_tables: Path | None = None
     attention: Attention = "flash"
     speculation: Speculation | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 
@@ -38,6 +38,10 @@ from simserve.perf.unpacking import unpacked_parts, unpacking_parts
 from simserve.perf.weights import launched_gemms, marlin_padded
 from simserve.profiles.checkpoint import Part
 from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts
+
+SPLIT_TOKENS = 32.0
+"""Tokens of a rank from which a step runs as two halves that overlap (vLLM 0.11 to 0.24 config/parallel.py,
+``dbo_decode_token_threshold``); SGLang splits smaller ones too, which gains nothing."""
 
 NORM_PASSES = 4
 """Times a fused add-and-norm moves the hidden state: reads input and residual, writes both (vLLM's fused
@@ -281,9 +285,31 @@ def shared_parts(stage: Stage, tokens: Array) -> Array:
     parts = np.zeros((len(PART_NAMES), len(tokens)))
     if model.moe is None or shape.data_parallel_size == 1:
         return parts
-    parts += expert_block(stage, model.moe, tokens)
-    parts[COMMUNICATION] += _exchange(stage, model.moe, tokens)
-    return stage.num_layers * model.num_moe_layers / model.num_hidden_layers * parts
+    num_layers = stage.num_layers * model.num_moe_layers / model.num_hidden_layers
+    parts += num_layers * expert_block(stage, model.moe, tokens)
+    parts[COMMUNICATION] += num_layers * _exchange(stage, model.moe, tokens)
+    if not shape.enable_two_batch_overlap:
+        return parts
+    is_split = tokens >= SPLIT_TOKENS * shape.data_parallel_size
+    return np.where(is_split, _overlapped(stage, model.moe, tokens, num_layers), parts)
+
+
+def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: float) -> Array:
+    """Return `shared_parts` of a step in two halves, one of which computes while the other's tokens travel.
+
+    Each half reads all weights: what that adds to the ranks' own layers is counted here. The exchanges show where they
+    are longer than the arithmetic beside them, without attention over contexts, which the step's prompts and sequences
+    decide; and the first half's first one and the second half's last one always do.
+    """
+    half = tokens / 2.0
+    parts = 2.0 * num_layers * expert_block(stage, moe, half)
+    own = tokens / stage.shape.data_parallel_size
+    alone = [stage_parts(stage, each, has_prompts=False) for each in (own, own / 2.0)]
+    parts += np.maximum(2.0 * alone[1] - alone[0], 0.0)
+    exchange = _exchange(stage, moe, half)
+    beside = 2.0 * (num_layers * expert_block(stage, moe, half) + alone[1]).sum(axis=0)
+    parts[COMMUNICATION] += np.maximum(2.0 * num_layers * exchange - beside, exchange)
+    return parts
 
 
 def _exchange(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
@@ -374,9 +400,13 @@ def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
 def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
     kernels = stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1
-    parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, stage.machine, kernels)
+    is_sent = stage.shape.all2all_backend != "allgather_reducescatter"  # a rank sees its own tokens and pairs alone
+    seen = tokens / stage.shape.expert_ranks if is_sent else tokens
+    parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, seen, stage.machine, kernels)
     groups, redundant = stage.shape.expert_groups, stage.shape.num_redundant_experts
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, groups, moe.router_groups, redundant)
+    if is_sent:
+        load = replace(load, routed=load.pairs)
     return parts + sum(share * _experts(stage, each, load, tokens) for each, share in stage.precisions["experts"])
 
 

@@ -43,6 +43,7 @@ FEATURES: Mapping[str, str] = {
     "swap": "preemption by swapping",
     "expert_parallel": "expert parallelism",
     "deepep": "all-to-all of experts with DeepEP",
+    "two_batch_overlap": "overlap of two halves of a batch",
     "eplb": "balancing of the load of experts (EPLB)",
     "data_parallel_attention": "data-parallel attention",
     "pipeline_layer_partition": "choice of the layers of each pipeline stage",

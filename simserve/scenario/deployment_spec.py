@@ -146,6 +146,9 @@ class DeploymentSpec(FrozenModel):
     num_redundant_experts: Annotated[int, Field(ge=0, le=1024)] | None = None
     """Further copies of the most popular experts in each layer, with `enable_expert_parallel`: experts are placed so
     that all GPUs have about the same load (EPLB). Absent: experts lie in their order."""
+    enable_two_batch_overlap: bool = False
+    """Whether a step of 32 tokens a GPU and more runs as two halves, one of which computes while the tokens of the
+    other travel to their experts (SGLang's two-batch overlap, vLLM's DBO); with an `all2all_backend` of DeepEP."""
     quantization: Quantization = "auto"
     """Format of the linear weights. `auto`: as the checkpoint is stored, which its profile, its `config.json` or
     `hf_quant_config.json` says. `none`: 16 bit, of a checkpoint with fewer bits a dequantised one. fp8 and int8 also

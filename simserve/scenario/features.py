@@ -58,6 +58,8 @@ def asked_features(deployment: DeploymentSpec) -> Iterator[AskedFeature]:
         yield AskedFeature("deepep", "all2all_backend", deployment.all2all_backend)
     if deployment.num_redundant_experts is not None:
         yield AskedFeature("eplb", "num_redundant_experts", deployment.num_redundant_experts)
+    if deployment.enable_two_batch_overlap:
+        yield AskedFeature("two_batch_overlap", "enable_two_batch_overlap", True)
     if deployment.pipeline_layer_partition is not None:
         yield AskedFeature("pipeline_layer_partition", "pipeline_layer_partition", deployment.pipeline_layer_partition)
     if deployment.speculative is not None:

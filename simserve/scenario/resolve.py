@@ -272,6 +272,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
         enable_expert_parallel=deployment.enable_expert_parallel,
         all2all_backend=deployment.all2all_backend,
         num_redundant_experts=deployment.num_redundant_experts,
+        enable_two_batch_overlap=deployment.enable_two_batch_overlap,
         operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
     )
@@ -351,8 +352,7 @@ def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def _check_experts(shape: ReplicaShape) -> None:
-    if not shape.enable_expert_parallel or shape.data_parallel_size == 1:
-        _check_whole_experts(shape)
+    _check_whole_experts(shape)
     if not shape.enable_expert_parallel:
         return
     key, moe = "enable_expert_parallel", shape.model.moe
@@ -365,7 +365,11 @@ def _check_experts(shape: ReplicaShape) -> None:
 
 def _check_whole_experts(shape: ReplicaShape) -> None:
     """Refuse settings of whole experts on ranks of data-parallel attention where there are none."""
-    if shape.all2all_backend != "allgather_reducescatter":
+    is_sent, has_ranks = shape.all2all_backend != "allgather_reducescatter", shape.data_parallel_size > 1
+    if shape.enable_two_batch_overlap and not is_sent:
+        rule, key = "needs an all2all_backend of DeepEP", "enable_two_batch_overlap"
+        raise ScenarioError(rule, key=key, value=True, remedy="set deployment.all2all_backend, or leave it out")
+    if is_sent and not (shape.enable_expert_parallel and has_ranks):
         rule = "needs enable_expert_parallel and a data_parallel_size above 1"
         raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
     if shape.num_redundant_experts is not None and not shape.enable_expert_parallel:
