@@ -21,6 +21,7 @@ from simserve.calibrate.collective_fit import LINKS, SOFT_ERROR
 from simserve.perf.efficiency import Array
 from simserve.perf.expert_exchange import (
     CURVES,
+    EXCHANGING_MULTIPROCESSORS,
     ExchangeCurve,
     ExchangeLinks,
     ExchangeMode,
@@ -35,9 +36,6 @@ NETWORK = 50e9
 
 RANKS_PER_NODE, HIDDEN_SIZE, CHOSEN = 8, 7168, 8
 """Of the rows over several nodes: GPUs of a node, width of DeepSeek-V3, experts of a token."""
-
-STREAMING_MULTIPROCESSORS = 20
-"""Of the high-throughput rows: DeepEP's default."""
 
 NODES: dict[ExchangeMode, tuple[int, ...]] = {"deepep_low_latency": (1, 2, 4, 8), "deepep_high_throughput": (1, 2, 4)}
 """Nodes that are fitted. High throughput over eight moves 22 GB/s a GPU where two and four move 39 to 47: another
@@ -66,7 +64,7 @@ def read_exchanges(root: Path, system: str, mode: ExchangeMode, direction: Direc
     """Return the rows of the newest table that holds several nodes; none where there is no such table."""
     kind = "ll" if mode == "deepep_low_latency" else "normal"
     seconds = f"{direction}_avg_t_us" if kind == "ll" else f"{direction}_transmit_us + {direction}_notify_us"
-    only = "" if kind == "ll" else f"and dispatch_sms = {STREAMING_MULTIPROCESSORS}"
+    only = "" if kind == "ll" else f"and dispatch_sms = {EXCHANGING_MULTIPROCESSORS[mode]}"
     query = (
         f"select node_num, num_token, {seconds} from read_parquet(?) "
         f"where hidden_size = {HIDDEN_SIZE} and num_topk = {CHOSEN} {only} order by all"

@@ -63,6 +63,11 @@ CURVES: dict[ExchangeMode, dict[Literal["dispatch", "combine"], ExchangeCurve]] 
 calibration/attention_collectives.md."""
 
 
+EXCHANGING_MULTIPROCESSORS: dict[str, int] = {"deepep_low_latency": 0, "deepep_high_throughput": 20}
+"""Multiprocessors that an exchange keeps from the arithmetic beside it: low latency leaves its messages to the network
+cards, high throughput ran on DeepEP's default of 20 in the fitted rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeLinks:
     """What ranks exchange tokens over.

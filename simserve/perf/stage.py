@@ -21,7 +21,13 @@ from simserve.perf.collectives import (
     reduce_scatter_seconds,
 )
 from simserve.perf.efficiency import Array, Machine, start_latency
-from simserve.perf.expert_exchange import COMBINED_BYTES, CURVES, dispatched_bytes, exchange_seconds
+from simserve.perf.expert_exchange import (
+    COMBINED_BYTES,
+    CURVES,
+    EXCHANGING_MULTIPROCESSORS,
+    dispatched_bytes,
+    exchange_seconds,
+)
 from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
 from simserve.perf.fusion import head_norm_seconds, reduction_seconds
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
@@ -40,8 +46,8 @@ from simserve.profiles.checkpoint import Part
 from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts
 
 SPLIT_TOKENS = 32.0
-"""Tokens of a rank from which a step runs as two halves that overlap (vLLM 0.11 to 0.24 config/parallel.py,
-``dbo_decode_token_threshold``); SGLang splits smaller ones too, which gains nothing."""
+"""Tokens of a rank from which a step runs as two halves that overlap (vLLM config/parallel.py,
+``dbo_decode_token_threshold``: 32). SGLang is taken to do the same, an assumption."""
 
 NORM_PASSES = 4
 """Times a fused add-and-norm moves the hidden state: reads input and residual, writes both (vLLM's fused
@@ -298,7 +304,7 @@ def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: 
     """Return `shared_parts` of a step in two halves, one of which computes while the other's tokens travel.
 
     Each half reads all weights: what that adds to the ranks' own layers is counted here. The exchanges show where they
-    are longer than the arithmetic beside them, without attention over contexts, which the step's prompts and sequences
+    are longer than the arithmetic beside them, or by the multiprocessors that they take from it, without attention over contexts, which the step's prompts and sequences
     decide; and the first half's first one and the second half's last one always do.
     """
     half = tokens / 2.0
@@ -308,7 +314,9 @@ def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: 
     parts += np.maximum(2.0 * alone[1] - alone[0], 0.0)
     exchange = _exchange(stage, moe, half)
     beside = 2.0 * (num_layers * expert_block(stage, moe, half) + alone[1]).sum(axis=0)
-    parts[COMMUNICATION] += np.maximum(2.0 * num_layers * exchange - beside, exchange)
+    hidden = 2.0 * num_layers * exchange
+    taken = EXCHANGING_MULTIPROCESSORS[stage.shape.all2all_backend] / stage.machine.num_multiprocessors
+    parts[COMMUNICATION] += np.maximum(hidden - beside, min(taken, 1.0) * hidden) + exchange
     return parts
 
 

@@ -1,0 +1,129 @@
+"""Experts over several nodes: DeepEP's exchange, balanced placement, and two halves of a batch that overlap."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.perf.expert_exchange import CURVES, ExchangeLinks, dispatched_bytes, exchange_seconds, messages
+from simserve.perf.moe import balanced_share, busiest_share
+from simserve.perf.shape import ReplicaShape
+from simserve.perf.tables import price
+from simserve.perf.weights import weights_bytes_per_gpu
+from simserve.profiles.model import load_model
+from tests.perf.shapes import make_shape
+
+DECODE = {"all2all_backend": "deepep_low_latency"}
+WIDE = {**DECODE, "num_redundant_experts": 32}
+OVERLAP = {**WIDE, "enable_two_batch_overlap": True}
+PUBLISHED_DECODE = 22_300.0
+"""Output tokens/s a node of DeepSeek-V3 on nine nodes of H100 with 2,000 input tokens (LMSYS, May 2025)."""
+
+
+def wide_shape(num_ranks: int, hardware: str, num_seqs: int, **changes: Any) -> ReplicaShape:
+    """Return DeepSeek-V3 under SGLang with data-parallel attention and whole experts on so many GPUs."""
+    shape = make_shape(hardware, "deepseek-v3", engine="sglang", data_parallel_size=num_ranks)
+    engine = shape.engine.model_copy(update={"max_num_seqs": num_seqs})
+    return dataclasses.replace(shape, engine=engine, enable_expert_parallel=True, quantization="fp8", **changes)
+
+
+def decode_rate(num_ranks: int, hardware: str, num_seqs: int, context: int, **changes: Any) -> float:
+    """Return output tokens/s a GPU of steps that decode so many sequences on each."""
+    times = price(wide_shape(num_ranks, hardware, num_seqs, **changes)).step_times
+    alone = times.decode_base[num_seqs] + times.decode_slope[num_seqs] * num_seqs * context
+    together, last = num_ranks * num_seqs, len(times.shared_seconds) - 1
+    shared = times.shared_seconds[min(together, last)] + times.shared_seconds_beyond * max(together - last, 0)
+    return num_seqs / (alone + shared)
+
+
+def links(num_ranks: int) -> ExchangeLinks:
+    """Return H100 with eight to a node."""
+    return ExchangeLinks(num_ranks=num_ranks, ranks_per_node=8, local_bandwidth=450e9, network_bandwidth=50e9)
+
+
+@pytest.fixture(scope="module")
+def wide_rate() -> float:
+    """Output tokens/s a GPU of EP 72 on H200 with overlap, 128 requests each."""
+    return decode_rate(72, "h200-sxm-141gb", 128, 1000, **OVERLAP)
+
+
+def test_low_latency_sends_a_message_for_each_expert_on_another_rank() -> None:
+    """Eight experts over 16 ranks: 7/16 of the messages stay in the node, half leave it."""
+    assert messages("deepep_low_latency", 8, links(16)) == pytest.approx((3.5, 4.0))
+
+
+def test_high_throughput_crosses_the_network_once_a_node() -> None:
+    """Over two nodes a token reaches the other one once at most, over four fewer than three times."""
+    (_, two), (_, four) = (messages("deepep_high_throughput", 8, links(ranks)) for ranks in (16, 32))
+
+    assert two == pytest.approx(1.0, rel=0.01)
+    assert two < four < 3.0
+
+
+@pytest.mark.parametrize(("num_ranks", "measured"), [(8, 39.8e-6), (16, 102.1e-6), (32, 143.0e-6), (64, 166.8e-6)])
+def test_dispatch_of_128_tokens_takes_what_was_measured(num_ranks: int, measured: float) -> None:
+    """Low latency, DeepSeek-V3's width, within a tenth (AIConfigurator tables, H100)."""
+    curve = CURVES["deepep_low_latency"]["dispatch"]
+    width = dispatched_bytes(7168)
+    seconds = exchange_seconds("deepep_low_latency", curve, np.array([128.0]), width, 8, links(num_ranks))
+
+    assert seconds[0] == pytest.approx(measured, rel=0.1)
+
+
+def test_one_rank_exchanges_nothing() -> None:
+    """Its experts are its own."""
+    curve = CURVES["deepep_low_latency"]["dispatch"]
+    assert exchange_seconds("deepep_low_latency", curve, np.array([128.0]), 7392.0, 8, links(1))[0] == 0.0
+
+
+def test_further_copies_even_out_the_load_of_ranks() -> None:
+    """EPLB alone lowers the busiest rank's share, copies lower it further, and never under an even one."""
+    tokens = np.array([10_000.0])
+    in_order = busiest_share(tokens, 256, 8, 64, 0.8)[0]
+    shares = [balanced_share(256, 8, 64, copies, 0.8) for copies in (0, 32, 64)]
+
+    assert in_order > shares[0] > shares[1] >= shares[2] >= 1 / 64
+    assert shares[1] < 1.2 / 64
+
+
+def test_copies_of_experts_take_memory() -> None:
+    """288 experts over 72 ranks are as many as 256, four each; over 32 ranks they are nine instead of eight."""
+    model = load_model("deepseek-v3")
+    plain, more = (
+        weights_bytes_per_gpu(
+            model, "fp8", data_parallel_size=32, enable_expert_parallel=True, num_redundant_experts=copies
+        )
+        for copies in (0, 32)
+    )
+    up, down = model.expert_gemms(1)
+
+    assert more - plain == pytest.approx((up.num_weights + down.num_weights) * model.num_moe_layers, rel=0.02)
+
+
+def test_wide_experts_keep_what_a_node_has_a_gpu(wide_rate: float) -> None:
+    """H200, 128 requests a GPU: EP 72 with overlap gives at least 85 % of EP 8, whichever exchange that one has."""
+    narrow = [decode_rate(8, "h200-sxm-141gb", 128, 1000, **each) for each in ({}, DECODE)]
+
+    assert wide_rate >= 0.85 * max(narrow)
+
+
+def test_overlap_hides_the_exchange(wide_rate: float) -> None:
+    """Over nine nodes most of the exchange passes beside arithmetic."""
+    assert wide_rate > 1.2 * decode_rate(72, "h200-sxm-141gb", 128, 1000, **WIDE)
+
+
+def test_small_steps_are_not_split() -> None:
+    """Under 32 sequences a GPU a step runs whole, so that overlap changes nothing."""
+    rates = [decode_rate(72, "h200-sxm-141gb", 16, 1000, **each) for each in (WIDE, OVERLAP)]
+
+    assert rates[1] == rates[0]
+
+
+def test_decoding_on_nine_nodes_comes_near_the_published_rate() -> None:
+    """DeepSeek-V3 on 72 H100, 256 sequences of 2,000 tokens a GPU: within 20 % of LMSYS's figure, fitted to nothing."""
+    rate = 8 * decode_rate(72, "h100-sxm-80gb", 256, 2050, **OVERLAP)
+
+    assert rate == pytest.approx(PUBLISHED_DECODE, rel=0.2)
