@@ -225,7 +225,9 @@ def busiest_share(
         num_groups: Ranks n.
         skew: Exponent of the experts' popularity by rank; 0: all alike.
         router_groups: Groups of neighbouring experts, and how many of them a token's experts come from.
-        num_redundant: Further copies of experts, popularity being evened out by `balanced_share`; None: it is not.
+        num_redundant: Further copies of experts, popularity being evened out by `balanced_share`, which never makes it
+            worse; None: it is not. The spread of unbalanced ranks ignores that one expert alone may be more than a
+            rank's even share, as the most popular one is from 32 ranks on.
     """
     if num_groups == 1:
         return np.ones_like(tokens)
@@ -238,7 +240,7 @@ def busiest_share(
     share = 1.0 / num_groups + _largest_of(num_groups) * np.sqrt(popularity + by_chance)
     if num_redundant is not None:
         placed = balanced_share(num_experts, num_experts_per_tok, num_groups, num_redundant, skew)
-        share = placed + _largest_of(num_groups) * np.sqrt(by_chance)
+        share = np.minimum(share, placed + _largest_of(num_groups) * np.sqrt(by_chance))
         held = -(-(num_experts + num_redundant) // num_groups)
     return np.asarray(np.minimum(share, min(held / num_experts_per_tok, 1.0)))
 

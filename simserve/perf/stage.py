@@ -292,8 +292,10 @@ def shared_parts(stage: Stage, tokens: Array) -> Array:
     if model.moe is None or shape.data_parallel_size == 1:
         return parts
     num_layers = stage.num_layers * model.num_moe_layers / model.num_hidden_layers
-    parts += num_layers * expert_block(stage, model.moe, tokens)
-    parts[COMMUNICATION] += num_layers * _exchange(stage, model.moe, tokens)
+    parts += expert_block(stage, model.moe, tokens)
+    for seconds in _exchanges(stage, model.moe, tokens):
+        parts[COMMUNICATION] += seconds
+    parts = num_layers * parts
     if not shape.enable_two_batch_overlap:
         return parts
     is_split = tokens >= SPLIT_TOKENS * shape.data_parallel_size
@@ -312,7 +314,7 @@ def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: 
     own = tokens / stage.shape.data_parallel_size
     alone = [stage_parts(stage, each, has_prompts=False) for each in (own, own / 2.0)]
     parts += np.maximum(2.0 * alone[1] - alone[0], 0.0)
-    exchange = _exchange(stage, moe, half)
+    exchange = sum(_exchanges(stage, moe, half))
     beside = 2.0 * (num_layers * expert_block(stage, moe, half) + alone[1]).sum(axis=0)
     hidden = 2.0 * num_layers * exchange
     taken = EXCHANGING_MULTIPROCESSORS[stage.shape.all2all_backend] / stage.machine.num_multiprocessors
@@ -320,22 +322,20 @@ def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: 
     return parts
 
 
-def _exchange(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
-    """Return the seconds in which tokens reach their experts in one layer, and the sums come back."""
-    shape, width = stage.shape, stage.shape.model.hidden_size
-    if shape.all2all_backend == "allgather_reducescatter":
+def _exchanges(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> list[Array]:
+    """Return the seconds in which tokens reach their experts in one layer, and those in which the sums come back."""
+    shape, width, backend = stage.shape, stage.shape.model.hidden_size, stage.shape.all2all_backend
+    if backend == "allgather_reducescatter":
         message = tokens * width * ACTIVATION_BYTES
-        gathered = all_gather_seconds(message, shape.expert_ranks, shape.expert_link)
-        return gathered + reduce_scatter_seconds(message, shape.expert_ranks, shape.expert_link)
+        transfers = (all_gather_seconds, reduce_scatter_seconds)
+        return [transfer(message, shape.expert_ranks, shape.expert_link) for transfer in transfers]
     is_narrow = stage.expert_precision.input_bytes < ACTIVATION_BYTES
     sizes = {"dispatch": dispatched_bytes(width, is_narrow=is_narrow), "combine": width * COMBINED_BYTES}
-    own, links = tokens / shape.expert_ranks, shape.exchange_links
-    seconds = np.zeros(len(tokens))
-    for direction, curve in CURVES[shape.all2all_backend].items():
-        seconds += exchange_seconds(
-            shape.all2all_backend, curve, own, sizes[direction], moe.num_experts_per_tok, links
-        )
-    return seconds
+    own, links, chosen = tokens / shape.expert_ranks, shape.exchange_links, moe.num_experts_per_tok
+    return [
+        exchange_seconds(backend, curve, own, sizes[direction], chosen, links)
+        for direction, curve in CURVES[backend].items()
+    ]
 
 
 def _attention_block(stage: Stage, attention: StageAttention, tokens: Array) -> Array:

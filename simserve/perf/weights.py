@@ -130,7 +130,9 @@ def _layer_bits(model: ModelProfile, quantization: str, num_ranks: int, expert_r
     held = experts * part_bits(model, quantization, "experts")
     held += sum(count * gemm.num_weights * part_bits(model, quantization, gemm.part) for count, gemm in matrices)
     head = 0 if model.tie_word_embeddings else model.lm_head_gemm().num_weights
-    counted = sum(count * gemm.num_weights for count, gemm in whole) + _expert_weights(model, "none", _ExpertRanks(1, 1))
+    counted = sum(count * gemm.num_weights for count, gemm in whole) + _expert_weights(
+        model, "none", _ExpertRanks(1, 1)
+    )
     norms_and_biases = model.num_parameters - counted - head - model.num_embedding_parameters
     return held + norms_and_biases * part_bits(model, quantization, None)
 
