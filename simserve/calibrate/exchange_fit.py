@@ -15,6 +15,7 @@ from typing import Literal
 
 import duckdb
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from simserve.calibrate.collective_fit import LINKS, SOFT_ERROR
@@ -55,7 +56,7 @@ class Exchanges:
     tokens: Array
     seconds: Array
 
-    def where(self, chosen: Array) -> Exchanges:
+    def where(self, chosen: NDArray[np.bool_]) -> Exchanges:
         """Return some of them."""
         return Exchanges(self.num_nodes[chosen], self.tokens[chosen], self.seconds[chosen])
 

@@ -17,7 +17,7 @@ ExchangeMode = Literal["deepep_low_latency", "deepep_high_throughput"]
 """DeepEP's kernels: a message for each expert of a token, or one for each node and rank that holds any of them."""
 
 All2AllBackend = Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"]
-"""How tokens reach the ranks that hold their experts: every rank gets all of them, or DeepEP sends each where it goes."""
+"""How tokens reach the ranks that hold their experts: every rank gets all, or DeepEP sends each where it goes."""
 
 SCALE_BLOCK, SCALE_BYTES = 128, 4.0
 """Elements that share a scale of a token sent in FP8, and bytes of a scale."""

@@ -306,8 +306,8 @@ def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: 
     """Return `shared_parts` of a step in two halves, one of which computes while the other's tokens travel.
 
     Each half reads all weights: what that adds to the ranks' own layers is counted here. The exchanges show where they
-    are longer than the arithmetic beside them, or by the multiprocessors that they take from it, without attention over contexts, which the step's prompts and sequences
-    decide; and the first half's first one and the second half's last one always do.
+    are longer than the arithmetic beside them, or by the multiprocessors that they take from it; attention over
+    contexts, which the step's prompts and sequences decide, is left out of it. One exchange each way always shows.
     """
     half = tokens / 2.0
     parts = 2.0 * num_layers * expert_block(stage, moe, half)

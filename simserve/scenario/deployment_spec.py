@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from simserve.perf.expert_exchange import All2AllBackend
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import hardware_name
 from simserve.scenario.formats import KVCacheDtype, Quantization
@@ -22,7 +23,6 @@ from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
-from simserve.perf.expert_exchange import All2AllBackend
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import FrozenModel
