@@ -139,16 +139,18 @@ class DeploymentSpec(FrozenModel):
     the routed experts and step together, at the pace of the slowest."""
     enable_expert_parallel: bool = False
     """Whether each routed expert lies whole on one of the GPUs that share the experts, instead of cut over all."""
-    all2all_backend: All2AllBackend = "allgather_reducescatter"
+    all2all_backend: Literal["auto"] | All2AllBackend = "auto"
     """How tokens reach the GPUs that hold their experts, with `data_parallel_size` above 1 and
     `enable_expert_parallel`: every GPU gets the tokens of all, or DeepEP sends each only where its experts are,
-    `deepep_low_latency` for decoding, `deepep_high_throughput` for prompts."""
+    `deepep_low_latency` for decoding, `deepep_high_throughput` for prompts. `auto`: DeepEP's for decoding where the
+    experts lie on several nodes and the engine has it, as such servers are run; engines start without."""
     num_redundant_experts: Annotated[int, Field(ge=0, le=1024)] | None = None
     """Further copies of the most popular experts in each layer, with `enable_expert_parallel`: experts are placed so
     that all GPUs have about the same load (EPLB). Absent: experts lie in their order."""
-    enable_two_batch_overlap: bool = False
+    enable_two_batch_overlap: bool | None = None
     """Whether a step of 32 tokens a GPU and more runs as two halves, one of which computes while the tokens of the
-    other travel to their experts (SGLang's two-batch overlap, vLLM's DBO); with an `all2all_backend` of DeepEP."""
+    other travel to their experts (SGLang's two-batch overlap, vLLM's DBO); with an `all2all_backend` of DeepEP. Absent:
+    where `all2all_backend: auto` is DeepEP and the engine has it."""
     quantization: Quantization = "auto"
     """Format of the linear weights. `auto`: as the checkpoint is stored, which its profile, its `config.json` or
     `hf_quant_config.json` says. `none`: 16 bit, of a checkpoint with fewer bits a dequantised one. fp8 and int8 also

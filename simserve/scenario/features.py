@@ -54,7 +54,7 @@ def asked_features(deployment: DeploymentSpec) -> Iterator[AskedFeature]:
         yield AskedFeature("data_parallel_attention", "data_parallel_size", deployment.data_parallel_size)
     if deployment.enable_expert_parallel:
         yield AskedFeature("expert_parallel", "enable_expert_parallel", True)
-    if deployment.all2all_backend != "allgather_reducescatter":
+    if deployment.all2all_backend not in ("auto", "allgather_reducescatter"):
         yield AskedFeature("deepep", "all2all_backend", deployment.all2all_backend)
     if deployment.num_redundant_experts is not None:
         yield AskedFeature("eplb", "num_redundant_experts", deployment.num_redundant_experts)

@@ -80,6 +80,13 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
     memory, notes = resolved.memory, []
     if not memory.fits:
         return []
+    shape = resolved.shape
+    if resolved.scenario.deployment.all2all_backend == "auto" and shape.all2all_backend != "allgather_reducescatter":
+        overlap = " and two-batch overlap" if shape.enable_two_batch_overlap else ""
+        notes.append(
+            f"experts lie on {shape.expert_ranks} GPUs of several nodes: DeepEP{overlap} are assumed, which "
+            f"{shape.engine.name} has to be told (deployment.all2all_backend)"
+        )
     if memory.shortage_bytes:
         change = next(_remedies(resolved), None)
         notes.append(

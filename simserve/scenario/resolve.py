@@ -10,6 +10,7 @@ from typing import Any
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
+from simserve.perf.expert_exchange import All2AllBackend
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
 from simserve.perf.shape import ReplicaShape
@@ -21,6 +22,7 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
+from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.features import AskedFeature, check_feature, check_features
 from simserve.scenario.formats import formats_of, with_formats
 from simserve.scenario.kv_offload import with_offload
@@ -261,6 +263,11 @@ def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
     with scenario.blaming("model"):
         model = load_model(scenario.model, folder)
     engine = _resolved_engine(scenario, hardware, model)
+    backend = _all2all_backend(deployment, hardware, engine)
+    overlaps = deployment.enable_two_batch_overlap
+    if overlaps is None:
+        is_assumed = deployment.all2all_backend == "auto" and backend != "allgather_reducescatter"
+        overlaps = is_assumed and "two_batch_overlap" in engine.features
     shape = ReplicaShape(
         hardware=hardware,
         model=model,
@@ -270,9 +277,9 @@ def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
         data_parallel_size=deployment.data_parallel_size,
         pipeline_layer_partition=_partition(deployment.pipeline_layer_partition),
         enable_expert_parallel=deployment.enable_expert_parallel,
-        all2all_backend=deployment.all2all_backend,
+        all2all_backend=backend,
         num_redundant_experts=deployment.num_redundant_experts,
-        enable_two_batch_overlap=deployment.enable_two_batch_overlap,
+        enable_two_batch_overlap=overlaps,
         operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
     )
@@ -284,6 +291,16 @@ def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
             shape = with_speculation(shape, deployment.speculative, folder)
         rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
         return with_windowed_kv(shape, rules, _connector(scenario, connector))
+
+
+def _all2all_backend(deployment: DeploymentSpec, hardware: HardwareProfile, engine: ResolvedEngine) -> All2AllBackend:
+    """Return how tokens reach the ranks that hold their experts: as asked, or as such servers are run."""
+    if deployment.all2all_backend != "auto":
+        return deployment.all2all_backend
+    has_ranks = deployment.enable_expert_parallel and deployment.data_parallel_size > 1
+    num_gpus = deployment.tensor_parallel_size * deployment.data_parallel_size
+    is_wide = has_ranks and num_gpus > hardware.intra_node.gpus_per_node
+    return "deepep_low_latency" if is_wide and "deepep" in engine.features else "allgather_reducescatter"
 
 
 def _connector(scenario: Scenario, connector: str | None) -> str | None:
@@ -480,8 +497,17 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         handover_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
         handover_prompt_seconds=_launching_seconds(shape),
         num_speculative_tokens=shape.num_speculative_tokens,
-        api_token_seconds=engine.api_server_seconds_per_token,
+        api_token_seconds=engine.api_server_seconds_per_token / _num_api_servers(shape),
     )
+
+
+def _num_api_servers(shape: ReplicaShape) -> int:
+    """Return how many API servers share the answers of a replica: ranks of data-parallel attention have one a node.
+
+    An assumption: LMSYS measured 200,000 tokens/s of 72 ranks in nine nodes, ten times what one server of SGLang sends.
+    """
+    per_node = shape.hardware.intra_node.gpus_per_node
+    return -(-shape.num_gpus // per_node) if shape.data_parallel_size > 1 and per_node else 1
 
 
 def _window_fields(memory: MemoryPlan) -> dict[str, int]:

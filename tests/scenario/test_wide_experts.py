@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import SimserveError
+from simserve.scenario.fit import leading_warnings
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
@@ -35,6 +36,48 @@ def test_settings_without_what_they_need_are_refused(overrides: list[str], rule:
     """A line names the key, its value and what it needs."""
     with pytest.raises(SimserveError, match=rule):
         resolve(make_scenario(overrides))
+
+
+WIDE = ["model=deepseek-v3", "deployment.hardware=h200-sxm-141gb", "deployment.enable_expert_parallel=true"]
+SGLANG = ["deployment.engine.name=sglang", "deployment.engine.max_model_len=8192"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "version", "backend", "overlaps"),
+    [
+        (8, "0.5.10", "allgather_reducescatter", False),
+        (72, "0.5.10", "deepep_low_latency", True),
+        (16, "0.4.6", "allgather_reducescatter", False),
+    ],
+)
+def test_experts_on_several_nodes_are_reached_as_such_servers_reach_them(
+    ranks: int, version: str, backend: str, overlaps: bool
+) -> None:
+    """By DeepEP, where the engine has it, which the answer says first; an API server a node sends the tokens."""
+    asked = [f"deployment.data_parallel_size={ranks}", f"deployment.engine.version={version}"]
+    resolved = resolve(make_scenario([*WIDE, *SGLANG, *asked]))
+
+    shape = resolved.shape
+    assert (shape.all2all_backend, shape.enable_two_batch_overlap) == (backend, overlaps)
+    assert any("DeepEP" in warning for warning in leading_warnings(resolved)) == overlaps
+    assert resolved.engine.api_token_seconds == shape.engine.api_server_seconds_per_token / -(-ranks // 8)
+
+
+def test_wide_experts_keep_the_output_of_a_node() -> None:
+    """EP 72 on H200 under SGLang, 128 requests a GPU: at least 85 % of the output that EP 8 has a GPU."""
+    seconds = []
+    for ranks in (8, 72):
+        closed = {"process": "closed_loop", "concurrency": 128 * ranks}
+        load = {
+            "arrivals": closed,
+            "num_requests": 128 * ranks,
+            "output_tokens": {"distribution": "fixed", "value": 60},
+        }
+        asked = [*WIDE, *SGLANG, f"deployment.data_parallel_size={ranks}", "deployment.engine.version=0.5.10"]
+        seconds.append(run(make_scenario(asked, workload=BUSY | load), explain=False).summary["mean_tpot_ms"])
+
+    # As many sequences a GPU: their tokens come as much sooner.
+    assert seconds[1] < seconds[0] / 0.85
 
 
 @pytest.mark.parametrize(("before", "setting"), [(WHOLE, SENT[-1]), (WHOLE, COPIES), (SENT, OVERLAP)])
