@@ -48,6 +48,9 @@ LEAST_WAITING_SHARE = 0.1
 """Below it, no limit of the scheduler is looked into; half of what `simserve.metrics.bottleneck` asks for."""
 MOST_LENGTHENED = 1_000_000
 """Requests of one run, where a precision is asked of runs that are too short: longer ones take minutes."""
+MOST_TOGETHER = 1_000_000
+"""Requests of all runs together, where a precision is not reached by as many runs as there may be and they become
+longer instead: it takes some seconds, compiled."""
 LOOK_AGAIN = 1.1
 """Times as many runs at which the precision is looked at again: pooling all requests takes as long as a run."""
 Progress = Callable[[int, int], None]
@@ -320,11 +323,23 @@ def _of_run(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any
 
 
 def _asks_longer(runs: _Runs) -> bool:
-    """Return whether a precision is asked of runs that are too short to have settled, and longer ones would be."""
-    if runs.scenario.run.precision is None or runs.first.was_interrupted:
+    """Return whether a precision is asked of runs that are too short to have settled, and longer ones would be.
+
+    Or of as many runs as there may be, which have, and do not reach it.
+    """
+    asked = runs.scenario.run
+    if asked.precision is None or runs.first.was_interrupted:
         return False
-    is_overloaded = runs.summaries[0]["simserve"]["stability"] == "overloaded"
-    return have_settled(runs.summaries) is False and not is_overloaded and 2 * len(runs.specs) <= MOST_LENGTHENED
+    if runs.summaries[0]["simserve"]["stability"] == "overloaded" or 2 * len(runs.specs) > MOST_LENGTHENED:
+        return False
+    have = have_settled(runs.summaries)
+    if have is False:
+        return True
+    if have is None or len(runs.summaries) < max(asked.max_replications, PILOT_RUNS):
+        return False
+    width = widest(runs.summaries, asked.precision, runs.samples)
+    is_reached = width is None or width.is_narrow
+    return not is_reached and 2 * len(runs.specs) * asked.max_replications <= MOST_TOGETHER
 
 
 def _lengthened(runs: _Runs) -> Scenario:

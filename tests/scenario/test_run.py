@@ -67,12 +67,16 @@ def test_a_precision_adds_runs_until_it_is_reached() -> None:
     assert interval["half_width"] <= 0.1 * interval["mean"]
 
 
-def test_a_precision_out_of_reach_ends_at_the_most_runs() -> None:
-    """And the result names what is known least."""
-    summary = run(make_scenario(["run.precision=0.0001", "run.max_replications=6"])).summary
+def test_a_precision_out_of_reach_ends_at_the_most_runs_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs become twice as long, as long as all together stay below a bound; the result names what is known least."""
+    scenario = make_scenario(["run.precision=0.0001", "run.max_replications=6"])
+    length = run(make_scenario([])).summary["completed"]
+    monkeypatch.setattr("simserve.scenario.run.MOST_TOGETHER", 5 * 6 * length)
 
-    replications = summary["simserve"]["replications"]
+    replications = run(scenario, explain=False).summary["simserve"]["replications"]
+
     assert (replications["asked"], replications["done"], replications["reached"]) == (6, 6, False)
+    assert replications["requests_each"] == 4 * length
     assert replications["widest"]["half_width"] > replications["widest"]["allowed"]
 
 
