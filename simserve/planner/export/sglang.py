@@ -17,6 +17,7 @@ _NUMBERS = {
     "max_num_seqs": "--max-running-requests",
     "block_size": "--page-size",
 }
+_DEEPEP_MODES = {"auto": "auto", "deepep_low_latency": "low_latency", "deepep_high_throughput": "normal"}
 _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
 """Formats that SGLang makes while it loads, through torchao."""
 _QUEUE_KEY = "deployment.engine.scheduling_policy"
@@ -61,6 +62,23 @@ def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
         key = "deployment.data_parallel_size"
         words += flags.render("--dp-size", asked.data_parallel_size, key=key)
         words += flags.render("--enable-dp-attention", True, key=key)
+    return words + _experts(deployment, flags)
+
+
+def _experts(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return how tokens reach the experts of other ranks, and how those are placed."""
+    words, shape, backend = [], deployment.resolved.shape, deployment.take("all2all_backend")
+    if shape.all2all_backend != "allgather_reducescatter":
+        key = "deployment.all2all_backend"
+        words += flags.render("--moe-a2a-backend", "deepep", key=key)
+        words += flags.render("--deepep-mode", _DEEPEP_MODES[backend or "auto"], key=key)
+    deployment.take("enable_two_batch_overlap")
+    if shape.enable_two_batch_overlap:
+        words += flags.render("--enable-two-batch-overlap", True, key="deployment.enable_two_batch_overlap")
+    copies, key = deployment.take("num_redundant_experts"), "deployment.num_redundant_experts"
+    if copies is not None:
+        words += flags.render("--enable-eplb", True, key=key)
+        words += flags.render("--ep-num-redundant-experts", copies, key=key)
     return words
 
 

@@ -78,6 +78,25 @@ def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
             words += flags.render("--" + key.replace("_", "-"), size, key=f"deployment.{key}")
     if asked.enable_expert_parallel:
         words += flags.render("--enable-expert-parallel", True, key="deployment.enable_expert_parallel")
+    return words + _experts(deployment, flags)
+
+
+def _experts(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return how tokens reach the experts of other ranks, and how those are placed."""
+    words, shape = [], deployment.resolved.shape
+    deployment.take("all2all_backend")
+    if shape.all2all_backend != "allgather_reducescatter":
+        words += flags.render("--all2all-backend", shape.all2all_backend, key="deployment.all2all_backend")
+    deployment.take("enable_two_batch_overlap")
+    if shape.enable_two_batch_overlap:
+        words += flags.render("--enable-dbo", True, key="deployment.enable_two_batch_overlap")
+    copies, key = deployment.take("num_redundant_experts"), "deployment.num_redundant_experts"
+    if copies is not None:
+        words += flags.render("--enable-eplb", True, key=key)
+        if flags.has("--num-redundant-experts"):
+            words += flags.render("--num-redundant-experts", copies, key=key)
+        else:
+            words += flags.render("--eplb-config", f'{{"num_redundant_experts": {copies}}}', key=key)
     return words
 
 

@@ -19,6 +19,7 @@ from simserve.planner.importers.model_names import NamedModel, find_model, store
 from simserve.planner.importers.speculation import read_speculation, unsimulated_note
 from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
 from simserve.profiles.architecture import ModelProfile
+from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import load_model
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
@@ -284,6 +285,9 @@ def draft_of(
     if profile.moe is None and deployment.pop("enable_expert_parallel", False):
         notes.append(f"Expert parallelism has no effect: {named.model} has no experts.")
     deployment |= _ranks(reading, has_experts=profile.moe is not None)
+    if deployment.get("enable_expert_parallel") and _spans_nodes(deployment):
+        # A scenario that does not say takes DeepEP there, the engines only where they are told to.
+        deployment.setdefault("all2all_backend", "allgather_reducescatter")
     quantization = _format(reading, named, profile, served)
     if quantization != "auto":
         deployment["quantization"] = quantization
@@ -326,6 +330,13 @@ def _speculate(reading: Reading, deployment: dict[str, Any]) -> None:
         return
     deployment["speculative"], note = found
     reading.notes.append(note)
+
+
+def _spans_nodes(deployment: Mapping[str, Any]) -> bool:
+    """Return whether the ranks that share the experts are more than the GPUs of a node."""
+    ranks = deployment.get("tensor_parallel_size", 1) * deployment.get("data_parallel_size", 1)
+    per_node = load_hardware(deployment["hardware"]).intra_node.gpus_per_node
+    return bool(deployment.get("data_parallel_size", 1) > 1 and ranks > max(per_node, 1))
 
 
 def _ranks(reading: Reading, *, has_experts: bool) -> dict[str, int]:

@@ -183,6 +183,32 @@ def _experts(reading: Reading, value: object) -> None:
         reading.deployment["enable_expert_parallel"] = True
 
 
+def _all2all_backend(reading: Reading, value: object) -> None:
+    if value == "deepep":
+        reading.deployment.setdefault("all2all_backend", "deepep_low_latency")
+    elif value != "none":
+        reading.not_simulated.append(f"--moe-a2a-backend {value}")
+
+
+def _deepep_mode(reading: Reading, value: object) -> None:
+    # Of `auto` decoding counts.
+    if value == "normal":
+        reading.deployment["all2all_backend"] = "deepep_high_throughput"
+
+
+def _overlap(reading: Reading, value: object) -> None:
+    reading.deployment["enable_two_batch_overlap"] = value is True
+
+
+def _balancing(reading: Reading, value: object) -> None:
+    if value is True:
+        reading.deployment.setdefault("num_redundant_experts", 0)
+
+
+def _redundant_experts(reading: Reading, value: object) -> None:
+    reading.deployment["num_redundant_experts"] = reading.count("--ep-num-redundant-experts", value)
+
+
 def _share(reading: Reading, value: object) -> None:
     flag = "--mem-fraction-static"
     reading.options["gpu_memory_utilization"] = reading.number(flag, value, "is not a share")
@@ -286,6 +312,11 @@ VOCABULARY = Vocabulary(
         "--enable-dp-attention": _attention_ranks,
         "--ep-size": _experts,
         "--enable-ep-moe": _experts,
+        "--moe-a2a-backend": _all2all_backend,
+        "--deepep-mode": _deepep_mode,
+        "--enable-two-batch-overlap": _overlap,
+        "--enable-eplb": _balancing,
+        "--ep-num-redundant-experts": _redundant_experts,
         "--mem-fraction-static": _share,
         "--cpu-offload-gb": _cpu_offload,
         "--chunked-prefill-size": _chunk,

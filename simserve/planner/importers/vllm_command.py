@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from simserve.documents import read_mapping
 from simserve.errors import ScenarioError
+from simserve.perf.expert_exchange import All2AllBackend
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.pasted import Pasted, is_file, read_pasted, with_dotted, without_shell
@@ -263,6 +264,33 @@ def _expert_parallel(reading: Reading, value: object) -> None:
     reading.deployment["enable_expert_parallel"] = value is True
 
 
+def _all2all_backend(reading: Reading, value: object) -> None:
+    if value in get_args(All2AllBackend):
+        reading.deployment["all2all_backend"] = value
+    else:
+        reading.not_simulated.append(f"--all2all-backend {value}")
+
+
+def _overlap(reading: Reading, value: object) -> None:
+    reading.deployment["enable_two_batch_overlap"] = value is True
+
+
+def _balancing(reading: Reading, value: object) -> None:
+    if value is True:
+        reading.deployment.setdefault("num_redundant_experts", 0)
+
+
+def _redundant_experts(reading: Reading, value: object) -> None:
+    reading.deployment["num_redundant_experts"] = reading.count("--num-redundant-experts", value)
+
+
+def _balancing_config(reading: Reading, value: object) -> None:
+    settings = dict(json_object(reading, "--eplb-config", value))
+    if "num_redundant_experts" in settings:
+        _redundant_experts(reading, settings.pop("num_redundant_experts"))
+    reading.ignored.extend(f"--eplb-config {key} {each}" for key, each in settings.items())
+
+
 def _quantization(reading: Reading, value: object) -> None:
     known = _QUANTIZATIONS.get(str(value))
     if str(value) in _OF_THE_CHECKPOINT:
@@ -346,6 +374,11 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--kv-cache-memory-bytes": _kv_cache_memory,
     "--data-parallel-size": _data_parallel,
     "--enable-expert-parallel": _expert_parallel,
+    "--all2all-backend": _all2all_backend,
+    "--enable-dbo": _overlap,
+    "--enable-eplb": _balancing,
+    "--eplb-config": _balancing_config,
+    "--num-redundant-experts": _redundant_experts,
     "--cpu-offload-gb": _cpu_offload,
     "--quantization": _quantization,
     "--dtype": _dtype,

@@ -16,7 +16,7 @@ from simserve.planner.export.export import export
 from simserve.planner.importers.sglang_command import import_sglang_command
 from simserve.planner.importers.vllm_command import import_vllm_command
 from simserve.scenario.bundled import scenario_names
-from simserve.scenario.load import load
+from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 
@@ -25,6 +25,10 @@ SERVED = [
     for name in scenario_names()
     if load(name).deployment.engine.name in ("vllm", "sglang") and not load(name).deployment.pools
 ]
+LENGTHS = {
+    "prompt_tokens": {"distribution": "fixed", "value": 100},
+    "output_tokens": {"distribution": "fixed", "value": 20},
+}
 IMPORTS = {"vllm": import_vllm_command, "sglang": import_sglang_command}
 
 
@@ -77,3 +81,28 @@ def test_the_container_of_a_manifest_comes_back(name: str) -> None:
     again = imported(shlex.join(command), scenario)
     assert replica(again, result) == replica(scenario, result)
     assert deployment["spec"]["replicas"] == scenario.deployment.replicas
+
+
+@pytest.mark.parametrize(("engine", "version"), [("vllm", "0.20.2"), ("vllm", "0.11"), ("sglang", "0.5.10")])
+@pytest.mark.parametrize(
+    "overrides",
+    [[], ["deployment.num_redundant_experts=32"], ["deployment.all2all_backend=allgather_reducescatter"]],
+)
+def test_experts_on_many_nodes_come_back(engine: str, version: str, overrides: list[str]) -> None:
+    """DeepEP, overlap and copies of experts, asked for or assumed; a line without them is taken at its word."""
+    asked = {
+        "name": "wide",
+        "model": "deepseek-v3",
+        "deployment": {
+            "hardware": "h200-sxm-141gb",
+            "data_parallel_size": 72,
+            "enable_expert_parallel": True,
+            "engine": {"name": engine, "version": version, "max_model_len": 8192},
+        },
+        "workload": {"arrivals": {"process": "poisson", "rate": 5}, **LENGTHS, "num_requests": 50},
+    }
+    scenario = from_mapping(asked, overrides=overrides)
+
+    result = export(scenario, engine)
+
+    assert replica(imported(shlex.join(result.command), scenario), result) == replica(scenario, result)
