@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.data_parallel import Ranks, kv_share, num_running_at
 from simserve.engine.door import Finishes
 from simserve.engine.prefix_cache import PrefixPaths
+from simserve.engine.queue import OrderedQueue
 from simserve.engine.set_up import set_up
 from simserve.engine.state import INFINITY, Replica, RequestTable
 from simserve.engine.tables import StepTimes
@@ -38,6 +40,7 @@ class Pool:
         role: Whether they prefill, decode, or both.
         paths: What requests share, where the replicas cache prefixes; None: they do not.
         requests: The table of all requests, before the first replica is launched.
+        ranks: Of every request, where the queues of the replicas go by rank; else of none.
         units: All that were ever launched.
         ready: Numbers of those that take requests, ascending.
         region: Where they are; empty: regions do not matter.
@@ -58,6 +61,7 @@ class Pool:
     role: Role = "both"
     paths: PrefixPaths | None = None
     requests: RequestTable | None = None
+    ranks: Sequence[float] = ()
     units: list[Unit] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
     region: str = ""
@@ -200,6 +204,7 @@ def pool_of(
         setup.role,
         paths,
         requests,
+        () if setup.engine.scheduling_policy == "fcfs" else OrderedQueue(setup.engine, requests).ranks,
         region=setup.region,
         startup_seconds=setup.startup_seconds if is_named else control.startup_seconds,
         weights_bytes=setup.weights_bytes if is_named else control.weights_bytes,
@@ -214,6 +219,9 @@ def fresh_replica(pool: Pool, number: int) -> Ranks:
     unit = new_replica(number, pool.config, pool.times, pool.requests, pool.paths)
     for rank in unit.ranks:
         pool.recorder.watch(rank)
+        if isinstance(rank.waiting, OrderedQueue):
+            # As they were before anything was sent: rows of requests that prefill say one token meanwhile.
+            rank.waiting.ranks = pool.ranks
     return unit
 
 
