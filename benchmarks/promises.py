@@ -14,7 +14,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -311,7 +311,7 @@ def plan_row(case: Case, hardware: tuple[str, ...]) -> Row | None:
     runs = runs_of(name, deployed, scenario.slo.attainment, BRUTE_SEEDS[:1])  # type: ignore[union-attr]
     long = min(10 * requests, LONGEST)
     return Row(
-        name=" ".join(overrides),
+        name=" ".join([name, *overrides]),
         promised=promised,
         low=math.nan,
         high=math.nan,
@@ -369,7 +369,7 @@ class GrownRuns(Runs):
 
     def _run(self, rate: float, num_requests: int, seed: int) -> tuple[float, str]:
         assert self.probe is not None  # see runs_of
-        found = self.probe(rate, seed, num_requests)
+        found = replace(self.probe, _drawn={})(rate, seed, num_requests)  # no more than one run's requests in memory
         return float(found.attainment), found.stability
 
 
