@@ -14,12 +14,13 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 import simserve as ss
+from simserve.planner.capacity.probe import LoadProbe, probe_of
 from simserve.scenario.run import run
 
 CASES = 30
@@ -153,6 +154,30 @@ PLANS: tuple[PlanCase, ...] = (
     traffic("mixtral-8x7b", 6, 1000, "a100-sxm-80gb", 'slo={ttft: "1 s", tpot: "60 ms", attainment: 0.9}'),
     traffic("qwen3-235b-a22b", 5, 500, "h200-sxm-141gb", LAX),
 )
+CONVERSATIONS: tuple[PlanCase, ...] = (
+    (("multi-turn", ()), ("l40s-48gb",)),
+    (("prefix-routing", ()), ("l40s-48gb",)),
+    (
+        (
+            "multi-turn",
+            (
+                "deployment.engine.enable_prefix_caching=false",
+                "deployment.hardware=h100-sxm-80gb",
+                "workload.arrivals.rate=8",
+            ),
+        ),
+        ("h100-sxm-80gb",),
+    ),
+    (
+        ("chatbot", ('workload.sessions={turns: {distribution: fixed, value: 3}, think_time: "10 s"}',)),
+        ("h100-sxm-80gb",),
+    ),
+    (
+        ("multi-turn", ('workload.sessions.think_time="60 s"', 'slo={e2e: "20 s", attainment: 0.9}')),
+        ("l40s-48gb",),
+    ),
+)
+"""Traffic of conversations, and the GPUs on which it is planned."""
 
 
 SHARES = (0.95, 1.03, 1.1, 1.3)
@@ -257,7 +282,7 @@ def capacity_row(name: str, overrides: tuple[str, ...]) -> Row:
     """Return what `capacity` promises of a case, and what fresh runs make of it."""
     answer = ss.capacity(ss.load(name, list(overrides))).summary
     promised, requests, interval = answer["max_rate"], answer["requests"]["per_run"], answer["confidence_interval"]
-    runs = Runs(name, overrides, answer["asked"])
+    runs = runs_of(name, overrides, answer["asked"])
     return Row(
         name=" ".join([name, *overrides]),
         promised=promised,
@@ -283,10 +308,10 @@ def plan_row(case: Case, hardware: tuple[str, ...]) -> Row | None:
     requests = confirmed["requests"] // confirmed["replications"]
     promised, is_open_ended = multiple * rate, multiple >= MOST_TRAFFIC
     deployed = (*overrides, *(f"{key}={json.dumps(value)}" for key, value in best["overrides"].items()))
-    runs = Runs(name, deployed, scenario.slo.attainment, BRUTE_SEEDS[:1])  # type: ignore[union-attr]
+    runs = runs_of(name, deployed, scenario.slo.attainment, BRUTE_SEEDS[:1])  # type: ignore[union-attr]
     long = min(10 * requests, LONGEST)
     return Row(
-        name=" ".join(overrides),
+        name=" ".join([name, *overrides]),
         promised=promised,
         low=math.nan,
         high=math.nan,
@@ -333,12 +358,46 @@ class Runs:
         return inner["slo"]["attainment"] or 0.0, inner["stability"]
 
 
+@dataclass(frozen=True, slots=True)
+class GrownRuns(Runs):
+    """Runs of conversations at a rate that is reached: measured from when as many of them end as begin.
+
+    A `run` of the scenario begins at a lower rate, and may end before its own is reached.
+    """
+
+    probe: LoadProbe | None = None
+
+    def _run(self, rate: float, num_requests: int, seed: int) -> tuple[float, str]:
+        assert self.probe is not None  # see runs_of
+        found = replace(self.probe, _drawn={})(rate, seed, num_requests)  # no more than one run's requests in memory
+        return float(found.attainment), found.stability
+
+
+def runs_of(name: str, overrides: tuple[str, ...], asked: float, brute_seeds: tuple[int, ...] = BRUTE_SEEDS) -> Runs:
+    """Return what runs a case at any rate; what draws conversations draws them from a seed of its own."""
+    scenario = ss.load(name, [*overrides, f"run.seed={FIRST_SEED}"])
+    if not scenario.workload.has_sessions:
+        return Runs(name, overrides, asked, brute_seeds)
+    return GrownRuns(name, overrides, asked, brute_seeds, probe=probe_of(scenario))
+
+
+def _conversations(cases: int) -> None:
+    """Print the tables of conversations: capacities, then plans."""
+    _print_capacities([case for case, _ in CONVERSATIONS[:cases]])
+    print()
+    _print_plans(CONVERSATIONS[:cases])
+
+
 def _capacities(cases: int) -> None:
     """Print the table of capacities."""
+    _print_capacities(CAPACITIES[:cases])
+
+
+def _print_capacities(cases: Iterable[Case]) -> None:
     print("| scenario | promised /s | interval | brute force /s | below it | requests a run | hold | long runs hold |")
     print("|---|---|---|---|---|---|---|---|")
     rows = []
-    for name, overrides in CAPACITIES[:cases]:
+    for name, overrides in cases:
         row = capacity_row(name, overrides)
         rows.append(row)
         print(
@@ -352,13 +411,17 @@ def _capacities(cases: int) -> None:
 
 def _plans(cases: int) -> None:
     """Print the table of plans."""
+    _print_plans(PLANS[:cases])
+
+
+def _print_plans(cases: Iterable[tuple[Case, tuple[str, ...]]]) -> None:
     print(
         "| traffic | GPUs | plan | hold | long runs hold | bears /s | brute force /s | below it | hold there "
         "| long runs hold there |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     rows = []
-    for case, hardware in PLANS[:cases]:
+    for case, hardware in cases:
         row = plan_row(case, hardware)
         if row is None:
             print(f"| `{' '.join(case[1])}` | {', '.join(hardware)} | nothing holds | | | | | | | |", flush=True)
@@ -516,6 +579,7 @@ TABLES: Mapping[str, Callable[[int], None]] = {
     "overloads": _overloads,
     "growths": _growths,
     "coverage": _coverage,
+    "conversations": _conversations,
 }
 
 

@@ -135,11 +135,15 @@ def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
             if borne >= MOST_TRAFFIC
             else f"{share(borne - 1)} more traffic"
         )
-        lines.append(
-            f"It can sustain {more} before the SLO breaks."
-            if borne > 1.01
-            else "It has no headroom: more traffic breaks the SLO."
-        )
+        if borne < 1:
+            more = f"only {share(borne)} of the traffic once all conversations are under way"
+            lines.append(f"It can sustain {more}; the run ends before.")
+        else:
+            lines.append(
+                f"It can sustain {more} before the SLO breaks."
+                if borne > 1.01
+                else "It has no headroom: more traffic breaks the SLO."
+            )
     lost = best["lost_replica"]
     without = lost["without_spares"]
     price = f"; a spare one costs {dollars(lost['spare_usd_per_month'])} a month (--spare-replicas 1)"

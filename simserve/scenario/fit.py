@@ -15,7 +15,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
-from simserve.scenario.formats import formats_available, formats_line
+from simserve.scenario.formats import formats_available, formats_line, lacking_weights_note
 from simserve.scenario.kv_offload import offload_lines
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
 from simserve.scenario.schema import Scenario
@@ -45,7 +45,7 @@ def check_fit(resolved: ResolvedScenario) -> None:
 
 
 def leading_warnings(*scenarios: Scenario | ResolvedScenario) -> list[str]:
-    """Return what leads every answer about scenarios: architectures that are assumed, and what fits only with less.
+    """Return what leads every answer about scenarios: what is assumed of models and weights, what fits only with less.
 
     A scenario may be resolved already. One that cannot be resolved adds nothing: its own answer is the error.
 
@@ -63,7 +63,7 @@ def leading_warnings(*scenarios: Scenario | ResolvedScenario) -> list[str]:
 
 
 def fit_notes(resolved: ResolvedScenario) -> list[str]:
-    """Return what an answer says first of a deployment that fits only with less than was asked, by pool.
+    """Return what an answer says first of a deployment, by pool: weights that nobody has, what fits only with less.
 
     Raises:
         InputError: A trace is missing or invalid.
@@ -77,10 +77,11 @@ def fit_notes(resolved: ResolvedScenario) -> list[str]:
 
 
 def _own_notes(resolved: ResolvedScenario) -> list[str]:
-    memory, notes = resolved.memory, []
+    memory, shape = resolved.memory, resolved.shape
+    lacking = lacking_weights_note(shape)
+    notes = [] if lacking is None else [lacking]
     if not memory.fits:
-        return []
-    shape = resolved.shape
+        return notes
     if resolved.scenario.deployment.all2all_backend == "auto" and shape.all2all_backend != "allgather_reducescatter":
         overlap = " and two-batch overlap" if shape.enable_two_batch_overlap else ""
         notes.append(

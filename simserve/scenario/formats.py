@@ -65,8 +65,8 @@ class Formats:
 
     Attributes:
         weights: Weight format, 16 bit by the dtype's name.
-        weights_source: ``as stored``, ``checkpoint ORG/NAME``, ``quantised on load by ENGINE``, ``dequantised`` or
-            `NO_CHECKPOINT`.
+        weights_source: ``as stored``, ``checkpoint ORG/NAME``, ``quantised on load by ENGINE``, ``cast on load by
+            ENGINE`` (16 bit of another kind), ``dequantised`` or `NO_CHECKPOINT`.
         checkpoint: Repository of the weights; None where none is on record.
         kv_cache: KV format.
         kv_cache_source: ``16 bit by default``, ``as the checkpoint asks``, ``the engine's default``, ``as asked``, or
@@ -261,8 +261,8 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
     elif _keeps_sparse_keys_narrow(shape):
         kv_source = f"{shape.engine.name}'s default for sparse attention"
     source = NO_CHECKPOINT if how is None else how.label
-    if how is None and shape.quantization in WIDE_FORMATS and not shape.model.stored.is_wide:
-        source = "dequantised"
+    if how is None and shape.quantization in WIDE_FORMATS:
+        source = f"cast on load by {shape.engine.name}" if shape.model.stored.is_wide else "dequantised"
     return Formats(
         weights=shape.precision.wide_arithmetic if shape.quantization == "none" else shape.quantization,
         weights_source=source,
@@ -279,8 +279,27 @@ def available_as(shape: ReplicaShape) -> AvailableFormat | None:
 
 
 def _is_of(available: AvailableFormat, shape: ReplicaShape) -> bool:
-    asked = shape.quantization
-    return available.format == ("none" if asked == shape.model.dtype else asked)
+    return available.format == as_offered(shape.quantization, shape.model)
+
+
+def as_offered(asked: str, model: ModelProfile) -> str:
+    """Return the name under which a format is among those that are there: 16 bit by the model's dtype is ``none``."""
+    return "none" if asked == model.dtype else asked
+
+
+def lacking_weights_note(shape: ReplicaShape) -> str | None:
+    """Return that weights of a replica's format cannot be had, as far as is known, and what can; None where they can.
+
+    What is rounded to fewer bits only: 16 bit can be unpacked from any checkpoint.
+    """
+    if shape.quantization in WIDE_FORMATS or available_as(shape) is not None:
+        return None
+    there = formats_available(shape.model, shape.engine, shape.hardware)
+    named = f"; known: --set deployment.quantization={there[0].format} ({there[0].label})" if there else ""
+    return (
+        f"{shape.quantization} weights of {shape.model.name} are assumed to exist: no checkpoint of them is known, and "
+        f"{shape.engine.name} {shape.engine.version} does not make them{named}"
+    )
 
 
 def with_stored_format(scenario: Scenario) -> Scenario:

@@ -10,6 +10,7 @@ from simserve.errors import ScenarioError
 from simserve.profiles import catalog
 from simserve.profiles.engine import load_engine
 from simserve.profiles.model import load_model
+from simserve.scenario.fit import leading_warnings
 from simserve.scenario.formats import AvailableFormat, formats_available, formats_line, with_stored_format
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from tests.perf.shapes import make_shape
@@ -66,6 +67,7 @@ def test_what_is_asked_for_wins() -> None:
         ("nf4", "quantised on load by vllm"),
         ("int3", "as asked (no such checkpoint is on record)"),
         ("bf16", "as stored"),
+        ("fp16", "cast on load by vllm"),
     ],
 )
 def test_the_answer_says_where_a_format_comes_from(asked: str, source: str) -> None:
@@ -73,6 +75,29 @@ def test_the_answer_says_where_a_format_comes_from(asked: str, source: str) -> N
     found = resolved(f"quantization={asked}", "engine.version=0.20")
 
     assert found.formats["weights_source"] == source
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "remedy"),
+    [
+        ("llama-3.1-8b", "int3", "deployment.quantization=none (as stored)"),
+        ("gpt-oss-20b", "fp8", "deployment.quantization=mxfp4 (as stored)"),
+        ("llama-3.1-8b", "fp8", None),
+        ("llama-3.1-8b", "nf4", None),
+        ("llama-3.1-8b", "fp16", None),
+        ("gpt-oss-20b", "auto", None),
+    ],
+)
+def test_weights_that_nobody_has_lead_the_answer(model: str, asked: str, remedy: str | None) -> None:
+    """With what there is; silent where a checkpoint, the engine or a cast gives them."""
+    version = ["engine.version=0.20"] if model == "llama-3.1-8b" else []
+    found = leading_warnings(resolved(f"quantization={asked}", *version, model=model))
+
+    if remedy is None:
+        assert not found
+    else:
+        assert found[0].startswith(f"{asked} weights of {model} are assumed to exist: no checkpoint of them is known")
+        assert found[0].endswith(remedy)
 
 
 def test_what_an_engine_cannot_run_names_the_stored_format_and_what_would() -> None:

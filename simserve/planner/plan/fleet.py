@@ -15,7 +15,7 @@ from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, is_steady, try_fleet
+from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, grows_steady, is_steady, try_fleet
 from simserve.planner.space.makeup import smallest_fleet
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
@@ -87,7 +87,7 @@ def confirm(fleet: Fleet) -> Trial:
 
     Of steady open traffic 95 % of runs that the search has not seen must hold, as `simserve capacity` promises it.
     """
-    probe = _steady_probe(fleet)
+    probe = _steady_probe(fleet) if is_steady(fleet.scenario) else None
     if probe is not None:
         return _confirmed(fleet, probe)
     replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
@@ -120,9 +120,9 @@ def _confirmed(fleet: Fleet, probe: LoadProbe) -> Trial:
 
 
 def _steady_probe(fleet: Fleet) -> LoadProbe | None:
-    """Return what runs a fleet at any rate, where its traffic is steady and an objective asked of it; else None."""
+    """Return what runs a fleet at any rate, where its traffic becomes steady and an objective is asked; else None."""
     there = deployed(fleet.scenario, fleet.overrides, fleet.replicas)
-    if not is_steady(there) or objective(there) is None or not own_traffic(there).is_stationary:
+    if not grows_steady(there) or objective(there) is None or not own_traffic(there).is_stationary:
         return None
     probe = probe_of(there)
     return probe if probe.is_steady else None
@@ -196,9 +196,11 @@ def changes_of(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
 def traffic_borne(fleet: Fleet) -> float | None:
     """Return the largest traffic, as a multiple of the scenario's, at which a fleet still holds.
 
-    Of steady open traffic it is what `simserve capacity` promises of the fleet: 95 % of fresh runs hold. Of other
-    traffic the largest that was seen to hold, to `TRAFFIC_STEP`. From the scenario's own on, which was confirmed; None
-    where the traffic cannot be scaled, `MOST_TRAFFIC` where even that holds.
+    Of steady open traffic, and of conversations once as many end as begin, it is what `simserve capacity` promises of
+    the fleet: 95 % of fresh runs hold. Of other traffic the largest that was seen to hold, to `TRAFFIC_STEP`. From the
+    scenario's own on, which was confirmed, but of conversations, whose run may end before they reach their rate: there
+    it may be less. None where the traffic cannot be scaled, or nothing is promised; `MOST_TRAFFIC` where even that
+    holds.
     """
     if scaled_traffic(fleet.scenario, 1.0) is None:
         return None
@@ -217,7 +219,7 @@ def traffic_borne(fleet: Fleet) -> float | None:
     return MOST_TRAFFIC if first_miss is None else 1 + (first_miss - 1) * TRAFFIC_STEP
 
 
-def _promised(fleet: Fleet, probe: LoadProbe) -> float:
+def _promised(fleet: Fleet, probe: LoadProbe) -> float | None:
     rate = load_of(fleet.scenario, own_traffic(fleet.scenario))
     found = find_capacity(
         probe,
@@ -229,7 +231,8 @@ def _promised(fleet: Fleet, probe: LoadProbe) -> float:
     )
     if found.was_interrupted:
         raise KeyboardInterrupt
-    return max(1.0, round(math.floor(found.largest.value / rate / BORNE_STEP + ROUNDING) * BORNE_STEP, BORNE_DIGITS))
+    borne = round(math.floor(found.largest.value / rate / BORNE_STEP + ROUNDING) * BORNE_STEP, BORNE_DIGITS)
+    return (borne or None) if fleet.scenario.workload.has_sessions else max(1.0, borne)
 
 
 def month_of(fleet: Fleet) -> dict[str, Any] | None:

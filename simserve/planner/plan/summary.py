@@ -213,11 +213,11 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
     if multiple is not None and asked is not None:
         capacity = asked * multiple / trial.replicas
         at_least = "at least " if multiple >= MOST_TRAFFIC else ""
-        yield (
-            f"one replica can sustain {at_least}{capacity:,.3g} requests/s within the SLO (simulated): "
-            f"{rate:,.4g} / {capacity:,.3g} = {rate / capacity:,.2f}, so "
-            f"{counted(trial.replicas, 'replica')}"
-        )
+        needed = f"{rate:,.4g} / {capacity:,.3g} = {rate / capacity:,.2f}, so {counted(trial.replicas, 'replica')}"
+        if multiple < 1:
+            all_of_them = f"{counted(trial.replicas, 'replica')} {asked * multiple:,.3g} of {asked:,.4g}"
+            needed = f"{all_of_them}, which conversations have not reached when the run ends"
+        yield f"one replica can sustain {at_least}{capacity:,.3g} requests/s within the SLO (simulated): {needed}"
     if member.bound.least_replicas > 1:
         yield f"fewer than {member.bound.least_replicas} replicas cannot do the work in time (bound)"
     yield from _price(found, member, trial)

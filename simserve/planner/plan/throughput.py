@@ -32,7 +32,9 @@ from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import deployed, deployed_overrides
 from simserve.planner.search.words import clause, plain
+from simserve.planner.space.formats import WEIGHTS_KEY
 from simserve.planner.space.space import Space
+from simserve.scenario.fit import leading_warnings
 from simserve.scenario.objective import objective, objective_mapping
 from simserve.scenario.resolve import assumed_architectures, resolve
 from simserve.scenario.schema import Scenario
@@ -132,7 +134,9 @@ class _Group:
     def run(self) -> list[Able]:
         """Return every deployment that was judged, in the order in which they were."""
         space = self.space
-        for overrides in (space.plain, space.base, *space.members(space.shape_keys)):
+        # As the scenario has it, but not where its weight format is not to be searched.
+        own = () if WEIGHTS_KEY in space.plain else (space.base,)
+        for overrides in (space.plain, *own, *space.members(space.shape_keys)):
             self._try(overrides, is_drawn=True)
         names = [name for name in space.options if name not in space.shape_keys and name not in UNSCALED]
         for overrides in space.members((*space.shape_keys, *names)):
@@ -438,7 +442,7 @@ class Throughput:
         best = None if self.best is None else self._best(self.best)
         limits = {name: getattr(asked, name) for name in TERMS}
         return {
-            "warnings": assumed_architectures(self.scenario),
+            "warnings": self._warnings(),
             "feasible": best is not None,
             "scenario": self.scenario.name,
             "seed": self.scenario.run.seed,
@@ -510,6 +514,12 @@ class Throughput:
             "usd_per_million_output_tokens": None if usd is None else usd / (reached.output_throughput * 3600) * 1e6,
             "requests": capacity_found.summary["requests"],
         }
+
+    def _warnings(self) -> list[str]:
+        """Return what leads the answer: what is assumed of the model and of the best deployment."""
+        if self.best is None:
+            return assumed_architectures(self.scenario)
+        return leading_warnings(self._deployed(self.best))
 
     def _deployed(self, able: Able) -> Scenario:
         return deployed(self.scenario, able.member.overrides, max(able.replicas, 1))

@@ -240,11 +240,18 @@ resolved."""
 def is_steady(scenario: Scenario) -> bool:
     """Return whether requests come at one rate from beginning to end, so that a run may be of any length.
 
-    Not where an API takes what is too much: there it is not the replicas alone that must finish what is offered. Nor
-    conversations, which begin at a lower rate than they reach.
+    Not conversations, which begin at a lower rate than they reach (`grows_steady`).
+    """
+    return grows_steady(scenario) and not scenario.workload.has_sessions
+
+
+def grows_steady(scenario: Scenario) -> bool:
+    """Return whether requests come at one rate, of conversations from when as many end as begin.
+
+    Not where an API takes what is too much: there it is not the replicas alone that must finish what is offered.
     """
     workload, deployment = scenario.workload, scenario.deployment
-    is_open = has_load_ratio(scenario) and workload.trace is None and not workload.has_sessions
+    is_open = has_load_ratio(scenario) and workload.trace is None
     return is_open and not has_own_clock(scenario) and deployment.liveness is None and deployment.overflow is None
 
 

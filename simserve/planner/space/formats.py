@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from simserve.perf.shape import ReplicaShape
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import load_model
-from simserve.scenario.formats import AvailableFormat, formats_available, kv_of_auto
+from simserve.scenario.formats import AvailableFormat, as_offered, formats_available, kv_of_auto
 from simserve.scenario.resolve import engine_of
 from simserve.scenario.schema import Scenario
 
@@ -38,11 +39,13 @@ class SearchedFormats:
         weights: Weight formats, the stored one first where it runs.
         kv_cache: KV formats, ``auto`` first.
         why_no_weights: Why there is no weight format but the stored one; "": there is.
+        why_not_own: Why the format that the deployment names is not among them; "": it is, or there is no other.
     """
 
     weights: tuple[AvailableFormat, ...]
     kv_cache: tuple[str, ...]
     why_no_weights: str
+    why_not_own: str = ""
 
 
 def searched_formats(scenario: Scenario) -> SearchedFormats:
@@ -66,6 +69,20 @@ def searched_formats(scenario: Scenario) -> SearchedFormats:
         weights=found,
         kv_cache=_kv_formats(found, parts),
         why_no_weights=_why_alone(parts[0]) if is_alone else "",
+        why_not_own=_why_not_own(scenario.deployment.quantization, there, parts) if found else "",
+    )
+
+
+def _why_not_own(own: str, there: Sequence[AvailableFormat], parts: Sequence[ReplicaShape]) -> str:
+    """Return why a search leaves out the format that a deployment names: nobody is known to have weights of it."""
+    offered = {each.format for each in there}
+    lacking = next((part for part in parts if as_offered(own, part.model) not in offered), None)
+    if own == "auto" or lacking is None or (own in WIDE_FORMATS and lacking.model.stored.is_wide):
+        return ""
+    model, engine = lacking.model.name, lacking.engine
+    return (
+        f"not {own}, which the scenario names: no such checkpoint of {model} is known, and {engine.name} "
+        f"{engine.version} does not make it (--keep weights plans with it nevertheless)"
     )
 
 

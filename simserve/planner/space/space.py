@@ -322,7 +322,8 @@ def space_on(
             lack = lack_of(there, each.feature) if each.feature and others else None
             if lack is not None:
                 others, lacking[each.lever] = [], lack
-            values[each.key] = (own, *others)
+            is_own_out = each.key == WEIGHTS_KEY and _searched(context).why_not_own
+            values[each.key] = tuple(others) if is_own_out else (own, *others)
     for key, asked in own_choices.items():
         values[key] = tuple(asked)
     for key in kept & values.keys():
@@ -336,9 +337,11 @@ def space_on(
         values[option.name] = (own[option.name],) if option.name in kept else option.choices
         kinds[option.name] = "option"
         own |= {key: value_of(there, key) for choice in option.choices for key in choice.changes}
-    why_no_format = "" if WEIGHTS_KEY in own_choices or WEIGHTS_KEY in kept else _searched(context).why_no_weights
-    if why_no_format:
-        lacking["quantise"] = why_no_format
+    if WEIGHTS_KEY not in own_choices and WEIGHTS_KEY not in kept:
+        searched = _searched(context)
+        why_no_format = "; ".join(filter(None, (searched.why_not_own, searched.why_no_weights)))
+        if why_no_format:
+            lacking["quantise"] = why_no_format
     return Space(
         scenario=there,
         dimensions=values,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan.fleet import Fleet, traffic_borne
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
@@ -204,3 +206,26 @@ def test_what_is_not_the_same_all_through_is_tried_as_it_is(changes: dict[str, A
     """A fleet that scales, a batch, clients, conversations."""
     assert is_steady(steady(1.0))
     assert not is_steady(with_overrides(steady(1.0), changes))
+
+
+THREE_TURNS = {"turns": {"distribution": "fixed", "value": 3}, "think_time": "5 s"}
+
+
+@pytest.mark.parametrize(("sessions", "borne"), [(None, 1.0), (THREE_TURNS, 0.8)])
+def test_conversations_are_borne_at_a_rate_that_is_reached(
+    monkeypatch: pytest.MonkeyPatch, sessions: dict[str, Any] | None, borne: float
+) -> None:
+    """By runs measured once they have grown; less than the scenario's rate may be found, whose own run ends before."""
+    probes: list[LoadProbe] = []
+
+    def eight_tenths(probe: LoadProbe, *, start: float, **_: Any) -> SimpleNamespace:
+        probes.append(probe)
+        return SimpleNamespace(was_interrupted=False, largest=SimpleNamespace(value=0.8 * start))
+
+    monkeypatch.setattr("simserve.planner.plan.fleet.find_capacity", eight_tenths)
+    scenario = steady(2.0) if sessions is None else with_overrides(steady(2.0), {"workload.sessions": sessions})
+
+    found = traffic_borne(Fleet(scenario=scenario, overrides={}, replicas=1))
+
+    assert found == borne
+    assert (probes[0].ramp is not None) == (sessions is not None)

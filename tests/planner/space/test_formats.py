@@ -11,8 +11,8 @@ from simserve.errors import InputError, ScenarioError
 from simserve.perf.memory import plan_memory
 from simserve.planner.export.export import ENGINES, Export, export
 from simserve.planner.plan.levers import format_levers
-from simserve.planner.space.formats import searched_formats
-from simserve.planner.space.space import space_on
+from simserve.planner.space.formats import WEIGHTS_KEY, searched_formats
+from simserve.planner.space.space import Space, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.profiles import catalog
 from simserve.profiles.model import load_model
@@ -135,6 +135,43 @@ def test_a_search_says_why_there_is_no_other_format() -> None:
 
     assert "quantise" in left_out()
     assert "quantise" not in left_out(quantization=["mxfp4"])
+
+
+def searched(scenario: Scenario, **options: Any) -> Space:
+    """Return the space of a scenario on its own GPU."""
+    engine, traffic = engine_of(scenario), traffic_of(scenario)
+    own_choices = options.pop("own_choices", {})
+    return space_on(scenario, scenario.deployment.hardware, {}, own_choices, engine, traffic, **options)
+
+
+@pytest.mark.parametrize(("model", "asked"), [("deepseek-r1", "int8"), ("gpt-oss-120b", "fp8"), ("kimi-k2", "bf16")])
+def test_weights_that_nobody_has_are_not_searched_though_the_scenario_names_them(model: str, asked: str) -> None:
+    """No member of the space has them, the start neither; and the answer says why."""
+    space = searched(deployed(model, H200, quantization=asked, tensor_parallel_size=8))
+
+    assert asked not in space.dimensions[WEIGHTS_KEY]
+    assert space.plain[WEIGHTS_KEY] == load_model(model).stored.format
+    assert all(member[WEIGHTS_KEY] != asked for member in space.members([WEIGHTS_KEY]))
+    assert space.left_out["quantise"].startswith(
+        f"not {asked}, which the scenario names: no such checkpoint of {model}"
+    )
+
+
+@pytest.mark.parametrize("asked", ["fp8", "none", "fp16", "awq-int4"])
+def test_weights_that_can_be_had_are_searched_first_where_the_scenario_names_them(asked: str) -> None:
+    """Those of a checkpoint, of the engine, and 16 bit of another kind."""
+    space = searched(deployed("llama-3.1-8b", H200, quantization=asked))
+
+    assert space.dimensions[WEIGHTS_KEY][0] == asked
+    assert WEIGHTS_KEY not in space.plain
+
+
+def test_weights_that_nobody_has_are_kept_where_that_is_asked_for() -> None:
+    """By `--keep weights`: the user has made them."""
+    space = searched(deployed("deepseek-r1", H200, quantization="int8"), kept=frozenset({WEIGHTS_KEY}))
+
+    assert space.dimensions[WEIGHTS_KEY] == ("int8",)
+    assert "quantise" not in space.left_out
 
 
 def test_kv_formats_start_from_what_auto_stands_for() -> None:
