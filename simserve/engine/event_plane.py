@@ -217,16 +217,21 @@ def carry_out(plane: DataPlane, attendance: Attendance, presence: Presence, requ
         offer_turn(attendance, now)
     elif order == LOSE:
         lose(plane, attendance, requests, subject, presence.reason, now)
-    elif order in (ADMIT, LAND_AGAIN):
-        transfers = attendance.transfers
-        assert transfers is not None
-        if order == ADMIT:
-            take_to_reader(plane, attendance, transfers, requests, subject, now)
-        else:
-            landing = (transfers.transfer_end[subject], LAND, subject, transfers.prefill_replica[subject])
-            heappush(attendance.callers.events, landing)
+    elif order == ADMIT:
+        assert attendance.transfers is not None
+        take_to_reader(plane, attendance, attendance.transfers, requests, subject, now)
+    elif order == LAND_AGAIN:
+        land_again(attendance, subject)
     else:
         complete_unit(plane, attendance, requests, subject, now)
+
+
+def land_again(attendance: Attendance, index: int) -> None:
+    """Let a KV cache land when its link, whose pace has changed, has sent it."""
+    transfers = attendance.transfers
+    assert transfers is not None
+    landing = (transfers.transfer_end[index], LAND, index, transfers.prefill_replica[index])
+    heappush(attendance.callers.events, landing)
 
 
 def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:

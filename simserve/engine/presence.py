@@ -21,8 +21,6 @@ NO_ORDER, HAND_OVER, LOSE, SETTLE, OFFER, ADMIT, LAND_AGAIN = range(7)
 """Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs; let
 those whose turn it is be routed; take a KV cache that has landed to a replica; let one land when its link has sent it
 after all."""
-RETRIED = -1
-"""Instead of a reason for a loss: the router sends the request elsewhere, and its client knows nothing."""
 
 
 class Presence:
@@ -42,7 +40,7 @@ class Presence:
         heard_at: When the client of each hears of that, where somebody waits for it, seconds; else of none.
         order: What is to be done at the next call of the drive, which then does nothing else.
         subject: Which request, or replica, that is about.
-        reason: Of a loss, or `RETRIED`.
+        reason: Of a loss, or `simserve.engine.entrance.RETRIED`.
         time: When, seconds; else the instant at hand.
     """
 

@@ -50,7 +50,7 @@ MOST_LENGTHENED = 1_000_000
 """Requests of one run, where a precision is asked of runs that are too short: longer ones take minutes."""
 MOST_TOGETHER = 1_000_000
 """Requests of all runs together, where a precision is not reached by as many runs as there may be and they become
-longer instead: it takes some seconds, compiled."""
+longer instead: it takes some ten CPU seconds, compiled."""
 LOOK_AGAIN = 1.1
 """Times as many runs at which the precision is looked at again: pooling all requests takes as long as a run."""
 Progress = Callable[[int, int], None]

@@ -204,7 +204,7 @@ def pool_of(
         setup.role,
         paths,
         requests,
-        () if setup.engine.scheduling_policy == "fcfs" else OrderedQueue(setup.engine, requests).ranks,
+        _ranks(setup, requests),
         region=setup.region,
         startup_seconds=setup.startup_seconds if is_named else control.startup_seconds,
         weights_bytes=setup.weights_bytes if is_named else control.weights_bytes,
@@ -214,13 +214,22 @@ def pool_of(
     )
 
 
+def _ranks(setup: PoolSetup, requests: RequestTable) -> Sequence[float]:
+    """Return what each request is ordered by in the queues of a pool; nothing where the first to come is the first."""
+    if setup.engine.scheduling_policy == "fcfs":
+        return ()
+    if setup.engine.scheduling_policy == "shortest_first" and setup.role == "prefill":
+        return [tokens + 1 for tokens in requests.prompt_tokens]
+    return OrderedQueue(setup.engine, requests).ranks
+
+
 def fresh_replica(pool: Pool, number: int) -> Ranks:
     """Return the schedulers of a replica of a pool, which hold nothing."""
     unit = new_replica(number, pool.config, pool.times, pool.requests, pool.paths)
     for rank in unit.ranks:
         pool.recorder.watch(rank)
         if isinstance(rank.waiting, OrderedQueue):
-            # As they were before anything was sent: rows of requests that prefill say one token meanwhile.
+            # Not from the rows as they now are: those of requests at a prefill replica say one token meanwhile.
             rank.waiting.ranks = pool.ranks
     return unit
 

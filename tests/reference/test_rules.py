@@ -18,6 +18,7 @@ from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
 from simserve.sim.fairness_spec import FairnessSpec
+from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import CACHE, REASONS, RequestRecords
 from simserve.sim.response_cache_spec import ResponseCacheSpec
@@ -176,6 +177,19 @@ def test_half_of_a_prompt_is_enough_to_be_known_by(shared: int, replica: int) ->
     records = both(deployed(control, num_replicas=2), replace(specs, prefixes=prefixes))
 
     assert records.replica_id.tolist() == [0, replica]
+
+
+def test_a_prefill_replica_orders_by_what_is_asked_of_it() -> None:
+    """Shortest first there is the shortest prompt and one token: the answer is computed elsewhere."""
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
+    deployment = deployed(Control(disaggregation=link, kv_bytes_per_token=1e6))
+    own = make_config(max_num_seqs=1, scheduling_policy="shortest_first")
+    first = PoolSetup(name="p", engine=own, step_times=SECOND, priced=None, num_replicas=1, role="prefill")
+    pools = (first, replace(first, name="d", engine=make_config(), role="decode"))
+
+    records = both(replace(deployment, pools=pools), make_specs([0.0, 0.25, 0.5], [4, 6, 4], [2, 2, 10]))
+
+    assert np.argsort(records.first_token_time).tolist() == [0, 2, 1]
 
 
 def test_pools_of_equal_weight_take_turns_from_the_first_one_on() -> None:

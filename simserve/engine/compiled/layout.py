@@ -107,8 +107,8 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
-    """A record, to be printed again.
+class Copy:
+    """A record as it was, to be written again.
 
     Attributes:
         words: It.
@@ -226,7 +226,7 @@ class Memory:
             _free(int(self.words[start + at]))
         self.words[start : start + self.record.num_words] = 0
 
-    def stamp(self, number: int) -> Stamp:
+    def copy_of(self, number: int) -> Copy:
         """Return a record as it is, with what its lists hold."""
         start, lists = number * self.record.num_words, []
         for name, kind in self.record.fields.items():
@@ -234,13 +234,13 @@ class Memory:
             if isinstance(kind, Items) and not isinstance(kind, Table) and self.words[start + at]:
                 size = int(self.words[start + at + 1]) * len(kind.codes) * WORD
                 lists.append((at, ctypes.string_at(int(self.words[start + at]), size)))
-        return Stamp(self.words[start : start + self.record.num_words].copy(), lists)
+        return Copy(self.words[start : start + self.record.num_words].copy(), lists)
 
-    def print(self, stamp: Stamp, number: int) -> None:
+    def write_copy(self, copy: Copy, number: int) -> None:
         """Make a record of which nothing is there yet equal to another one; its lists are its own, its queues empty."""
         start = number * self.record.num_words
-        self.words[start : start + self.record.num_words] = stamp.words
-        for at, content in stamp.lists:
+        self.words[start : start + self.record.num_words] = copy.words
+        for at, content in copy.lists:
             self.words[start + at] = address = _allocate(max(len(content), WORD))
             ctypes.memmove(address, content, len(content))
 

@@ -17,6 +17,7 @@ from simserve.engine.compiled import fields
 from simserve.engine.compiled.layout import (
     INTEGER,
     Column,
+    Copy,
     Index,
     Items,
     Memory,
@@ -25,7 +26,6 @@ from simserve.engine.compiled.layout import (
     Queue,
     Record,
     Records,
-    Stamp,
     Table,
 )
 from simserve.engine.compiled.view import View
@@ -77,7 +77,7 @@ class Compiled:
         self._num_paces = 1 + max(int(np.frombuffer(each, dtype=np.int64).max(initial=0)) for each in drawn)
         self._paths: dict[int, Memory] = {}
         self._tiers: dict[int, Memory] = {}
-        self._shared: dict[tuple[int, int], _Shared] = {}
+        self._shared: dict[tuple[int, int, int], _Shared] = {}
         self._replicas = Memory(fields.REPLICA, len(plane.ranks))
         for number, replica in enumerate(plane.ranks):
             self._lay_out(number, replica)
@@ -105,16 +105,18 @@ class Compiled:
     def _lay_out(self, number: int, replica: Replica) -> None:
         """Write a replica that has not begun where nothing is."""
         assert replica.mode == CONTINUOUS
-        group = id(replica.config), id(replica.times)
+        queue = replica.waiting
+        ranks = queue.ranks if isinstance(queue, OrderedQueue) else ()
+        group = id(replica.config), id(replica.times), id(ranks)
         if group not in self._shared:
-            self._shared[group] = _Shared(replica)
+            self._shared[group] = _Shared(replica, ranks)
         common = self._shared[group]
-        if common.stamp is None:
+        if common.copy is None:
             self._write(number, replica, common)
-            common.stamp = self._replicas.stamp(number)
+            common.copy = self._replicas.copy_of(number)
         else:
             # Before they begin, equal replicas differ in nothing but this.
-            self._replicas.print(common.stamp, number)
+            self._replicas.write_copy(common.copy, number)
             for name in _OF_A_REPLICA:
                 self._replicas.put(name, getattr(replica, name), number)
         for name in ("progress", "window_progress"):
@@ -315,17 +317,16 @@ class _Shared:
     """What equal replicas have in common: numbers of their configuration, step times, and ranks in their queues.
 
     Attributes:
-        stamp: One of them as it was laid out; None: none has been yet.
+        copy: One of them as it was laid out; None: none has been yet.
     """
 
-    stamp: Stamp | None = None
+    copy: Copy | None = None
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, ranks: Sequence[float]) -> None:
         self.tables = self.of_times(replica.times)
         self.config = _numbers(fields.CONFIG, replica.config)
         self.times = _numbers(fields.TIMES, replica.times)
-        queue = replica.waiting
-        self.ranks = np.array(queue.ranks if isinstance(queue, OrderedQueue) else (), dtype=np.float64)
+        self.ranks = np.array(ranks, dtype=np.float64)
 
     @staticmethod
     def of_times(times: StepTimes) -> dict[str, NDArray[np.float64]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
+from simserve.planner.export.experts import balancing_words, overlap_words
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
 from simserve.profiles.engine_profile import version_key
@@ -72,14 +73,9 @@ def _experts(deployment: Deployment, flags: Flags) -> list[str]:
         key = "deployment.all2all_backend"
         words += flags.render("--moe-a2a-backend", "deepep", key=key)
         words += flags.render("--deepep-mode", _DEEPEP_MODES[backend or "auto"], key=key)
-    deployment.take("enable_two_batch_overlap")
-    if shape.enable_two_batch_overlap:
-        words += flags.render("--enable-two-batch-overlap", True, key="deployment.enable_two_batch_overlap")
-    copies, key = deployment.take("num_redundant_experts"), "deployment.num_redundant_experts"
-    if copies is not None:
-        words += flags.render("--enable-eplb", True, key=key)
-        words += flags.render("--ep-num-redundant-experts", copies, key=key)
-    return words
+    words += overlap_words(deployment, flags, "--enable-two-batch-overlap")
+    copies = deployment.take("num_redundant_experts")
+    return words if copies is None else words + balancing_words(flags, "--ep-num-redundant-experts", copies)
 
 
 def _formats(deployment: Deployment, flags: Flags) -> list[str]:

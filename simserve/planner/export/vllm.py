@@ -7,6 +7,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
+from simserve.planner.export.experts import balancing_words, overlap_words
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
 from simserve.profiles.engine_profile import version_key
@@ -87,17 +88,13 @@ def _experts(deployment: Deployment, flags: Flags) -> list[str]:
     deployment.take("all2all_backend")
     if shape.all2all_backend != "allgather_reducescatter":
         words += flags.render("--all2all-backend", shape.all2all_backend, key="deployment.all2all_backend")
-    deployment.take("enable_two_batch_overlap")
-    if shape.enable_two_batch_overlap:
-        words += flags.render("--enable-dbo", True, key="deployment.enable_two_batch_overlap")
-    copies, key = deployment.take("num_redundant_experts"), "deployment.num_redundant_experts"
-    if copies is not None:
-        words += flags.render("--enable-eplb", True, key=key)
-        if flags.has("--num-redundant-experts"):
-            words += flags.render("--num-redundant-experts", copies, key=key)
-        else:
-            words += flags.render("--eplb-config", f'{{"num_redundant_experts": {copies}}}', key=key)
-    return words
+    words += overlap_words(deployment, flags, "--enable-dbo")
+    copies = deployment.take("num_redundant_experts")
+    if copies is None:
+        return words
+    if flags.has("--num-redundant-experts"):
+        return words + balancing_words(flags, "--num-redundant-experts", copies)
+    return words + balancing_words(flags, "--eplb-config", f'{{"num_redundant_experts": {copies}}}')
 
 
 def _formats(deployment: Deployment, flags: Flags) -> list[str]:

@@ -62,6 +62,7 @@ class Reading:
         data_parallel_size: Ranks, which share experts where the model has some.
         shares_attention_ranks: Whether those ranks are cut out of the tensor-parallel ones.
         speculation: vLLM's ``speculative_config``, or another engine's in its words.
+        experts: How tokens reach the experts of other ranks, in the engine's words.
         as_stored: Flag that leaves the format of the weights to the checkpoint; empty: none does.
         max_model_len: Longest sequence as overrides of the model's configuration make it; None: the model's.
         context_scale: Factor of a scaled position embedding; None: the model's own.
@@ -82,6 +83,7 @@ class Reading:
     data_parallel_size: int = 1
     shares_attention_ranks: bool = False
     speculation: dict[str, Any] = field(default_factory=dict)
+    experts: dict[str, str] = field(default_factory=dict)
     as_stored: str = ""
     max_model_len: int | None = None
     context_scale: float | None = None
@@ -211,6 +213,26 @@ def json_object(reading: Reading, flag: str, value: object) -> Mapping[str, Any]
     if not isinstance(found, dict):
         raise ScenarioError("must be a JSON object", file=reading.where, key=flag, value=value)
     return found
+
+
+def read_overlap(reading: Reading, value: object) -> None:
+    """Read a switch that overlaps two micro-batches."""
+    reading.deployment["enable_two_batch_overlap"] = value is True
+
+
+def read_balancing(reading: Reading, value: object) -> None:
+    """Read a switch that places experts by their load."""
+    if value is True:
+        reading.deployment.setdefault("num_redundant_experts", 0)
+
+
+def redundant_experts(flag: str) -> Callable[[Reading, object], None]:
+    """Return what reads how many copies of experts there are."""
+
+    def read(reading: Reading, value: object) -> None:
+        reading.deployment["num_redundant_experts"] = reading.count(flag, value)
+
+    return read
 
 
 def read_overrides(reading: Reading, flag: str, settings: Mapping[str, Any]) -> None:

@@ -17,7 +17,10 @@ from simserve.planner.importers.server import (
     draft_of,
     json_object,
     read_arguments,
+    read_balancing,
+    read_overlap,
     read_overrides,
+    redundant_experts,
 )
 from simserve.profiles.engine_profile import load_engine
 
@@ -147,6 +150,10 @@ def settle(reading: Reading) -> None:
     tokens = options.pop("kv_tokens", None)
     if tokens is not None:
         options["num_gpu_blocks_override"] = max(tokens // options.get("block_size", 1), 1)
+    if reading.experts.get("backend") == "deepep":
+        # Of `auto`, which is its default, decoding counts.
+        is_normal = reading.experts.get("mode") == "normal"
+        reading.deployment["all2all_backend"] = "deepep_high_throughput" if is_normal else "deepep_low_latency"
     _settle_speculation(reading)
 
 
@@ -184,29 +191,13 @@ def _experts(reading: Reading, value: object) -> None:
 
 
 def _all2all_backend(reading: Reading, value: object) -> None:
-    if value == "deepep":
-        reading.deployment.setdefault("all2all_backend", "deepep_low_latency")
-    elif value != "none":
+    reading.experts["backend"] = str(value)
+    if value not in ("deepep", "none"):
         reading.not_simulated.append(f"--moe-a2a-backend {value}")
 
 
 def _deepep_mode(reading: Reading, value: object) -> None:
-    # Of `auto` decoding counts.
-    if value == "normal":
-        reading.deployment["all2all_backend"] = "deepep_high_throughput"
-
-
-def _overlap(reading: Reading, value: object) -> None:
-    reading.deployment["enable_two_batch_overlap"] = value is True
-
-
-def _balancing(reading: Reading, value: object) -> None:
-    if value is True:
-        reading.deployment.setdefault("num_redundant_experts", 0)
-
-
-def _redundant_experts(reading: Reading, value: object) -> None:
-    reading.deployment["num_redundant_experts"] = reading.count("--ep-num-redundant-experts", value)
+    reading.experts["mode"] = str(value)
 
 
 def _share(reading: Reading, value: object) -> None:
@@ -314,9 +305,9 @@ VOCABULARY = Vocabulary(
         "--enable-ep-moe": _experts,
         "--moe-a2a-backend": _all2all_backend,
         "--deepep-mode": _deepep_mode,
-        "--enable-two-batch-overlap": _overlap,
-        "--enable-eplb": _balancing,
-        "--ep-num-redundant-experts": _redundant_experts,
+        "--enable-two-batch-overlap": read_overlap,
+        "--enable-eplb": read_balancing,
+        "--ep-num-redundant-experts": redundant_experts("--ep-num-redundant-experts"),
         "--mem-fraction-static": _share,
         "--cpu-offload-gb": _cpu_offload,
         "--chunked-prefill-size": _chunk,

@@ -22,8 +22,11 @@ from simserve.planner.importers.server import (
     draft_of,
     json_object,
     read_arguments,
+    read_balancing,
+    read_overlap,
     read_overrides,
     read_rope_scaling,
+    redundant_experts,
 )
 from simserve.planner.importers.speculation import settings_of
 from simserve.profiles.engine_profile import load_engine
@@ -271,23 +274,10 @@ def _all2all_backend(reading: Reading, value: object) -> None:
         reading.not_simulated.append(f"--all2all-backend {value}")
 
 
-def _overlap(reading: Reading, value: object) -> None:
-    reading.deployment["enable_two_batch_overlap"] = value is True
-
-
-def _balancing(reading: Reading, value: object) -> None:
-    if value is True:
-        reading.deployment.setdefault("num_redundant_experts", 0)
-
-
-def _redundant_experts(reading: Reading, value: object) -> None:
-    reading.deployment["num_redundant_experts"] = reading.count("--num-redundant-experts", value)
-
-
 def _balancing_config(reading: Reading, value: object) -> None:
     settings = dict(json_object(reading, "--eplb-config", value))
     if "num_redundant_experts" in settings:
-        _redundant_experts(reading, settings.pop("num_redundant_experts"))
+        redundant_experts("--eplb-config")(reading, settings.pop("num_redundant_experts"))
     reading.ignored.extend(f"--eplb-config {key} {each}" for key, each in settings.items())
 
 
@@ -375,10 +365,10 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--data-parallel-size": _data_parallel,
     "--enable-expert-parallel": _expert_parallel,
     "--all2all-backend": _all2all_backend,
-    "--enable-dbo": _overlap,
-    "--enable-eplb": _balancing,
+    "--enable-dbo": read_overlap,
+    "--enable-eplb": read_balancing,
     "--eplb-config": _balancing_config,
-    "--num-redundant-experts": _redundant_experts,
+    "--num-redundant-experts": redundant_experts("--num-redundant-experts"),
     "--cpu-offload-gb": _cpu_offload,
     "--quantization": _quantization,
     "--dtype": _dtype,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import shlex
 
@@ -83,10 +84,23 @@ def test_the_container_of_a_manifest_comes_back(name: str) -> None:
     assert deployment["spec"]["replicas"] == scenario.deployment.replicas
 
 
-@pytest.mark.parametrize(("engine", "version"), [("vllm", "0.20.2"), ("vllm", "0.11"), ("sglang", "0.5.10")])
+_DEEPEP = [
+    ["deployment.all2all_backend=deepep_low_latency"],
+    ["deployment.all2all_backend=deepep_high_throughput"],
+    ["deployment.all2all_backend=deepep_high_throughput", "deployment.enable_two_batch_overlap=true"],
+    ["deployment.all2all_backend=deepep_low_latency", "deployment.enable_two_batch_overlap=false"],
+]
+_ON_MANY_NODES = [[], ["deployment.num_redundant_experts=32"], ["deployment.all2all_backend=allgather_reducescatter"]]
+
+
 @pytest.mark.parametrize(
-    "overrides",
-    [[], ["deployment.num_redundant_experts=32"], ["deployment.all2all_backend=allgather_reducescatter"]],
+    ("engine", "version", "overrides"),
+    [
+        *itertools.product(["vllm"], ["0.20.2", "0.11"], _ON_MANY_NODES),
+        *itertools.product(["sglang"], ["0.5.10"], _ON_MANY_NODES),
+        *itertools.product(["vllm"], ["0.20.2"], _DEEPEP),
+        *itertools.product(["sglang"], ["0.5.10"], _DEEPEP),
+    ],
 )
 def test_experts_on_many_nodes_come_back(engine: str, version: str, overrides: list[str]) -> None:
     """DeepEP, overlap and copies of experts, asked for or assumed; a line without them is taken at its word."""
