@@ -63,6 +63,7 @@ def run(
     out: str | Path | None = None,
     force: bool = False,
     timeline: bool = False,
+    film: bool = False,
     steps: bool = False,
     prometheus: bool = False,
     advise: bool | None = None,
@@ -83,6 +84,8 @@ def run(
             `report.html`, written all together or not at all; None: no file is written.
         force: Whether ``out`` may hold the result of another scenario or seed, which is then replaced.
         timeline: Whether every step is kept, and written to ``out`` as `timeline.json`, which Perfetto opens.
+        film: Whether every step is kept, and some seconds of them written to ``out`` as `film.html`, which plays them;
+            the report shows it as well.
         steps: Whether every step is kept, for ``.steps`` of the result: the first 2,000,000 of the run.
         prometheus: Whether ``out`` also gets `metrics.prom`: what vLLM's /metrics would say at the end of the run.
         advise: Whether a run that misses what is asked is followed by runs of what would hold
@@ -116,9 +119,9 @@ def run(
     if not isinstance(scenario, Scenario):
         reference = reference or (str(scenario),)
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
-    how: dict[str, Any] = {"progress": progress, "keep_steps": timeline or steps, "accelerate": accelerate}
+    how: dict[str, Any] = {"progress": progress, "keep_steps": timeline or film or steps, "accelerate": accelerate}
     if by_reference:
-        for name, is_asked in {"timeline": timeline, "accelerate": accelerate != "auto"}.items():
+        for name, is_asked in {"timeline": timeline, "film": film, "accelerate": accelerate != "auto"}.items():
             if is_asked:
                 raise UsageError("is not for a run by the reference", key=name, remedy="leave one of the two out")
         how["by_reference"] = True
@@ -131,14 +134,15 @@ def run(
         how["own"], advise = own, False
     advised = reference if advise or (advise is None and out is not None) else None
     if out is None:
-        if prometheus:
-            raise UsageError("writes a file, and needs out=", key="prometheus")
+        for name, is_asked in {"prometheus": prometheus, "film": film}.items():
+            if is_asked:
+                raise UsageError("writes a file, and needs out=", key=name)
         return _run(loaded, how, advised)
     from simserve.report.folder import write_folder  # templates, needed by runs that write
 
     with staged_folder(Path(out), loaded, force=force) as folder:
         result = _run(loaded, how, advised, with_page=True)
-        write_folder(result, folder, timeline=timeline, prometheus=prometheus)
+        write_folder(result, folder, timeline=timeline, prometheus=prometheus, film=film)
     return result
 
 
@@ -488,6 +492,11 @@ def plan(
     spot: bool = False,
     trials: int = 32,
     confidence: float | None = None,
+    horizon: str | None = None,
+    growth: str | None = None,
+    price_decline: str | None = None,
+    budget: str | None = None,
+    commitments: str | None = None,
     jobs: int = 1,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
@@ -507,6 +516,12 @@ def plan(
         spot: Whether GPUs are bought at spot prices.
         trials: Settings of engine knobs and options that are tried on a deployment where they are too many to try each.
         confidence: Share of real servers on which the SLO must hold, 0.9; None: it must hold where it is simulated.
+        horizon: Months to buy for, ``12mo`` or ``3y``: what to commit to and what to buy by the hour then stands in
+            ``.summary["purchase"]``; None: nothing is bought.
+        growth: Growth of the traffic over the horizon, ``5%/month`` or ``60%/year``; None: the scenario's.
+        price_decline: Fall of the price of a GPU-hour, likewise; None: the scenario's.
+        budget: Dollars that a month may cost, ``20k``; None: any.
+        commitments: Years of a term and how far below on demand it is, ``1y=30%,3y=50%``; ``none``; None: assumed ones.
         jobs: Worker processes; the plan is the same with any number.
         reference: What stands after ``simserve run`` to run the scenario; for the commands that the plan prints.
         progress: Called now and then with the pieces of work done and all that are known.
@@ -515,6 +530,7 @@ def plan(
         UsageError: An option is out of range.
         InputError: A scenario, profile or trace is missing or invalid.
     """
+    from simserve.planner.plan.horizon import horizon_of
     from simserve.planner.plan.plan import PlanOptions  # joblib and the search: needed by this function only
     from simserve.planner.plan.plan import plan as find_plan
     from simserve.planner.space.space import parse_choices
@@ -531,6 +547,7 @@ def plan(
         keep=tuple(keep),
         trials=trials,
         confidence=confidence,
+        horizon=horizon_of(horizon, growth, price_decline, budget, commitments),
         jobs=jobs,
     )
     if not isinstance(scenario, Scenario):

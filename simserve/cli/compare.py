@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.one_line import Asked, takes_one_line
+from simserve.cli.one_line import Asked, refuse_flags, takes_one_line
 from simserve.cli.options import (
     HtmlOption,
     JsonOption,
@@ -21,6 +23,9 @@ from simserve.cli.options import (
 )
 from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
+
+if TYPE_CHECKING:
+    from simserve.scenario.schema import Scenario
 
 
 @takes_one_line()
@@ -40,6 +45,12 @@ def compare(
     ] = False,
     seed: SeedOption = None,
     html: HtmlOption = None,
+    film: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write a page that plays a run of each, on one clock.", show_default=False
+        ),
+    ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -54,6 +65,11 @@ def compare(
     from simserve.planner.compare import parse_variant
 
     check_page(html)
+    if film is not None:
+        check_page(film, "--film")
+        refuse_flags(
+            {"--film": film if independent else None}, "plays runs of the same requests", "leave --independent"
+        )
     wanted: dict[str, list[str]] = {}
     for text in variants:
         name, changes = parse_variant(text)
@@ -72,6 +88,8 @@ def compare(
     compared = [answer.base.scenario, *(variant.scenario for variant in answer.variants)]
     print_version_notes(compared, as_json=as_json, quiet=quiet)
     write_html(answer, html, context)
+    if film is not None and not answer.was_interrupted:
+        _write_film(["as it is", *wanted], compared, film)
     if as_json:
         print_json(answer.summary)
     elif not quiet:
@@ -81,3 +99,12 @@ def compare(
     if answer.was_interrupted:
         done = len(answer.base.summaries)
         raise InterruptedRunError(f"interrupted; the {done} replications that were finished are compared")
+
+
+def _write_film(names: Sequence[str], scenarios: Sequence[Scenario], file: Path) -> None:
+    """Play one run of each deployment, of the same requests, on one clock."""
+    from simserve import api
+    from simserve.report.film import write_film
+
+    runs = {name: api.run(scenario, steps=True) for name, scenario in zip(names, scenarios, strict=True)}
+    write_film(runs, file, f"{scenarios[0].name}: {' and '.join(names)}")

@@ -89,6 +89,27 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    horizon: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Say what to buy for so long: 12mo, 3y: commitments, and hours on demand."),
+    ] = None,
+    growth: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Growth of the traffic over --horizon: 5%/month or 60%/year."),
+    ] = None,
+    price_decline: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Fall of the price of a GPU-hour over --horizon. Default: the scenario's."),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="DOLLARS", help="What a month of --horizon may cost: 20000/month or 20k.")
+    ] = None,
+    commitments: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TERMS", help="Years, and how far below on demand: 1y=30%,3y=50%; none. Default: 1y=25%,3y=45%."
+        ),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. Default: one a core. The plan is the same.")
     ] = None,
@@ -113,6 +134,8 @@ def plan(
     simserve plan chatbot --over deployment.quantization=none,fp8 --objective gpus
 
     simserve plan chatbot --confidence 90%
+
+    simserve plan chatbot --horizon 12mo --growth 5%/month
 
     simserve plan chatbot --objective throughput --gpus 8xH100
     --slo 'ttft=1s,tpot=20ms'
@@ -150,6 +173,11 @@ def plan(
             spot=spot,
             trials=trials,
             confidence=None if confidence is None else _share(confidence, "--confidence"),
+            horizon=horizon,
+            growth=growth,
+            price_decline=price_decline,
+            budget=budget,
+            commitments=commitments,
             jobs=jobs or os.cpu_count() or 1,
             reference=(*_reference(asked, question), *(word for change in changes for word in ("--set", change))),
             progress=progress,

@@ -55,6 +55,9 @@ def run(
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Also write timeline.json: every step and request, for ui.perfetto.dev.")
     ] = False,
+    film: Annotated[
+        bool, typer.Option("--film", help="Also write film.html: some seconds of the run, played step by step.")
+    ] = False,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Also write metrics.prom: what vLLM's /metrics would say at the end.")
     ] = False,
@@ -96,7 +99,8 @@ def run(
             "prints no answer that --verbose could lengthen",
         )
     if check:
-        writing = {"--force": force, "--timeline": timeline, "--prometheus": prometheus, "--reference": by_reference}
+        writing = {"--force": force, "--timeline": timeline, "--film": film, "--prometheus": prometheus}
+        writing["--reference"] = by_reference
         refuse_flags(
             {"--out": out, **{flag: value or None for flag, value in writing.items()}},
             "has no effect with --check, which writes nothing",
@@ -113,10 +117,14 @@ def run(
         show_memory(resolved, as_json=as_json, quiet=quiet)
         return
     if by_reference:
-        other = {"--timeline": timeline or None, "--accelerate": None if accelerate == "auto" else accelerate}
+        other = {
+            "--timeline": timeline or None,
+            "--film": film or None,
+            "--accelerate": None if accelerate == "auto" else accelerate,
+        }
         refuse_flags(other, "is not for a run with --reference", "leave one of the two out")
     reference = (*asked.words, *(word for change in changes for word in ("--set", change)))
-    files = {"force": force, "timeline": timeline, "prometheus": prometheus, "reference": reference}
+    files = {"force": force, "timeline": timeline, "film": film, "prometheus": prometheus, "reference": reference}
     how = {**files, "accelerate": accelerate, "by_reference": by_reference}
     raise typer.Exit(_run(loaded, out, how, as_json=as_json, quiet=quiet, verbose=verbose))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,29 @@ _WORDS = {"holds": "holds", "missed": "missed", "none": UNDEFINED}
 _CLASSES = {"holds": "is-good", "missed": "is-bad", "none": ""}
 
 
-def write_report(result: RunResult, folder: Path) -> Path:
-    """Write ``report.html`` into ``folder``, whole or not at all, and return its path.
+def write_report(result: RunResult, folder: Path, film: Mapping[str, Any] | None = None) -> Path:
+    """Write ``report.html`` into ``folder``, with a `simserve.report.film` if there is one, and return its path.
 
     Raises:
         OSError: The file cannot be written.
     """
     path = folder / REPORT_FILE
-    write_whole(path, render_report(result))
+    write_whole(path, render_report(result, film))
     return path
 
 
-def render_report(result: RunResult) -> str:
+def render_report(result: RunResult, film: Mapping[str, Any] | None = None) -> str:
     """Return the page: the brief, verdicts, latencies, figures, memory, engine, trust, scenario."""
-    content = {**_answer(result), **_tables(result), **_background(result), "figure_groups": figure_groups(result)}
+    from simserve.report.film import film_fragment
+
+    shown = "" if film is None else film_fragment(film)
+    content = {
+        **_answer(result),
+        **_tables(result),
+        **_background(result),
+        "figure_groups": figure_groups(result),
+        "film": shown,
+    }
     return environment().get_template("run.html").render(content)
 
 

@@ -22,12 +22,15 @@ from simserve.report.plan_tables import (
     sensitivity,
     single_changes,
 )
+from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
 from simserve.report.quantities import counted, dollars, text_columns
 from simserve.report.throughput import throughput_brief, throughput_front, throughput_sections
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
+
+    from simserve.report.panels import Panel
 
 _WIDEST = 118
 _IN_BRIEF = 3
@@ -95,6 +98,9 @@ def plan_page(summary: Mapping[str, Any], command: str) -> Page:
         told = f"{tried} fleets were simulated; the plan is circled."
         picture = panel("candidates", "Fleets that were simulated", told, figure, f"Dollars against TTFT. {told}")
         sections.insert(1, Section(title="What was tried", panels=(picture,)))
+    if summary.get("purchase"):
+        place = next(at for at, each in enumerate(sections) if each.title == purchase_title(summary["purchase"]))
+        sections.insert(place + 1, Section(title="Month by month", panels=tuple(_purchase_panels(summary["purchase"]))))
     return Page(
         name=f"simserve plan: {summary['scenario']}",
         answer=answer[0],
@@ -104,6 +110,15 @@ def plan_page(summary: Mapping[str, Any], command: str) -> Page:
         sections=sections,
         command=command,
     )
+
+
+def _purchase_panels(bought: Mapping[str, Any]) -> Iterator[Panel]:
+    from simserve.report.panels import panel
+
+    said = "Each month, what is paid for replicas, people and platform."
+    yield panel("purchase", "Dollars a month", said, purchase_sketch(bought), f"Dollars by month. {said}")
+    said = "What the busiest hour of each month needs, by how it is bought."
+    yield panel("replicas", "Replicas by term", said, replica_sketch(bought), f"Replicas by month and term. {said}")
 
 
 def plan_brief(summary: Mapping[str, Any]) -> Brief:
@@ -180,6 +195,9 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
     yield "", answer_lines(summary), None
     yield "Run it", [best["command"]], None
     yield "How it stands", robustness_lines(summary), None
+    if summary.get("purchase"):
+        bought = summary["purchase"]
+        yield purchase_title(bought), purchase_lines(bought), purchase_table(bought)
     yield from _others(summary)
     if len(summary["pareto"]) > 1:
         yield "Faster for more money (the best trade-offs of dollars, TTFT and TPOT)", [], front(summary)

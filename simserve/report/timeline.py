@@ -74,7 +74,7 @@ def timeline(result: RunResult, max_steps: int = MAX_STEPS) -> Timeline:
     until, total = _limit(log, max_steps)
     events = [_named("process_name", -1, "requests that no replica served")] if _lost(result).any() else []
     shown = 0
-    names = _names(log.replicas)
+    names = process_names(log.replicas)
     for number, replica in enumerate(log.replicas):
         steps = log.steps(replica, until)
         shown += len(steps)
@@ -99,7 +99,8 @@ def _limit(log: StepLog, max_steps: int) -> tuple[float, int]:
     return float(rows[0, int(np.searchsorted(counted, max_steps, side="right"))]), total
 
 
-def _names(replicas: Sequence[Replica]) -> list[str]:
+def process_names(replicas: Sequence[Replica]) -> list[str]:
+    """Return what each scheduler is called."""
     ranks: dict[int, int] = {}
     names = []
     for replica in replicas:
@@ -173,13 +174,20 @@ def _evictions(log: StepLog) -> dict[int, list[tuple[float, int]]]:
 
 def _request_events(result: RunResult, log: StepLog, until: float) -> Iterator[Event]:
     """Yield the span of each request and what is inside, in the order that nests them."""
+    end_time = min(result.simulation.end_time, until)
+    for life in lives(result, log, until):
+        yield from _spans(life, end_time)
+
+
+def lives(result: RunResult, log: StepLog, until: float, since: float = -math.inf) -> Iterator[Life]:
+    """Yield what became of every request that came before ``until`` and had not left at ``since``, in their order."""
     records, end_time = result.simulation.records, min(result.simulation.end_time, until)
     processes, evictions, lost = _processes(log), _evictions(log), _lost(result)
     for index in np.flatnonzero(np.isfinite(records.arrival_time)).tolist():
         arrival = float(records.arrival_time[index])
-        if arrival >= until:
-            continue
         finish = _or(float(records.finish_time[index]), end_time)
+        if arrival >= until or finish < since:
+            continue
         if lost[index]:
             finish = arrival
         scheduled = _or(float(records.scheduled_time[index]), finish)
@@ -197,15 +205,18 @@ def _request_events(result: RunResult, log: StepLog, until: float) -> Iterator[E
             "output_tokens": int(records.output_tokens[index]),
             "num_preemptions": int(records.num_preemptions[index]),
         }
-        life = _Life(
-            process=processes.get(int(records.replica_id[index]), -1),
+        process = sender = processes.get(int(records.replica_id[index]), -1)
+        if records.prefill_replica_id is not None and _handover(records, index):
+            sender = processes.get(int(records.prefill_replica_id[index]), process)
+        yield Life(
+            process=process,
+            sender=sender,
             about=about,
             arrival=arrival,
             finish=finish,
             phases=phases,
             evictions=evictions.get(index, ()),
         )
-        yield from _spans(life, end_time)
 
 
 def _on_the_way(records: RequestRecords, index: int, scheduled: float, first: float) -> list[tuple[str, float, float]]:
@@ -237,11 +248,12 @@ def _or(value: float, other: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Life:
+class Life:
     """A request on the timeline; times in seconds.
 
     Attributes:
         process: Of the replica that answered it; -1: none.
+        sender: Of the replica that computed its prompt; the same but where it was handed over.
         about: What a click on it shows, its number as ``request``.
         arrival: When it came.
         finish: When it was answered or given up.
@@ -250,6 +262,7 @@ class _Life:
     """
 
     process: int
+    sender: int
     about: dict[str, Any]
     arrival: float
     finish: float
@@ -257,7 +270,7 @@ class _Life:
     evictions: Sequence[tuple[float, int]]
 
 
-def _spans(life: _Life, end_time: float) -> Iterator[Event]:
+def _spans(life: Life, end_time: float) -> Iterator[Event]:
     """Yield a request, its phases and what interrupted them, up to the end of the timeline."""
     common = {"cat": "request", "id": life.about["request"], "pid": life.process, "tid": 0}
 
@@ -269,7 +282,7 @@ def _spans(life: _Life, end_time: float) -> Iterator[Event]:
         if start >= end_time and name != "queue":
             continue
         yield edge("b", name, start)
-        for inner, since, to in _interruptions(life.evictions, start, end):
+        for inner, since, to in interruptions(life.evictions, start, end):
             if since < end_time:
                 yield edge("b", inner, since)
                 yield edge("e", inner, to)
@@ -277,7 +290,7 @@ def _spans(life: _Life, end_time: float) -> Iterator[Event]:
     yield edge("e", "request", life.finish)
 
 
-def _interruptions(
+def interruptions(
     evictions: Sequence[tuple[float, int]], start: float, end: float
 ) -> Iterator[tuple[str, float, float]]:
     """Yield ``preempted`` (waiting without a KV cache) and ``recompute`` (prefilling again) within a phase."""

@@ -16,7 +16,7 @@ from simserve.scenario.schema import Scenario
 from simserve.unfinished import remove_abandoned, unfinished
 
 RESULTS_FOLDER = Path("results")
-OPTIONAL_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom")
+OPTIONAL_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom", "film.html")
 """What a run writes where it is asked to."""
 RESULT_FILES = (RESULT_FILE, REQUESTS_FILE, TIMESERIES_FILE, SCENARIO_FILE, "report.html", *OPTIONAL_FILES)
 """What a run writes, and therefore may overwrite."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +44,11 @@ def test_what_is_missing_is_named(simserve: Simserve, monkeypatch: pytest.Monkey
 
     assert outcome.code == 2
     assert "pip install 'simserve[explore]'" in outcome.error_line
+
+
+def test_pages_are_not_written_among_other_files(simserve: Simserve, tmp_path: Path) -> None:
+    """Nor does --force mean anything without a folder."""
+    (tmp_path / "thesis.txt").write_text("mine")
+
+    assert "holds other files" in simserve("explore", "--export", str(tmp_path)).error_line
+    assert "--export" in simserve("explore", "--force").error_line

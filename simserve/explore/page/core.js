@@ -8,7 +8,9 @@ let catalogue = null;
 let drawn = 0;
 
 const fields = (tab) => catalogue.fields[tab.fields];
-export const defaults = (tab) => Object.fromEntries(Object.entries(fields(tab)).filter(([name]) => tab.linked?.includes(name) || tab.controls.some((group) => group.items.includes(name))).map(([name, field]) => [name, (tab.defaults ?? {})[name] ?? field.default]));
+export const defaults = (tab) => Object.fromEntries(Object.entries(fields(tab)).filter(([name]) => tab.linked?.includes(name) || tab.controls.some((group) => group.items.includes(name))).map(([name, field]) => [name, offered(tab, name)?.[0] ?? (tab.defaults ?? {})[name] ?? field.default]));
+// Of a page whose answers were computed in advance: what may be chosen.
+const offered = (tab, name) => catalogue.offered?.[tab.question]?.[name];
 const current = () => TABS.find((each) => each.id === state.tab);
 
 // ---- links: #tab?name=value&..., only what differs from the defaults; names of the second configuration begin with b.
@@ -27,7 +29,8 @@ function link() {
   history.replaceState(null, "", `#${tab.id}${tail ? `?${tail}` : ""}`);
 }
 
-function parsed(value, field) {
+function parsed(value, field, known) {
+  if (known) return known.find((each) => text(each) === value) ?? known[0];
   if (Array.isArray(field.default) && typeof field.default[0] === "string") return value.split("~");
   if (Array.isArray(field.default)) return value.split(".").map(Number).filter((each) => Number.isInteger(each) && each > 0);
   if (typeof field.default === "boolean") return value === "true";
@@ -44,7 +47,7 @@ function readLink() {
   for (const [name, value] of query) {
     const second_name = name.startsWith("b.") ? name.slice(2) : null;
     const known = fields(tab)[second_name ?? name];
-    if (known) (second_name ? second : values)[second_name ?? name] = parsed(value, known);
+    if (known) (second_name ? second : values)[second_name ?? name] = parsed(value, known, catalogue.offered ? offered(tab, second_name ?? name) ?? [known.default] : null);
   }
   state.values[tab.id] = values;
   state.other = tab.compares && query.get("b") ? second : null;
@@ -56,7 +59,17 @@ const turns = new Map(), running = new Map(), stops = new Map();
 const pause = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
 const abandoned = () => Object.assign(new Error("a newer question waits"), { name: "AbortError" });
 
+// The answer that was computed in advance for exactly these values.
+function looked(question, values) {
+  const options = catalogue.offered[question] ?? {}, answers = window.SIMSERVE.answers[question] ?? {};
+  const places = Object.entries(options).map(([name, known]) => known.findIndex((each) => text(each) === text(values[name] ?? known[0])));
+  const found = answers[places.join(".")];
+  if (found && !found.error) return found;
+  throw Object.assign(new Error(found?.error ?? "This was not computed in advance. `simserve explore` answers it."), { kind: found?.kind ?? "input" });
+}
+
 async function request(question, values, isNewest, tell, signal) {
+  if (catalogue.offered) return looked(question, values);
   for (;;) {
     const headers = { "content-type": "application/json", ...(tell ? { accept: "application/x-ndjson" } : {}) };
     const answer = await fetch(`api/${question}`, { method: "POST", headers, body: JSON.stringify(values), signal });
@@ -125,15 +138,21 @@ function control(tab, name, values, base, change) {
     change(name);
   };
   if (typeof field.default === "boolean")
-    return node("label", { class: `check${mark}`, title: field.about }, [node("input", { type: "checkbox", id, checked: values[name], onchange: (event) => set(event.target.checked) }), document.createTextNode(label)]);
+    return node("label", { class: `check${mark}`, title: field.about }, [node("input", { type: "checkbox", id, checked: values[name], disabled: Boolean(catalogue.offered) && (offered(tab, name)?.length ?? 1) < 2, onchange: (event) => set(event.target.checked) }), document.createTextNode(label)]);
   const isMany = Array.isArray(field.default) && typeof field.default[0] === "string";
   const choices = name === "model" ? catalogue.models : name === "hardware" ? catalogue.hardware : name === "api" ? catalogue.apis.map((each) => ({ name: each })) : name === "frameworks" ? catalogue.frameworks.map((each) => ({ name: each })) : field.choices?.map((each) => ({ name: each }));
-  if (choices && isMany) {
+  if (choices && isMany && !catalogue.offered) {
     const chosenFirst = [...choices].sort((one, other) => values[name].includes(other.name) - values[name].includes(one.name));
     const boxes = chosenFirst.map((each) => node("label", { class: "check", title: each.about ?? null }, [node("input", { type: "checkbox", value: each.name, checked: values[name].includes(each.name), onchange: () => set(boxes.map((box) => box.firstChild).filter((box) => box.checked).map((box) => box.value)) }), document.createTextNode(each.name)]));
     return node("div", { class: `field${mark}`, title: field.about }, [node("div", { class: "many", id, role: "group", "aria-label": label, tabindex: 0 }, boxes)]);
   }
   const kids = [node("label", { for: id, text: label })];
+  const known = catalogue.offered ? offered(tab, name) ?? [values[name]] : null;
+  if (known) {
+    const shown = (value) => (Array.isArray(value) ? value.join(" ") : name === "quantization" ? formatName(value) : typeof value === "number" ? value.toLocaleString("en-US") : String(value));
+    kids.push(node("select", { id, disabled: known.length < 2, onchange: (event) => set(known[Number(event.target.value)]) }, known.map((each, place) => node("option", { value: place, selected: text(each) === text(values[name]), text: shown(each) }))));
+    return node("div", { class: `field${mark}`, title: field.about }, kids);
+  }
   if (choices) {
     kids.push(node("select", { id, onchange: (event) => set(event.target.value) }, choices.map((each) => node("option", { value: each.name, selected: each.name === values[name], text: each.about ? `${each.name} (${each.about})` : name === "quantization" ? formatName(each.name) : each.name }))));
   } else if (Array.isArray(field.default)) {
@@ -175,6 +194,7 @@ export function failure(error) {
 }
 
 export async function save(question, values) {
+  if (catalogue.offered) throw new Error("Scenario files are written by `simserve explore`, which runs on your machine.");
   const response = await fetch(`api/${question}/scenario`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(values) });
   if (!response.ok) throw new Error((await response.json()).error);
   download(await response.text());
@@ -195,8 +215,9 @@ function draw() {
   panel.setAttribute("aria-labelledby", `tab-${tab.id}`);
   document.title = `${tab.title}: simserve explore`;
   panel.replaceChildren(node("p", { class: "lead", text: tab.lead }));
+  if (catalogue.offered) panel.append(node("p", { class: "note", text: `${Object.keys(window.SIMSERVE.answers[tab.question] ?? {}).length.toLocaleString("en-US")} answers of simserve ${catalogue.version}, computed in advance: choose among their values. simserve explore answers any.` }));
   document.getElementById("save").hidden = Boolean(tab.draw);
-  if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, isCurrent: () => turn === drawn }); return; }
+  if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, canTake: (values) => Object.entries(values).every(([name, value]) => !catalogue.offered || (offered(tab, name) ?? []).some((each) => text(each) === text(value))), isCurrent: () => turn === drawn }); return; }
   const answer = node("div", { class: "answer" }), rest = node("div", { class: "rest" });
   let waiting = 0;
   const update = async () => {
@@ -249,7 +270,7 @@ function open(id, focus) {
 }
 
 async function start() {
-  catalogue = await (await fetch("api/catalogue")).json();
+  catalogue = window.SIMSERVE?.catalogue ?? await (await fetch("api/catalogue")).json();
   const list = document.getElementById("tabs");
   TABS.forEach((tab, place) => {
     list.append(node("button", {

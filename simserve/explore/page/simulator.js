@@ -49,7 +49,7 @@ function delta(key, better, mine, base) {
 
 function tiles(figures, base, values) {
   const missed = { p95_ttft_ms: values.slo_ttft_ms, p95_tpot_ms: values.slo_tpot_ms };
-  return node("dl", { class: "tiles" }, TILES.map(([label, key, format, better]) => {
+  return node("dl", { class: "tiles" }, TILES.filter(([, key]) => key !== "most" || "most" in figures).map(([label, key, format, better]) => {
     const value = figures[key], isMissed = (key === "attainment" && value !== null && value < values.attainment) || (missed[key] && value > missed[key]) || (key === "most" && value !== undefined && !(value >= values.rate));
     return node("div", { class: isMissed ? "missed" : null, "data-key": key }, [node("dt", { text: label }), node("dd", { "data-value": value, text: format(value) }, [delta(key, better, value, base)])]);
   }));
@@ -103,9 +103,9 @@ function charts(found, values, scale, base) {
   ];
 }
 
-// The load that is borne comes later than the rest: "…" until then.
+// The load that is borne comes later than the rest: "…" until then; undefined: nobody looks for it.
 function figuresOf(found, load) {
-  return found && { ...found.figures, most: load === null ? undefined : load.most };
+  return found && (load === undefined ? found.figures : { ...found.figures, most: load === null ? undefined : load.most });
 }
 
 function answer(found, load, values, base, baseLoad, scale) {
@@ -117,7 +117,7 @@ function answer(found, load, values, base, baseLoad, scale) {
     tiles(figuresOf(found, load), base ? figuresOf(base, baseLoad) : null, values),
   ].filter(Boolean);
   return [top, [
-    node("div", { class: "charts" }, [loadFigure(load, base ? baseLoad : null, values, Boolean(scale)), ...charts(found, values, scale, base)]),
+    node("div", { class: "charts" }, [...(load === undefined ? [] : [loadFigure(load, base ? baseLoad : null, values, Boolean(scale))]), ...charts(found, values, scale, base)]),
     equations([...found.equations, ...(load?.equations ?? [])]),
     node("p", { class: "note", text: `vllm ${found.engine}; ${found.formats}; ${found.fidelity.join("; ")}.` }),
     node("p", { class: "note", text: `${values.num_requests.toLocaleString("en-US")} requests and ${found.step.count.toLocaleString("en-US")} engine steps, answered in ${number(found.milliseconds, 2)} ms.` }),
@@ -142,10 +142,10 @@ function scaleOf(found) {
 
 const REST = 350;
 
-export function drawSimulator({ tab, panel, state, redraw, link, isCurrent }) {
+export function drawSimulator({ tab, panel, state, redraw, link, isCurrent, canTake, catalogue }) {
   const sides = [{ name: "A", values: state.values[tab.id] }];
   if (state.other) sides.push({ name: "B", values: state.other });
-  const found = sides.map(() => null), loads = sides.map(() => null), errors = sides.map(() => null);
+  const found = sides.map(() => null), loads = sides.map(() => (catalogue.offered ? undefined : null)), errors = sides.map(() => null);
   const areas = sides.map(() => node("div", { class: "answer" })), rests = sides.map(() => node("div", { class: "rest" }));
   const briefs = sides.map(() => node("p", { class: "brief", "aria-hidden": "true" }));
 
@@ -181,12 +181,12 @@ export function drawSimulator({ tab, panel, state, redraw, link, isCurrent }) {
     }
     if (!isCurrent()) return;
     areas[place].classList.remove("busy");
-    loads[place] = null;
+    loads[place] = catalogue.offered ? undefined : null;
     show();
     areas[place].dataset.done = String(Number(areas[place].dataset.done ?? 0) + 1);
     say(errors[place]?.message ?? found[place].answer);
     clearTimeout(rest[place]);
-    if (!errors[place]) rest[place] = setTimeout(() => { if (isCurrent()) bear(place); }, REST);
+    if (!errors[place] && !catalogue.offered) rest[place] = setTimeout(() => { if (isCurrent()) bear(place); }, REST);
   };
   const timers = sides.map(() => 0);
   const against = (change) => { state.other = { ...sides[0].values, ...change(sides[0].values) }; link(); redraw(); };
@@ -212,7 +212,7 @@ export function drawSimulator({ tab, panel, state, redraw, link, isCurrent }) {
   });
   panel.append(node("div", { class: "chips", role: "group", "aria-label": "Compare with one change" }, [
     node("span", { text: state.other ? "B is A, but" : "What if" }),
-    ...CHANGES.map(([name, change]) => node("button", { type: "button", class: "chip", text: name, onclick: () => against(change) })),
+    ...CHANGES.filter(([, change]) => canTake(change(sides[0].values))).map(([name, change]) => node("button", { type: "button", class: "chip", text: name, onclick: () => against(change) })),
   ]));
   panel.append(sides.length > 1 ? node("div", { class: "both" }, drawn) : drawn[0]);
   sides.forEach((_, place) => update(place));

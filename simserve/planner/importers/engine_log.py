@@ -338,6 +338,7 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
         ("vllm", "# rocm blocks:", rf" {_COUNT}", _figure("blocks")),
         ("vllm", "num_gpu_blocks is:", rf" {_COUNT}", _figure("blocks")),
         ("vllm", "GPU KV cache size:", rf" {_COUNT} tokens", _figure("tokens")),
+        ("vllm", "CPU KV cache size:", rf" {_COUNT} tokens", _figure("tokens")),
         ("vllm", "Available KV cache memory:", rf" {_GIBS} GiB", _figure("kv_gib")),
         ("vllm", "memory reserved for KV Cache is", rf" {_GIBS} ?GiB", _figure("kv_gib")),
         ("vllm", "Using max model len", rf" {_COUNT}", _last("max_model_len")),

@@ -180,7 +180,10 @@ def read_arguments(vocabulary: Vocabulary, words: Sequence[str], flags: Flags, r
 
 def _read(vocabulary: Vocabulary, reading: Reading, word: Word, flags: Flags) -> None:
     flag, value = word.flag, word.value
-    if not word.is_known:
+    if vocabulary.without_effect.fullmatch(flag):
+        # Known or not: flags of the front end are not among those that were read of every release.
+        reading.ignored.append(flag)
+    elif not word.is_known:
         shown = f"{flag} {value}" if value is not None else flag
         meant = similar(flags, flag)
         hint = f"; did you mean {meant}?" if meant else "."
@@ -194,8 +197,6 @@ def _read(vocabulary: Vocabulary, reading: Reading, word: Word, flags: Flags) ->
     elif flag in vocabulary.switches:
         key, stands = vocabulary.switches[flag]
         reading.options[key] = stands is (value is True)
-    elif vocabulary.without_effect.fullmatch(flag):
-        reading.ignored.append(flag)
     else:
         reading.not_simulated.append(flag if isinstance(value, bool) else f"{flag} {value}")
 

@@ -86,7 +86,7 @@ _OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
 """Names of weight formats that only the checkpoint tells more of."""
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|seed|chat-template.*|"
-    r"revision|code-revision|ssl-.*|uvicorn-.*|disable-log-.*|enable-log-.*|max-log-len|tool-.*|enable-auto-tool-choice|"
+    r"revision|code-revision|ssl-.*|(?:disable-)?uvicorn-.*|disable-fastapi-docs|disable-log-.*|enable-log-.*|max-log-len|tool-.*|enable-auto-tool-choice|"
     r"reasoning-parser|response-role|allow.*|load-format|root-path|generation-config|distributed-executor-backend|"
     r"ngram-prompt-lookup-max|config|override-generation-config|default-chat-template-kwargs|safetensors-load-strategy)"
 )

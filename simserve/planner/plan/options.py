@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import UsageError
+from simserve.planner.plan.horizon import Horizon
 from simserve.planner.plan.price import Market
 from simserve.planner.search.member import OBJECTIVES, Objective
 
@@ -31,6 +32,7 @@ class PlanOptions:
         keep: Names of what stays as it is (`simserve.planner.space.keep.KEEPABLE`).
         confidence: Share of real servers on which the SLO must hold, by the errors to expect; None: it must hold where
             it is simulated.
+        horizon: What the purchase looks ahead to; None: nothing is bought.
         jobs: Worker processes; the result is the same with any number.
     """
 
@@ -44,6 +46,7 @@ class PlanOptions:
     trials: int = DEFAULT_TRIALS
     keep: tuple[str, ...] = ()
     confidence: float | None = None
+    horizon: Horizon | None = None
     jobs: int = 1
 
 
@@ -69,5 +72,8 @@ def check_options(options: PlanOptions) -> None:
     if options.objective == "throughput" and options.headroom:
         rule = "has no meaning with --objective throughput, which looks for the load itself"
         raise UsageError(rule, key="--headroom", remedy="leave it away, or use --confidence 0.9")
+    if options.objective == "throughput" and options.horizon is not None:
+        rule = "has no meaning with --objective throughput, whose GPUs are there"
+        raise UsageError(rule, key="--horizon", remedy="leave it away, or plan for dollars")
     if not 0 <= options.headroom <= 10:
         raise UsageError("must be between 0 and 10 times the traffic", key="--headroom", value=options.headroom)

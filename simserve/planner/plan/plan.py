@@ -30,6 +30,7 @@ from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of
 from simserve.planner.plan.miss import Miss, nearest_miss, shown
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
+from simserve.planner.plan.purchase_of import check_horizon, purchase_of
 from simserve.planner.plan.single import single_changes
 from simserve.planner.plan.summary import summary_of
 from simserve.planner.plan.throughput import Throughput
@@ -117,6 +118,8 @@ class _Planning:
         self.goal = _goal(scenario, options)
         self.reference = tuple(reference)
         self.borne = _with_headroom(scenario, options.headroom)
+        if options.horizon is not None:
+            check_horizon(scenario)
         self.findings = Findings(scenario=scenario, borne=self.borne, goal=self.goal, reference=self.reference)
         self.findings.kept = options.keep
         self._progress = progress
@@ -131,6 +134,8 @@ class _Planning:
             was_interrupted = True
             self._settle()
         summary = summary_of(self.findings, headroom=self.options.headroom, market=self.options.market)
+        if self.options.horizon is not None:
+            summary["purchase"] = purchase_of(self.findings, summary, self.options.horizon)
         return Plan(summary={**summary, "interrupted": was_interrupted}, was_interrupted=was_interrupted)
 
     def throughput(self) -> Plan:

@@ -174,6 +174,7 @@ def test_a_log_says_room_and_settings(
         ("INFO 03-12 executor_base.py:111] # cuda blocks: 2054, # CPU blocks: 2048", (2054 * 16, 2054)),
         ("INFO 03-12 executor_base.py:111] # rocm blocks: 2054, # CPU blocks: 2048", (2054 * 16, 2054)),
         ("(EngineCore_0 pid=1) INFO [kv_cache_utils.py:849] GPU KV cache size: 922,496 tokens", (922_496, 57_656)),
+        ("(EngineCore pid=1) INFO [kv_cache_utils.py:2327] CPU KV cache size: 65,536 tokens, Maximum", (65_536, 4_096)),
         (
             "INFO GPU KV cache size: 922,496 tokens\nINFO loggers.py:142] Engine 000: vllm cache_config_info with "
             "initialization after num_gpu_blocks is: 28828",

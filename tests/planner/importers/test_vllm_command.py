@@ -216,6 +216,15 @@ def test_the_version_is_that_of_the_option_the_image_or_the_newest() -> None:
     assert any("read as vllm 0.33" in note for note in newest.notes)
 
 
+@pytest.mark.parametrize("version", ["0.8.5", "0.20.2", "0.32", "0.33"])
+def test_flags_of_the_front_end_are_known_to_every_release(version: str) -> None:
+    """Whether or not they were read of it with the engine's own: no release lacks an address."""
+    draft = imported("vllm serve meta-llama/Llama-3.1-8B --host 0.0.0.0 --port 8000 --api-key x", version=version)
+
+    assert not any("has no" in note for note in draft.notes)
+    assert any("Without effect on the simulation: --host, --port, --api-key." in note for note in draft.notes)
+
+
 def test_nothing_is_lost_in_silence() -> None:
     """Unknown, not simulated and without effect are named apart."""
     draft = imported(

@@ -1,0 +1,1 @@
+"""A real vLLM on this machine's CPU: served, measured, calibrated, simulated and compared."""

@@ -1,0 +1,90 @@
+"""``python -m calibration.real_server --env DIR --out DIR``: vLLM on this CPU, measured and simulated.
+
+Makes an environment with vLLM for CPUs (outside the checkout, 3.5 GB, once), measures the kernels of a small model,
+serves that model, sends loads with vLLM's own client, each twice, fits four factors to two of them by ``simserve
+calibrate serving``, simulates all, and writes ``comparison.md`` and ``comparison.json``. What is measured already in
+``--out`` is kept: the command goes on where it was stopped. Takes about 45 minutes of two quiet cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from calibration.real_server import campaign, environment, model, page, replay
+from calibration.real_server.serving import bench, served
+
+WORKER_CORE = "0"
+"""Of several cores vLLM leaves the last one to its front end; of two its worker has the first."""
+
+
+def main() -> int:
+    """Measure, simulate and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", type=Path, required=True, help="folder of the environment with vLLM; made if missing")
+    parser.add_argument("--out", type=Path, required=True, help="folder of results")
+    parser.add_argument("--budget", default="150s", help="time for the kernels")
+    parser.add_argument("--date", default=datetime.date.today().isoformat(), help="day that provenance names")
+    arguments = parser.parse_args()
+    out: Path = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    commands = environment.make(arguments.env.resolve())
+    folder = model.write(out / "model")
+    measure_kernels(out, arguments.budget, arguments.date)
+    capacity = measure_capacity(commands, folder, out)
+    campaign.measure(commands, folder, out, capacity, tell)
+    rows = replay.rows(out, campaign.servers(capacity))
+    cpu = platform.processor() or platform.machine()
+    provenance = {
+        "what": f"vLLM {environment.VERSION} on {os.cpu_count()} cores ({cpu}), a Llama of 0.25 B, {arguments.date}.",
+        "date": arguments.date,
+        "vllm": environment.VERSION,
+        "command": "python -m calibration.real_server",
+    }
+    mapping = json.dumps(page.as_mapping(rows, provenance), indent=1) + "\n"
+    (out / "comparison.json").write_text(mapping, encoding="utf-8")
+    text = page.as_markdown(rows, provenance)
+    (out / "comparison.md").write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+def measure_kernels(out: Path, budget: str, date: str) -> None:
+    """Measure and fit the kernels of the model on the core that the worker has, if that was not done."""
+    kernels = out / "kernels"
+    if (kernels / "profile.yaml").is_file():
+        return
+    tell("kernels")
+    bound = ["taskset", "-c", WORKER_CORE] if sys.platform == "linux" else []
+    own = [sys.executable, "-m", "simserve", "calibrate"]
+    shape = str(out / "model" / "config.json")
+    measured = [*bound, *own, "kernels", "--device", "cpu", "--model", shape, "--budget", budget, "--out", str(kernels)]
+    subprocess.run([*measured, "--date", date], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    fitted = [*own, "fit", str(kernels), "--out", str(kernels / "profile.yaml"), "--force"]
+    subprocess.run(fitted, check=True)
+
+
+def measure_capacity(commands: Path, folder: Path, out: Path) -> float:
+    """Return the requests/s that 32 clients get, which the rates are shares of."""
+    file = out / "capacity.json"
+    if not file.is_file():
+        tell("capacity")
+        with served(commands, folder, (), out / "first.log") as address:
+            bench(commands, folder, address, campaign.Load("capacity", 96, clients=32).arguments(5), file)
+    capacity: float = json.loads(file.read_text(encoding="utf-8"))["request_throughput"]
+    return capacity
+
+
+def tell(text: str) -> None:
+    """Say what is done now."""
+    print(f"{datetime.datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

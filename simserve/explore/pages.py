@@ -1,0 +1,181 @@
+"""`simserve explore --export`: the page with its answers computed in advance, which opens from a file without Python.
+
+It is the page that is served, with one thing exchanged: where that asks the server, this looks into the answers that
+lie beside it. Controls offer what was computed and nothing else, so that nothing is shown that no run has said.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from simserve.errors import InfeasibleError, SimserveError, UsageError
+from simserve.explore.app import QUESTIONS
+from simserve.explore.catalogue import catalogue
+from simserve.metrics.figures import in_json
+from simserve.report.page import TEMPLATES, write_whole
+from simserve.validation import validate
+
+Options = Mapping[str, Sequence[Any]]
+"""Input -> the values that are offered, the first one at the beginning."""
+Tell = Callable[[int, int], None]
+
+INDEX, ANSWERS = "index.html", "answers.js"
+_MODELS = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-32b", "gpt-oss-120b")
+_GPUS = ("h100-sxm-80gb", "a100-sxm-80gb", "h200-sxm-141gb", "l40s-48gb")
+_CONTEXTS = (2000, 500, 8000, 32_000)
+_STEPS: Options = {"model": _MODELS, "hardware": _GPUS, "batch": (16, 1, 4, 64, 256), "context_tokens": _CONTEXTS}
+_MIXED = (10, 34, 6, 22, 8, 40, 12, 5, 18, 7, 26, 9, 14, 38, 6, 11, 20, 8, 30, 5, 16, 9, 12, 7)
+GRIDS: Mapping[str, Options] = {
+    "simulator": {
+        "model": ("llama-3.1-8b",),
+        "hardware": ("h100-sxm-80gb", "l40s-48gb"),
+        "gpus": (1, 2),
+        "rate": (8.0, 2.0, 4.0, 16.0, 32.0),
+        "continuous_batching": (True, False),
+        "paged_kv": (True, False),
+        "quantization": ("auto", "fp8"),
+        "max_num_seqs": (64, 256),
+        "num_requests": (600,),
+    },
+    "memory-wall": _STEPS,
+    "kv-growth": _STEPS,
+    "attention": {"model": (*_MODELS, "deepseek-v3"), "hardware": _GPUS[:1], "context_tokens": _CONTEXTS},
+    "batching": {"lengths": (_MIXED, (*(50,) * 7, 400), (20,) * 24), "slots": (8, 2, 4, 16)},
+    "paging": {
+        "model": _MODELS[:1],
+        "hardware": ("h100-sxm-80gb", "l40s-48gb"),
+        "max_model_len": (4096, 2048, 16_384),
+        "prompt_tokens": (300, 100, 1000),
+        "output_tokens": (200, 50, 800),
+    },
+    "quantization": {**_STEPS, "model": _MODELS[:3], "context_tokens": _CONTEXTS[:3]},
+    "speculation": {
+        "model": _MODELS[1:2],
+        "num_speculative_tokens": (4, 1, 2, 3, 6, 8),
+        "acceptance_rate": (0.7, 0.5, 0.6, 0.8, 0.9),
+        "context_tokens": (1000, 8000),
+    },
+    "parallel": {
+        "model": _MODELS[1:3],
+        "hardware": _GPUS[:3],
+        "gpus": (8, 2, 4, 16),
+        "batch": (16, 1, 64),
+        "prompt_tokens": (1000, 4000),
+    },
+    "cost": {"model": _MODELS[:1], "requests_per_month": (1e7, 1e6, 1e8), "utilization": (0.4, 0.8)},
+    "wizard": {"model": _MODELS[:1], "rate": (10.0, 40.0), "slo_tpot_ms": (50.0, 20.0)},
+}
+"""Question -> what is computed: all combinations."""
+
+
+def count(grids: Mapping[str, Options] = GRIDS) -> int:
+    """Return how many answers there are."""
+    return sum(len(list(_combinations(options))) for options in grids.values())
+
+
+def write_pages(
+    folder: Path, *, force: bool = False, grids: Mapping[str, Options] = GRIDS, tell: Tell | None = None
+) -> bool:
+    """Write the page and its answers; the same version gives the same bytes.
+
+    Args:
+        folder: Made if need be.
+        force: Whether files of somebody else in it may stay there beside them, and pages there be replaced.
+        grids: What is computed.
+        tell: Called with the answers that are done and all of them.
+
+    Returns:
+        Whether all answers are there: Ctrl-C ends the computing, and what was finished is written.
+
+    Raises:
+        UsageError: The folder cannot be written, or holds something else.
+    """
+    check_folder(folder, force=force)
+    answers: dict[str, dict[str, Any]] = {name: {} for name in grids}
+    total, done, is_whole = count(grids), 0, True
+    try:
+        for name, options in grids.items():
+            for key, values in _combinations(options):
+                answers[name][key] = answer(name, values)
+                done += 1
+                if tell is not None:
+                    tell(done, total)
+    except KeyboardInterrupt:
+        is_whole = False
+    offered = {name: {key: list(values) for key, values in options.items()} for name, options in grids.items()}
+    data = {"catalogue": {**catalogue(), "offered": offered}, "answers": answers}
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / ANSWERS, f"window.SIMSERVE={text};\n")
+        write_whole(folder / INDEX, page())
+    except OSError as failure:
+        raise UsageError(f"cannot be written: {failure.strerror}", key="--export", value=str(folder)) from failure
+    return is_whole
+
+
+def check_folder(folder: Path, *, force: bool) -> None:
+    """Refuse a folder that holds something else than an exported page.
+
+    Raises:
+        UsageError: It does, or is none.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("is a file, not a folder", key="--export", value=str(folder))
+    held = {each.name for each in folder.iterdir()} - {INDEX, ANSWERS} if folder.is_dir() else set()
+    is_foreign = bool(held) or (folder.is_dir() and any(folder.iterdir()) and not (folder / ANSWERS).is_file())
+    if is_foreign and not force:
+        remedy = "choose another folder, or --force to write beside what is there"
+        raise UsageError("holds other files", key="--export", value=str(folder), remedy=remedy)
+
+
+def answer(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the server would answer, or what it would refuse with."""
+    asked = QUESTIONS[name]
+    try:
+        found: dict[str, Any] = in_json(asked.answer(validate(asked.query, dict(values)), _unlimited))
+    except InfeasibleError as error:
+        return {"error": str(error), "kind": "infeasible"}
+    except (SimserveError, ValueError) as error:
+        return {"error": str(error), "kind": "input"}
+    return found
+
+
+def page() -> str:
+    """Return the page in one file, its scripts and styles in it: what a browser opens from a disk."""
+    folder = Path(__file__).parent / "page"
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    styles = "\n".join(each.read_text(encoding="utf-8") for each in (TEMPLATES / "common.css", folder / "style.css"))
+    # A browser loads no module from a disk: they stand in the page, under bare names.
+    modules = {
+        each.stem: "data:text/javascript;base64," + base64.b64encode(_bare(each).encode()).decode()
+        for each in sorted(folder.glob("*.js"))
+    }
+    imports = json.dumps({"imports": modules}, separators=(",", ":"))
+    text = text.replace('<link rel="stylesheet" href="common.css">\n', f"<style>\n{styles}</style>\n")
+    text = text.replace('<link rel="stylesheet" href="style.css">\n', "")
+    scripts = f'<script src="{ANSWERS}"></script>\n<script type="importmap">{imports}</script>\n'
+    return text.replace(
+        '<script type="module" src="core.js"></script>', scripts + '<script type="module">import "core";</script>'
+    )
+
+
+def _bare(file: Path) -> str:
+    return re.sub(r'from "\./(\w+)\.js"', r'from "\1"', file.read_text(encoding="utf-8"))
+
+
+def _combinations(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every combination under the places of its values, as the page looks it up."""
+    for places in itertools.product(*(range(len(values)) for values in options.values())):
+        chosen = zip(options.items(), places, strict=True)
+        yield ".".join(map(str, places)), {name: values[place] for (name, values), place in chosen}
+
+
+def _unlimited(_done: int, _total: int) -> None:
+    """Let a run take its time."""

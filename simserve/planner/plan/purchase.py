@@ -1,0 +1,275 @@
+"""What to buy over months: commitments, and the rest by the hour, for whole replicas that follow day and growth.
+
+Every replica stands on a level: level k is needed in the hours that need k replicas or more. Replicas are alike, so
+what is committed to can be taken to serve the lowest levels, and no level's purchase changes another's price. The
+cheapest purchase is thus that of each level by itself: month by month, from the last one back, the least of an hour's
+price for the hours that need the level, and of every commitment that ends within the horizon. Nothing is left out.
+
+Plain arithmetic: nothing is simulated, and no file is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simserve.planner.plan.horizon import MONTHS_PER_YEAR, Horizon
+
+HOURS_PER_DAY = 24
+DAYS_PER_MONTH = 30
+HOURS = HOURS_PER_DAY * DAYS_PER_MONTH
+SECONDS_PER_HOUR = 3600.0
+BY_THE_HOUR = 0
+"""Of a month of a level: nothing is committed."""
+_TIGHT = 1e-12
+_GROWTHS = [step / 100 for step in range(-50, 101)]
+_FACTORS = [10 ** (step / 40) for step in range(-120, 121)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What is to be served, by what, at today's prices.
+
+    Attributes:
+        rate: Requests/s of a mean hour of the first month.
+        shape: Traffic of each hour of the day in multiples of the mean.
+        capacity: Requests/s within the SLO of one replica.
+        spare_replicas: Replicas that are there beside those that serve.
+        gpus_per_replica: GPUs of each.
+        usd_per_hour: Dollars of one for an hour, by the hour.
+        fixed_usd_per_month: People and platform.
+        committed_usd_per_hour: Dollars of one for an hour that commitments lie below.
+        growth: Share by which traffic grows from one month to the next.
+        price_decline: Share by which an hour gets cheaper from one month to the next.
+        api_usd_per_request: What an API asks for a mean request; None: nothing to compare with.
+        api_decline: Share by which that falls from one month to the next.
+    """
+
+    rate: float
+    shape: Sequence[float]
+    capacity: float
+    spare_replicas: int
+    gpus_per_replica: float
+    usd_per_hour: float
+    committed_usd_per_hour: float
+    fixed_usd_per_month: float = 0.0
+    growth: float = 0.0
+    price_decline: float = 0.0
+    api_usd_per_request: float | None = None
+    api_decline: float = 0.0
+
+    def replicas(self, factor: float) -> list[int]:
+        """Return the replicas of each hour of a day with ``factor`` times the traffic."""
+        needed = (self.rate * factor * hour / self.capacity for hour in self.shape)
+        return [max(1, math.ceil(each * (1 - _TIGHT))) + self.spare_replicas for each in needed]
+
+    def requests(self, factor: float) -> float:
+        """Return the requests of a month with ``factor`` times the traffic."""
+        return self.rate * factor * HOURS * SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """A purchase over all months.
+
+    Attributes:
+        usd: Dollars of each month for replicas.
+        terms: Of each month, years of a commitment (0: by the hour) -> replicas on it; by the hour the most at a time.
+        hours: Replica-hours by the hour of each month.
+    """
+
+    usd: list[float]
+    terms: list[dict[int, int]]
+    hours: list[float]
+
+
+def purchase(need: Need, horizon: Horizon) -> dict[str, Any]:
+    """Return what to buy, month by month, beside other ways to buy it and an API.
+
+    Returns:
+        ``horizon_months growth_per_month price_decline_per_month capacity_per_replica gpus_per_replica``; ``terms``
+        (``years usd_per_gpu_hour below_on_demand``, of the first month); ``months`` (``month requests peak_replicas
+        mean_replicas committed{YEARS: replicas} on_demand_replicas on_demand_hours usd on_demand_usd api_usd``);
+        ``total_usd``, ``all_on_demand_usd``, ``committed_at_peak_usd``, ``api_usd`` and ``cheaper``;
+        ``over_budget_from``, a month or None; ``flips`` (``growth_per_month gpu_price_factor traffic_factor``), where
+        the API and the purchase cost the same, None where they nowhere do.
+    """
+    best = bought(need, horizon)
+    hourly = bought(need, replace(horizon, commitments={}))
+    growth = [(1 + need.growth) ** month for month in range(horizon.months)]
+    months = []
+    for number, factor in enumerate(growth):
+        day = need.replicas(factor)
+        months.append(
+            {
+                "month": number + 1,
+                "requests": need.requests(factor),
+                "peak_replicas": max(day),
+                "mean_replicas": sum(day) / HOURS_PER_DAY,
+                "committed": {str(years): count for years, count in best.terms[number].items() if years},
+                "on_demand_replicas": best.terms[number].get(BY_THE_HOUR, 0),
+                "on_demand_hours": best.hours[number],
+                "usd": best.usd[number] + need.fixed_usd_per_month,
+                "on_demand_usd": hourly.usd[number] + need.fixed_usd_per_month,
+                "api_usd": _api_usd(need, number, factor),
+            }
+        )
+    own, api = own_usd(need, horizon), api_usd(need, horizon)
+    over = None if horizon.budget is None else next((row for row in months if row["usd"] > horizon.budget), None)
+    return {
+        "horizon_months": horizon.months,
+        "growth_per_month": need.growth,
+        "price_decline_per_month": need.price_decline,
+        "budget_usd_per_month": horizon.budget,
+        "capacity_per_replica": need.capacity,
+        "gpus_per_replica": need.gpus_per_replica,
+        "terms": _terms(need, horizon),
+        "months": months,
+        "total_usd": own,
+        "all_on_demand_usd": own_usd(need, replace(horizon, commitments={})),
+        "committed_at_peak_usd": _at_peak(need, horizon),
+        "api_usd": api,
+        "cheaper": None if api is None else "self_host" if own < api else "api",
+        "over_budget_from": None if over is None else over["month"],
+        "flips": _flips(need, horizon),
+    }
+
+
+def bought(need: Need, horizon: Horizon) -> Bought:
+    """Return the cheapest purchase."""
+    days = [need.replicas((1 + need.growth) ** month) for month in range(horizon.months)]
+    result = Bought([0.0] * horizon.months, [{} for _ in days], [0.0] * horizon.months)
+    below = 0
+    for level in sorted({count for day in days for count in day}):
+        # All levels above the one before are needed in the same hours.
+        used = [DAYS_PER_MONTH * sum(count >= level for count in day) for day in days]
+        _add(result, need, horizon, used, level - below)
+        below = level
+    return result
+
+
+def _add(result: Bought, need: Need, horizon: Horizon, used: Sequence[int], count: int) -> None:
+    """Add the purchase of ``count`` levels that are needed in the same hours of each month."""
+    terms, start = _level(need, horizon, used), 0
+    while start < horizon.months:
+        years = terms[start]
+        end = start + max(years * MONTHS_PER_YEAR, 1)
+        for month in range(start, end):
+            usd = _committed(need, horizon, years, start) if years else used[month] * _price(need, month)
+            result.usd[month] += count * usd
+            result.hours[month] += 0 if years else count * used[month]
+            if years or used[month]:
+                result.terms[month][years] = result.terms[month].get(years, 0) + count
+        start = end
+
+
+def own_usd(need: Need, horizon: Horizon) -> float:
+    """Return the dollars of the cheapest purchase over all months, people and platform included."""
+    return sum(bought(need, horizon).usd) + horizon.months * need.fixed_usd_per_month
+
+
+def api_usd(need: Need, horizon: Horizon) -> float | None:
+    """Return what the API asks over all months; None without one."""
+    bills = [_api_usd(need, month, (1 + need.growth) ** month) for month in range(horizon.months)]
+    return None if need.api_usd_per_request is None else sum(bill for bill in bills if bill is not None)
+
+
+def _level(need: Need, horizon: Horizon, used: Sequence[int]) -> list[int]:
+    """Return, of each month in which something is bought for a level, the years of its term; 0: by the hour."""
+    least = [0.0] * (len(used) + 1)
+    chosen = [BY_THE_HOUR] * len(used)
+    for month in reversed(range(len(used))):
+        least[month] = least[month + 1] + used[month] * _price(need, month)
+        for years in sorted(horizon.commitments):
+            end = month + years * MONTHS_PER_YEAR
+            if end > len(used):
+                continue
+            usd = least[end] + years * MONTHS_PER_YEAR * _committed(need, horizon, years, month)
+            if usd < least[month] * (1 - _TIGHT):
+                least[month], chosen[month] = usd, years
+    return chosen
+
+
+def _price(need: Need, month: int) -> float:
+    return need.usd_per_hour * (1 - need.price_decline) ** month
+
+
+def _committed(need: Need, horizon: Horizon, years: int, month: int) -> float:
+    """Return a month's dollars of a commitment that begins in a month, at the prices of its first day."""
+    price = need.committed_usd_per_hour * (1 - need.price_decline) ** month
+    return HOURS * price * (1 - horizon.commitments[years])
+
+
+def _api_usd(need: Need, month: int, factor: float) -> float | None:
+    if need.api_usd_per_request is None:
+        return None
+    return need.requests(factor) * need.api_usd_per_request * (1 - need.api_decline) ** month
+
+
+def _terms(need: Need, horizon: Horizon) -> list[dict[str, Any]]:
+    terms = {BY_THE_HOUR: need.usd_per_hour}
+    terms |= {years: need.committed_usd_per_hour * (1 - share) for years, share in sorted(horizon.commitments.items())}
+    return [
+        {
+            "years": years,
+            "usd_per_gpu_hour": usd / need.gpus_per_replica,
+            "below_on_demand": 1 - usd / need.committed_usd_per_hour,
+            "is_offered": years * MONTHS_PER_YEAR <= horizon.months,
+        }
+        for years, usd in terms.items()
+    ]
+
+
+def _at_peak(need: Need, horizon: Horizon) -> float:
+    """Return what it costs to have the busiest hour's replicas of the last years from the first day, on any terms."""
+    peak = max(max(need.replicas((1 + need.growth) ** month)) for month in range(horizon.months))
+    level = replace(
+        need, rate=need.capacity, shape=(1.0,) * HOURS_PER_DAY, spare_replicas=0, growth=0.0, fixed_usd_per_month=0.0
+    )
+    return peak * own_usd(level, horizon) + horizon.months * need.fixed_usd_per_month
+
+
+def _flips(need: Need, horizon: Horizon) -> dict[str, float | None]:
+    """Return the growth, the GPU price and the traffic at which the API costs as much as the purchase."""
+    if need.api_usd_per_request is None:
+        return dict.fromkeys(("growth_per_month", "gpu_price_factor", "traffic_factor"))
+
+    def ahead(**changed: float) -> float:
+        other = replace(need, **changed)
+        return own_usd(other, horizon) - (api_usd(other, horizon) or 0.0)
+
+    gpus = sum(bought(need, horizon).usd)
+    rest = (api_usd(need, horizon) or 0.0) - horizon.months * need.fixed_usd_per_month
+    return {
+        "growth_per_month": _crossing(lambda growth: ahead(growth=growth), _GROWTHS, need.growth),
+        "gpu_price_factor": rest / gpus if rest > 0 and gpus else None,
+        "traffic_factor": _crossing(lambda factor: ahead(rate=need.rate * factor), _FACTORS, 1.0),
+    }
+
+
+def _crossing(function: Callable[[float], float], grid: Sequence[float], at: float) -> float | None:
+    """Return where a function changes its sign nearest to a point: by steps outwards, then by halves; None: nowhere."""
+    here = function(at) < 0
+    below = [value for value in reversed(grid) if value < at]
+    above = [value for value in grid if value > at]
+    last = [at, at]
+    for step in range(max(len(below), len(above))):
+        for side, values in enumerate((above, below)):
+            if step >= len(values):
+                continue
+            if (function(values[step]) < 0) != here:
+                return _halved(function, last[side], values[step], is_negative=here)
+            last[side] = values[step]
+    return None
+
+
+def _halved(function: Callable[[float], float], near: float, far: float, *, is_negative: bool) -> float:
+    for _ in range(30):
+        middle = (near + far) / 2
+        if (function(middle) < 0) == is_negative:
+            near = middle
+        else:
+            far = middle
+    return far

@@ -1,0 +1,284 @@
+"""The film of a run: its steps, requests, seats and KV memory over a few seconds, on the engine's own clock.
+
+What is shown is what the run recorded (`simserve.report.timeline`): the player in the page moves a clock over it and
+simulates nothing. Several runs of the same requests stand below each other on one clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.leaps import LEAP_FIELDS
+from simserve.engine.state import Replica
+from simserve.errors import InvariantError
+from simserve.metrics.result import RunResult
+from simserve.report.page import TEMPLATES, write_whole
+from simserve.report.quantities import counted
+from simserve.report.timeline import Life, interruptions, lives, process_names
+from simserve.sim.step_log import StepLog, Steps
+
+FILM_FILE = "film.html"
+MOST_STEPS = 400
+"""Steps that the replica with the most of them takes while a film lasts, where nobody says how long it is."""
+MOST_REPLICAS = 4
+"""Replicas that a film shows of one run: those with the most in hand."""
+MOST_REQUESTS = 1_500
+"""Requests of one run: a longer queue is cut, and counted."""
+BEFORE = 0.6
+"""Share of a film that lies before its moment."""
+_MICRO = 6
+_WAITING = ("queue", "preempted", "link queue", "transfer", "seat queue")
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where a film lies.
+
+    Attributes:
+        start: Seconds of the run.
+        end: Likewise.
+        why: What makes it worth a look, in words.
+    """
+
+    start: float
+    end: float
+    why: str
+
+
+def worst_moment(result: RunResult) -> Moment:
+    """Return the seconds around the deepest queue of a run that kept its steps, or else around its fullest batch.
+
+    Raises:
+        InvariantError: The run kept no steps.
+    """
+    log, records = _log(result), result.simulation.records
+    waited = _peak(records.admitted_time, records.scheduled_time)
+    running = _peak(records.scheduled_time, records.finish_time)
+    preempted = min((float(each[0][1]) for each in map(log.evictions, log.replicas) if len(each)), default=math.nan)
+    if math.isfinite(preempted):
+        at, why = preempted, "the first preemption"
+    elif waited[1] > 1:
+        at, why = waited[0], f"the longest queue: {counted(waited[1], 'request')} waiting"
+    else:
+        at, why = running[0], f"the most requests in hand: {running[1]:,}"
+    starts = max((log.steps(replica).start_time for replica in log.replicas), key=len)
+    if not len(starts):
+        return Moment(0.0, max(result.simulation.end_time, 1e-3), "the whole run")
+    place = int(np.searchsorted(starts, at))
+    first = max(0, min(place - int(BEFORE * MOST_STEPS), len(starts) - MOST_STEPS))
+    last = first + MOST_STEPS
+    end = float(starts[last]) if last < len(starts) else result.simulation.end_time
+    begin = float(starts[first]) if first else min(float(starts[0]), float(np.nanmin(records.arrival_time)))
+    return Moment(begin, max(end, begin + 1e-3), why)
+
+
+def film_of(runs: Mapping[str, RunResult]) -> dict[str, Any]:
+    """Return what the player shows: the moment of the first run, and of every run its replicas and requests.
+
+    Args:
+        runs: Name -> a run that kept its steps; several of the same requests.
+
+    Raises:
+        InvariantError: One of them kept no steps.
+    """
+    moment = worst_moment(next(iter(runs.values())))
+    return {
+        "start": round(moment.start, _MICRO),
+        "end": round(moment.end, _MICRO),
+        "why": moment.why,
+        "scenes": [_scene(name, result, moment) for name, result in runs.items()],
+    }
+
+
+def film_fragment(film: Mapping[str, Any]) -> str:
+    """Return the film as a part of a page: its frame, its style, its data and its player. It fetches nothing."""
+    data = json.dumps(film, separators=(",", ":")).replace("<", "\\u003c")
+    style = (TEMPLATES / "film.css").read_text(encoding="utf-8")
+    player = (TEMPLATES / "film.js").read_text(encoding="utf-8")
+    said = (
+        f"{film['end'] - film['start']:.3g} seconds around {film['why']}, as the run recorded them, from "
+        f"{film['start']:,.4g} s on."
+    )
+    return (
+        f'<div class="film"><style>{style}</style><p class="quiet">{escape(said)}</p>'
+        f'<script type="application/json">{data}</script></div><script>{player}</script>'
+    )
+
+
+def film_page(film: Mapping[str, Any], title: str) -> str:
+    """Return the film as a page of its own; the same film gives the same bytes."""
+    style = (TEMPLATES / "common.css").read_text(encoding="utf-8")
+    head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">'
+    shown = f"<main>\n<h1>{escape(title)}</h1>\n{film_fragment(film)}\n</main>"
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n<title>{escape(title)}: simserve film</title>\n'
+        f'<style>{style}</style>\n</head>\n<body class="film-page">\n{shown}\n</body>\n</html>\n'
+    )
+
+
+def write_film(runs: Mapping[str, RunResult], path: Path, title: str) -> None:
+    """Write the film of one run, or of several of the same requests, as a page, whole or not at all.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    write_whole(path, film_page(film_of(runs), title))
+
+
+def _log(result: RunResult) -> StepLog:
+    log = result.simulation.steps
+    if not isinstance(log, StepLog):
+        raise InvariantError("a film needs a run that kept its steps")
+    return log
+
+
+def _peak(since: Floats, until: Floats) -> tuple[float, int]:
+    """Return when the most intervals overlap, and how many do; an interval whose end is NaN never ends."""
+    begun = np.sort(since[np.isfinite(since)])
+    ended = np.sort(until[np.isfinite(since) & np.isfinite(until)])
+    if not len(begun):
+        return 0.0, 0
+    count = np.arange(1, len(begun) + 1) - np.searchsorted(ended, begun, side="right")
+    place = int(np.argmax(count))
+    return float(begun[place]), int(count[place])
+
+
+def _scene(name: str, result: RunResult, moment: Moment) -> dict[str, Any]:
+    log = _log(result)
+    names = process_names(log.replicas)
+    there = list(lives(result, log, moment.end, moment.start))
+    held: dict[int, int] = {}
+    for life in there:
+        for process in {life.process, life.sender}:
+            held[process] = held.get(process, 0) + 1
+    order = sorted(range(len(log.replicas)), key=lambda number: -held.get(number, 0))
+    shown = sorted(order[:MOST_REPLICAS])
+    return {
+        "name": name,
+        "replicas": [_replica(names[number], log, number, there, moment) for number in shown],
+        "hidden": len(log.replicas) - len(shown),
+    }
+
+
+def _replica(name: str, log: StepLog, number: int, there: Sequence[Life], moment: Moment) -> dict[str, Any]:
+    replica = log.replicas[number]
+    steps = log.steps(replica, moment.end)
+    own = [part for life in there for part in _parts(life, number)]
+    spans = [_request(life, steps, moment) for life in own[:MOST_REQUESTS]]
+    _seat(spans)
+    config = replica.config
+    return {
+        "name": name,
+        "seats": config.static_batch_size if config.batching == "static" else config.max_num_seqs,
+        "kv_tokens": config.num_blocks * config.block_size if config.kv_allocation != "none" else 0,
+        "steps": list(_steps(steps, moment)),
+        "kv": list(_kv(log, replica, moment)),
+        "requests": spans,
+        "hidden": len(own) - len(spans),
+    }
+
+
+def _parts(life: Life, number: int) -> Iterator[Life]:
+    """Yield what of a request happens at a replica: of one that was handed over its prefill or the rest."""
+    if life.sender == life.process:
+        if life.process == number:
+            yield life
+        return
+    is_first = [name in ("queue", "prefill") for name, _, _ in life.phases]
+    for process, wanted in ((life.sender, True), (life.process, False)):
+        phases = [phase for phase, first in zip(life.phases, is_first, strict=True) if first is wanted]
+        if process == number and phases:
+            yield replace(life, phases=phases)
+
+
+def _steps(steps: Steps, moment: Moment) -> Iterator[list[float]]:
+    """Yield start, end, sequences that decode, prompts with a chunk and tokens of the chunks of every step shown."""
+    kept = (steps.end_time > moment.start) & (steps.start_time < moment.end)
+    columns = (steps.start_time, steps.end_time, steps.num_decoding, steps.num_prefilling, steps.prefill_tokens)
+    for begin, end, *counts in zip(*(column[kept].tolist() for column in columns), strict=True):
+        yield [_since(begin, moment), _since(end, moment), *counts]
+
+
+def _kv(log: StepLog, replica: Replica, moment: Moment) -> Iterator[list[float]]:
+    """Yield when the tokens reserved in the KV cache change, and to how many."""
+    rows = dict(zip(LEAP_FIELDS, log.leaps(replica), strict=True))
+    starts, used = rows["start_time"], rows["used_after"].astype(np.int64)
+    first = max(int(np.searchsorted(starts, moment.start, side="right")) - 1, 0)
+    last = -1
+    for start, tokens in zip(starts[first:].tolist(), used[first:].tolist(), strict=True):
+        if start >= moment.end:
+            return
+        if tokens != last:
+            last = tokens
+            yield [_since(start, moment), tokens]
+
+
+def _request(life: Life, steps: Steps, moment: Moment) -> dict[str, Any]:
+    """Return a request: its phases, and the tokens it has when the film begins."""
+    phases: list[list[Any]] = []
+    for name, start, end in life.phases:
+        cuts = list(interruptions(life.evictions, start, end))
+        at = start
+        for inner, since, until in cuts:
+            if since > at:
+                phases.append([name, at, since])
+            phases.append([inner, since, until])
+            at = until
+        if end > at:
+            phases.append([name, at, end])
+    made, last = 0, ""
+    for name, start, end in phases:
+        if name == "decode":
+            # What computes a prompt, or computes it again, gives a token; who keeps its KV memory goes on as it was.
+            made += _ended(steps, start, min(end, moment.start)) + (start <= moment.start and last != "preempted")
+        last = name
+    return {
+        "id": life.about["request"],
+        "prompt": life.about["prompt_tokens"],
+        "output": life.about["output_tokens"],
+        "status": life.about["status"],
+        "preemptions": life.about["num_preemptions"],
+        "made": made,
+        "phases": [[name, _since(start, moment), _since(end, moment)] for name, start, end in phases],
+    }
+
+
+def _ended(steps: Steps, since: float, until: float) -> int:
+    """Return how many steps ended after ``since``, up to ``until``."""
+    if until <= since:
+        return 0
+    edges = np.searchsorted(steps.end_time, [since, until], side="right")
+    return int(edges[1] - edges[0])
+
+
+def _seat(spans: Iterable[dict[str, Any]]) -> None:
+    """Give each request the lowest row that is free while it runs."""
+    free_at: list[float] = []
+    for span in sorted(spans, key=lambda each: (_running(each)[0], each["id"])):
+        start, end = _running(span)
+        if math.isinf(start):
+            span["seat"] = -1
+            continue
+        row = next((place for place, free in enumerate(free_at) if free <= start), len(free_at))
+        free_at[row : row + 1] = [end]
+        span["seat"] = row
+
+
+def _running(span: Mapping[str, Any]) -> tuple[float, float]:
+    own = [(start, end) for name, start, end in span["phases"] if name not in _WAITING]
+    return (own[0][0], own[-1][1]) if own else (math.inf, math.inf)
+
+
+def _since(seconds: float, moment: Moment) -> float:
+    return round(seconds - moment.start, _MICRO)

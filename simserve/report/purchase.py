@@ -1,0 +1,147 @@
+"""What a plan buys over months: in lines, as a table, as a picture. Knows the summary of a plan alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from simserve.report.axes import BLUE, GREEN, GREY, ORANGE
+from simserve.report.plan_tables import Table
+from simserve.report.quantities import counted, dollars, number, share
+from simserve.report.scales import dollar_words
+from simserve.report.sketch import DASHED, Axis, Curve, Mark, Sketch, Steps
+
+_MOST_ROWS = 12
+_COLORS = {"3": BLUE, "1": GREEN}
+_ROOM = 1.12
+
+
+def purchase_lines(purchase: Mapping[str, Any]) -> list[str]:
+    """Return what to buy, what else it could cost, and what would change the decision."""
+    return [*_bought(purchase), *_beside(purchase), *(f"  it assumes that {each}" for each in purchase["assumes"])]
+
+
+def purchase_title(purchase: Mapping[str, Any]) -> str:
+    """Return the heading: how long, and how traffic grows."""
+    growth = purchase["growth_per_month"]
+    way = "grows" if growth > 0 else "shrinks"
+    grows = f", while traffic {way} by {share(abs(growth))} a month" if growth else ""
+    return f"What to buy for {counted(purchase['horizon_months'], 'month')}{grows}"
+
+
+def purchase_table(purchase: Mapping[str, Any]) -> Table:
+    """Return a row a month, of more than a year a row a quarter or year: replicas by term, and dollars."""
+    years = sorted({term for row in purchase["months"] for term in row["committed"]}, reverse=True)
+    step = -(-len(purchase["months"]) // _MOST_ROWS)
+    rows = []
+    for row in purchase["months"][::step]:
+        cells = [str(row["month"]), number(row["requests"] / 1e6)]
+        cells += [str(row["committed"].get(term, 0)) for term in years]
+        cells += [str(row["on_demand_replicas"]), dollars(row["usd"]), dollars(row["on_demand_usd"])]
+        rows.append((*cells, *([] if row["api_usd"] is None else [dollars(row["api_usd"])])))
+    header = ["month", "M requests", *(f"on {term}-year terms" for term in years), "by the hour, at most"]
+    header += ["$/month", "all by the hour", *([] if purchase["api"] is None else [str(purchase["api"])])]
+    return tuple(header), rows
+
+
+def purchase_sketch(purchase: Mapping[str, Any]) -> Sketch:
+    """Return dollars of each month: as bought, all by the hour, and at the API."""
+    months = purchase["months"]
+    edges = np.arange(len(months) + 1) + 0.5
+    series = [("usd", "as bought", BLUE), ("on_demand_usd", "all by the hour", GREY)]
+    series.append(("api_usd", str(purchase["api"]), ORANGE))
+    marks: list[Mark] = []
+    highest = 0.0
+    for key, name, color in series:
+        if months[0][key] is None:
+            continue
+        values = np.array([row[key] for row in months])
+        highest = max(highest, float(values.max()))
+        if key == "usd":
+            marks.append(Steps(edges=edges, values=values, color=color, label=name, is_filled=True))
+            marks.append(Steps(edges=edges, values=values, color=color))
+        else:
+            middle = np.arange(1, len(months) + 1, dtype=np.float64)
+            marks.append(Curve(x=middle, y=values, color=color, label=str(name), dashes=DASHED))
+    return Sketch(
+        x=Axis(label="month", low=0.5, high=len(months) + 0.5, is_whole=True),
+        y=Axis(label="dollars a month", high=highest * _ROOM, words=dollar_words),
+        marks=marks,
+    )
+
+
+def replica_sketch(purchase: Mapping[str, Any]) -> Sketch:
+    """Return the replicas of each month's busiest hour, those on longer terms below."""
+    months = purchase["months"]
+    edges = np.arange(len(months) + 1) + 0.5
+    total = np.zeros(len(months))
+    layers: list[tuple[str, str, np.ndarray[Any, np.dtype[np.float64]]]] = []
+    for term in sorted({term for row in months for term in row["committed"]}, reverse=True):
+        total = total + np.array([row["committed"].get(term, 0) for row in months], dtype=np.float64)
+        layers.append((f"on {term}-year terms", _COLORS.get(term, GREY), total))
+    peak = total + np.array([row["on_demand_replicas"] for row in months], dtype=np.float64)
+    layers.append(("by the hour", ORANGE, peak))
+    # The highest area first: each lower one covers its part.
+    marks: list[Mark] = [
+        Steps(edges=edges, values=values, color=color, label=name, is_filled=True)
+        for name, color, values in reversed(layers)
+    ]
+    marks += [Steps(edges=edges, values=values, color=color) for _, color, values in layers]
+    return Sketch(
+        x=Axis(label="month", low=0.5, high=len(months) + 0.5, is_whole=True),
+        y=Axis(label="replicas", high=float(peak.max()) * _ROOM, is_whole=True),
+        marks=marks,
+    )
+
+
+def _bought(purchase: Mapping[str, Any]) -> Iterator[str]:
+    first, last = purchase["months"][0], purchase["months"][-1]
+    terms = [f"{counted(count, 'replica')} for {counted(int(years), 'year')}" for years, count in _on(first)]
+    most = "up to " if first["mean_replicas"] < first["peak_replicas"] else ""
+    if first["on_demand_replicas"]:
+        terms.append(f"{most}{counted(first['on_demand_replicas'], 'replica')} by the hour")
+    peak = f"{counted(last['peak_replicas'], 'replica')} at the peak of month {last['month']}"
+    yield f"Buy {' and '.join(terms)} in month 1; {peak}."
+    later = [(row, _more(row, before)) for row, before in zip(purchase["months"][1:], purchase["months"], strict=False)]
+    if any(more for _, more in later):
+        steps = ", ".join(f"{more} in month {row['month']}" for row, more in later if more)
+        yield f"Commit to more replicas later: {steps}."
+    saved = 1 - purchase["total_usd"] / purchase["all_on_demand_usd"]
+    less = f"{share(saved)} less than" if saved > 5e-4 else "the same as"
+    yield (
+        f"{dollars(purchase['total_usd'])} in {counted(purchase['horizon_months'], 'month')}, {less} all by the hour "
+        f"({dollars(purchase['all_on_demand_usd'])}); the last month's peak from the first day costs "
+        f"{dollars(purchase['committed_at_peak_usd'])}."
+    )
+
+
+def _on(row: Mapping[str, Any]) -> list[tuple[str, int]]:
+    return sorted(row["committed"].items(), reverse=True)
+
+
+def _more(row: Mapping[str, Any], before: Mapping[str, Any]) -> int:
+    return max(sum(row["committed"].values()) - sum(before["committed"].values()), 0)
+
+
+def _beside(purchase: Mapping[str, Any]) -> Iterator[str]:
+    budget, over = purchase["budget_usd_per_month"], purchase["over_budget_from"]
+    if over is not None:
+        yield f"The budget of {dollars(budget)} a month is passed in month {over}."
+    elif budget is not None:
+        most = max(row["usd"] for row in purchase["months"])
+        yield f"The budget of {dollars(budget)} a month holds: the dearest costs {dollars(most)}."
+    if purchase["api_usd"] is None:
+        return
+    less = "more" if purchase["cheaper"] == "self_host" else "less"
+    yield f"{purchase['api']} asks {dollars(purchase['api_usd'])} for the same requests, which is {less}."
+    flips, words = purchase["flips"], []
+    if flips["gpu_price_factor"] is not None:
+        words.append(f"GPUs at {number(flips['gpu_price_factor'])} times their price")
+    if flips["traffic_factor"] is not None:
+        words.append(f"{number(flips['traffic_factor'])} times the traffic")
+    if flips["growth_per_month"] is not None:
+        words.append(f"growth of {flips['growth_per_month']:+.1%} a month")
+    if words:
+        yield f"They cost the same with {', or '.join(words)}."

@@ -1,0 +1,152 @@
+"""The film: what it shows is what the run recorded, over the moment that it says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import simserve as ss
+from simserve.errors import InvariantError
+from simserve.metrics.result import RunResult
+from simserve.report.film import MOST_REPLICAS, MOST_STEPS, film_of, film_page, worst_moment
+from tests.scenario.builders import make_scenario
+
+
+@cache
+def ran(**changes: Any) -> RunResult:
+    """Return a run of some seconds that kept its steps."""
+    return ss.run(make_scenario(**{each: json.loads(value) for each, value in changes.items()}), steps=True)
+
+
+def plain() -> RunResult:
+    """Return a run with a queue."""
+    engine = {"name": "vllm", "version": "0.12", "max_num_seqs": 8, "max_model_len": 4096}
+    deployment = {"hardware": "h100-sxm-80gb", "engine": engine}
+    workload = {
+        "arrivals": {"process": "poisson", "rate": 60},
+        "prompt_tokens": {"distribution": "uniform", "min": 50, "max": 900},
+        "output_tokens": {"distribution": "uniform", "min": 2, "max": 60},
+        "num_requests": 60,
+    }
+    return ran(model=json.dumps("llama-3.1-8b"), deployment=json.dumps(deployment), workload=json.dumps(workload))
+
+
+def short_of_kv() -> RunResult:
+    """Return a run in which requests are preempted."""
+    engine = {"name": "vllm", "version": "0.12", "max_model_len": 1024, "num_gpu_blocks_override": 80}
+    deployment = {"hardware": "h100-sxm-80gb", "engine": engine}
+    workload = {
+        "arrivals": {"process": "poisson", "rate": 30},
+        "prompt_tokens": {"distribution": "fixed", "value": 100},
+        "output_tokens": {"distribution": "fixed", "value": 200},
+        "num_requests": 40,
+    }
+    return ran(model=json.dumps("llama-3.1-8b"), deployment=json.dumps(deployment), workload=json.dumps(workload))
+
+
+def tokens(replica: dict[str, Any], request: dict[str, Any], at: float) -> int:
+    """Return the tokens that a request has at a time, as the player counts them."""
+    ends = np.array([step[1] for step in replica["steps"]])
+    made, last = request["made"], ""
+    for name, start, end in request["phases"]:
+        if name == "decode":
+            made += last != "preempted" and 0 < start <= at
+            since, until = max(start, 0.0), min(end, at)
+            made += int(((ends > since) & (ends <= until)).sum()) if until > since else 0
+        last = name
+    return int(min(made, request["output"]))
+
+
+def test_every_request_has_all_its_tokens_when_it_leaves() -> None:
+    """Counted as the player counts: one with the prompt, one a step from then on."""
+    result = plain()
+    film = film_of({"run": result})
+    (replica,) = film["scenes"][0]["replicas"]
+    finish = result.simulation.records.finish_time - film["start"]
+    there = [each for each in replica["requests"] if 0 < finish[each["id"]] < film["end"] - film["start"]]
+
+    counted = {each["id"]: tokens(replica, each, float(finish[each["id"]]) + 1e-6) for each in there}
+
+    assert len(there) > 20
+    assert counted == {each["id"]: each["output"] for each in there}
+
+
+def test_steps_are_those_of_the_step_log() -> None:
+    """Every step that overlaps the film, with its times and what it computes."""
+    result = plain()
+    film = film_of({"run": result})
+    table = result.steps
+    kept = (table.start_s + table.seconds > film["start"] + 1e-9) & (table.start_s < film["end"] - 1e-9)
+    shown = np.array(film["scenes"][0]["replicas"][0]["steps"])
+
+    np.testing.assert_allclose(shown[:, 0], table.start_s[kept] - film["start"], atol=2e-6)
+    np.testing.assert_allclose(shown[:, 1] - shown[:, 0], table.seconds[kept], atol=2e-6)
+    assert shown[:, 4].tolist() == table.prompt_tokens[kept].tolist()
+    assert (shown[:, 2] + shown[:, 3]).tolist() == table.num_sequences[kept].tolist()
+
+
+def test_nobody_shares_a_seat() -> None:
+    """Who runs has a row of its own, and no more rows than seats are needed."""
+    (replica,) = film_of({"run": plain()})["scenes"][0]["replicas"]
+    waiting = ("queue", "preempted")
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for each in replica["requests"]:
+        own = [(start, end) for name, start, end in each["phases"] if name not in waiting]
+        if own:
+            spans.setdefault(each["seat"], []).append((own[0][0], own[-1][1]))
+
+    assert max(spans) + 1 <= replica["seats"] == 8
+    for rows in spans.values():
+        ordered = sorted(rows)
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(ordered))
+
+
+def test_the_moment_is_the_longest_queue_or_the_first_preemption() -> None:
+    """And says which; a run in which nobody waits shows its fullest batch."""
+    queued, preempted = worst_moment(plain()), film_of({"run": short_of_kv()})
+
+    assert "longest queue" in queued.why
+    assert preempted["why"] == "the first preemption"
+    names = {phase[0] for each in preempted["scenes"][0]["replicas"][0]["requests"] for phase in each["phases"]}
+    assert {"preempted", "recompute"} <= names
+
+
+def test_a_film_is_bounded() -> None:
+    """A run of thousands of requests on more replicas than are shown."""
+    result = ss.run(ss.load("chatbot", ["deployment.replicas=6", "workload.num_requests=3000"]), steps=True)
+    film = film_of({"run": result})
+    (scene,) = film["scenes"]
+
+    assert (len(scene["replicas"]), scene["hidden"]) == (MOST_REPLICAS, 2)
+    assert max(len(each["steps"]) for each in scene["replicas"]) <= 2 * MOST_STEPS
+    assert len(film_page(film, "x")) < 2_000_000
+
+
+def test_a_page_fetches_nothing_and_is_the_same_again() -> None:
+    """No address of another machine; the data cannot end its script."""
+    pages = [film_page(film_of({"a </script><b>": plain()}), "<b>") for _ in range(2)]
+
+    assert pages[0] == pages[1]
+    assert not re.search(r"https?://|url\(|@import", pages[0])
+    assert pages[0].count("</script>") == 2
+    assert "<b>" not in pages[0]
+
+
+def test_two_runs_share_a_clock() -> None:
+    """Of the same arrivals: the moment is the first one's."""
+    film = film_of({"queued": plain(), "short": short_of_kv()})
+
+    assert [scene["name"] for scene in film["scenes"]] == ["queued", "short"]
+    assert film["why"] == worst_moment(plain()).why
+
+
+def test_a_run_without_steps_has_no_film() -> None:
+    """It is a defect to ask."""
+    with pytest.raises(InvariantError, match="kept its steps"):
+        film_of({"run": ss.run(make_scenario())})
