@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run kernel test test-slow lint format check bench clean
+.PHONY: help run kernel test test-slow lint format check bench docs clean
 
 help:
 	@echo "make run     simulate scenarios/chatbot.yaml and leave the report under results/"
 	@echo "make test    run the tests"
 	@echo "make check   formatting, lint, types and tests, as CI does"
+	@echo "make docs    build the site of the docs under site/"
 	@echo "make bench   measure speed and memory, write benchmarks/RESULTS.md"
 	@echo "make clean   remove environments, caches and results"
 
@@ -29,6 +30,10 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml
 
 run: $(VENV)/.installed
 	$(BIN)/simserve run scenarios/chatbot.yaml
+
+docs: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/python docs/build_site.py site
 
 # Compiled once, and kept: searches of the tests run on it.
 kernel: $(VENV)/.installed-dev

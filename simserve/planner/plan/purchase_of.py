@@ -44,12 +44,14 @@ def purchase_of(found: Findings, summary: Mapping[str, Any], horizon: Horizon) -
     api = (summary["month"] or {}).get("api")
     api_fall = API_PRICE_FALL_PER_YEAR if pricing.api_price_fall_per_year is None else pricing.api_price_fall_per_year
     growth = _monthly(pricing.traffic_growth_per_year or 0.0) if horizon.growth is None else horizon.growth
-    hourly = best["usd_per_hour"] / best["replicas"]
+    # Of a fleet that scales, what is billed on average says nothing of one replica; pools have no one price a GPU.
+    price = best["usd_per_gpu_hour"]
+    hourly = best["usd_per_hour"] / best["replicas"] if price is None else price * gpus
     listed = price_of(scenario, best["hardware"]).usd if summary["market"] == "spot" else None
     need = Need(
         rate=mean_rate(scenario, rate, day),
         shape=day,
-        capacity=rate * max(found.borne_traffic or 1.0, 1.0) / best["replicas_needed"],
+        capacity=rate * (found.borne_traffic or 1.0) / best["replicas_needed"],
         spare_replicas=found.goal.spare_replicas,
         gpus_per_replica=gpus,
         usd_per_hour=hourly,
@@ -65,7 +67,7 @@ def purchase_of(found: Findings, summary: Mapping[str, Any], horizon: Horizon) -
         **answer,
         "api": None if api is None else api["name"],
         "market": summary["market"],
-        "assumes": list(_assumed(need, horizon, answer, summary)),
+        "assumes": list(_assumed(found, need, horizon, answer)),
     }
 
 
@@ -73,7 +75,7 @@ def _monthly(per_year: float) -> float:
     return float((1 + per_year) ** (1 / MONTHS_PER_YEAR) - 1)
 
 
-def _assumed(need: Need, horizon: Horizon, answer: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+def _assumed(found: Findings, need: Need, horizon: Horizon, answer: Mapping[str, Any]) -> Iterator[str]:
     offered = [each for each in answer["terms"] if each["years"] and each["is_offered"]]
     late = [each["years"] for each in answer["terms"] if each["years"] and not each["is_offered"]]
     if horizon.is_assumed and offered:
@@ -84,9 +86,11 @@ def _assumed(need: Need, horizon: Horizon, answer: Mapping[str, Any], summary: M
         yield f"commitments of {years} years would outlast the {horizon.months} months: none is bought"
     if horizon.price_decline is None and need.price_decline:
         yield f"new GPU-hours get {need.price_decline:.1%} cheaper a month; --price-decline 2%/month says yours"
+    if found.scenario.deployment.overflow is not None:
+        yield "no request overflows to an API"
     if len(set(need.shape)) > 1:
         yield "replicas follow the hours of the day at once: their start-up is not counted"
-    if summary["market"] == "spot":
+    if need.usd_per_hour != need.committed_usd_per_hour:
         yield "spot replicas are there when they are needed: interruptions are not counted"
     if answer["api_usd"] is not None and need.api_decline:
         yield f"the API gets {need.api_decline:.1%} cheaper a month"

@@ -1,0 +1,273 @@
+"""Builds the site: ``python docs/build_site.py SITE [--notebooks DIR]``, or ``make docs``. Needs ``simserve[docs]``.
+
+The pages are those of the repository, gathered into one folder with their links turned; commands, names of results and
+the Python API are written from the code. MkDocs builds them in strict mode and fetches nothing; neither do the pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from simserve.cli.app import app_of
+from simserve.scenario.bundled import scenario_names
+from simserve.scenario.load import load
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import run
+
+ROOT = Path(__file__).resolve().parent.parent
+NAV: list[dict[str, Any]] = [
+    {"Start": "README.md"},
+    {
+        "Quick starts": [
+            {"Engineer": "docs/quickstart-engineer.md"},
+            {"Student": "docs/quickstart-student.md"},
+            {"Manager": "docs/quickstart-manager.md"},
+        ]
+    },
+    {
+        "Guides": [
+            {"Simulation practice": "docs/simulation-practice.md"},
+            {"Promises": "docs/promises.md"},
+            {"What to buy": "docs/purchase.md"},
+            {"Deploy it": "docs/exports.md"},
+            {"The twin": "docs/twin.md"},
+            {"Calibrate": "calibration/README.md"},
+            {"A gate in CI": "docs/ci-gate.md"},
+            {"Notebooks": "notebooks/README.md"},
+        ]
+    },
+    {
+        "How far to trust it": [
+            {"Accuracy": "calibration/ACCURACY.md"},
+            {"KV rooms of start-up logs": "docs/kv-logs.md"},
+            {"Calibrated servers": "docs/calibrated-servers.md"},
+            {"Unseen reports": "calibration/unseen/README.md"},
+            {"Operators": "calibration/operators.md"},
+            {"Attention and all-reduce": "calibration/attention_collectives.md"},
+            {"Speculation": "calibration/speculation.md"},
+            {"Proof of plans": "docs/plan-proof.md"},
+            {"Real schedulers": "tests/real_engines/README.md"},
+            {"Benchmarks": "benchmarks/RESULTS.md"},
+            {"Log of calibration": "calibration/LOG.md"},
+        ]
+    },
+    {
+        "Reference": [
+            {"Scenario keys": "docs/scenario-keys.md"},
+            {"Commands": "generated/commands.md"},
+            {"Names of results": "generated/results.md"},
+            {"Python": "generated/python.md"},
+            {"Models": "docs/models.md"},
+            {"Engines": "docs/engines.md"},
+            {"Glossary": "docs/glossary.md"},
+        ]
+    },
+    {
+        "Inside": [
+            {"The plain simulator": "docs/reference-walk.md"},
+            {"Contributing": "CONTRIBUTING.md"},
+            {"Changes": "CHANGELOG.md"},
+            {"All pages": "docs/README.md"},
+        ]
+    },
+]
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
+_CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.M | re.S)
+
+
+def pages(nav: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the pages of a navigation, in its order."""
+    for entry in nav:
+        for value in entry.values():
+            if isinstance(value, list):
+                yield from pages(value)
+            else:
+                yield value
+
+
+def turned(text: str, page: str, known: set[str]) -> str:
+    """Return a page with the links that lead out of the site taken away: their words stay.
+
+    A link to a folder leads to its README.
+    """
+    folder = (ROOT / page).parent
+
+    def link(match: re.Match[str]) -> str:
+        target = (folder / match[3]).resolve()
+        name = target.relative_to(ROOT).as_posix() if target.is_relative_to(ROOT) else ""
+        if f"{name}/README.md" in known:
+            return f"{match[1]}[{match[2]}]({match[3].rstrip('/')}/README.md{match[4] or ''})"
+        if name.endswith(".ipynb") and f"{name[:-6]}.md" in known:
+            return f"{match[1]}[{match[2]}]({match[3][:-6]}.md)"
+        if name in known or target.suffix in (".png", ".svg"):
+            return match[0]
+        return match[2]
+
+    parts = _CODE.split(text)
+    return "".join(part if place % 2 else _LINK.sub(link, part) for place, part in enumerate(parts))
+
+
+def commands() -> str:
+    """Return the page of all commands with their options, as the command line declares them."""
+    root: Any = typer.main.get_command(app_of())
+    lines = ["# Commands", "", "Every command, as `simserve COMMAND --help` prints it.", ""]
+    for name, command in _leaves(root, ()):
+        about = (command.help or "").strip().split("\n\n")
+        lines += [f"## {' '.join(name)}", "", about[0].replace("\n", " "), ""]
+        lines += [f"    {' '.join(each.split())}" for each in about[1:] if each.strip().startswith("simserve ")]
+        rows = [row for option in command.params if (row := _row(option)) is not None]
+        if rows:
+            lines += ["", "| option | says |", "|---|---|", *rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _leaves(command: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if not hasattr(command, "commands"):
+        yield ("simserve", *name), command
+        return
+    for each in command.commands:
+        yield from _leaves(command.commands[each], (*name, each))
+
+
+def _row(option: Any) -> str | None:
+    about = (getattr(option, "help", None) or "").replace("|", "\\|").replace("\n", " ").replace("\\[", "[")
+    words = ", ".join((*option.opts, *option.secondary_opts)) if option.param_type_name == "option" else ""
+    if words == "--help, -h":
+        return None
+    return f"| `{words or option.make_metavar(typer.Context(typer.main.get_command(typer.Typer())))}` | {about} |"
+
+
+def results() -> str:
+    """Return the page of the names of `result.json`, with what a run of `chatbot` says for each."""
+    scenario = load(
+        scenario_names()[0] if "chatbot" not in scenario_names() else "chatbot", ["workload.num_requests=200"]
+    )
+    summary = run(resolve(scenario)).summary
+    lines = [
+        "# Names of results",
+        "",
+        "Every name in `result.json`, and its value in a run of 200 requests of `chatbot`.",
+        "",
+    ]
+    lines += ["| name | value |", "|---|---|"]
+    lines += [f"| `{name}` | {value} |" for name, value in _flat(summary, "")]
+    return "\n".join(lines) + "\n"
+
+
+def _flat(values: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value and len(name.split(".")) < 4:
+            yield from _flat(value, f"{name}.")
+        else:
+            text = f"{value:.6g}" if isinstance(value, float) else str(value)
+            yield name, f"`{text[:80].replace('|', '/')}`" if text else ""
+
+
+def python() -> str:
+    """Return the page of the Python API, which mkdocstrings fills from the docstrings."""
+    return "# Python\n\n`import simserve as ss` gives all of these.\n\n::: simserve.api\n"
+
+
+def lesson(notebook: Path) -> str:
+    """Return a notebook as a page: its text, its code, and what that put out where it was run."""
+    parts = []
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            parts += _shown(output)
+    return "\n\n".join(parts) + "\n"
+
+
+def _shown(output: dict[str, Any]) -> Iterator[str]:
+    data = output.get("data", {})
+    if "image/png" in data:
+        yield f'<img alt="figure" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
+    elif "text/html" in data:
+        yield "<div>" + "".join(data["text/html"]) + "</div>"
+    else:
+        text = "".join(output.get("text", data.get("text/plain", ())))
+        if text.strip():
+            yield f"```text\n{text.rstrip()}\n```"
+
+
+def gather(folder: Path, notebooks: Path | None) -> list[dict[str, Any]]:
+    """Fill a folder with all pages, and return the navigation."""
+    nav = [dict(entry) for entry in NAV]
+    names = list(pages(nav))
+    books = sorted((notebooks or ROOT / "notebooks").glob("*.ipynb"))
+    nav.insert(
+        3, {"Lessons": [{each.stem.replace("-", " ").capitalize(): f"notebooks/{each.stem}.md"} for each in books]}
+    )
+    known = {*names, *(f"notebooks/{each.stem}.md" for each in books)}
+    written = {"generated/commands.md": commands, "generated/results.md": results, "generated/python.md": python}
+    for name in names:
+        target = folder / ("index.md" if name == "README.md" else name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = written[name]() if name in written else (ROOT / name).read_text(encoding="utf-8")
+        text = turned(text, name, known)
+        target.write_text(
+            re.sub(r"\((?:\.\./)+README\.md", lambda m: m[0].replace("README", "index"), text), encoding="utf-8"
+        )
+    for each in books:
+        (folder / "notebooks" / f"{each.stem}.md").write_text(lesson(each), encoding="utf-8")
+    shutil.copytree(ROOT / "docs" / "pictures", folder / "docs" / "pictures")
+    return [{"Start": "index.md"}, *nav[1:]]
+
+
+def main() -> int:
+    """Build the site."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("site", type=Path, help="folder of the site")
+    parser.add_argument("--notebooks", type=Path, help="folder of notebooks that were run; else they have no outputs")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "pages"
+        settings = {
+            "site_name": "simserve",
+            "docs_dir": str(folder),
+            "site_dir": str(arguments.site.resolve()),
+            "use_directory_urls": False,
+            "strict": True,
+            "theme": {
+                "name": "material",
+                "font": False,
+                "features": ["navigation.tabs", "navigation.indexes", "content.code.copy", "search.suggest"],
+                "palette": [
+                    {"media": "(prefers-color-scheme: light)", "scheme": "default", "primary": "blue grey"},
+                    {"media": "(prefers-color-scheme: dark)", "scheme": "slate", "primary": "blue grey"},
+                ],
+            },
+            "plugins": [
+                "search",
+                {"mkdocstrings": {"handlers": {"python": {"options": {"show_source": False, "heading_level": 2}}}}},
+            ],
+            "markdown_extensions": ["tables", "toc", "pymdownx.superfences", "pymdownx.highlight"],
+            "nav": gather(folder, arguments.notebooks),
+        }
+        file = Path(scratch) / "mkdocs.yml"
+        file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        return subprocess.run(
+            [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(file)], check=False
+        ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""The purchase of a plan: its figures are those of the plan, and what cannot be bought is refused."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import pytest
+
+from simserve.errors import UsageError
+from simserve.planner.plan.horizon import horizon_of
+from simserve.planner.plan.plan import PlanOptions, plan
+from simserve.report.page import render_page
+from simserve.report.plan import plan_page, plan_sections
+from simserve.scenario.schema import Scenario
+from tests.planner.plan.test_certainty import ONE_SHAPE
+from tests.planner.plan.test_plan import busy_scenario
+
+DAY = {"daily": {"peak_to_mean": 1.7}}
+
+
+def scenario(**changes: Any) -> Scenario:
+    """Return steady traffic that takes several small GPUs, with a day."""
+    return busy_scenario(slo={"ttft": "2 s", "tpot": "45 ms", "attainment": 0.95}, pricing=DAY, **changes)
+
+
+@cache
+def planned(horizon: str = "24mo", growth: str | None = "4%/month", **more: str) -> dict[str, Any]:
+    """Return the plan on one shape of one GPU, with what to buy."""
+    options = PlanOptions(
+        hardware=("l4-24gb",), choices=ONE_SHAPE, trials=0, horizon=horizon_of(horizon, growth, **more)
+    )
+    return dict(plan(scenario(), options).summary)
+
+
+def test_it_buys_what_the_plan_deploys() -> None:
+    """The first month's busiest hour takes the plan's replicas at the load that they can sustain."""
+    summary = planned()
+    best, bought = summary["best"], summary["purchase"]
+    rate = scenario().workload.arrivals.rate  # type: ignore[union-attr]
+    capacity = rate * best["traffic_borne"] / best["replicas_needed"]
+    first = bought["months"][0]
+
+    assert bought["capacity_per_replica"] == pytest.approx(capacity)
+    assert first["peak_replicas"] == math.ceil(rate / capacity) <= best["replicas"]
+    assert first["requests"] == pytest.approx(rate / 1.7 * 30 * 86_400, rel=0.02)
+    by_hour = next(term for term in bought["terms"] if term["years"] == 0)
+    assert by_hour["usd_per_gpu_hour"] == pytest.approx(best["usd_per_gpu_hour"])
+    assert bought["months"][-1]["requests"] == pytest.approx(first["requests"] * 1.04**23)
+    assert bought["total_usd"] <= bought["all_on_demand_usd"]
+
+
+def test_what_is_assumed_is_said() -> None:
+    """Terms, terms that are too long, prices that fall, and replicas that follow the day."""
+    said = " ".join(planned()["purchase"]["assumes"])
+
+    assert "25% (1 y)" in said
+    assert "3 years would outlast" in said
+    assert "cheaper a month" in said
+    assert "start-up is not counted" in said
+    assert "--commitments" not in " ".join(planned(commitments="1y=30%")["purchase"]["assumes"])
+
+
+def test_the_page_shows_it_month_by_month() -> None:
+    """With a table and two pictures; without a horizon there is none of it."""
+    summary = planned()
+    titles = [title for title, _, _ in plan_sections(summary)]
+    page = render_page(plan_page(summary))
+
+    assert "What to buy for 24 months, while traffic grows by 4% a month" in titles
+    assert "Replicas by term" in page
+    plain = {key: value for key, value in summary.items() if key != "purchase"}
+    assert not any(title.startswith("What to buy") for title, _, _ in plan_sections(plain))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"pricing": {"purchase": "owned"}}, "are owned"),
+        ({"workload": {"arrivals": {"process": "closed_loop", "concurrency": 4}}}, "arrive at a rate"),
+    ],
+)
+def test_what_cannot_be_bought_is_refused_before_anything_runs(changes: dict[str, Any], rule: str) -> None:
+    """GPUs that are there already, and traffic that has no rate to grow."""
+    there = scenario()
+    for key, value in changes.items():
+        mapping = there.as_mapping()
+        inner = mapping.get(key) or {}
+        mapping[key] = {**inner, **value} if key == "workload" else value
+        from simserve.scenario.load import from_mapping
+
+        there = from_mapping(mapping)
+
+    with pytest.raises(UsageError, match=rule):
+        plan(there, PlanOptions(hardware=("l4-24gb",), choices=ONE_SHAPE, trials=0, horizon=horizon_of("12mo")))
+
+
+def test_throughput_buys_nothing() -> None:
+    """Its GPUs are there."""
+    with pytest.raises(UsageError, match="--horizon"):
+        plan(scenario(), PlanOptions(objective="throughput", max_gpus=2, horizon=horizon_of("12mo")))

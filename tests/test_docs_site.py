@@ -1,0 +1,74 @@
+"""Pages of the docs that show code or commands: they are those of the code, and the commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from docs.write_reference_walk import PAGE, written
+from simserve.cli.app import app_of
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+BLOCK = re.compile(r"^ *```\n(.*?)^ *```", re.M | re.S)
+COMMANDS = sorted(
+    {
+        line.strip()
+        for page in DOCS.glob("*.md")
+        for block in BLOCK.findall(page.read_text(encoding="utf-8"))
+        for line in block.splitlines()
+        if line.strip().startswith("simserve ")
+    }
+)
+RECIPES = sorted((DOCS / "recipes").glob("*.yml"))
+
+
+def test_the_walk_shows_the_reference_as_it_is() -> None:
+    """Every excerpt; `python docs/write_reference_walk.py` writes it anew."""
+    text = PAGE.read_text(encoding="utf-8")
+
+    assert text.count("```python") >= 8
+    assert written(text) == text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_docs_exists(command: str) -> None:
+    """With the options it is shown with."""
+    assert_exists(command)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda each: each.name)
+def test_a_recipe_is_a_file_of_its_service(recipe: Path) -> None:
+    """It is YAML, and the commands of simserve in it exist."""
+    text = recipe.read_text(encoding="utf-8")
+    content = yaml.safe_load(text)
+    commands = [found for line in text.splitlines() if (found := re.search(r"simserve (?:run|calibrate) [^>]*", line))]
+
+    assert isinstance(content, dict)
+    assert len(commands) == 2
+    for found in commands:
+        assert_exists(found[0].strip())
+
+
+def test_there_are_recipes_and_commands() -> None:
+    """The tests above hold something."""
+    assert [each.name for each in RECIPES] == ["serving-github.yml", "serving-gitlab.yml"]
+    assert len(COMMANDS) > 10
+
+
+def assert_exists(command: str) -> None:
+    """Check a command and its options against the command line."""
+    found: Any = typer.main.get_command(app_of())
+    words = shlex.split(command)[1:]
+    while words and hasattr(found, "commands") and not words[0].startswith("-"):
+        assert words[0] in found.commands, command
+        found = found.commands[words.pop(0)]
+    known = {flag for option in found.params for flag in (*option.opts, *option.secondary_opts)}
+    named = {word.partition("=")[0] for word in words if word.startswith("--")}
+
+    assert named - {"--help"} <= known, command
