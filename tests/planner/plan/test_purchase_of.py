@@ -68,7 +68,7 @@ def test_the_page_shows_it_month_by_month() -> None:
     titles = [title for title, _, _ in plan_sections(summary)]
     page = render_page(plan_page(summary, ""))
 
-    assert "What to buy for 24 months, while traffic grows by 4% a month" in titles
+    assert "What to buy for 24 months, while traffic grows by 4.0% a month" in titles
     assert "Replicas by term" in page
     plain = {key: value for key, value in summary.items() if key != "purchase"}
     assert not any(title.startswith("What to buy") for title, _, _ in plan_sections(plain))
