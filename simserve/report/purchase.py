@@ -41,8 +41,8 @@ def purchase_table(purchase: Mapping[str, Any]) -> Table:
         cells += [str(row["committed"].get(term, 0)) for term in years]
         cells += [str(row["on_demand_replicas"]), dollars(row["usd"]), dollars(row["on_demand_usd"])]
         rows.append((*cells, *([] if row["api_usd"] is None else [dollars(row["api_usd"])])))
-    header = ["month", "M requests", *(f"on {term}-year terms" for term in years), "by the hour, at most"]
-    header += ["$/month", "all by the hour", *([] if purchase["api"] is None else [str(purchase["api"])])]
+    header = ["month", "M req.", *(f"{counted(int(term), 'year')}" for term in years), "by the hour"]
+    header += ["$/month", "hourly only", *([] if purchase["api"] is None else ["the API"])]
     return tuple(header), rows
 
 
