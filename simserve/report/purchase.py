@@ -49,7 +49,7 @@ def purchase_table(purchase: Mapping[str, Any]) -> Table:
 def purchase_sketch(purchase: Mapping[str, Any]) -> Sketch:
     """Return dollars of each month: as bought, all by the hour, and at the API."""
     months = purchase["months"]
-    edges = np.arange(len(months) + 1) + 0.5
+    edges = np.arange(len(months) + 1, dtype=np.float64) + 0.5
     series = [("usd", "as bought", BLUE), ("on_demand_usd", "all by the hour", GREY)]
     series.append(("api_usd", str(purchase["api"]), ORANGE))
     marks: list[Mark] = []
@@ -75,7 +75,7 @@ def purchase_sketch(purchase: Mapping[str, Any]) -> Sketch:
 def replica_sketch(purchase: Mapping[str, Any]) -> Sketch:
     """Return the replicas of each month's busiest hour, those on longer terms below."""
     months = purchase["months"]
-    edges = np.arange(len(months) + 1) + 0.5
+    edges = np.arange(len(months) + 1, dtype=np.float64) + 0.5
     total = np.zeros(len(months))
     layers: list[tuple[str, str, np.ndarray[Any, np.dtype[np.float64]]]] = []
     for term in sorted({term for row in months for term in row["committed"]}, reverse=True):
@@ -122,7 +122,7 @@ def _on(row: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def _more(row: Mapping[str, Any], before: Mapping[str, Any]) -> int:
-    return max(sum(row["committed"].values()) - sum(before["committed"].values()), 0)
+    return max(int(sum(row["committed"].values())) - int(sum(before["committed"].values())), 0)
 
 
 def _beside(purchase: Mapping[str, Any]) -> Iterator[str]:
