@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -83,6 +84,11 @@ NAV: list[dict[str, Any]] = [
         ]
     },
 ]
+STYLE = "site.css"
+_STYLES = """.md-typeset pre > code { white-space: pre-wrap; overflow-wrap: anywhere }
+.md-typeset table:not([class]) code { overflow-wrap: anywhere }
+"""
+"""A command is read whole, not scrolled."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.M | re.S)
 
@@ -143,11 +149,13 @@ def _leaves(command: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def _row(option: Any) -> str | None:
-    about = (getattr(option, "help", None) or "").replace("|", "\\|").replace("\n", " ").replace("\\[", "[")
-    words = ", ".join((*option.opts, *option.secondary_opts)) if option.param_type_name == "option" else ""
-    if words == "--help, -h":
+    if option.hidden or "--help" in option.opts:
         return None
-    return f"| `{words or option.make_metavar(typer.Context(typer.main.get_command(typer.Typer())))}` | {about} |"
+    about = " ".join((option.help or "").split()).replace("|", "\\|").replace("\\[", "[")
+    metavar = option.metavar or (option.name.upper() if option.param_type_name == "argument" else "")
+    flags = ", ".join((*option.opts, *option.secondary_opts)) if option.param_type_name == "option" else ""
+    shown = f"{flags} {metavar}".strip().replace("|", "\\|")
+    return f"| `{shown}` | {about} |"
 
 
 def results() -> str:
@@ -229,6 +237,7 @@ def gather(folder: Path, notebooks: Path | None) -> list[dict[str, Any]]:
     for each in books:
         (folder / "notebooks" / f"{each.stem}.md").write_text(lesson(each), encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "pictures", folder / "docs" / "pictures")
+    (folder / STYLE).write_text(_STYLES, encoding="utf-8")
     return [{"Start": "index.md"}, *nav[1:]]
 
 
@@ -260,12 +269,15 @@ def main() -> int:
                 {"mkdocstrings": {"handlers": {"python": {"options": {"show_source": False, "heading_level": 2}}}}},
             ],
             "markdown_extensions": ["tables", "toc", "pymdownx.superfences", "pymdownx.highlight"],
+            "extra_css": [STYLE],
             "nav": gather(folder, arguments.notebooks),
         }
         file = Path(scratch) / "mkdocs.yml"
         file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         return subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(file)], check=False
+            [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(file)],
+            check=False,
+            env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         ).returncode
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from typer.testing import CliRunner
 
+from docs.build_site import gather, pages
 from docs.write_reference_walk import PAGE, written
 from simserve.cli.app import app_of
 
@@ -25,6 +27,12 @@ COMMANDS = sorted(
         if line.strip().startswith("simserve ")
     }
 )
+QUICK_STARTS = [
+    pytest.param(line.strip(), marks=[pytest.mark.slow] if re.search(" (capacity|plan) |--like", line) else [])
+    for page in sorted(DOCS.glob("quickstart-*.md"))
+    for block in BLOCK.findall(page.read_text(encoding="utf-8"))
+    for line in block.splitlines()
+]
 RECIPES = sorted((DOCS / "recipes").glob("*.yml"))
 
 
@@ -40,6 +48,34 @@ def test_the_walk_shows_the_reference_as_it_is() -> None:
 def test_a_command_of_the_docs_exists(command: str) -> None:
     """With the options it is shown with."""
     assert_exists(command)
+
+
+@pytest.mark.parametrize("command", QUICK_STARTS)
+def test_a_command_of_a_quick_start_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands, from an empty folder; a file that it names is there afterwards."""
+    words = shlex.split(command)
+    monkeypatch.chdir(tmp_path)
+
+    outcome = CliRunner().invoke(app_of(), words[1:])
+
+    assert words[0] == "simserve"
+    assert outcome.exit_code == 0, outcome.output
+    assert all((tmp_path / word).stat().st_size for word in words if word.endswith(".html"))
+
+
+def test_every_page_of_the_site_is_written(tmp_path: Path) -> None:
+    """Also those that are made of the code: every command with its options, every name of a result."""
+    nav = gather(tmp_path, None)
+
+    written_pages = list(pages(nav))
+    commands = (tmp_path / "generated" / "commands.md").read_text(encoding="utf-8")
+    results = (tmp_path / "generated" / "results.md").read_text(encoding="utf-8")
+    assert all((tmp_path / page).stat().st_size for page in written_pages)
+    assert sum(page.startswith("notebooks/") for page in written_pages) > 10
+    assert "## simserve run\n" in commands
+    assert "| `SCENARIO` | A scenario file" in commands
+    assert "| `--gpus [Nx]GPU` |" in commands
+    assert all(f"| `{name}` |" in results for name in ("p95_ttft_ms", "simserve.load_ratio", "simserve.slo.attainment"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda each: each.name)
