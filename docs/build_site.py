@@ -7,6 +7,8 @@ the Python API are written from the code. MkDocs builds them in strict mode and 
 from __future__ import annotations
 
 import argparse
+import base64
+import html
 import json
 import os
 import re
@@ -87,6 +89,8 @@ NAV: list[dict[str, Any]] = [
 STYLE = "site.css"
 _STYLES = """.md-typeset pre > code { white-space: pre-wrap; overflow-wrap: anywhere }
 .md-typeset table:not([class]) code { overflow-wrap: anywhere }
+.md-typeset table.dataframe { border-collapse: collapse; font-size: .65rem; display: block; overflow-x: auto }
+.md-typeset table.dataframe :is(td, th) { padding: .2rem .6rem; text-align: right }
 """
 """A command is read whole, not scrolled."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
@@ -199,19 +203,24 @@ def lesson(notebook: Path) -> str:
             parts.append(source)
             continue
         parts.append(f"```python\n{source}\n```")
-        for output in cell.get("outputs", ()):
-            parts += _shown(output)
+        shown = [block for output in cell.get("outputs", ()) for block in _shown(output, source)]
+        parts += dict.fromkeys(shown)  # a figure that a cell returns and closes is put out twice
     return "\n\n".join(parts) + "\n"
 
 
-def _shown(output: dict[str, Any]) -> Iterator[str]:
-    data = output.get("data", {})
-    if "image/png" in data:
-        yield f'<img alt="figure" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
+def _shown(output: dict[str, Any], source: str) -> Iterator[str]:
+    """Yield what an output shows, figures with the line that drew them as their text."""
+    data = {kind: "".join(value) for kind, value in output.get("data", {}).items()}
+    alt = html.escape(source.strip().splitlines()[-1])
+    if "image/svg+xml" in data:
+        drawing = base64.b64encode(data["image/svg+xml"].encode()).decode()
+        yield f'<img alt="{alt}" src="data:image/svg+xml;base64,{drawing}">'
+    elif "image/png" in data:
+        yield f'<img alt="{alt}" src="data:image/png;base64,{data["image/png"].strip()}">'
     elif "text/html" in data:
-        yield "<div>" + "".join(data["text/html"]) + "</div>"
+        yield "<div>" + data["text/html"] + "</div>"
     else:
-        text = "".join(output.get("text", data.get("text/plain", ())))
+        text = "".join(output.get("text", data.get("text/plain", "")))
         if text.strip():
             yield f"```text\n{text.rstrip()}\n```"
 

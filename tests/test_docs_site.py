@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,7 +14,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from docs.build_site import gather, pages
+from docs.build_site import gather, lesson, pages
 from docs.write_reference_walk import PAGE, written
 from simserve.cli.app import app_of
 
@@ -76,6 +78,26 @@ def test_every_page_of_the_site_is_written(tmp_path: Path) -> None:
     assert "| `SCENARIO` | A scenario file" in commands
     assert "| `--gpus [Nx]GPU` |" in commands
     assert all(f"| `{name}` |" in results for name in ("p95_ttft_ms", "simserve.load_ratio", "simserve.slo.attainment"))
+
+
+def test_a_lesson_shows_what_its_notebook_put_out(tmp_path: Path) -> None:
+    """Text, tables and figures, each once."""
+    figure = {"data": {"image/svg+xml": ["<svg/>"], "text/plain": ["<Figure>"]}}
+    outputs = [figure, figure, {"data": {"text/html": ["<table>"]}}, {"text": ["9 requests\n"]}]
+    cells = [
+        {"cell_type": "markdown", "source": ["# Why?"]},
+        {"cell_type": "code", "source": ["run.plot()"], "outputs": outputs},
+    ]
+    (tmp_path / "why.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+
+    page = lesson(tmp_path / "why.ipynb")
+
+    drawing = base64.b64encode(b"<svg/>").decode()
+    assert page.startswith("# Why?\n\n```python\nrun.plot()\n```")
+    assert page.count(f'<img alt="run.plot()" src="data:image/svg+xml;base64,{drawing}">') == 1
+    assert "<Figure>" not in page
+    assert "<div><table></div>" in page
+    assert "```text\n9 requests\n```" in page
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda each: each.name)
