@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from typer.testing import CliRunner
 
 from docs.build_site import gather, lesson, pages
 from docs.write_reference_walk import PAGE, written
+from simserve.calibrate.simulated import ServingModel
 from simserve.cli.app import app_of
+from simserve.scenario.load import load
+from tests.calibrate.builders import moved, write_benchmarks
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"^ *```\n(.*?)^ *```", re.M | re.S)
@@ -113,6 +117,15 @@ def test_a_recipe_is_a_file_of_its_service(recipe: Path) -> None:
         assert_exists(found[0].strip())
 
 
+def test_the_thresholds_of_the_page_are_those_of_the_recipe() -> None:
+    """The excerpt stands in the scenario as it is shipped."""
+    page = (DOCS / "ci-gate.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
+
+    assert len(blocks) == 1
+    assert blocks[0] in (DOCS / "recipes" / "serving" / "chat.yaml").read_text(encoding="utf-8")
+
+
 def test_there_are_recipes_and_commands() -> None:
     """The tests above hold something."""
     assert [each.name for each in RECIPES] == ["serving-github.yml", "serving-gitlab.yml"]
@@ -130,3 +143,62 @@ def assert_exists(command: str) -> None:
     named = {word.partition("=")[0] for word in words if word.startswith("--")}
 
     assert named - {"--help"} <= known, command
+
+
+@pytest.fixture(scope="module")
+def sample_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a repository laid out as the page says: the shipped scenario, and a profile calibrated on three results."""
+    folder = tmp_path_factory.mktemp("repository")
+    shutil.copytree(DOCS / "recipes" / "serving", folder / "serving")
+    (folder / "serving" / "results").mkdir()
+    scenario = load(folder / "serving" / "chat.yaml", ["deployment.engine.name=vllm", "workload.num_requests=60"])
+    model = ServingModel(scenario)
+    files = write_benchmarks(folder / "serving" / "results", moved(model.stated, compute_efficiency=0.8), scenario)
+    flags = ["--scenario", "serving/chat.yaml", "--set", "deployment.engine.name=vllm", "--date", "2026-11-20"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        names = [str(file.relative_to(folder)) for file in files]
+        words = ["calibrate", "serving", *names, *flags, "--out", "serving/my-vllm.yaml"]
+        assert CliRunner().invoke(app_of(), words).exit_code == 0
+    return folder
+
+
+def commands_of(recipe: Path) -> list[list[str]]:
+    """Return the two commands of simserve of a recipe, without what the shell does with their output."""
+    found = re.findall(r"simserve ((?:run|calibrate) [^>\n]*)", recipe.read_text(encoding="utf-8"))
+    return [shlex.split(each) for each in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda each: each.name)
+@pytest.mark.parametrize(("slower", "codes"), [(1.0, [0, 0]), (1.3, [0, 99])])
+def test_a_recipe_passes_and_fails_as_the_page_says(
+    recipe: Path, slower: float, codes: list[int], sample_repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The promise holds; results as they were calibrated on pass, and those of a slower server end with 99."""
+    results = sample_repository / "serving" / "results"
+    measured = json.loads((results / "run2.json").read_text(encoding="utf-8"))
+    for key in measured:
+        measured[key] *= slower if key.endswith("_ms") else 1 / slower if key.endswith("throughput") else 1
+    (results / "new.json").write_text(json.dumps(measured), encoding="utf-8")
+    monkeypatch.chdir(sample_repository)
+    shutil.rmtree("report", ignore_errors=True)
+
+    ended = [CliRunner().invoke(app_of(), words).exit_code for words in commands_of(recipe)]
+
+    assert ended == codes
+    assert (sample_repository / "report" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_more_traffic_than_the_server_can_sustain_fails_the_gate(
+    sample_repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command of both recipes, in a change that raises the rate."""
+    monkeypatch.chdir(sample_repository)
+    first = {tuple(commands_of(recipe)[0]) for recipe in RECIPES}
+
+    outcome = CliRunner().invoke(app_of(), [*first.pop(), "--set", "workload.arrivals.rate=200", "--force"])
+
+    assert not first
+    assert outcome.exit_code == 99
