@@ -121,7 +121,7 @@ def turned(text: str, page: str, known: set[str]) -> str:
             return f"{match[1]}[{match[2]}]({match[3].rstrip('/')}/README.md{match[4] or ''})"
         if name.endswith(".ipynb") and f"{name[:-6]}.md" in known:
             return f"{match[1]}[{match[2]}]({match[3][:-6]}.md)"
-        if name in known or target.suffix in (".png", ".svg"):
+        if name in known or target.suffix in (".png", ".svg") or name.startswith("docs/recipes/"):
             return match[0]
         return match[2]
 
@@ -245,7 +245,8 @@ def gather(folder: Path, notebooks: Path | None) -> list[dict[str, Any]]:
         )
     for each in books:
         (folder / "notebooks" / f"{each.stem}.md").write_text(lesson(each), encoding="utf-8")
-    shutil.copytree(ROOT / "docs" / "pictures", folder / "docs" / "pictures")
+    for each in ("pictures", "recipes"):
+        shutil.copytree(ROOT / "docs" / each, folder / "docs" / each)
     (folder / STYLE).write_text(_STYLES, encoding="utf-8")
     return [{"Start": "index.md"}, *nav[1:]]
 

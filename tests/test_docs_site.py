@@ -147,7 +147,7 @@ def assert_exists(command: str) -> None:
 
 @pytest.fixture(scope="module")
 def sample_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a repository laid out as the page says: the shipped scenario, and a profile calibrated on three results."""
+    """Return a repository laid out as the page says: the shipped scenario, and a profile calibrated on results."""
     folder = tmp_path_factory.mktemp("repository")
     shutil.copytree(DOCS / "recipes" / "serving", folder / "serving")
     (folder / "serving" / "results").mkdir()
