@@ -284,11 +284,9 @@ def main() -> int:
         }
         file = Path(scratch) / "mkdocs.yml"
         file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-        return subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(file)],
-            check=False,
-            env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        ).returncode
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(file)]
+        # Material's notes on what comes after it.
+        return subprocess.run(command, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
 
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ def test_the_page_shows_it_month_by_month() -> None:
 
     assert "What to buy for 24 months, while traffic grows by 4.0% a month" in titles
     assert "Replicas by term" in page
+    assert "To buy" in page
     plain = {key: value for key, value in summary.items() if key != "purchase"}
     assert not any(title.startswith("What to buy") for title, _, _ in plan_sections(plain))
 
