@@ -89,7 +89,7 @@ NAV: list[dict[str, Any]] = [
 STYLE = "site.css"
 _STYLES = """.md-typeset pre > code { white-space: pre-wrap; overflow-wrap: anywhere }
 .md-typeset table:not([class]) code { overflow-wrap: anywhere }
-.md-typeset table.dataframe { border-collapse: collapse; font-size: .65rem; display: block; overflow-x: auto }
+.md-typeset table.dataframe { border-collapse: collapse; font-size: .65rem; border: 0 }
 .md-typeset table.dataframe :is(td, th) { padding: .2rem .6rem; text-align: right }
 """
 """A command is read whole, not scrolled."""

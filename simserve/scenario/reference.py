@@ -79,7 +79,8 @@ def _example(title: str) -> str:
     ]
     if not found:
         return ""
-    _, name, shown = max(found, key=lambda each: each[0])
+    _, name, mapping = max(found, key=lambda each: each[0])
+    shown: Any = mapping
     for step in reversed(steps):
         shown = [shown] if step == "[]" else {step: shown}
     text = yaml.safe_dump(shown, sort_keys=False, width=88, default_flow_style=None)
