@@ -7,6 +7,8 @@ the Python API are written from the code. MkDocs builds them in strict mode and 
 from __future__ import annotations
 
 import argparse
+import base64
+import html
 import json
 import os
 import re
@@ -84,6 +86,13 @@ NAV: list[dict[str, Any]] = [
         ]
     },
 ]
+STYLE = "site.css"
+_STYLES = """.md-typeset pre > code { white-space: pre-wrap; overflow-wrap: anywhere }
+.md-typeset table:not([class]) code { overflow-wrap: anywhere }
+.md-typeset table.dataframe { border-collapse: collapse; font-size: .65rem; border: 0 }
+.md-typeset table.dataframe :is(td, th) { padding: .2rem .6rem; text-align: right }
+"""
+"""A command is read whole, not scrolled."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.M | re.S)
 
@@ -112,7 +121,7 @@ def turned(text: str, page: str, known: set[str]) -> str:
             return f"{match[1]}[{match[2]}]({match[3].rstrip('/')}/README.md{match[4] or ''})"
         if name.endswith(".ipynb") and f"{name[:-6]}.md" in known:
             return f"{match[1]}[{match[2]}]({match[3][:-6]}.md)"
-        if name in known or target.suffix in (".png", ".svg"):
+        if name in known or target.suffix in (".png", ".svg") or name.startswith("docs/recipes/"):
             return match[0]
         return match[2]
 
@@ -144,11 +153,13 @@ def _leaves(command: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def _row(option: Any) -> str | None:
-    about = (getattr(option, "help", None) or "").replace("|", "\\|").replace("\n", " ").replace("\\[", "[")
-    words = ", ".join((*option.opts, *option.secondary_opts)) if option.param_type_name == "option" else ""
-    if words == "--help, -h":
+    if option.hidden or "--help" in option.opts:
         return None
-    return f"| `{words or option.metavar or option.name.upper()}` | {about} |"
+    about = " ".join((option.help or "").split()).replace("|", "\\|").replace("\\[", "[")
+    metavar = option.metavar or (option.name.upper() if option.param_type_name == "argument" else "")
+    flags = ", ".join((*option.opts, *option.secondary_opts)) if option.param_type_name == "option" else ""
+    shown = f"{flags} {metavar}".strip().replace("|", "\\|")
+    return f"| `{shown}` | {about} |"
 
 
 def results() -> str:
@@ -192,19 +203,24 @@ def lesson(notebook: Path) -> str:
             parts.append(source)
             continue
         parts.append(f"```python\n{source}\n```")
-        for output in cell.get("outputs", ()):
-            parts += _shown(output)
+        shown = [block for output in cell.get("outputs", ()) for block in _shown(output, source)]
+        parts += dict.fromkeys(shown)  # a figure that a cell returns and closes is put out twice
     return "\n\n".join(parts) + "\n"
 
 
-def _shown(output: dict[str, Any]) -> Iterator[str]:
-    data = output.get("data", {})
-    if "image/png" in data:
-        yield f'<img alt="figure" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
+def _shown(output: dict[str, Any], source: str) -> Iterator[str]:
+    """Yield what an output shows, figures with the line that drew them as their text."""
+    data = {kind: "".join(value) for kind, value in output.get("data", {}).items()}
+    alt = html.escape(source.strip().splitlines()[-1])
+    if "image/svg+xml" in data:
+        drawing = base64.b64encode(data["image/svg+xml"].encode()).decode()
+        yield f'<img alt="{alt}" src="data:image/svg+xml;base64,{drawing}">'
+    elif "image/png" in data:
+        yield f'<img alt="{alt}" src="data:image/png;base64,{data["image/png"].strip()}">'
     elif "text/html" in data:
-        yield "<div>" + "".join(data["text/html"]) + "</div>"
+        yield "<div>" + data["text/html"] + "</div>"
     else:
-        text = "".join(output.get("text", data.get("text/plain", ())))
+        text = "".join(output.get("text", data.get("text/plain", "")))
         if text.strip():
             yield f"```text\n{text.rstrip()}\n```"
 
@@ -229,7 +245,9 @@ def gather(folder: Path, notebooks: Path | None) -> list[dict[str, Any]]:
         )
     for each in books:
         (folder / "notebooks" / f"{each.stem}.md").write_text(lesson(each), encoding="utf-8")
-    shutil.copytree(ROOT / "docs" / "pictures", folder / "docs" / "pictures")
+    for each in ("pictures", "recipes"):
+        shutil.copytree(ROOT / "docs" / each, folder / "docs" / each)
+    (folder / STYLE).write_text(_STYLES, encoding="utf-8")
     return [{"Start": "index.md"}, *nav[1:]]
 
 
@@ -261,6 +279,7 @@ def main() -> int:
                 {"mkdocstrings": {"handlers": {"python": {"options": {"show_source": False, "heading_level": 2}}}}},
             ],
             "markdown_extensions": ["tables", "toc", "pymdownx.superfences", "pymdownx.highlight"],
+            "extra_css": [STYLE],
             "nav": gather(folder, arguments.notebooks),
         }
         file = Path(scratch) / "mkdocs.yml"

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
+from typer.testing import CliRunner
 
+from docs.build_site import gather, lesson, pages
 from docs.write_reference_walk import PAGE, written
+from simserve.calibrate.simulated import ServingModel
 from simserve.cli.app import app_of
+from simserve.scenario.load import load
+from tests.calibrate.builders import moved, write_benchmarks
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"^ *```\n(.*?)^ *```", re.M | re.S)
@@ -25,6 +33,13 @@ COMMANDS = sorted(
         if line.strip().startswith("simserve ")
     }
 )
+QUICK_STARTS = [
+    pytest.param(line.strip(), marks=[pytest.mark.slow] if re.search(" capacity |--like", line) else [])
+    for page in sorted(DOCS.glob("quickstart-*.md"))
+    for block in BLOCK.findall(page.read_text(encoding="utf-8"))
+    for line in block.splitlines()
+    if "simserve plan " not in line  # half a minute each: parsed below, and searched by the tests of plan
+]
 RECIPES = sorted((DOCS / "recipes").glob("*.yml"))
 
 
@@ -42,6 +57,54 @@ def test_a_command_of_the_docs_exists(command: str) -> None:
     assert_exists(command)
 
 
+@pytest.mark.parametrize("command", QUICK_STARTS)
+def test_a_command_of_a_quick_start_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands, from an empty folder; a file that it names is there afterwards."""
+    words = shlex.split(command)
+    monkeypatch.chdir(tmp_path)
+
+    outcome = CliRunner().invoke(app_of(), words[1:])
+
+    assert words[0] == "simserve"
+    assert outcome.exit_code == 0, outcome.output
+    assert all((tmp_path / word).stat().st_size for word in words if word.endswith(".html"))
+
+
+def test_every_page_of_the_site_is_written(tmp_path: Path) -> None:
+    """Also those that are made of the code: every command with its options, every name of a result."""
+    nav = gather(tmp_path, None)
+
+    written_pages = list(pages(nav))
+    commands = (tmp_path / "generated" / "commands.md").read_text(encoding="utf-8")
+    results = (tmp_path / "generated" / "results.md").read_text(encoding="utf-8")
+    assert all((tmp_path / page).stat().st_size for page in written_pages)
+    assert sum(page.startswith("notebooks/") for page in written_pages) > 10
+    assert "## simserve run\n" in commands
+    assert "| `SCENARIO` | A scenario file" in commands
+    assert "| `--gpus [Nx]GPU` |" in commands
+    assert all(f"| `{name}` |" in results for name in ("p95_ttft_ms", "simserve.load_ratio", "simserve.slo.attainment"))
+
+
+def test_a_lesson_shows_what_its_notebook_put_out(tmp_path: Path) -> None:
+    """Text, tables and figures, each once."""
+    figure = {"data": {"image/svg+xml": ["<svg/>"], "text/plain": ["<Figure>"]}}
+    outputs = [figure, figure, {"data": {"text/html": ["<table>"]}}, {"text": ["9 requests\n"]}]
+    cells = [
+        {"cell_type": "markdown", "source": ["# Why?"]},
+        {"cell_type": "code", "source": ["run.plot()"], "outputs": outputs},
+    ]
+    (tmp_path / "why.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+
+    page = lesson(tmp_path / "why.ipynb")
+
+    drawing = base64.b64encode(b"<svg/>").decode()
+    assert page.startswith("# Why?\n\n```python\nrun.plot()\n```")
+    assert page.count(f'<img alt="run.plot()" src="data:image/svg+xml;base64,{drawing}">') == 1
+    assert "<Figure>" not in page
+    assert "<div><table></div>" in page
+    assert "```text\n9 requests\n```" in page
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda each: each.name)
 def test_a_recipe_is_a_file_of_its_service(recipe: Path) -> None:
     """It is YAML, and the commands of simserve in it exist."""
@@ -53,6 +116,15 @@ def test_a_recipe_is_a_file_of_its_service(recipe: Path) -> None:
     assert len(commands) == 2
     for found in commands:
         assert_exists(found[0].strip())
+
+
+def test_the_thresholds_of_the_page_are_those_of_the_recipe() -> None:
+    """The excerpt stands in the scenario as it is shipped."""
+    page = (DOCS / "ci-gate.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
+
+    assert len(blocks) == 1
+    assert blocks[0] in (DOCS / "recipes" / "serving" / "chat.yaml").read_text(encoding="utf-8")
 
 
 def test_there_are_recipes_and_commands() -> None:
@@ -72,3 +144,62 @@ def assert_exists(command: str) -> None:
     named = {word.partition("=")[0] for word in words if word.startswith("--")}
 
     assert named - {"--help"} <= known, command
+
+
+@pytest.fixture(scope="module")
+def sample_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a repository laid out as the page says: the shipped scenario, and a profile calibrated on results."""
+    folder = tmp_path_factory.mktemp("repository")
+    shutil.copytree(DOCS / "recipes" / "serving", folder / "serving")
+    (folder / "serving" / "results").mkdir()
+    scenario = load(folder / "serving" / "chat.yaml", ["deployment.engine.name=vllm", "workload.num_requests=60"])
+    model = ServingModel(scenario)
+    files = write_benchmarks(folder / "serving" / "results", moved(model.stated, compute_efficiency=0.8), scenario)
+    flags = ["--scenario", "serving/chat.yaml", "--set", "deployment.engine.name=vllm", "--date", "2026-11-20"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        names = [str(file.relative_to(folder)) for file in files]
+        words = ["calibrate", "serving", *names, *flags, "--out", "serving/my-vllm.yaml"]
+        assert CliRunner().invoke(app_of(), words).exit_code == 0
+    return folder
+
+
+def commands_of(recipe: Path) -> list[list[str]]:
+    """Return the two commands of simserve of a recipe, without what the shell does with their output."""
+    found = re.findall(r"simserve ((?:run|calibrate) [^>\n]*)", recipe.read_text(encoding="utf-8"))
+    return [shlex.split(each) for each in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda each: each.name)
+@pytest.mark.parametrize(("slower", "codes"), [(1.0, [0, 0]), (1.3, [0, 99])])
+def test_a_recipe_passes_and_fails_as_the_page_says(
+    recipe: Path, slower: float, codes: list[int], sample_repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The promise holds; results as they were calibrated on pass, and those of a slower server end with 99."""
+    results = sample_repository / "serving" / "results"
+    measured = json.loads((results / "run2.json").read_text(encoding="utf-8"))
+    for key in measured:
+        measured[key] *= slower if key.endswith("_ms") else 1 / slower if key.endswith("throughput") else 1
+    (results / "new.json").write_text(json.dumps(measured), encoding="utf-8")
+    monkeypatch.chdir(sample_repository)
+    shutil.rmtree("report", ignore_errors=True)
+
+    ended = [CliRunner().invoke(app_of(), words).exit_code for words in commands_of(recipe)]
+
+    assert ended == codes
+    assert (sample_repository / "report" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_more_traffic_than_the_server_can_sustain_fails_the_gate(
+    sample_repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command of both recipes, in a change that raises the rate."""
+    monkeypatch.chdir(sample_repository)
+    first = {tuple(commands_of(recipe)[0]) for recipe in RECIPES}
+
+    outcome = CliRunner().invoke(app_of(), [*first.pop(), "--set", "workload.arrivals.rate=200", "--force"])
+
+    assert not first
+    assert outcome.exit_code == 99

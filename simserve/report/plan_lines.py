@@ -30,7 +30,7 @@ LEVERS = {
     "scale": "Scale with the load",
     "pool": "Separate pools, or priorities",
     "overflow": "Send peaks to an API",
-    "admit": "Refuse at the door",
+    "admit": "Refuse some requests",
     "static": "Batch continuously",
 }
 """Name of a lever in the summary -> what it does."""

@@ -172,7 +172,7 @@ class DeploymentSpec(FrozenModel):
     ] = RoutingSpec()
     """Routing policy over the replicas: its name alone, or a mapping with `policy`."""
     admission: AdmissionSpec | None = None
-    """Which requests are turned away at the door; absent: none."""
+    """Admission control: which requests are refused; absent: none."""
     autoscaling: AutoscalingSpec | None = None
     """How the number of replicas follows the load; absent: it does not. `replicas` are those at the start, its
     `min_replicas` at least."""

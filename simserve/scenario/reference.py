@@ -6,10 +6,18 @@ Knows the JSON Schema that pydantic writes, no field by name.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import yaml
+
+from simserve.documents import read_mapping
+from simserve.errors import ScenarioError
+from simserve.profiles import catalog
+from simserve.scenario.bundled import scenario_names
 from simserve.scenario.schema import Scenario
 from simserve.units import DIMENSIONS_BY_EXAMPLE, to_text
 
@@ -19,7 +27,7 @@ Every key of a scenario file, from the schema itself (`simserve schema --markdow
 powers are texts with a unit (`"500 ms"`, `"80 GB"`, `"3.35 TB/s"`, `"700 W"`); a bare number there is an error that
 says what to write. Counts, token lengths, shares, requests a second and keys whose name ends in their unit
 (`gpu_hour_usd`) are bare numbers. `--set deployment.tensor_parallel_size=8` sets a key by its path. A block that is
-absent is a mechanism that is not there.
+absent is a mechanism that is not there. Examples are from the bundled scenarios that they name.
 """
 
 
@@ -46,7 +54,51 @@ def markdown() -> str:
     for section in sections:
         more = [place for place in places[section.name] if place != section.title]
         parts.append(_table(f"`{section.title}`", definitions[section.name], titles, more))
+        parts += [example for place in (section.title, *more) if (example := _example(place))][:1]
     return "\n".join(parts)
+
+
+@cache
+def _scenarios() -> Mapping[str, Mapping[str, Any]]:
+    """Return the bundled scenarios as they are written, by name."""
+    return {name: read_mapping(catalog.find("scenario", name), ScenarioError) for name in scenario_names()}
+
+
+def _example(title: str) -> str:
+    """Return a mapping of a bundled scenario at a place of the file, of those there are the one with the most keys.
+
+    Empty where no scenario has one.
+    """
+    path, _, tag = title.partition(", ")
+    steps = re.findall(r"\[\]|[^.\[\]]+", path)
+    found = [
+        (len(value), name, value)
+        for name, document in _scenarios().items()
+        for value in _at(document, steps)
+        if isinstance(value, dict) and (not tag or f"{tag.split(': ')[0]}: {value.get(tag.split(': ')[0])}" == tag)
+    ]
+    if not found:
+        return ""
+    _, name, mapping = max(found, key=lambda each: each[0])
+    shown: Any = mapping
+    for step in reversed(steps):
+        shown = [shown] if step == "[]" else {step: shown}
+    text = yaml.safe_dump(shown, sort_keys=False, width=88, default_flow_style=None)
+    return f"From `{name}`:\n\n```yaml\n{text}```\n"
+
+
+def _at(value: Any, steps: list[str]) -> Iterator[Any]:
+    """Yield what stands at a path; ``[]`` stands for every entry of a list, ``NAME`` for every key."""
+    if not steps:
+        yield value
+    elif steps[0] == "[]" and isinstance(value, list):
+        for each in value:
+            yield from _at(each, steps[1:])
+    elif steps[0] == "NAME" and isinstance(value, dict):
+        for each in value.values():
+            yield from _at(each, steps[1:])
+    elif isinstance(value, dict) and steps[0] in value:
+        yield from _at(value[steps[0]], steps[1:])
 
 
 def _sections(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[list[_Section], dict[str, list[str]]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from simserve.scenario.reference import markdown
 from simserve.scenario.schema import json_schema
@@ -70,3 +71,26 @@ def test_links_lead_to_a_heading() -> None:
     assert len(links) > 40
     assert set(links) <= anchors
     assert len(set(headings)) == len(headings)
+
+
+def test_an_example_shows_keys_of_its_section() -> None:
+    """Most sections have one, of their own kind."""
+    shown = 0
+    for part in markdown().split("\n## ")[2:]:
+        path, _, tag = part.splitlines()[0].strip("`").partition(", ")
+        example = re.search(r"^From `[a-z0-9-]+`:\n\n```yaml\n(.*?)```", part, re.M | re.S)
+        value = at(yaml.safe_load(example[1]), path) if example else None
+        if value is None:  # none, or of another place where the mapping may stand
+            continue
+        shown += 1
+        assert set(value) <= {line.split("`")[1] for line in part.splitlines() if line.startswith("| `")}
+        assert not tag or value[tag.split(": ")[0]] == tag.split(": ")[1]
+
+    assert shown > 35
+
+
+def at(value: Any, path: str) -> Any:
+    """Return what stands at a path of an example; None where nothing does."""
+    for step in re.findall(r"\[\]|[^.\[\]]+", path):
+        value = value[0] if step == "[]" else (value or {}).get(step)
+    return value
