@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simserve.errors import UsageError
+from simserve.metrics.slo import SLO
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.clairvoyant import (
     Floats,
@@ -27,7 +28,7 @@ from simserve.planner.plan.clairvoyant import (
     sustained_rate,
 )
 from simserve.planner.plan.fleet import Fleet, resized
-from simserve.planner.search.trial import run_holds
+from simserve.planner.search.trial import MS, run_holds
 from simserve.planner.space.makeup import REPLICAS_KEY, SCALING_KEY
 from simserve.planner.space.traffic import UNEVEN
 from simserve.scenario.objective import objective
@@ -41,8 +42,11 @@ Metric = Literal["running", "kv_usage", "queue_depth"]
 METRICS: tuple[Metric, ...] = ("running", "kv_usage", "queue_depth")
 """Those with a target that tells how far the load may grow: a busy GPU is busy with one request, and an SLO that is
 missed says so when replicas are late already."""
-STABILIZATIONS = (300.0, 60.0, 900.0)
-"""Seconds; the default of Kubernetes first."""
+STABILIZATION = 300.0
+"""Seconds with which a search begins: the default of Kubernetes."""
+LONGER = 3.0
+"""Times as long, again and again, while that is cheaper; as much shorter where the first longer one is not."""
+LONGEST_STABILIZATION = 2700.0
 SECONDS_PER_HOUR = 3600.0
 LEVEL_SECONDS = 3600.0
 """How long a rate is kept to see whether it holds."""
@@ -50,21 +54,27 @@ FEWEST_REQUESTS, MOST_REQUESTS = 4_000, 50_000
 """Requests of such a run."""
 TARGET_FACTOR = 1.25
 """Factor between targets until one holds and one does not."""
-TARGET_STEP = 0.04
+TARGET_STEP = 0.06
 """Share to which a target is found."""
-MOST_RUNS_A_METRIC = 9
+MOST_RUNS_A_TARGET = 7
+BELOW = 0.9
+"""Share of what a replica has at the highest rate that holds, with which the search of a target begins."""
 QUEUE_TARGET = 4.0
 """Requests that wait, of a replica, with which the search of a queue's target begins."""
-FRESH_RUNS = 5
+USED_MISSES = 0.8
+"""Share of the requests that may miss that do so, at most, in a run of the search: other days are worse."""
+FRESH_RUNS = 10
 """Runs on seeds that the search has not seen, all of which must hold."""
 DEVIATIONS = 3.0
 """Standard deviations of those runs that their mean attainment must lie above what is asked."""
+SHORTEST_GRACE = 30.0
+LIVES = 2.0
+"""Times the p99 of E2E that a replica that is given back may take to answer what it has, to whole half minutes."""
 LOWERED = 0.95
 """Factor on a target that did not hold there."""
 LOWERED_AT_MOST = 8
 ROOM = 1.25
 """Times the fleet that is there all the time to which an autoscaler may go, rounded up."""
-PERCENTILE_OF_GRACE = "p99_e2el_ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +94,7 @@ class Tried:
     Attributes:
         setting: The setting.
         holds: Whether the SLO is met and the queue does not grow.
+        has_room: Whether so few requests miss that other days hold, too.
         attainment: Share of the requests within the SLO.
         failed: Requests that were not answered.
         replica_hours: From launch until given back.
@@ -94,6 +105,7 @@ class Tried:
 
     setting: Setting
     holds: bool
+    has_room: bool
     attainment: float
     failed: int
     replica_hours: float
@@ -144,14 +156,22 @@ class _Thresholds:
     load: Load
     fixed: int
     startup: Mapping[str, Any]
-    grace: float = 30.0
+    grace: float = 0.0
     needed: tuple[int, ...] = ()
     tried: list[Tried] = field(default_factory=list)
     _measured: dict[int, float] = field(default_factory=dict)
-    _running: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _at_most: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> SLO:
+        """The objective."""
+        asked = objective(self.scenario)
+        assert asked is not None  # as `check_autoscaler` requires
+        return asked
 
     @property
     def max_replicas(self) -> int:
+        """Most replicas of the autoscaler."""
         return math.ceil(self.fixed * ROOM)
 
     def overrides(self, setting: Setting) -> dict[str, Any]:
@@ -188,20 +208,20 @@ class _Thresholds:
         summary = _summary(resolve_like(there, self.known))
         holds = run_holds(there, summary)
         if holds:
-            stay = summary["mean_e2el_ms"] / 1e3
-            self._running[size] = (rate * stay / size, summary[PERCENTILE_OF_GRACE] / 1e3)
+            running = rate * summary["mean_e2el_ms"] / MS / size
+            kv_usage = summary["simserve"]["kv"]["usage_mean"]
+            self._at_most[size] = running, kv_usage, summary["p99_e2el_ms"] / MS
         return holds
 
     def settle_grace(self) -> None:
         """Let a replica that is given back finish its answers, as long as most of them take at the highest load."""
-        _, longest = self._running[max(self._running)]
-        self.grace = max(30.0, math.ceil(2 * longest / 30) * 30.0)
+        _, _, longest = self._at_most[max(self._at_most)]
+        self.grace = math.ceil(LIVES * longest / SHORTEST_GRACE) * SHORTEST_GRACE
 
     def natural_target(self, metric: Metric) -> float:
-        """Return a target to begin with: what a replica has at the highest rate that holds, or a part of its memory."""
-        if metric == "running":
-            return self._running[max(self._running)][0]
-        return QUEUE_TARGET if metric == "queue_depth" else 0.5
+        """Return a target to begin with: a part of what a replica has at the highest rate that holds."""
+        running, kv_usage, _ = self._at_most[max(self._at_most)]
+        return {"running": BELOW * running, "kv_usage": BELOW * kv_usage, "queue_depth": QUEUE_TARGET}[metric]
 
     def try_setting(self, setting: Setting, seed: int | None = None) -> Tried:
         """Return a run of the whole traffic with a setting; that of the scenario's own seed is kept."""
@@ -211,10 +231,12 @@ class _Thresholds:
         summary = _summary(resolve(there))
         inner = summary["simserve"]
         fleet = inner["replicas"]
+        attainment, holds = float(inner["slo"]["attainment"] or 0.0), run_holds(there, summary)
         tried = Tried(
             setting=setting,
-            holds=run_holds(there, summary),
-            attainment=float(inner["slo"]["attainment"] or 0.0),
+            holds=holds,
+            has_room=holds and 1 - attainment <= USED_MISSES * (1 - self.asked.attainment),
+            attainment=attainment,
             failed=int(summary["failed"]),
             replica_hours=float(fleet["gpu_hours"]) / self.scenario.deployment.gpus_per_replica,
             peak=int(fleet["peak"]),
@@ -226,12 +248,12 @@ class _Thresholds:
         return tried
 
     def best_target(self, setting: Setting) -> Tried | None:
-        """Return the run with the highest target that holds, from a setting's on; None where none does."""
+        """Return the run with the highest target that holds with room, from a setting's on; None where none does."""
         limit = 0.98 if setting.metric == "kv_usage" else math.inf
         low, high, target, best = 0.0, math.inf, min(setting.target, limit), None
-        for _ in range(MOST_RUNS_A_METRIC):
+        for _ in range(MOST_RUNS_A_TARGET):
             tried = self.try_setting(replace(setting, target=_rounded(target)))
-            if tried.holds:
+            if tried.has_room:
                 low, best = target, tried
             else:
                 high = target
@@ -244,34 +266,43 @@ class _Thresholds:
         return best
 
     def search(self, metrics: Sequence[Metric]) -> Tried | None:
-        """Return the cheapest setting that holds on the scenario's own seed."""
+        """Return the cheapest setting that holds with room on the scenario's own seed."""
         minimum = max(min(self.needed), 1)
-        found = [
-            self.best_target(
-                Setting(
-                    metric=metric,
-                    target=self.natural_target(metric),
-                    stabilization=STABILIZATIONS[0],
-                    min_replicas=minimum,
-                )
+        begins = [
+            Setting(
+                metric=metric,
+                target=self.natural_target(metric),
+                stabilization=STABILIZATION,
+                min_replicas=minimum,
             )
             for metric in metrics
         ]
+        found = [self.best_target(setting) for setting in begins]
         best = min((each for each in found if each is not None), key=_cost, default=None)
         if best is None:
             return None
-        for stabilization in STABILIZATIONS[1:]:
-            other = self.best_target(replace(best.setting, stabilization=stabilization))
-            best = best if other is None else min(best, other, key=_cost)
+        best = self._best_stabilization(best)
         for other_minimum in {minimum + 1, max(minimum - 1, 1)} - {minimum}:
             other = self.try_setting(replace(best.setting, min_replicas=other_minimum))
-            best = min(best, other, key=_cost) if other.holds else best
+            best = min(best, other, key=_cost) if other.has_room else best
+        return best
+
+    def _best_stabilization(self, best: Tried) -> Tried:
+        """Return the cheapest setting with a longer window, or a shorter one, each with a target of its own."""
+        start = best
+        for factor in (LONGER, 1 / LONGER):
+            while best.setting.stabilization * factor <= LONGEST_STABILIZATION:
+                there = replace(best.setting, stabilization=best.setting.stabilization * factor)
+                other = self.best_target(there)
+                if other is None or _cost(best) <= _cost(other):
+                    break
+                best = other
+            if best is not start:
+                break
         return best
 
     def judged(self, best: Tried) -> tuple[Setting, list[Tried]]:
         """Return the setting, lowered until it holds on fresh seeds with room, and its runs there."""
-        asked = objective(self.scenario)
-        assert asked is not None  # as `check_autoscaler` requires
         setting, seed, runs = best.setting, self.scenario.run.seed, list[Tried]()
         for _ in range(LOWERED_AT_MOST):
             runs = []
@@ -282,7 +313,7 @@ class _Thresholds:
                     break
             shares = np.array([each.attainment for each in runs])
             room = DEVIATIONS * float(shares.std(ddof=1)) if len(runs) > 1 else 0.0
-            if all(each.holds for each in runs) and float(shares.mean()) - room >= asked.attainment:
+            if all(each.holds for each in runs) and float(shares.mean()) - room >= self.asked.attainment:
                 break
             setting = replace(setting, target=_rounded(setting.target * LOWERED))
         return setting, runs
@@ -339,10 +370,9 @@ def _answer(
 ) -> dict[str, Any]:
     hours = float(np.mean([each.replica_hours for each in runs])) if runs else math.nan
     fixed_hours = found.fixed * found.load.seconds / SECONDS_PER_HOUR
-    asked = objective(found.scenario)
     price = math.nan if usd_per_hour is None else usd_per_hour
     chosen = None
-    if setting is not None and asked is not None:
+    if setting is not None:
         chosen = {
             "metric": setting.metric,
             "target": setting.target,
@@ -359,7 +389,7 @@ def _answer(
             "holds": all(each.holds for each in runs) and len(runs) == FRESH_RUNS,
             "fresh_runs": len(runs),
             "attainment": {
-                "asked": asked.attainment,
+                "asked": found.asked.attainment,
                 "least": min(each.attainment for each in runs),
                 "mean": float(np.mean([each.attainment for each in runs])),
             },
