@@ -41,6 +41,8 @@ def _found(autoscaling: Mapping[str, Any], best: Mapping[str, Any]) -> Iterator[
     )
     attainment = best["attainment"]
     what = f"{share(attainment['least'])} of the requests or more, {share(attainment['asked'])} asked"
+    if best["of_fixed"] >= 1:
+        yield f"That is no cheaper than {_fixed(autoscaling)}: keep those."
     if best["holds"]:
         yield f"It holds the SLO on {best['fresh_runs']} fresh seeds: {what}."
     else:

@@ -80,5 +80,12 @@ def check_options(options: PlanOptions) -> None:
     if options.objective == "throughput" and options.autoscaler:
         rule = "has no meaning with --objective throughput, which looks for one load"
         raise UsageError(rule, key="--autoscaler", remedy="leave it away, or plan for dollars")
+    for name, is_asked in (
+        ("--spare-replicas", options.spare_replicas > 0),
+        ("--confidence", options.confidence is not None),
+    ):
+        if options.autoscaler and is_asked:
+            rule = f"does not go with {name}: its thresholds are those that hold as simulated, with all replicas"
+            raise UsageError(rule, key="--autoscaler", remedy="leave one of the two away")
     if not 0 <= options.headroom <= 10:
         raise UsageError("must be between 0 and 10 times the traffic", key="--headroom", value=options.headroom)

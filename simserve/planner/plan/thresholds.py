@@ -52,7 +52,7 @@ LEVEL_SECONDS = 3600.0
 """How long a rate is kept to see whether it holds."""
 FEWEST_REQUESTS, MOST_REQUESTS = 4_000, 50_000
 """Requests of such a run."""
-TARGET_FACTOR = 1.25
+TARGET_FACTOR = 1.12
 """Factor between targets until one holds and one does not."""
 TARGET_STEP = 0.06
 """Share to which a target is found."""
@@ -268,6 +268,21 @@ class _Thresholds:
     def search(self, metrics: Sequence[Metric]) -> Tried | None:
         """Return the cheapest setting that holds with room on the scenario's own seed."""
         minimum = max(min(self.needed), 1)
+        best = self._best_metric(metrics, minimum)
+        # A load that jumps further than a start lasts is met by replicas that are there before.
+        while best is None and minimum < self.fixed - 1:
+            minimum = (minimum + self.fixed) // 2
+            best = self._best_metric(metrics, minimum)
+        if best is None:
+            return None
+        best = self._best_stabilization(best)
+        for other_minimum in {minimum + 1, max(minimum - 1, 1)} - {minimum}:
+            other = self.try_setting(replace(best.setting, min_replicas=other_minimum))
+            best = min(best, other, key=_cost) if other.has_room else best
+        return best
+
+    def _best_metric(self, metrics: Sequence[Metric], minimum: int) -> Tried | None:
+        """Return the cheapest setting of each metric's highest target; None where none holds."""
         begins = [
             Setting(
                 metric=metric,
@@ -278,14 +293,7 @@ class _Thresholds:
             for metric in metrics
         ]
         found = [self.best_target(setting) for setting in begins]
-        best = min((each for each in found if each is not None), key=_cost, default=None)
-        if best is None:
-            return None
-        best = self._best_stabilization(best)
-        for other_minimum in {minimum + 1, max(minimum - 1, 1)} - {minimum}:
-            other = self.try_setting(replace(best.setting, min_replicas=other_minimum))
-            best = min(best, other, key=_cost) if other.has_room else best
-        return best
+        return min((each for each in found if each is not None), key=_cost, default=None)
 
     def _best_stabilization(self, best: Tried) -> Tried:
         """Return the cheapest setting with a longer window, or a shorter one, each with a target of its own."""

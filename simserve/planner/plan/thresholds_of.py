@@ -18,7 +18,7 @@ def thresholds_of(found: Findings) -> dict[str, Any] | None:
     price = None if trial.usd_per_hour is None or not trial.mean_gpus else trial.usd_per_hour / trial.mean_gpus
     gpus = trial.num_gpus / trial.replicas
     answer = autoscaler_of(
-        found.scenario, fleet.overrides, fleet.replicas, usd_per_hour=None if price is None else price * gpus
+        found.borne, fleet.overrides, fleet.replicas, usd_per_hour=None if price is None else price * gpus
     )
     if answer is None or answer["best"] is None:
         return answer
