@@ -44,9 +44,9 @@ def _found(autoscaling: Mapping[str, Any], best: Mapping[str, Any]) -> Iterator[
     if best["of_fixed"] >= 1:
         yield f"That is no cheaper than {_fixed(autoscaling)}: keep those."
     if best["holds"]:
-        yield f"It holds the SLO on {best['fresh_runs']} fresh seeds: {what}."
+        yield f"It holds the SLO on {len(best['fresh_seeds'])} fresh seeds: {what}."
     else:
-        yield f"It does not hold the SLO on every fresh seed ({share(attainment['least'])} at the worst): keep the fleet."
+        yield f"It does not hold the SLO on every fresh seed (least: {share(attainment['least'])}): keep the fleet."
     clairvoyant = autoscaling["clairvoyant"]
     yield (
         f"It takes {_paid(best)}; {_fixed(autoscaling)} {_paid(autoscaling['fixed'])}; who knows the load ahead "

@@ -93,6 +93,7 @@ class Tried:
 
     Attributes:
         setting: The setting.
+        seed: Of the traffic.
         holds: Whether the SLO is met and the queue does not grow.
         has_room: Whether so few requests miss that other days hold, too.
         attainment: Share of the requests within the SLO.
@@ -104,6 +105,7 @@ class Tried:
     """
 
     setting: Setting
+    seed: int
     holds: bool
     has_room: bool
     attainment: float
@@ -149,13 +151,16 @@ class _Thresholds:
         known: The same, resolved.
         load: Its load over time.
         fixed: Replicas that are there all the time.
+        kept: What stays of the scenario's own autoscaler: its interval and its start-up.
+        fresh_runs: Runs on seeds that the search has not seen.
     """
 
     scenario: Scenario
     known: ResolvedScenario
     load: Load
     fixed: int
-    startup: Mapping[str, Any]
+    kept: Mapping[str, Any]
+    fresh_runs: int
     grace: float = 0.0
     needed: tuple[int, ...] = ()
     tried: list[Tried] = field(default_factory=list)
@@ -185,7 +190,7 @@ class _Thresholds:
                 "max_replicas": self.max_replicas,
                 "stabilization": f"{setting.stabilization:g} s",
                 "grace_period": f"{self.grace:g} s",
-                **({"startup": self.startup} if self.startup else {}),
+                **self.kept,
             },
         }
 
@@ -234,6 +239,7 @@ class _Thresholds:
         attainment, holds = float(inner["slo"]["attainment"] or 0.0), run_holds(there, summary)
         tried = Tried(
             setting=setting,
+            seed=there.run.seed,
             holds=holds,
             has_room=holds and 1 - attainment <= USED_MISSES * (1 - self.asked.attainment),
             attainment=attainment,
@@ -314,7 +320,7 @@ class _Thresholds:
         setting, seed, runs = best.setting, self.scenario.run.seed, list[Tried]()
         for _ in range(LOWERED_AT_MOST):
             runs = []
-            for _ in range(FRESH_RUNS):
+            for _ in range(self.fresh_runs):
                 seed += 1
                 runs.append(self.try_setting(setting, seed))
                 if not runs[-1].holds:
@@ -334,6 +340,7 @@ def autoscaler_of(
     *,
     usd_per_hour: float | None = None,
     metrics: Sequence[Metric] = METRICS,
+    fresh_runs: int = FRESH_RUNS,
 ) -> dict[str, Any] | None:
     """Return thresholds for a deployment under a load that changes; None where no fixed fleet of it holds.
 
@@ -343,9 +350,10 @@ def autoscaler_of(
         replicas: With which a search for the fixed fleet begins.
         usd_per_hour: Price of a replica; None: unknown.
         metrics: What may be scaled on.
+        fresh_runs: Runs on seeds that the search has not seen, all of which must hold.
     """
     own = with_overrides(scenario, overrides).deployment.autoscaling
-    startup = {} if own is None else own.startup.model_dump(mode="json")
+    kept = {} if own is None else own.model_dump(mode="json", include={"interval", "startup"})
     plain = {**{key: value for key, value in overrides.items() if not key.startswith(SCALING_KEY)}, SCALING_KEY: None}
     fixed = resized(Fleet(scenario=scenario, overrides=plain, replicas=replicas))
     if fixed is None:
@@ -353,7 +361,7 @@ def autoscaler_of(
     there = with_overrides(scenario, {**plain, REPLICAS_KEY: fixed.replicas})
     known = resolve(there)
     load = load_over_time(there)
-    found = _Thresholds(scenario=there, known=known, load=load, fixed=fixed.replicas, startup=startup)
+    found = _Thresholds(scenario=there, known=known, load=load, fixed=fixed.replicas, kept=kept, fresh_runs=fresh_runs)
     sustained = found.sustained()
     if sustained[-1] < load.peak:
         return None
@@ -394,8 +402,8 @@ def _answer(
             "of_fixed": hours / fixed_hours,
             "peak_replicas": max(each.peak for each in runs),
             "launched": float(np.mean([each.launched for each in runs])),
-            "holds": all(each.holds for each in runs) and len(runs) == FRESH_RUNS,
-            "fresh_runs": len(runs),
+            "holds": all(each.holds for each in runs) and len(runs) == found.fresh_runs,
+            "fresh_seeds": [each.seed for each in runs],
             "attainment": {
                 "asked": found.asked.attainment,
                 "least": min(each.attainment for each in runs),
