@@ -49,8 +49,8 @@ def _found(autoscaling: Mapping[str, Any], best: Mapping[str, Any]) -> Iterator[
         yield f"It does not hold the SLO on every fresh seed (least: {share(attainment['least'])}): keep the fleet."
     clairvoyant = autoscaling["clairvoyant"]
     yield (
-        f"It takes {_paid(best)}; {_fixed(autoscaling)} {_paid(autoscaling['fixed'])}; who knows the load ahead "
-        f"{_paid(clairvoyant)} ({best['of_clairvoyant']:.2f} times that)."
+        f"It takes {_paid(best)}; {_fixed(autoscaling)} {_paid(autoscaling['fixed'])}; replicas that start in time "
+        f"for a load known ahead {_paid(clairvoyant)}, of which this is {best['of_clairvoyant']:.2f} times."
     )
 
 
@@ -91,7 +91,8 @@ def thresholds_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
     needed = np.array([each["clairvoyant_replicas"] for each in steps], dtype=np.float64)
     fixed = float(autoscaling["fixed"]["replicas"])
     marks = [
-        Steps(edges=edges, values=needed, color=GREY, label="load known ahead", is_filled=True),
+        Steps(edges=edges, values=needed, color=GREY, is_filled=True),
+        Steps(edges=edges, values=needed, color=GREY, label="load known ahead"),
         Steps(edges=edges, values=np.full(len(steps), fixed), color=ORANGE, label="all the time", dashes=DASHED),
     ]
     highest = max(fixed, float(needed.max()))

@@ -47,6 +47,9 @@ STABILIZATION = 300.0
 LONGER = 3.0
 """Times as long, again and again, while that is cheaper; as much shorter where the first longer one is not."""
 LONGEST_STABILIZATION = 2700.0
+OVERFLOW_KEY = "deployment.overflow"
+ALONE = (SCALING_KEY, OVERFLOW_KEY)
+"""What the fixed fleet is without: it serves everything, and is there all the time."""
 SECONDS_PER_HOUR = 3600.0
 LEVEL_SECONDS = 3600.0
 """How long a rate is kept to see whether it holds."""
@@ -153,6 +156,7 @@ class _Thresholds:
         fixed: Replicas that are there all the time.
         kept: What stays of the scenario's own autoscaler: its interval and its start-up.
         fresh_runs: Runs on seeds that the search has not seen.
+        without: What of the deployment is taken away.
     """
 
     scenario: Scenario
@@ -161,6 +165,7 @@ class _Thresholds:
     fixed: int
     kept: Mapping[str, Any]
     fresh_runs: int
+    without: Mapping[str, None] = field(default_factory=dict)
     grace: float = 0.0
     needed: tuple[int, ...] = ()
     tried: list[Tried] = field(default_factory=list)
@@ -182,6 +187,7 @@ class _Thresholds:
     def overrides(self, setting: Setting) -> dict[str, Any]:
         """Return what makes the deployment scale."""
         return {
+            **self.without,
             REPLICAS_KEY: max(setting.min_replicas, self.needed[0], 1),
             SCALING_KEY: {
                 "metric": setting.metric,
@@ -352,16 +358,25 @@ def autoscaler_of(
         metrics: What may be scaled on.
         fresh_runs: Runs on seeds that the search has not seen, all of which must hold.
     """
-    own = with_overrides(scenario, overrides).deployment.autoscaling
+    deployment = with_overrides(scenario, overrides).deployment
+    own, overflow = deployment.autoscaling, deployment.overflow
     kept = {} if own is None else own.model_dump(mode="json", include={"interval", "startup"})
-    plain = {**{key: value for key, value in overrides.items() if not key.startswith(SCALING_KEY)}, SCALING_KEY: None}
+    plain = {key: value for key, value in overrides.items() if not key.startswith(ALONE)} | dict.fromkeys(ALONE)
     fixed = resized(Fleet(scenario=scenario, overrides=plain, replicas=replicas))
     if fixed is None:
         return None
     there = with_overrides(scenario, {**plain, REPLICAS_KEY: fixed.replicas})
     known = resolve(there)
     load = load_over_time(there)
-    found = _Thresholds(scenario=there, known=known, load=load, fixed=fixed.replicas, kept=kept, fresh_runs=fresh_runs)
+    found = _Thresholds(
+        scenario=there,
+        known=known,
+        load=load,
+        fixed=fixed.replicas,
+        kept=kept,
+        fresh_runs=fresh_runs,
+        without={} if overflow is None else {OVERFLOW_KEY: None},
+    )
     sustained = found.sustained()
     if sustained[-1] < load.peak:
         return None

@@ -55,10 +55,10 @@ def day(hours: float, rate: float, **changes: Any) -> Scenario:
 
 
 def short_day() -> Scenario:
-    """Return half an hour that goes through a day, with short answers and starts of seconds."""
+    """Return an hour that goes through a day, with short answers and starts of seconds."""
     scaling = {"metric": "running", "target": 8, "max_replicas": 8, "interval": "30 s", "startup": FAST_START}
     lengths = {"workload.output_tokens": 100, "workload.prompt_tokens": 400}
-    return day(0.5, 4.0, **{"deployment.autoscaling": scaling, "deployment.replicas": 1, **lengths})
+    return day(1, 4.0, **{"deployment.autoscaling": scaling, "deployment.replicas": 1, **lengths})
 
 
 @cache
@@ -121,7 +121,7 @@ def test_it_is_said_in_lines_a_table_and_a_picture() -> None:
 
     assert lines[0].startswith("Scale on running requests: ")
     assert f"on {SOME} fresh seeds" in lines[1]
-    assert "who knows the load ahead" in lines[2]
+    assert "a load known ahead" in lines[2]
     assert table is not None
     assert table[1][0][0] == "running requests"
     assert [mark.label for mark in sketch.marks if isinstance(mark, Steps)][-1] == "autoscaler"
@@ -188,7 +188,9 @@ def test_a_plan_says_them_for_what_it_deploys(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 def test_a_day_costs_at_most_a_tenth_more_than_who_knows_it() -> None:
     """Peak four times the trough, at least eight replicas at the peak, real starts; it holds on ten fresh seeds."""
-    answer = autoscaler_of(day(24, 1.05), {}, 9, metrics=("running",))
+    scaling = {"metric": "running", "target": 30, "max_replicas": 12, "interval": "60 s"}
+    scenario = day(24, 1.05, **{"deployment.autoscaling": scaling})
+    answer = autoscaler_of(scenario, {}, 8, metrics=("running",))
     assert answer is not None
     best = answer["best"]
 
