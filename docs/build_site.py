@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -148,7 +149,7 @@ def _row(option: Any) -> str | None:
     words = ", ".join((*option.opts, *option.secondary_opts)) if option.param_type_name == "option" else ""
     if words == "--help, -h":
         return None
-    return f"| `{words or option.make_metavar(typer.Context(typer.main.get_command(typer.Typer())))}` | {about} |"
+    return f"| `{words or option.metavar or option.name.upper()}` | {about} |"
 
 
 def results() -> str:
@@ -265,9 +266,9 @@ def main() -> int:
         }
         file = Path(scratch) / "mkdocs.yml"
         file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-        return subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(file)], check=False
-        ).returncode
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(file)]
+        # Material's notes on what comes after it.
+        return subprocess.run(command, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Server:
     Attributes:
         name: Of its folder.
         flags: Of `vllm serve`.
-        options: The same, as keys of ``deployment``.
+        options: The same, as keys of ``deployment.engine``, drafts as ``speculative``.
         loads: What it is sent.
     """
 
@@ -87,19 +87,19 @@ def servers(capacity: float) -> list[Server]:
             "short-of-kv",
             (Load("clients-32", 96, clients=32, output_tokens=256),),
             ("--num-gpu-blocks-override", "64"),
-            {"engine.num_gpu_blocks_override": 64},
+            {"num_gpu_blocks_override": 64},
         ),
         Server(
             "chunks-of-256",
             (Load("clients-08", 40, clients=8, prompt_tokens=1024),),
             ("--max-num-batched-tokens", "256"),
-            {"engine.max_num_batched_tokens": 256},
+            {"max_num_batched_tokens": 256},
         ),
         Server(
             "n-gram",
             (Load("clients-04", 32, clients=4),),
             ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'),
-            {"engine.speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+            {"speculative": {"method": "ngram", "num_speculative_tokens": 3}},
         ),
     ]
 

@@ -28,7 +28,7 @@ from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import RequestSpecs
 
 FITTED = ("clients-02", "clients-16")
-"""Loads of the plain server that the factors are fitted to, the first run of each; all others are held out."""
+"""Loads of the plain server that the factors are fitted to, all runs of each; all others are held out."""
 BLOCK_SIZE = 128
 """Tokens of a KV block on a CPU, as `cache_config_info` of its metrics says."""
 COMPARED = {"mean_tpot": "TPOT", "mean_ttft": "TTFT", "output_throughput": "tokens/s"}
@@ -80,7 +80,10 @@ def scenario_of(out: Path, server: Server, engine: str, acceptance: Sequence[flo
     }
     deployment: dict[str, Any] = {"hardware": str(out / "kernels" / "profile.yaml"), "engine": options}
     for key, value in server.options.items():
-        options[key] = {**value, "acceptance_per_position": list(acceptance)} if isinstance(value, dict) else value
+        if key == "speculative":
+            deployment[key] = {**dict(value), "acceptance_per_position": list(acceptance)}  # type: ignore[call-overload]
+        else:
+            options[key] = value
     mapping = {
         "name": "real-server",
         "model": str(out / "model" / "config.json"),
@@ -110,7 +113,7 @@ def limits(log: Path) -> dict[str, int]:
 def fit(out: Path, server: Server) -> Path:
     """Fit the factors by the command that users have, and return the engine's profile."""
     profile = out / "engine.yaml"
-    files = [str(out / server.name / f"{name}-0.json") for name in FITTED]
+    files = [str(out / server.name / f"{name}-{turn}.json") for name in FITTED for turn in range(REPEATS)]
     command = [sys.executable, "-m", "simserve", "calibrate", "serving", *files, "--out", str(profile), "--force"]
     command += ["--scenario", str(out / server.name / "scenario.yaml"), "--statistic", "mean"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

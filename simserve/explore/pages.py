@@ -68,7 +68,7 @@ GRIDS: Mapping[str, Options] = {
         "batch": (16, 1, 64),
         "prompt_tokens": (1000, 4000),
     },
-    "cost": {"model": _MODELS[:1], "requests_per_month": (1e7, 1e6, 1e8), "utilization": (0.4, 0.8)},
+    "cost": {"model": _MODELS[:1], "requests_per_month": (1e7, 1e6, 1e8)},
     "wizard": {"model": _MODELS[:1], "rate": (10.0, 40.0), "slo_tpot_ms": (50.0, 20.0)},
 }
 """Question -> what is computed: all combinations."""

@@ -106,10 +106,7 @@ def film_fragment(film: Mapping[str, Any]) -> str:
     data = json.dumps(film, separators=(",", ":")).replace("<", "\\u003c")
     style = (TEMPLATES / "film.css").read_text(encoding="utf-8")
     player = (TEMPLATES / "film.js").read_text(encoding="utf-8")
-    said = (
-        f"{film['end'] - film['start']:.3g} seconds around {film['why']}, as the run recorded them, from "
-        f"{film['start']:,.4g} s on."
-    )
+    said = f"{film['end'] - film['start']:.3g} seconds of the run, as it was recorded, around {film['why']}."
     return (
         f'<div class="film"><style>{style}</style><p class="quiet">{escape(said)}</p>'
         f'<script type="application/json">{data}</script></div><script>{player}</script>'

@@ -30,7 +30,7 @@ def write_folder(result: RunResult, folder: Path, *, timeline: bool, prometheus:
 
         name = result.summary["simserve"]["scenario_name"]
         shown = film_of({name: result})
-        write_whole(folder / FILM_FILE, film_page(shown, f"{name}: {shown['why']}"))
+        write_whole(folder / FILM_FILE, film_page(shown, name))
         write_report(result, folder, shown)
     else:
         write_report(result, folder)

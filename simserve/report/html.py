@@ -36,9 +36,11 @@ def write_report(result: RunResult, folder: Path, film: Mapping[str, Any] | None
 
 def render_report(result: RunResult, film: Mapping[str, Any] | None = None) -> str:
     """Return the page: the brief, verdicts, latencies, figures, memory, engine, trust, scenario."""
-    from simserve.report.film import film_fragment
+    shown = ""
+    if film is not None:
+        from simserve.report.film import film_fragment  # and the timeline: needed where there is a film
 
-    shown = "" if film is None else film_fragment(film)
+        shown = film_fragment(film)
     content = {
         **_answer(result),
         **_tables(result),

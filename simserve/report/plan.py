@@ -145,6 +145,8 @@ def plan_brief(summary: Mapping[str, Any]) -> Brief:
     if usd is not None:
         paid = f"{dollars(usd)} a month on {counted(best['num_gpus'], 'GPU')}"
         facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}"))
+    if summary.get("purchase"):
+        facts.append(Fact("To buy", " ".join(purchase_lines(summary["purchase"])[:2]).rstrip(".")))
     stands = [line.rstrip(".") for line in robustness_lines(summary)]
     facts += [Fact("" if place else "Load", line) for place, line in enumerate(stands[:-1])]
     return Brief(

@@ -41,15 +41,15 @@ def purchase_table(purchase: Mapping[str, Any]) -> Table:
         cells += [str(row["committed"].get(term, 0)) for term in years]
         cells += [str(row["on_demand_replicas"]), dollars(row["usd"]), dollars(row["on_demand_usd"])]
         rows.append((*cells, *([] if row["api_usd"] is None else [dollars(row["api_usd"])])))
-    header = ["month", "M requests", *(f"on {term}-year terms" for term in years), "by the hour, at most"]
-    header += ["$/month", "all by the hour", *([] if purchase["api"] is None else [str(purchase["api"])])]
+    header = ["month", "M req.", *(f"{counted(int(term), 'year')}" for term in years), "by the hour"]
+    header += ["$/month", "hourly only", *([] if purchase["api"] is None else ["the API"])]
     return tuple(header), rows
 
 
 def purchase_sketch(purchase: Mapping[str, Any]) -> Sketch:
     """Return dollars of each month: as bought, all by the hour, and at the API."""
     months = purchase["months"]
-    edges = np.arange(len(months) + 1) + 0.5
+    edges = np.arange(len(months) + 1, dtype=np.float64) + 0.5
     series = [("usd", "as bought", BLUE), ("on_demand_usd", "all by the hour", GREY)]
     series.append(("api_usd", str(purchase["api"]), ORANGE))
     marks: list[Mark] = []
@@ -75,7 +75,7 @@ def purchase_sketch(purchase: Mapping[str, Any]) -> Sketch:
 def replica_sketch(purchase: Mapping[str, Any]) -> Sketch:
     """Return the replicas of each month's busiest hour, those on longer terms below."""
     months = purchase["months"]
-    edges = np.arange(len(months) + 1) + 0.5
+    edges = np.arange(len(months) + 1, dtype=np.float64) + 0.5
     total = np.zeros(len(months))
     layers: list[tuple[str, str, np.ndarray[Any, np.dtype[np.float64]]]] = []
     for term in sorted({term for row in months for term in row["committed"]}, reverse=True):
@@ -122,7 +122,7 @@ def _on(row: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def _more(row: Mapping[str, Any], before: Mapping[str, Any]) -> int:
-    return max(sum(row["committed"].values()) - sum(before["committed"].values()), 0)
+    return max(int(sum(row["committed"].values())) - int(sum(before["committed"].values())), 0)
 
 
 def _beside(purchase: Mapping[str, Any]) -> Iterator[str]:

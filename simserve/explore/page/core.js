@@ -216,7 +216,7 @@ function draw() {
   document.title = `${tab.title}: simserve explore`;
   panel.replaceChildren(node("p", { class: "lead", text: tab.lead }));
   if (catalogue.offered) panel.append(node("p", { class: "note", text: `${Object.keys(window.SIMSERVE.answers[tab.question] ?? {}).length.toLocaleString("en-US")} answers of simserve ${catalogue.version}, computed in advance: choose among their values. simserve explore answers any.` }));
-  document.getElementById("save").hidden = Boolean(tab.draw);
+  document.getElementById("save").hidden = Boolean(tab.draw || (catalogue.offered && !tab.scenario));
   if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, canTake: (values) => Object.entries(values).every(([name, value]) => !catalogue.offered || (offered(tab, name) ?? []).some((each) => text(each) === text(value))), isCurrent: () => turn === drawn }); return; }
   const answer = node("div", { class: "answer" }), rest = node("div", { class: "rest" });
   let waiting = 0;

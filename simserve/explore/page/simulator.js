@@ -206,7 +206,7 @@ export function drawSimulator({ tab, panel, state, redraw, link, isCurrent, canT
       ? node("button", { type: "button", text: place ? "Remove B" : "Make A as B", onclick: () => { if (place) state.other = null; else state.values[tab.id] = { ...state.other }; link(); redraw(); } })
       : node("button", { type: "button", id: "compare", text: "Compare with a second configuration", onclick: () => against(() => ({})) });
     return node("section", { class: "side", "aria-label": `Configuration ${side.name}` }, [
-      node("div", { class: "sidehead" }, [node("strong", { text: state.other ? `Configuration ${side.name}` : "Configuration" }), node("span", { class: "actions" }, [other, " ", saveButton])]),
+      node("div", { class: "sidehead" }, [node("strong", { text: state.other ? `Configuration ${side.name}` : "Configuration" }), node("span", { class: "actions" }, catalogue.offered ? [other] : [other, " ", saveButton])]),
       node("div", { class: "split" }, [briefs[place], areas[place], made, rests[place]]),
     ]);
   });

@@ -152,7 +152,7 @@ function cost(found, values, set) {
   const { curve, chosen, rows } = found, million = curve.requests.map((value) => value / 1e6);
   const priced = rows.filter((row) => row.usd_per_million !== null), running = rows.filter((row) => row.output_throughput > 0);
   const isChosen = (row) => row.name === chosen.name;
-  const pick = (row) => node("input", { type: "radio", name: "chosen", value: row.name, checked: isChosen(row), "aria-label": `${row.name} against the API`, onchange: () => set("chosen", row.name === found.cheapest ? "" : row.name) });
+  const pick = (row) => node("input", { type: "radio", name: "chosen", value: row.name, checked: isChosen(row), disabled: Boolean(window.SIMSERVE), "aria-label": `${row.name} against the API`, onchange: () => set("chosen", row.name === found.cheapest ? "" : row.name) });
   const ms = (value) => (value === null ? "–" : `${number(value)} ms`);
   const cells = (row) => row.output_throughput
     ? [row.hardware, String(row.gpus), whole(row.output_throughput), ms(row.ttft_ms), ms(row.tpot_ms), dollars(row.usd_per_hour), dollars(row.usd_per_million_full), dollars(row.usd_per_million), row.fidelity]

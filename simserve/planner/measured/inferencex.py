@@ -48,6 +48,12 @@ def read_inferencex(folder: Path) -> list[MeasuredPoint]:
     return [_point(row, "inferencex_agg", is_public=True) for row in read_rows(folder / "inferencex_agg.csv")]
 
 
+def read_inferencex_blackwell(folder: Path) -> list[MeasuredPoint]:
+    """Return the points of ``inferencex_agg_blackwell.csv``: B200, scored likewise, by public recipes."""
+    file = "inferencex_agg_blackwell"
+    return [_point(row, file, is_public=True) for row in read_rows(folder / f"{file}.csv")]
+
+
 def read_inhouse(folder: Path) -> list[MeasuredPoint]:
     """Return the points of ``nvidia_aic_inhouse_agg.csv``: fixed lengths; TTFT is shown, not scored.
 

@@ -60,10 +60,15 @@ _SOURCES = {
     "kaito": Source(("kaito_a10_a100_phi4mini.csv",), community.read_kaito),
 }
 
+_ON_REQUEST = {
+    "inferencex_agg_blackwell": Source(("inferencex_agg_blackwell.csv",), inferencex.read_inferencex_blackwell),
+}
+"""Read where they are asked for by name: nothing is fitted to them, and no interval is learnt from them."""
+
 
 def source_names() -> list[str]:
     """Return the names that can be asked for, the published figures first."""
-    return [PUBLISHED, UNSEEN, *_SOURCES, MEMORY]
+    return [PUBLISHED, UNSEEN, *_SOURCES, *_ON_REQUEST, MEMORY]
 
 
 def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[MeasuredPoint]:
@@ -84,8 +89,8 @@ def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[Measured
     points = read_published() if not sources or PUBLISHED in sources else []
     if UNSEEN in sources:
         points.extend(read_unseen())
-    for name, source in _SOURCES.items():
-        if sources and name not in sources:
+    for name, source in (_SOURCES | _ON_REQUEST).items():
+        if name not in (sources or _SOURCES):
             continue
         missing = list(source.files) if folder is None else [f for f in source.files if not (folder / f).is_file()]
         if folder is not None and not missing:

@@ -99,7 +99,7 @@ def purchase(need: Need, horizon: Horizon) -> dict[str, Any]:
     best = bought(need, horizon)
     hourly = bought(need, replace(horizon, commitments={}))
     growth = [(1 + need.growth) ** month for month in range(horizon.months)]
-    months = []
+    months: list[dict[str, Any]] = []
     for number, factor in enumerate(growth):
         day = need.replicas(factor)
         months.append(
@@ -236,7 +236,7 @@ def _flips(need: Need, horizon: Horizon) -> dict[str, float | None]:
     if need.api_usd_per_request is None:
         return dict.fromkeys(("growth_per_month", "gpu_price_factor", "traffic_factor"))
 
-    def ahead(**changed: float) -> float:
+    def ahead(**changed: Any) -> float:
         other = replace(need, **changed)
         return own_usd(other, horizon) - (api_usd(other, horizon) or 0.0)
 

@@ -53,6 +53,7 @@
       this.box.appendChild(element("strong", "", this.name));
       this.now = this.box.appendChild(element("div", "film-now"));
       this.stage = this.box.appendChild(element("canvas", "film-stage"));
+      this.box.appendChild(element("div", "quiet", "Every seat over these seconds, and the engine's steps below: with prompts, or with answers alone. Click to go there."));
       this.strip = this.box.appendChild(element("canvas", "film-strip"));
       this.stage.setAttribute("role", "img");
       this.strip.setAttribute("role", "img");

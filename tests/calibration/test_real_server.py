@@ -1,0 +1,100 @@
+"""The real server: what is sent, what is read of its counters, and what the page says, without a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibration.real_server import page, replay
+from calibration.real_server.campaign import Load, servers
+from calibration.real_server.model import CONFIG, write
+from calibration.real_server.replay import Row
+from calibration.real_server.serving import ServerError, served
+from simserve.profiles.model import load_model
+
+METRICS = """# HELP vllm:num_preemptions_total Preemptions.
+vllm:num_preemptions_total{engine="0",model_name="tiny"} %d
+vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} %d
+vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} %d
+vllm:spec_decode_num_drafts_total{engine="0"} %d
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} %d
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} %d
+"""
+
+
+def row(**changes: Any) -> Row:
+    """Return a load that is 10 % off by kernels and 5 % as fitted."""
+    base: dict[str, Any] = {
+        "server": "plain",
+        "load": "clients-04",
+        "is_fitted": False,
+        "is_open": False,
+        "measured": {"mean_tpot": 0.1, "mean_ttft": 0.5, "output_throughput": 40.0},
+        "spread": dict.fromkeys(replay.COMPARED, 0.01),
+        "kernels": {"mean_tpot": 0.11, "mean_ttft": 0.55, "output_throughput": 36.0},
+        "fitted": {"mean_tpot": 0.105, "mean_ttft": 0.475, "output_throughput": 38.0},
+        "counts": {"preemptions": (65.0, 62.5)},
+    }
+    return Row(**{**base, **changes})
+
+
+def test_the_model_is_read_as_the_server_reads_it(tmp_path: Path) -> None:
+    """A quarter of a billion parameters, from the folder's own configuration."""
+    folder = write(tmp_path)
+    profile = load_model(str(folder / "config.json"))
+    words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+
+    assert profile.num_parameters == pytest.approx(0.25e9, rel=0.1)
+    assert len(words) == CONFIG["vocab_size"] == len(set(words.values()))
+
+
+def test_every_load_is_sent_with_a_seed_of_its_own_run() -> None:
+    """Clients or a rate, never both; lengths of prefixes add up to the prompt's."""
+    for server in servers(2.0):
+        for load in server.loads:
+            first, second = load.arguments(7), load.arguments(107)
+            assert [each for each in zip(first, second, strict=True) if each[0] != each[1]] == [("7", "107")]
+            assert ("--max-concurrency" in first) != ("--request-rate" in first)
+    words = Load("prefixes", 80, clients=8, prompt_tokens=1024, num_prefixes=5).arguments(1)
+    sizes = {words[at]: int(words[at + 1]) for at in range(len(words)) if words[at].endswith("fix-len")}
+
+    assert sum(sizes.values()) == 1024
+
+
+def test_counters_are_what_a_load_added(tmp_path: Path) -> None:
+    """Preemptions, the hit rate of the prefix cache, and what was accepted of each draft."""
+    pages = {"before": METRICS % (3, 100, 50, 10, 5, 1), "after": METRICS % (8, 300, 110, 30, 15, 3)}
+    (tmp_path / "load-0.metrics.json").write_text(json.dumps(pages))
+    counted = replay._counted(tmp_path / "load-0.json")
+
+    assert counted == {"preemptions": 5.0, "prefix_hit_rate": 0.3, "acceptance": [0.5, 0.1]}
+
+
+def test_the_page_counts_what_was_held_out() -> None:
+    """A load that was fitted to is shown and not counted; one beyond its goal and its spread is."""
+    far = {"mean_tpot": 0.2, "mean_ttft": 0.5, "output_throughput": 40.0}
+    rows = [row(), row(load="clients-02", is_fitted=True, fitted=far), row(load="poisson-40", is_open=True)]
+    found = page.summary([*rows, row(load="clients-08", fitted=far)])
+
+    assert found["fitted mean_tpot"]["rows"] == 3
+    assert found["fitted mean_tpot"]["beyond"] == 1
+    assert found["fitted mean_tpot"]["median"] == pytest.approx(0.05)
+    assert found["kernels output_throughput"]["rows"] == 1
+    text = page.as_markdown(rows, {"what": "A server."})
+    assert "| plain | clients-02* |" in text
+    assert "preemptions 65, 62.5" in text
+
+
+def test_a_server_that_ends_is_said(tmp_path: Path) -> None:
+    """With the log that says why."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    (commands / "vllm").write_text("#!/bin/sh\necho no memory\nexit 3\n")
+    (commands / "vllm").chmod(0o755)
+
+    with pytest.raises(ServerError, match="ended with 3"), served(commands, tmp_path, (), tmp_path / "log"):
+        pass
+    assert (tmp_path / "log").read_text() == "no memory\n"
