@@ -11,7 +11,7 @@ import numpy as np
 from simserve.report.axes import BLUE, GREY, ORANGE
 from simserve.report.plan_tables import Table
 from simserve.report.quantities import counted, dollars, number, share
-from simserve.report.sketch import DASHED, Axis, Sketch, Steps
+from simserve.report.sketch import DASHED, Axis, Mark, Sketch, Steps
 
 TITLE = "How to scale it"
 _METRICS = {"running": "running requests", "kv_usage": "KV use", "queue_depth": "waiting requests"}
@@ -90,7 +90,7 @@ def thresholds_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
     edges = np.array([*hours, autoscaling["seconds"] / _SECONDS_PER_HOUR])
     needed = np.array([each["clairvoyant_replicas"] for each in steps], dtype=np.float64)
     fixed = float(autoscaling["fixed"]["replicas"])
-    marks = [
+    marks: list[Mark] = [
         Steps(edges=edges, values=needed, color=GREY, is_filled=True),
         Steps(edges=edges, values=needed, color=GREY, label="load known ahead"),
         Steps(edges=edges, values=np.full(len(steps), fixed), color=ORANGE, label="all the time", dashes=DASHED),

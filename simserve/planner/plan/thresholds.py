@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -204,7 +205,7 @@ class _Thresholds:
         """Return the rate that 0, 1, 2 ... replicas sustain at the SLO, up to the peak of the load."""
         size, guess = 1, self.load.peak / self.fixed
         while True:
-            self._measured[size] = sustained_rate(lambda rate, size=size: self._holds_level(size, rate), guess)
+            self._measured[size] = sustained_rate(partial(self._holds_level, size), guess)
             if self._measured[size] >= self.load.peak or size >= 4 * self.fixed:
                 return rates_by_replicas(self._measured)
             guess = (self._measured[size] or guess) * 2
