@@ -44,6 +44,7 @@ NAV: list[dict[str, Any]] = [
             {"Simulation practice": "docs/simulation-practice.md"},
             {"Promises": "docs/promises.md"},
             {"What to buy": "docs/purchase.md"},
+            {"How to scale over a day": "docs/autoscaler.md"},
             {"Deploy it": "docs/exports.md"},
             {"The twin": "docs/twin.md"},
             {"Calibrate": "calibration/README.md"},

@@ -497,6 +497,7 @@ def plan(
     price_decline: str | None = None,
     budget: str | None = None,
     commitments: str | None = None,
+    autoscaler: bool = False,
     jobs: int = 1,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
@@ -522,6 +523,8 @@ def plan(
         price_decline: Fall of the price of a GPU-hour, likewise; None: the scenario's.
         budget: Dollars that a month may cost, ``20k``; None: any.
         commitments: Years of a term and how far below on demand it is, ``1y=30%,3y=50%``; ``none``; None: assumed ones.
+        autoscaler: Whether thresholds of an autoscaler that hold the SLO at least cost are sought for a load that
+            changes: they then stand in ``.summary["autoscaling"]``.
         jobs: Worker processes; the plan is the same with any number.
         reference: What stands after ``simserve run`` to run the scenario; for the commands that the plan prints.
         progress: Called now and then with the pieces of work done and all that are known.
@@ -548,6 +551,7 @@ def plan(
         trials=trials,
         confidence=confidence,
         horizon=horizon_of(horizon, growth, price_decline, budget, commitments),
+        autoscaler=autoscaler,
         jobs=jobs,
     )
     if not isinstance(scenario, Scenario):

@@ -110,6 +110,13 @@ def plan(
             metavar="TERMS", help="Years, and how far below on demand: 1y=30%,3y=50%; none. Default: 1y=25%,3y=45%."
         ),
     ] = None,
+    autoscaler: Annotated[
+        bool,
+        typer.Option(
+            "--autoscaler",
+            help="Find metric, target, window and minimum of an autoscaler for a load that changes, by simulation.",
+        ),
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. Default: one a core. The plan is the same.")
     ] = None,
@@ -136,6 +143,8 @@ def plan(
     simserve plan chatbot --confidence 90%
 
     simserve plan chatbot --horizon 12mo --growth 5%/month
+
+    simserve plan cold-start --keep gpus --autoscaler
 
     simserve plan chatbot --objective throughput --gpus 8xH100
     --slo 'ttft=1s,tpot=20ms'
@@ -178,6 +187,7 @@ def plan(
             price_decline=price_decline,
             budget=budget,
             commitments=commitments,
+            autoscaler=autoscaler,
             jobs=jobs or os.cpu_count() or 1,
             reference=(*_reference(asked, question), *(word for change in changes for word in ("--set", change))),
             progress=progress,

@@ -24,6 +24,8 @@ from simserve.report.plan_tables import (
 )
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
 from simserve.report.quantities import counted, dollars, text_columns
+from simserve.report.thresholds import TITLE as THRESHOLDS
+from simserve.report.thresholds import thresholds_lines, thresholds_sketch, thresholds_table
 from simserve.report.throughput import throughput_brief, throughput_front, throughput_sections
 
 if TYPE_CHECKING:
@@ -101,6 +103,12 @@ def plan_page(summary: Mapping[str, Any], command: str) -> Page:
     if summary.get("purchase"):
         place = next(at for at, each in enumerate(sections) if each.title == purchase_title(summary["purchase"]))
         sections.insert(place + 1, Section(title="Month by month", panels=tuple(_purchase_panels(summary["purchase"]))))
+    if summary.get("autoscaling"):
+        place = next(at for at, each in enumerate(sections) if each.title == THRESHOLDS)
+        said = "Replicas launched in one fresh run of the whole load, means of minutes."
+        sketch = thresholds_sketch(summary["autoscaling"])
+        picture = panel("autoscaler", "Replicas over time", said, sketch, f"Replicas over time. {said}")
+        sections.insert(place + 1, Section(title="Over time", panels=(picture,)))
     return Page(
         name=f"simserve plan: {summary['scenario']}",
         answer=answer[0],
@@ -200,6 +208,9 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
     if summary.get("purchase"):
         bought = summary["purchase"]
         yield purchase_title(bought), purchase_lines(bought), purchase_table(bought)
+    if "autoscaling" in summary:
+        scaled = summary["autoscaling"]
+        yield THRESHOLDS, thresholds_lines(scaled), thresholds_table(scaled)
     yield from _others(summary)
     if len(summary["pareto"]) > 1:
         yield "Faster for more money (the best trade-offs of dollars, TTFT and TPOT)", [], front(summary)

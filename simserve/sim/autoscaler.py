@@ -77,8 +77,8 @@ class Autoscaler:
         if asked > count:
             for _ in range(asked - count):
                 self._launch(now)
-        else:
-            for unit in self._least_needed(present)[: max(count - most, 0)]:
+        elif count > most:
+            for unit in self._least_needed(present)[: count - most]:
                 self._give_back(unit, now)
 
     def _asked_for(self, present: list[Unit], count: int, now: float) -> int:

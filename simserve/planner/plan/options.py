@@ -33,6 +33,7 @@ class PlanOptions:
         confidence: Share of real servers on which the SLO must hold, by the errors to expect; None: it must hold where
             it is simulated.
         horizon: What the purchase looks ahead to; None: nothing is bought.
+        autoscaler: Whether thresholds of an autoscaler are sought for the plan's deployment.
         jobs: Worker processes; the result is the same with any number.
     """
 
@@ -47,6 +48,7 @@ class PlanOptions:
     keep: tuple[str, ...] = ()
     confidence: float | None = None
     horizon: Horizon | None = None
+    autoscaler: bool = False
     jobs: int = 1
 
 
@@ -75,5 +77,15 @@ def check_options(options: PlanOptions) -> None:
     if options.objective == "throughput" and options.horizon is not None:
         rule = "has no meaning with --objective throughput, whose GPUs are there"
         raise UsageError(rule, key="--horizon", remedy="leave it away, or plan for dollars")
+    if options.objective == "throughput" and options.autoscaler:
+        rule = "has no meaning with --objective throughput, which looks for one load"
+        raise UsageError(rule, key="--autoscaler", remedy="leave it away, or plan for dollars")
+    for name, is_asked in (
+        ("--spare-replicas", options.spare_replicas > 0),
+        ("--confidence", options.confidence is not None),
+    ):
+        if options.autoscaler and is_asked:
+            rule = f"does not go with {name}: its thresholds are those that hold as simulated, with all replicas"
+            raise UsageError(rule, key="--autoscaler", remedy="leave one of the two away")
     if not 0 <= options.headroom <= 10:
         raise UsageError("must be between 0 and 10 times the traffic", key="--headroom", value=options.headroom)

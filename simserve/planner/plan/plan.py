@@ -33,6 +33,8 @@ from simserve.planner.plan.price import price_of
 from simserve.planner.plan.purchase_of import check_horizon, purchase_of
 from simserve.planner.plan.single import single_changes
 from simserve.planner.plan.summary import summary_of
+from simserve.planner.plan.thresholds import check_autoscaler
+from simserve.planner.plan.thresholds_of import thresholds_of
 from simserve.planner.plan.throughput import Throughput
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.equals import ranked
@@ -120,6 +122,8 @@ class _Planning:
         self.borne = _with_headroom(scenario, options.headroom)
         if options.horizon is not None:
             check_horizon(scenario)
+        if options.autoscaler:
+            check_autoscaler(scenario)
         self.findings = Findings(scenario=scenario, borne=self.borne, goal=self.goal, reference=self.reference)
         self.findings.kept = options.keep
         self._progress = progress
@@ -127,15 +131,19 @@ class _Planning:
         self._done = self._known = 0
 
     def plan(self) -> Plan:
-        was_interrupted = False
+        was_interrupted, scaled = False, None
         try:
             self._find()
+            if self.options.autoscaler:
+                scaled = next(self._each(thresholds_of, [(self.findings,)]))
         except KeyboardInterrupt:
             was_interrupted = True
             self._settle()
         summary = summary_of(self.findings, headroom=self.options.headroom, market=self.options.market)
         if self.options.horizon is not None:
             summary["purchase"] = purchase_of(self.findings, summary, self.options.horizon)
+        if self.options.autoscaler:
+            summary["autoscaling"] = scaled
         return Plan(summary={**summary, "interrupted": was_interrupted}, was_interrupted=was_interrupted)
 
     def throughput(self) -> Plan:

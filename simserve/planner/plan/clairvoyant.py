@@ -1,0 +1,142 @@
+"""The fewest replica-hours of a load that changes: who knows the load ahead starts each replica in time, and no sooner.
+
+A step of the load needs the fewest whole replicas that sustain its rate, as if it lasted, at the SLO. Each of them is
+launched one start-up before it is needed and given back when it no longer is. Replicas are alike, so the k-th is
+needed while k or more are; each k is settled by itself: between two such times it is kept where the gap is shorter than
+a start. Knows no autoscaler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import InvariantError
+from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import DailyArrivals, RampArrivals, SpikeArrivals, StepArrivals
+from simserve.workload.arrivals import rate_curve_of
+from simserve.workload.generate import generate
+
+Floats = NDArray[np.float64]
+KNOWN_CURVES = DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
+"""Arrivals whose rate is known at every moment."""
+LONGEST_STEP = 300.0
+"""Seconds of a step of the load: longer than a replica starts, short against the hours of a day."""
+FEWEST_STEPS = 100
+LEVEL_STEP = 0.02
+"""Share to which the rate that a fleet sustains is found."""
+BRACKET = 1.25
+"""Factor between the rates that are tried until one holds and one does not."""
+MOST_LEVELS = 40
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Load:
+    """A load over time, in even steps.
+
+    Attributes:
+        edges: Start of each step and the end of the last, seconds, shape [n + 1].
+        rates: Mean requests/s of each, shape [n].
+    """
+
+    edges: Floats
+    rates: Floats
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return float(self.edges[-1])
+
+    @property
+    def peak(self) -> float:
+        """Rate of the busiest step."""
+        return float(self.rates.max())
+
+
+def load_over_time(scenario: Scenario) -> Load:
+    """Return the load of a scenario: of a curve its rates, else the arrivals that it draws or has recorded."""
+    workload = scenario.workload
+    known = workload.arrivals if isinstance(workload.arrivals, KNOWN_CURVES) else None
+    if known is not None and workload.duration is not None:
+        span, times = float(workload.duration), np.zeros(0)
+    else:
+        times = generate(workload, seed=scenario.run.seed, base_path=scenario.folder).arrival_time
+        span = float(times[-1])
+    steps = max(1, math.ceil(span / min(LONGEST_STEP, span / FEWEST_STEPS)))
+    edges = np.linspace(0.0, span, steps + 1)
+    if known is None:
+        arrived = np.histogram(times, bins=edges)[0].astype(np.float64)
+    else:
+        curve = rate_curve_of(known)
+        arrived = np.diff([curve.integral(float(edge)) for edge in edges])
+    return Load(edges=edges, rates=arrived * steps / span)
+
+
+def sustained_rate(holds: Callable[[float], bool], guess: float) -> float:
+    """Return the largest rate that holds, to `LEVEL_STEP`; 0 where none near a guess does.
+
+    Args:
+        holds: Whether a rate holds; a larger one does not where a smaller does not.
+        guess: Requests/s to begin with.
+    """
+    low, high, rate = 0.0, math.inf, guess
+    for _ in range(MOST_LEVELS):
+        if holds(rate):
+            low = rate
+        else:
+            high = rate
+        if low and high <= low * (1 + LEVEL_STEP):
+            break
+        if not low:
+            rate /= BRACKET
+        else:
+            rate = low * BRACKET if math.isinf(high) else math.sqrt(low * high)
+    return low
+
+
+def rates_by_replicas(measured: Mapping[int, float]) -> Floats:
+    """Return the rate that 0, 1, 2 ... replicas sustain, linear between the numbers that were measured."""
+    sizes = [0, *sorted(measured)]
+    rates = np.interp(np.arange(sizes[-1] + 1), sizes, [0.0, *(measured[size] for size in sizes[1:])])
+    return np.maximum.accumulate(rates)
+
+
+def replicas_needed(load: Load, sustained: Floats) -> NDArray[np.int64]:
+    """Return the fewest replicas of each step.
+
+    Args:
+        load: The load.
+        sustained: Rate that 0, 1, 2 ... replicas sustain, ascending; the last is at least the peak.
+
+    Raises:
+        InvariantError: The peak is above what all replicas sustain.
+    """
+    if load.peak > sustained[-1]:
+        raise InvariantError(f"{len(sustained) - 1} replicas sustain {sustained[-1]:g} of {load.peak:g} requests/s")
+    return np.searchsorted(sustained, load.rates, side="left").astype(np.int64)
+
+
+def replica_seconds(edges: Floats, needed: NDArray[np.int64], startup: float) -> float:
+    """Return the fewest seconds of replicas that are ready whenever they are needed, starts included.
+
+    Those of the first moment are there.
+
+    Args:
+        edges: Start of each step and the end of the last, seconds.
+        needed: Replicas of each step.
+        startup: Seconds from a launch until a replica is ready.
+    """
+    total = 0.0
+    for level in range(1, int(needed.max(initial=0)) + 1):
+        is_there = np.concatenate([[False], needed >= level, [False]])
+        changes = np.flatnonzero(np.diff(is_there.astype(np.int8)))
+        until = -math.inf
+        for start, end in zip(edges[changes[::2]], edges[changes[1::2]], strict=True):
+            launched = max(float(start) - startup, 0.0)
+            total += float(end) - max(launched, until)
+            until = float(end)
+    return total

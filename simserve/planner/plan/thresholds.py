@@ -1,0 +1,500 @@
+"""The autoscaler of a plan, tried offline: metric, target, stabilization and minimum that hold the SLO at least cost.
+
+Every setting runs the scenario's whole traffic on the plan's deployment with the start-up of its replicas. A metric's
+target is raised until the SLO no longer holds; the cheapest setting is then judged on seeds that no search has seen,
+and lowered until it holds there. Beside it: the fleet that is there all the time, and what the load takes where it is
+known ahead (`simserve.planner.plan.clairvoyant`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from simserve.errors import UsageError
+from simserve.metrics.slo import SLO
+from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.plan.clairvoyant import (
+    Floats,
+    Load,
+    load_over_time,
+    rates_by_replicas,
+    replica_seconds,
+    replicas_needed,
+    sustained_rate,
+)
+from simserve.planner.plan.fleet import Fleet, resized
+from simserve.planner.search.trial import MS, run_holds
+from simserve.planner.space.makeup import REPLICAS_KEY, SCALING_KEY
+from simserve.planner.space.traffic import UNEVEN
+from simserve.scenario.objective import objective
+from simserve.scenario.pools import replica_weights_bytes, startup_seconds
+from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
+from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals, PoissonArrivals
+
+Metric = Literal["running", "kv_usage", "queue_depth"]
+METRICS: tuple[Metric, ...] = ("running", "kv_usage", "queue_depth")
+"""Those with a target that tells how far the load may grow: a busy GPU is busy with one request, and an SLO that is
+missed says so when replicas are late already."""
+STABILIZATION = 300.0
+"""Seconds with which a search begins: the default of Kubernetes."""
+LONGER = 3.0
+"""Times as long, again and again, while that is cheaper; as much shorter where the first longer one is not."""
+LONGEST_STABILIZATION = 2700.0
+OVERFLOW_KEY = "deployment.overflow"
+ALONE = (SCALING_KEY, OVERFLOW_KEY)
+"""What the fixed fleet is without: it serves everything, and is there all the time."""
+SECONDS_PER_HOUR = 3600.0
+LEVEL_SECONDS = 3600.0
+"""How long a rate is kept to see whether it holds."""
+FEWEST_REQUESTS, MOST_REQUESTS = 4_000, 50_000
+"""Requests of such a run."""
+TARGET_FACTOR = 1.12
+"""Factor between targets until one holds and one does not."""
+TARGET_STEP = 0.06
+"""Share to which a target is found."""
+MOST_RUNS_A_TARGET = 7
+BELOW = 0.9
+"""Share of what a replica has at the highest rate that holds, with which the search of a target begins."""
+QUEUE_TARGET = 4.0
+"""Requests that wait, of a replica, with which the search of a queue's target begins."""
+USED_MISSES = 0.8
+"""Share of the requests that may miss that do so, at most, in a run of the search: other days are worse."""
+FRESH_RUNS = 10
+"""Runs on seeds that the search has not seen, all of which must hold."""
+DEVIATIONS = 3.0
+"""Standard deviations of those runs that their mean attainment must lie above what is asked."""
+SHORTEST_GRACE = 30.0
+LIVES = 2.0
+"""Times the p99 of E2E that a replica that is given back may take to answer what it has, to whole half minutes."""
+LOWERED = 0.95
+"""Factor on a target that did not hold there."""
+LOWERED_AT_MOST = 8
+ROOM = 1.25
+"""Times the fleet that is there all the time to which an autoscaler may go, rounded up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What an autoscaler is told."""
+
+    metric: Metric
+    target: float
+    stabilization: float
+    min_replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What a run with a setting gave.
+
+    Attributes:
+        setting: The setting.
+        seed: Of the traffic.
+        holds: Whether the SLO is met and the queue does not grow.
+        has_room: Whether so few requests miss that other days hold, too.
+        attainment: Share of the requests within the SLO.
+        failed: Requests that were not answered.
+        replica_hours: From launch until given back.
+        peak: Most replicas at once.
+        launched: Starts, those of the beginning included.
+        timeline: Time in seconds and replicas launched, at every change.
+    """
+
+    setting: Setting
+    seed: int
+    holds: bool
+    has_room: bool
+    attainment: float
+    failed: int
+    replica_hours: float
+    peak: int
+    launched: int
+    timeline: tuple[tuple[float, int], ...]
+
+
+def check_autoscaler(scenario: Scenario) -> None:
+    """Do nothing where thresholds can be sought for a scenario.
+
+    Raises:
+        UsageError: Nothing arrives by itself, nothing changes, there is no SLO, or the fleet is more than replicas.
+    """
+    workload, deployment = scenario.workload, scenario.deployment
+    arrivals = workload.arrivals
+    rule, remedy = "", "leave it away"
+    if objective(scenario) is None:
+        rule, remedy = "needs an SLO that the replicas must hold", "--set 'slo={ttft: 1 s, tpot: 50 ms}'"
+    elif deployment.pools or deployment.faults or deployment.updates:
+        rule = "scales one pool of equal replicas, and the scenario has pools, faults or updates"
+    elif isinstance(arrivals, ClosedLoopArrivals | AllAtOnceArrivals) or workload.has_clients or workload.has_sessions:
+        rule = "needs requests that arrive by themselves; here they wait for answers, or all come at once"
+    elif any(each.arrivals for each in workload.classes or ()):
+        rule, remedy = "needs one load, and classes have arrivals of their own", "give the classes shares"
+    if rule:
+        raise UsageError(rule, key="--autoscaler", remedy=remedy)
+    rates = load_over_time(scenario).rates
+    if rates.max() < UNEVEN * rates.mean():
+        rule = f"needs a load that changes; the busiest minutes have {rates.max() / rates.mean():.2g} times the mean"
+        remedy = "--set workload.arrivals={process: daily, rate: ...}"
+        raise UsageError(rule, key="--autoscaler", remedy=remedy)
+
+
+@dataclass(kw_only=True)
+class _Thresholds:
+    """One search.
+
+    Attributes:
+        scenario: What is asked, on the plan's deployment without an autoscaler.
+        known: The same, resolved.
+        load: Its load over time.
+        fixed: Replicas that are there all the time.
+        kept: What stays of the scenario's own autoscaler: its interval and its start-up.
+        fresh_runs: Runs on seeds that the search has not seen.
+        without: What of the deployment is taken away.
+    """
+
+    scenario: Scenario
+    known: ResolvedScenario
+    load: Load
+    fixed: int
+    kept: Mapping[str, Any]
+    fresh_runs: int
+    without: Mapping[str, None] = field(default_factory=dict)
+    grace: float = 0.0
+    needed: tuple[int, ...] = ()
+    tried: list[Tried] = field(default_factory=list)
+    _measured: dict[int, float] = field(default_factory=dict)
+    _at_most: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> SLO:
+        """The objective."""
+        asked = objective(self.scenario)
+        assert asked is not None  # as `check_autoscaler` requires
+        return asked
+
+    @property
+    def max_replicas(self) -> int:
+        """Most replicas of the autoscaler."""
+        return math.ceil(self.fixed * ROOM)
+
+    def overrides(self, setting: Setting) -> dict[str, Any]:
+        """Return what makes the deployment scale."""
+        return {
+            **self.without,
+            REPLICAS_KEY: max(setting.min_replicas, self.needed[0], 1),
+            SCALING_KEY: {
+                "metric": setting.metric,
+                "target": setting.target,
+                "min_replicas": setting.min_replicas,
+                "max_replicas": self.max_replicas,
+                "stabilization": f"{setting.stabilization:g} s",
+                "grace_period": f"{self.grace:g} s",
+                **self.kept,
+            },
+        }
+
+    def sustained(self) -> Floats:
+        """Return the rate that 0, 1, 2 ... replicas sustain at the SLO, up to the peak of the load."""
+        size, guess = 1, self.load.peak / self.fixed
+        while True:
+            self._measured[size] = sustained_rate(partial(self._holds_level, size), guess)
+            if self._measured[size] >= self.load.peak or size >= 4 * self.fixed:
+                return rates_by_replicas(self._measured)
+            guess = (self._measured[size] or guess) * 2
+            size *= 2
+
+    def _holds_level(self, size: int, rate: float) -> bool:
+        count = min(max(round(rate * LEVEL_SECONDS), FEWEST_REQUESTS), MOST_REQUESTS)
+        level = {"arrivals": PoissonArrivals(rate=rate), "num_requests": count, "duration": None}
+        workload = self.scenario.workload.model_copy(update=level)
+        deployment = self.scenario.deployment.model_copy(update={"replicas": size})
+        there = self.scenario.model_copy(update={"workload": workload, "deployment": deployment})
+        summary = _summary(resolve_like(there, self.known))
+        holds = run_holds(there, summary)
+        if holds:
+            running = rate * summary["mean_e2el_ms"] / MS / size
+            kv_usage = summary["simserve"]["kv"]["usage_mean"]
+            self._at_most[size] = running, kv_usage, summary["p99_e2el_ms"] / MS
+        return holds
+
+    def settle_grace(self) -> None:
+        """Let a replica that is given back finish its answers, as long as most of them take at the highest load."""
+        _, _, longest = self._at_most[max(self._at_most)]
+        self.grace = math.ceil(LIVES * longest / SHORTEST_GRACE) * SHORTEST_GRACE
+
+    def natural_target(self, metric: Metric) -> float:
+        """Return a target to begin with: a part of what a replica has at the highest rate that holds."""
+        running, kv_usage, _ = self._at_most[max(self._at_most)]
+        return {"running": BELOW * running, "kv_usage": BELOW * kv_usage, "queue_depth": QUEUE_TARGET}[metric]
+
+    def try_setting(self, setting: Setting, seed: int | None = None) -> Tried:
+        """Return a run of the whole traffic with a setting; that of the scenario's own seed is kept."""
+        there = with_overrides(self.scenario, self.overrides(setting))
+        if seed is not None:
+            there = there.model_copy(update={"run": there.run.model_copy(update={"seed": seed})})
+        summary = _summary(resolve(there))
+        inner = summary["simserve"]
+        fleet = inner["replicas"]
+        attainment, holds = float(inner["slo"]["attainment"] or 0.0), run_holds(there, summary)
+        tried = Tried(
+            setting=setting,
+            seed=there.run.seed,
+            holds=holds,
+            has_room=holds and 1 - attainment <= USED_MISSES * (1 - self.asked.attainment),
+            attainment=attainment,
+            failed=int(summary["failed"]),
+            replica_hours=float(fleet["gpu_hours"]) / self.scenario.deployment.gpus_per_replica,
+            peak=int(fleet["peak"]),
+            launched=int(fleet["launched"]),
+            timeline=tuple((float(each["time_s"]), int(each["launched"])) for each in fleet["timeline"]),
+        )
+        if seed is None:
+            self.tried.append(tried)
+        return tried
+
+    def best_target(self, setting: Setting) -> Tried | None:
+        """Return the run with the highest target that holds with room, from a setting's on; None where none does."""
+        limit = 0.98 if setting.metric == "kv_usage" else math.inf
+        low, high, target, best = 0.0, math.inf, min(setting.target, limit), None
+        for _ in range(MOST_RUNS_A_TARGET):
+            tried = self.try_setting(replace(setting, target=_rounded(target)))
+            if tried.has_room:
+                low, best = target, tried
+            else:
+                high = target
+            if (low and high <= low * (1 + TARGET_STEP)) or low >= limit:
+                break
+            if not low:
+                target /= TARGET_FACTOR
+            else:
+                target = min(low * TARGET_FACTOR, limit) if math.isinf(high) else math.sqrt(low * high)
+        return best
+
+    def search(self, metrics: Sequence[Metric]) -> Tried | None:
+        """Return the cheapest setting that holds with room on the scenario's own seed."""
+        minimum = max(min(self.needed), 1)
+        best = self._best_metric(metrics, minimum)
+        # A load that jumps further than a start lasts is met by replicas that are there before.
+        while best is None and minimum < self.fixed - 1:
+            minimum = (minimum + self.fixed) // 2
+            best = self._best_metric(metrics, minimum)
+        if best is None:
+            return None
+        best = self._best_stabilization(best)
+        for other_minimum in {minimum + 1, max(minimum - 1, 1)} - {minimum}:
+            other = self.try_setting(replace(best.setting, min_replicas=other_minimum))
+            best = min(best, other, key=_cost) if other.has_room else best
+        return best
+
+    def _best_metric(self, metrics: Sequence[Metric], minimum: int) -> Tried | None:
+        """Return the cheapest setting of each metric's highest target; None where none holds."""
+        begins = [
+            Setting(
+                metric=metric,
+                target=self.natural_target(metric),
+                stabilization=STABILIZATION,
+                min_replicas=minimum,
+            )
+            for metric in metrics
+        ]
+        found = [self.best_target(setting) for setting in begins]
+        return min((each for each in found if each is not None), key=_cost, default=None)
+
+    def _best_stabilization(self, best: Tried) -> Tried:
+        """Return the cheapest setting with a longer window, or a shorter one, each with a target of its own."""
+        start = best
+        for factor in (LONGER, 1 / LONGER):
+            while best.setting.stabilization * factor <= LONGEST_STABILIZATION:
+                there = replace(best.setting, stabilization=best.setting.stabilization * factor)
+                other = self.best_target(there)
+                if other is None or _cost(best) <= _cost(other):
+                    break
+                best = other
+            if best is not start:
+                break
+        return best
+
+    def judged(self, best: Tried) -> tuple[Setting, list[Tried]]:
+        """Return the setting, lowered until it holds on fresh seeds with room, and its runs there."""
+        setting, seed, runs = best.setting, self.scenario.run.seed, list[Tried]()
+        for _ in range(LOWERED_AT_MOST):
+            runs = []
+            for _ in range(self.fresh_runs):
+                seed += 1
+                runs.append(self.try_setting(setting, seed))
+                if not runs[-1].holds:
+                    break
+            shares = np.array([each.attainment for each in runs])
+            room = DEVIATIONS * float(shares.std(ddof=1)) if len(runs) > 1 else 0.0
+            if all(each.holds for each in runs) and float(shares.mean()) - room >= self.asked.attainment:
+                break
+            setting = replace(setting, target=_rounded(setting.target * LOWERED))
+        return setting, runs
+
+
+def autoscaler_of(
+    scenario: Scenario,
+    overrides: Overrides,
+    replicas: int,
+    *,
+    usd_per_hour: float | None = None,
+    metrics: Sequence[Metric] = METRICS,
+    fresh_runs: int = FRESH_RUNS,
+) -> dict[str, Any] | None:
+    """Return thresholds for a deployment under a load that changes; None where no fixed fleet of it holds.
+
+    Args:
+        scenario: The traffic and the SLO (`check_autoscaler`).
+        overrides: The deployment.
+        replicas: With which a search for the fixed fleet begins.
+        usd_per_hour: Price of a replica; None: unknown.
+        metrics: What may be scaled on.
+        fresh_runs: Runs on seeds that the search has not seen, all of which must hold.
+    """
+    deployment = with_overrides(scenario, overrides).deployment
+    own, overflow = deployment.autoscaling, deployment.overflow
+    kept = {} if own is None else own.model_dump(mode="json", include={"interval", "startup"})
+    plain = {key: value for key, value in overrides.items() if not key.startswith(ALONE)} | dict.fromkeys(ALONE)
+    fixed = resized(Fleet(scenario=scenario, overrides=plain, replicas=replicas))
+    if fixed is None:
+        return None
+    there = with_overrides(scenario, {**plain, REPLICAS_KEY: fixed.replicas})
+    known = resolve(there)
+    load = load_over_time(there)
+    found = _Thresholds(
+        scenario=there,
+        known=known,
+        load=load,
+        fixed=fixed.replicas,
+        kept=kept,
+        fresh_runs=fresh_runs,
+        without={} if overflow is None else {OVERFLOW_KEY: None},
+    )
+    sustained = found.sustained()
+    if sustained[-1] < load.peak:
+        return None
+    seconds = startup_seconds(own, replica_weights_bytes(known))
+    needed = replicas_needed(load, sustained)
+    found.needed = tuple(int(each) for each in needed)
+    found.settle_grace()
+    bound = replica_seconds(load.edges, needed, seconds) / SECONDS_PER_HOUR
+    best = found.search(metrics)
+    setting, runs = (None, []) if best is None else found.judged(best)
+    return _answer(found, setting, runs, bound, seconds, sustained, usd_per_hour)
+
+
+def _answer(
+    found: _Thresholds,
+    setting: Setting | None,
+    runs: Sequence[Tried],
+    bound: float,
+    startup: float,
+    sustained: Floats,
+    usd_per_hour: float | None,
+) -> dict[str, Any]:
+    hours = float(np.mean([each.replica_hours for each in runs])) if runs else math.nan
+    fixed_hours = found.fixed * found.load.seconds / SECONDS_PER_HOUR
+    price = math.nan if usd_per_hour is None else usd_per_hour
+    chosen = None
+    if setting is not None:
+        chosen = {
+            "metric": setting.metric,
+            "target": setting.target,
+            "min_replicas": setting.min_replicas,
+            "max_replicas": found.max_replicas,
+            "stabilization_s": setting.stabilization,
+            "grace_period_s": found.grace,
+            "replica_hours": hours,
+            "usd": _or_none(hours * price),
+            "of_clairvoyant": hours / bound,
+            "of_fixed": hours / fixed_hours,
+            "peak_replicas": max(each.peak for each in runs),
+            "launched": float(np.mean([each.launched for each in runs])),
+            "holds": all(each.holds for each in runs) and len(runs) == found.fresh_runs,
+            "fresh_seeds": [each.seed for each in runs],
+            "attainment": {
+                "asked": found.asked.attainment,
+                "least": min(each.attainment for each in runs),
+                "mean": float(np.mean([each.attainment for each in runs])),
+            },
+            "overrides": found.overrides(setting),
+        }
+    return {
+        "startup_s": startup,
+        "seconds": found.load.seconds,
+        "best": chosen,
+        "fixed": {"replicas": found.fixed, "replica_hours": fixed_hours, "usd": _or_none(fixed_hours * price)},
+        "clairvoyant": {
+            "replica_hours": bound,
+            "usd": _or_none(bound * price),
+            "peak_replicas": max(found.needed),
+            "least_replicas": min(found.needed),
+        },
+        "requests_per_second_by_replicas": [float(each) for each in sustained],
+        "over_time": list(_over_time(found, runs)),
+        "tried": [
+            {
+                "metric": each.setting.metric,
+                "target": each.setting.target,
+                "stabilization_s": each.setting.stabilization,
+                "min_replicas": each.setting.min_replicas,
+                "holds": each.holds,
+                "attainment": each.attainment,
+                "failed": each.failed,
+                "replica_hours": each.replica_hours,
+            }
+            for each in found.tried
+        ],
+    }
+
+
+def _over_time(found: _Thresholds, runs: Sequence[Tried]) -> Iterator[dict[str, Any]]:
+    """Yield the steps of the load with the replicas of the first fresh run and of who knows the load."""
+    edges = found.load.edges
+    scaled = _mean_replicas(runs[0].timeline, edges) if runs else np.full(len(edges) - 1, math.nan)
+    steps = zip(edges[:-1], found.load.rates, scaled, found.needed, strict=True)
+    for start, rate, replicas, needed in steps:
+        yield {
+            "time_s": float(start),
+            "requests_per_second": float(rate),
+            "replicas": _or_none(float(replicas)),
+            "clairvoyant_replicas": needed,
+        }
+
+
+def _mean_replicas(timeline: Sequence[tuple[float, int]], edges: Floats) -> Floats:
+    """Return the mean replicas between edges of a number that changes at times."""
+    times = np.array([time for time, _ in timeline])
+    counts = np.array([count for _, count in timeline], dtype=np.float64)
+    sums = np.concatenate([[0.0], np.cumsum(counts[:-1] * np.diff(times))])
+    place = np.searchsorted(times, edges, side="right") - 1
+    at_edges = sums[place] + counts[place] * (edges - times[place])
+    return np.asarray(np.diff(at_edges) / np.diff(edges), dtype=np.float64)
+
+
+def _summary(resolved: ResolvedScenario) -> Mapping[str, Any]:
+    result = run(resolved, explain=False, finishable=None)
+    if result.simulation.was_interrupted:
+        raise KeyboardInterrupt
+    return result.summary
+
+
+def _cost(tried: Tried) -> tuple[float, int]:
+    return tried.replica_hours, tried.launched
+
+
+def _rounded(target: float) -> float:
+    """Return a target as people write it: three digits."""
+    return float(f"{target:.3g}")
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value

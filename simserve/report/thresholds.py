@@ -1,0 +1,107 @@
+"""The autoscaler of a plan: in lines, as a table, as a picture. Knows the summary of a plan alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from simserve.report.axes import BLUE, GREY, ORANGE
+from simserve.report.plan_tables import Table
+from simserve.report.quantities import counted, dollars, number, share
+from simserve.report.sketch import DASHED, Axis, Mark, Sketch, Steps
+
+TITLE = "How to scale it"
+_METRICS = {"running": "running requests", "kv_usage": "KV use", "queue_depth": "waiting requests"}
+_ROOM = 1.12
+_SECONDS_PER_HOUR = 3600.0
+
+
+def thresholds_lines(autoscaling: Mapping[str, Any] | None) -> list[str]:
+    """Return what the autoscaler is told, what that costs, and the command that shows it."""
+    if autoscaling is None:
+        return ["No fixed number of replicas of this deployment holds the SLO: there are no thresholds to look for."]
+    best = autoscaling["best"]
+    if best is None:
+        return [f"No setting of {len(autoscaling['tried'])} held the SLO: keep {_fixed(autoscaling)}."]
+    return [*_found(autoscaling, best), best["command"]] if "command" in best else list(_found(autoscaling, best))
+
+
+def _fixed(autoscaling: Mapping[str, Any]) -> str:
+    return f"{counted(autoscaling['fixed']['replicas'], 'replica')} all the time"
+
+
+def _found(autoscaling: Mapping[str, Any], best: Mapping[str, Any]) -> Iterator[str]:
+    target = share(best["target"]) if best["metric"] == "kv_usage" else number(best["target"])
+    yield (
+        f"Scale on {_METRICS[best['metric']]}: {target} a replica, {best['min_replicas']} to {best['max_replicas']} "
+        f"replicas, fewer after {number(best['stabilization_s'])} s; a start takes {autoscaling['startup_s']:.0f} s."
+    )
+    attainment = best["attainment"]
+    what = f"{share(attainment['least'])} of the requests or more, {share(attainment['asked'])} asked"
+    if best["of_fixed"] >= 1:
+        yield f"That is no cheaper than {_fixed(autoscaling)}: keep those."
+    if best["holds"]:
+        yield f"It holds the SLO on {len(best['fresh_seeds'])} fresh seeds: {what}."
+    else:
+        yield f"It does not hold the SLO on every fresh seed (least: {share(attainment['least'])}): keep the fleet."
+    clairvoyant = autoscaling["clairvoyant"]
+    yield (
+        f"It takes {_paid(best)}; {_fixed(autoscaling)} {_paid(autoscaling['fixed'])}; replicas that start in time "
+        f"for a load known ahead {_paid(clairvoyant)}, of which this is {best['of_clairvoyant']:.2f} times."
+    )
+
+
+def _paid(part: Mapping[str, Any]) -> str:
+    hours = f"{number(part['replica_hours'])} replica-hours"
+    return hours if part["usd"] is None else f"{hours} ({dollars(part['usd'])})"
+
+
+def thresholds_table(autoscaling: Mapping[str, Any] | None) -> Table | None:
+    """Return a row for the cheapest setting that held with each metric and window; None without any."""
+    rows: dict[tuple[str, float], Mapping[str, Any]] = {}
+    for each in [] if autoscaling is None else autoscaling["tried"]:
+        key = each["metric"], each["stabilization_s"]
+        known = rows.get(key)
+        if each["holds"] and (known is None or each["replica_hours"] < known["replica_hours"]):
+            rows[key] = each
+    if not rows:
+        return None
+    header = ("scaled on", "target", "window", "fewest", "replica-hours", "within the SLO")
+    return header, [
+        (
+            _METRICS[each["metric"]],
+            number(each["target"]),
+            f"{number(each['stabilization_s'])} s",
+            str(each["min_replicas"]),
+            number(each["replica_hours"]),
+            share(each["attainment"]),
+        )
+        for each in sorted(rows.values(), key=lambda each: float(each["replica_hours"]))
+    ]
+
+
+def thresholds_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
+    """Return replicas over the hours: with the autoscaler, all the time, and of who knows the load ahead."""
+    steps = autoscaling["over_time"]
+    hours = [each["time_s"] / _SECONDS_PER_HOUR for each in steps]
+    edges = np.array([*hours, autoscaling["seconds"] / _SECONDS_PER_HOUR])
+    needed = np.array([each["clairvoyant_replicas"] for each in steps], dtype=np.float64)
+    fixed = float(autoscaling["fixed"]["replicas"])
+    marks: list[Mark] = [
+        Steps(edges=edges, values=needed, color=GREY, is_filled=True),
+        Steps(edges=edges, values=needed, color=GREY, label="load known ahead"),
+        Steps(edges=edges, values=np.full(len(steps), fixed), color=ORANGE, label="all the time", dashes=DASHED),
+    ]
+    highest = max(fixed, float(needed.max()))
+    if steps[0]["replicas"] is not None:
+        scaled = np.array([each["replicas"] for each in steps])
+        highest = max(highest, math.ceil(float(scaled.max())))
+        marks.append(Steps(edges=edges, values=scaled, color=BLUE, label="autoscaler"))
+    return Sketch(
+        x=Axis(label="hours", high=float(edges[-1])),
+        y=Axis(label="replicas", high=highest * _ROOM, is_whole=True),
+        marks=marks,
+    )
