@@ -171,8 +171,8 @@ def test_a_link_restores_everything(browser: Any, address: str) -> None:
     visit.enter("simulator-a-rate", 20)
     visit.page.locator("#compare").click()
     visit.settle(0, 1)
-    visit.enter("simulator-b-quantization", "none", 1)
-    visit.enter("simulator-b-paged_kv", False, 1)
+    visit.enter("simulator-b-quantization", "int8", 1)
+    visit.enter("simulator-b-gpus", 8, 1)
     link, figures = visit.page.url, [visit.value("p95_tpot_ms", place) for place in (0, 1)]
 
     again = Visit(browser, address)
@@ -182,11 +182,11 @@ def test_a_link_restores_everything(browser: Any, address: str) -> None:
 
     assert "rate=20" in link
     assert [again.value("p95_tpot_ms", place) for place in (0, 1)] == figures
-    assert figures[1] > figures[0]
-    assert again.page.locator("#simulator-b-quantization").input_value() == "none"
-    assert not again.page.locator("#simulator-b-paged_kv").is_checked()
+    assert figures[1] < figures[0]
+    assert again.page.locator("#simulator-b-quantization").input_value() == "int8"
+    assert again.page.locator("#simulator-b-gpus").input_value() == "8"
     assert again.page.locator(".changed").count() == 2
-    assert "worse" in again.page.locator(".answer >> nth=1 >> [data-key=p95_tpot_ms]").inner_text()
+    assert "better" in again.page.locator(".answer >> nth=1 >> [data-key=p95_tpot_ms]").inner_text()
     assert visit.complaints + again.complaints == []
     visit.page.close()
     again.page.close()
@@ -197,13 +197,13 @@ def test_one_change_is_compared_at_a_click(browser: Any, address: str) -> None:
     visit = Visit(browser, address)
     visit.open("simulator")
 
-    visit.page.get_by_role("button", name="16-bit weights").click()
+    visit.page.get_by_role("button", name="4-bit weights").click()
     visit.settle(0, 1)
     for place in (0, 1):
         visit.page.locator(f".answer[data-loads] >> nth={place}").wait_for()
 
-    assert visit.page.url.endswith("#simulator?b=1&b.quantization=none")
-    assert visit.value("most", 1) < visit.value("most", 0)
+    assert visit.page.url.endswith("#simulator?b=1&b.quantization=awq-int4")
+    assert visit.value("most", 1) > visit.value("most", 0)
     heads = visit.page.eval_on_selector_all(".both form", "all => all.map((each) => each.getBoundingClientRect().top)")
     assert heads[0] == heads[1]
     assert visit.complaints == []

@@ -277,7 +277,7 @@
 
     const draw = () => {
       scrub.value = (1000 * at) / film.length;
-      clock.textContent = (film.start + at).toFixed(film.length < 2 ? 3 : 2) + " s";
+      clock.textContent = (film.start + at).toFixed(3) + " s";
       scrub.setAttribute("aria-valuetext", clock.textContent);
       for (const lane of lanes) lane.draw(at);
     };
