@@ -172,9 +172,10 @@ def _replica(name: str, log: StepLog, number: int, there: Sequence[Life], moment
     replica = log.replicas[number]
     steps = log.steps(replica, moment.end)
     own = [part for life in there for part in _parts(life, number)]
-    spans = [_request(life, steps, moment) for life in own[:MOST_REQUESTS]]
-    _seat(spans)
     config = replica.config
+    step = float(steps.seconds.mean()) if config.num_speculative_tokens and len(steps) else 0.0
+    spans = [_request(life, steps, moment, step) for life in own[:MOST_REQUESTS]]
+    _seat(spans)
     return {
         "name": name,
         "seats": config.static_batch_size if config.batching == "static" else config.max_num_seqs,
@@ -221,8 +222,16 @@ def _kv(log: StepLog, replica: Replica, moment: Moment) -> Iterator[list[float]]
             yield [_since(start, moment), tokens]
 
 
-def _request(life: Life, steps: Steps, moment: Moment) -> dict[str, Any]:
-    """Return a request: its phases, and the tokens it has when the film begins."""
+def _request(life: Life, steps: Steps, moment: Moment, step: float) -> dict[str, Any]:
+    """Return a request: its phases, and the tokens it has when the film begins.
+
+    Args:
+        life: What became of it.
+        steps: Of its replica.
+        moment: When the film plays.
+        step: Seconds of a mean step where drafts are accepted: its tokens are spread evenly over its steps. 0: a token
+            a step.
+    """
     phases: list[list[Any]] = []
     for name, start, end in life.phases:
         cuts = list(interruptions(life.evictions, start, end))
@@ -234,11 +243,13 @@ def _request(life: Life, steps: Steps, moment: Moment) -> dict[str, Any]:
             at = until
         if end > at:
             phases.append([name, at, end])
-    made, last = 0, ""
+    pace = _tokens_a_step(life, step)
+    made, last = 0.0, ""
     for name, start, end in phases:
         if name == "decode":
             # What computes a prompt, or computes it again, gives a token; who keeps its KV memory goes on as it was.
-            made += _ended(steps, start, min(end, moment.start)) + (start <= moment.start and last != "preempted")
+            is_given = start <= moment.start and last != "preempted"
+            made += pace * _ended(steps, start, min(end, moment.start)) + is_given
         last = name
     return {
         "id": life.about["request"],
@@ -246,9 +257,17 @@ def _request(life: Life, steps: Steps, moment: Moment) -> dict[str, Any]:
         "output": life.about["output_tokens"],
         "status": life.about["status"],
         "preemptions": life.about["num_preemptions"],
-        "made": made,
+        "made": round(made),
+        "pace": round(pace, 3),
         "phases": [[name, _since(start, moment), _since(end, moment)] for name, start, end in phases],
     }
+
+
+def _tokens_a_step(life: Life, step: float) -> float:
+    decoded = sum(end - start for name, start, end in life.phases if name == "decode")
+    if not step or not decoded:
+        return 1.0
+    return max(1.0, float(life.about["output_tokens"] - 1) * step / decoded)
 
 
 def _ended(steps: Steps, since: float, until: float) -> int:

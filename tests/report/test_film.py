@@ -58,9 +58,9 @@ def tokens(replica: dict[str, Any], request: dict[str, Any], at: float) -> int:
         if name == "decode":
             made += last != "preempted" and 0 < start <= at
             since, until = max(start, 0.0), min(end, at)
-            made += int(((ends > since) & (ends <= until)).sum()) if until > since else 0
+            made += request["pace"] * int(((ends > since) & (ends <= until)).sum()) if until > since else 0
         last = name
-    return int(min(made, request["output"]))
+    return int(min(round(made), request["output"]))
 
 
 def test_every_request_has_all_its_tokens_when_it_leaves() -> None:
@@ -75,6 +75,21 @@ def test_every_request_has_all_its_tokens_when_it_leaves() -> None:
 
     assert len(there) > 20
     assert counted == {each["id"]: each["output"] for each in there}
+
+
+def test_drafts_give_several_tokens_a_step() -> None:
+    """Spread evenly: near the end nearly all are there, and without drafts it is one a step."""
+    result = ss.run(ss.load("speculative-decoding", ["workload.num_requests=60"]), steps=True)
+    film = film_of({"run": result})
+    (replica,) = film["scenes"][0]["replicas"]
+    finish = result.simulation.records.finish_time - film["start"]
+    there = [each for each in replica["requests"] if 0 < finish[each["id"]] < film["end"] - film["start"]]
+    shares = [tokens(replica, each, float(finish[each["id"]])) / each["output"] for each in there]
+
+    assert len(there) > 5
+    assert float(np.mean([each["pace"] for each in there])) > 1.5
+    assert float(np.median(shares)) > 0.85
+    assert {each["pace"] for each in film_of({"run": plain()})["scenes"][0]["replicas"][0]["requests"]} == {1.0}
 
 
 def test_steps_are_those_of_the_step_log() -> None:
@@ -113,6 +128,7 @@ def test_the_moment_is_the_longest_queue_or_the_first_preemption() -> None:
 
     assert "longest queue" in queued.why
     assert preempted["why"] == "the first preemption"
+    assert len(film_page(preempted, "preempted")) > 10_000
     names = {phase[0] for each in preempted["scenes"][0]["replicas"][0]["requests"] for phase in each["phases"]}
     assert {"preempted", "recompute"} <= names
 

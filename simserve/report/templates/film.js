@@ -38,9 +38,9 @@
       if (name !== "decode") continue;
       if (previous !== "preempted" && start > 0 && at >= start) made += 1;
       const from = Math.max(start, 0), to = Math.min(end, at);
-      if (to > from) made += before(lane.steps, to, 1) - before(lane.steps, from, 1);
+      if (to > from) made += request.pace * (before(lane.steps, to, 1) - before(lane.steps, from, 1));
     }
-    return Math.min(made, request.output);
+    return Math.min(Math.round(made), request.output);
   };
 
   class Lane {
