@@ -200,8 +200,8 @@ def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int) -> dict[str, 
 
 def _kv_dtype(row: Row, recipe: Recipe, model: str, hardware: str) -> str:
     if model == "llama-3.1-70b":
-        # The points that starve for KV say FP8 on H200 and 16 bit on H100.
-        return "fp8" if hardware.startswith("h200") else "auto"
+        # The points that starve for KV say FP8 on H200 and 16 bit on H100; on B200 vLLM's scripts do (70b_fp8_b200).
+        return "fp8" if hardware.startswith(("h200", "b200")) else "auto"
     if row.text("framework") == "trtllm" and row.note("gemm") == "fp8":
         # ModelOpt's FP8 checkpoints hold an FP8 KV cache (hf_quant_config.json, kv_cache_quant_algo), which
         # TensorRT-LLM follows; with 16 bit the points that starve for KV would wait 3 to 6 times as long as they did.

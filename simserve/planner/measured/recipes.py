@@ -91,8 +91,8 @@ _RECIPES = {
 _MINIMAX_H100 = Recipe(seats=256, share=0.90)
 _MINIMAX_H200 = Recipe(seats=512, max_num_batched_tokens=32768, share=0.95, kv_cache_dtype="fp8")
 _EARLY_MINIMAX_H200 = Recipe(share=0.95, places_experts=True)
-"""Before vLLM 0.18: its script asked for expert parallelism wherever the size of 1 was "at least 1", for 16-bit KV, and
-left seats and budget alone."""
+"""Before vLLM 0.18: the scripts of H200 and B200 asked for expert parallelism wherever the size of 1 was "at least 1",
+for 16-bit KV, and left seats and budget alone."""
 
 LONG_PROMPT = 4096
 """Tokens of a nominal prompt above which DeepSeek's script for TensorRT-LLM goes data-parallel earlier."""
@@ -112,7 +112,7 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, year: str) -
         year: Of the measurement.
     """
     if (engine, model) == ("vllm", "minimax-m2"):
-        if not hardware.startswith("h200"):
+        if not hardware.startswith(("h200", "b200")):
             return _MINIMAX_H100
         return _EARLY_MINIMAX_H200 if _numbers(version) < (0, 18) else _MINIMAX_H200
     other = Recipe(cold_seconds=SGLANG_COLD_SECONDS) if engine == "sglang" else Recipe()
