@@ -159,7 +159,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_even_with_force(tmp_path: Pa
 
 def test_every_file_of_a_result_is_guarded(tmp_path: Path) -> None:
     """The names are those that a run writes."""
-    run(make_scenario(), out=tmp_path / "out", timeline=True, prometheus=True)
+    run(make_scenario(), out=tmp_path / "out", timeline=True, film=True, prometheus=True)
 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*RESULT_FILES} - {"timeline.json.gz"}
 
