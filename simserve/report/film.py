@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from simserve.engine.leaps import LEAP_FIELDS
 from simserve.engine.state import Replica
-from simserve.errors import InvariantError
+from simserve.errors import InvariantError, UsageError
 from simserve.metrics.result import RunResult
 from simserve.report.page import TEMPLATES, write_whole
 from simserve.report.quantities import counted
@@ -54,6 +54,35 @@ class Moment:
     start: float
     end: float
     why: str
+
+
+class Film:
+    """A film as people hold it: it plays in a notebook, and writes itself as a page.
+
+    Args:
+        runs: Name -> a run that kept its steps; several of the same requests.
+
+    Raises:
+        UsageError: One of them kept no steps.
+    """
+
+    def __init__(self, runs: Mapping[str, RunResult]) -> None:
+        for name, result in runs.items():
+            if not isinstance(result.simulation.steps, StepLog):
+                raise UsageError("kept no steps", key=name, remedy="run it with steps=True")
+        self.page = film_page(film_of(runs), " and ".join(runs))
+
+    def to_html(self, file: str | Path) -> None:
+        """Write it as a page that needs nothing else.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        write_whole(Path(file), self.page)
+
+    def _repr_html_(self) -> str:
+        # A frame of its own: the notebook's styles and scripts stay the notebook's.
+        return f'<iframe title="film" srcdoc="{escape(self.page)}" style="border:0;width:100%;height:36rem"></iframe>'
 
 
 def worst_moment(result: RunResult) -> Moment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import re
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import simserve as ss
-from simserve.errors import InvariantError
+from simserve.errors import InvariantError, UsageError
 from simserve.metrics.result import RunResult
 from simserve.report.film import MOST_REPLICAS, MOST_STEPS, film_of, film_page, worst_moment
 from tests.scenario.builders import make_scenario
@@ -160,6 +161,18 @@ def test_two_runs_share_a_clock() -> None:
 
     assert [scene["name"] for scene in film["scenes"]] == ["queued", "short"]
     assert film["why"] == worst_moment(plain()).why
+
+
+def test_a_notebook_plays_it_in_a_frame_of_its_own() -> None:
+    """Escaped, so that it cannot end the frame; a run without steps is refused by its name."""
+    film = plain().film(short=short_of_kv())
+    shown = film._repr_html_()
+
+    assert shown.startswith("<iframe")
+    assert shown.count('"') == 6
+    assert html.unescape(shown.split('srcdoc="')[1].split('"')[0]) == film.page
+    with pytest.raises(UsageError, match="steps=True"):
+        plain().film(other=ss.run(make_scenario()))
 
 
 def test_a_run_without_steps_has_no_film() -> None:

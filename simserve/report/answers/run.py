@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from simserve.metrics import result
 
 if TYPE_CHECKING:
+    from simserve.report.film import Film
     from simserve.report.run_plots import RunPlots
 
 
@@ -31,6 +32,19 @@ class RunResult(result.RunResult):
         from simserve.report.page import write_whole
 
         write_whole(Path(file), render_report(self))
+
+    def film(self, **others: RunResult) -> Film:
+        """Return some seconds of the run as a film, which plays in a notebook; others of the same requests beside it.
+
+        Args:
+            **others: Name -> a run; all of them with ``steps=True``.
+
+        Raises:
+            UsageError: One of them kept no steps.
+        """
+        from simserve.report.film import Film
+
+        return Film({self.summary["simserve"]["scenario_name"]: self, **others})
 
     def _repr_html_(self) -> str:
         from simserve.report.run_html import run_html
