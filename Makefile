@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run kernel test test-slow lint format check bench docs clean
+.PHONY: help run kernel test test-slow lint format check bench docs release clean
 
 help:
 	@echo "make run     simulate scenarios/chatbot.yaml and leave the report under results/"
@@ -12,6 +12,7 @@ help:
 	@echo "make check   formatting, lint, types and tests, as CI does"
 	@echo "make docs    build the site of the docs under site/"
 	@echo "make bench   measure speed and memory, write benchmarks/RESULTS.md"
+	@echo "make release VERSION=0.2.0   rehearse a release: wheel and sdist under dist/, nothing else changes"
 	@echo "make clean   remove environments, caches and results"
 
 $(VENV)/.created:
@@ -58,6 +59,9 @@ check: lint test
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench.py --write benchmarks/RESULTS.md
+
+release: $(VENV)/.installed-dev
+	.ci/release $(VERSION)
 
 clean:
 	rm -rf $(VENV) results build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
