@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import simserve
 import yaml
+
+import simserve
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,7 +64,9 @@ def test_a_page_that_fetches_from_elsewhere_is_found(tmp_path):
         return subprocess.run([sys.executable, ROOT / ".ci/check_site.py", tmp_path], capture_output=True, text=True)
 
     empty = check()
-    (tmp_path / "good.html").write_text('<script src="local.js"></script><a href="https://example.org/a.css">a link</a>')
+    (tmp_path / "good.html").write_text(
+        '<script src="local.js"></script><a href="https://example.org/a.css">a link</a>'
+    )
     good = check()
     (tmp_path / "bad.html").write_text('<script src="https://example.org/a.js"></script>')
     bad = check()
@@ -82,7 +85,11 @@ def test_a_release_can_be_rehearsed(tmp_path):
         pytest.skip(f"no clone of this folder can be made: {cloned.stderr.strip()}")
 
     released = subprocess.run(
-        ["bash", ".ci/release", "9.9.9"], cwd=clone, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True
+        ["bash", ".ci/release", "9.9.9"],
+        cwd=clone,
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
     )
     changed = subprocess.run(["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True).stdout
 
