@@ -15,7 +15,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
-from simserve.scenario.formats import formats_available, formats_line, lacking_weights_note
+from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes
 from simserve.scenario.kv_offload import offload_lines
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
 from simserve.scenario.schema import Scenario
@@ -78,8 +78,7 @@ def fit_notes(resolved: ResolvedScenario) -> list[str]:
 
 def _own_notes(resolved: ResolvedScenario) -> list[str]:
     memory, shape = resolved.memory, resolved.shape
-    lacking = lacking_weights_note(shape)
-    notes = [] if lacking is None else [lacking]
+    notes = lacking_weights_notes(shape)
     if not memory.fits:
         return notes
     if resolved.scenario.deployment.all2all_backend == "auto" and shape.all2all_backend != "allgather_reducescatter":

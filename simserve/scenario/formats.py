@@ -287,15 +287,24 @@ def as_offered(asked: str, model: ModelProfile) -> str:
     return "none" if asked == model.dtype else asked
 
 
-def lacking_weights_note(shape: ReplicaShape) -> str | None:
-    """Return that weights of a replica's format cannot be had, as far as is known, and what can; None where they can.
+def lacking_weights_notes(shape: ReplicaShape) -> list[str]:
+    """Return that weights of a replica's format, or of its draft's, cannot be had as far as is known, and what can.
 
     What is rounded to fewer bits only: 16 bit can be unpacked from any checkpoint.
     """
+    speculation = shape.speculation
+    drafts = [] if speculation is None or speculation.is_layer or speculation.draft is None else [speculation.draft]
+    asked = [(shape, "deployment.quantization")]
+    asked += [(draft, "deployment.speculative.draft_quantization") for draft in drafts]
+    notes = [_lacking_weights_note(each, key) for each, key in asked]
+    return [note for note in notes if note is not None]
+
+
+def _lacking_weights_note(shape: ReplicaShape, key: str) -> str | None:
     if shape.quantization in WIDE_FORMATS or available_as(shape) is not None:
         return None
     there = formats_available(shape.model, shape.engine, shape.hardware)
-    named = f"; known: --set deployment.quantization={there[0].format} ({there[0].label})" if there else ""
+    named = f"; known: --set {key}={there[0].format} ({there[0].label})" if there else ""
     return (
         f"{shape.quantization} weights of {shape.model.name} are assumed to exist: no checkpoint of them is known, and "
         f"{shape.engine.name} {shape.engine.version} does not make them{named}"

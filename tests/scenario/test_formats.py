@@ -100,6 +100,20 @@ def test_weights_that_nobody_has_lead_the_answer(model: str, asked: str, remedy:
         assert found[0].endswith(remedy)
 
 
+def test_draft_weights_that_nobody_has_lead_the_answer() -> None:
+    """Those of a small model that drafts, with the key that names its format."""
+
+    def warnings_of(*asked: str) -> list[str]:
+        draft = "{method: draft_model, draft_model: llama-3.2-1b, num_speculative_tokens: 3, acceptance_rate: 0.7}"
+        return leading_warnings(resolved("engine.version=0.20", f"speculative={draft}", *asked, model="llama-3.1-8b"))
+
+    (note,) = warnings_of("speculative.draft_quantization=awq-int4")
+
+    assert note.startswith("awq-int4 weights of llama-3.2-1b are assumed to exist: no checkpoint of them is known")
+    assert "known: --set deployment.speculative.draft_quantization=" in note
+    assert not warnings_of()
+
+
 def test_what_an_engine_cannot_run_names_the_stored_format_and_what_would() -> None:
     """vLLM before MXFP4: the format, where it is stored, the 16-bit checkpoint, and the version that has it."""
     with pytest.raises(ScenarioError) as refusal:
