@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.engine.attendance import TO_ANSWER, TO_PACE
 from simserve.engine.bucket import Bucket
+from simserve.engine.client_state import TO_ANSWER, TO_PACE
 from simserve.engine.gateway import (
     ALONE,
     ALWAYS,
@@ -47,7 +47,7 @@ _WHEN_LIMITED = {None: STAY, "stay": STAY, "wait": WAIT, "refuse": REFUSE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontTotals:
+class GatewayTotals:
     """What stood in front of a fleet did, over the whole run.
 
     Attributes:
@@ -92,10 +92,10 @@ def gateway_of(
     )
 
 
-def front_totals(gateway: Gateway, rules: Rules | None, class_names: tuple[str, ...]) -> FrontTotals:
+def gateway_totals(gateway: Gateway, rules: Rules | None, class_names: tuple[str, ...]) -> GatewayTotals:
     """Return what the gateway did; after the run."""
     cache, api, fair = gateway.cache, gateway.api, gateway.fair
-    return FrontTotals(
+    return GatewayTotals(
         first_questions=None if cache is None else cache.num_first,
         expired=0 if cache is None else cache.num_expired,
         limited=0 if api is None else api.num_limited,
