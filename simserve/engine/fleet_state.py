@@ -31,7 +31,7 @@ class FleetState:
         calls: Replicas that somebody must look after before anything else happens; -1: somebody waits for a request
             that has ended.
         parked: Requests that wait for a replica to be ready, in the order of their coming.
-        joined: Of each request, the how manieth it was to join a replica.
+        joined: Of each request, its place in the order of joining a replica.
         num_joined: How many have.
         last_joined: Of each replica, the request that joined it last; -1: none.
         busy_seconds: Of each replica, seconds of its steps so far.

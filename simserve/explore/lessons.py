@@ -16,7 +16,7 @@ from simserve.perf.quantization import WEIGHT_FORMATS, weight_bits
 from simserve.perf.rounding import quantize_symmetric
 from simserve.profiles.model import load_model
 from simserve.profiles.quality import published_quality
-from simserve.report.inputs import PART_LABELS
+from simserve.report.facts import PART_LABELS
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.units import format_bytes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simserve.planner.capacity.answer import Capacity
 from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import about, deployed_brief
-from simserve.report.inputs import deployment_title
+from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
 

@@ -10,7 +10,7 @@ from simserve.planner.compare import FIGURES, Comparison, Variant
 from simserve.planner.statistics import LEAST_PAIRS, Difference
 from simserve.report.answer import warning_lines
 from simserve.report.brief import Fact, about, deployed_brief
-from simserve.report.inputs import deployment_title
+from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, dollars, listed, number, share
 from simserve.scenario.formats import formats_line

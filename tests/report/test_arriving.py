@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simserve.report.arriving import LOOPS, traffic
-from simserve.report.inputs import measured, throughput_lines, waiting_lines
+from simserve.report.facts import measured, throughput_lines, waiting_lines
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
 

@@ -8,8 +8,8 @@ from io import StringIO
 from rich.console import Console
 
 from simserve.metrics.result import RunResult
+from simserve.report.facts import memory_arithmetic
 from simserve.report.html import render_report
-from simserve.report.inputs import memory_arithmetic
 from simserve.report.plots import step_time
 from simserve.report.sketch import Bar
 from simserve.report.speculation import speculation_lines
