@@ -15,7 +15,7 @@ from simserve.sim.records import API, COMPLETED, RequestRecords
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
-    from simserve.sim.gateway import GatewayTotals
+    from simserve.sim.gateway import FrontTotals
     from simserve.workload.requests import RequestSpecs
 
 _SECONDS_PER_HOUR = 3600.0
@@ -25,7 +25,7 @@ def overflow_figures(
     records: RequestRecords,
     window: Window,
     prices: ApiPrices | None,
-    front: GatewayTotals | None = None,
+    front: FrontTotals | None = None,
     specs: RequestSpecs | None = None,
 ) -> dict[str, Any]:
     """Return ``api requests share usd_per_hour limited p95_ttft_ms``; None each without an overflow.

@@ -22,7 +22,7 @@ from simserve.reference.cluster import Cluster
 from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN
 from simserve.sim.control import Control
-from simserve.sim.gateway import GatewayTotals
+from simserve.sim.gateway import FrontTotals
 from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.pools import PoolSetup, outcomes_of, together
 from simserve.sim.recorder import Recorder, RunTotals, series_sums
@@ -349,12 +349,12 @@ def _timeline(cluster: Cluster, setups: Sequence[PoolSetup], end_time: float) ->
     )
 
 
-def _front(cluster: Cluster) -> GatewayTotals | None:
+def _front(cluster: Cluster) -> FrontTotals | None:
     gateway = cluster.gateway
     if gateway.cache is None and gateway.api is None and gateway.fair is None:
         return None
     names = [each.name for each in cluster.specs.classes]
-    return GatewayTotals(
+    return FrontTotals(
         first_questions=None if gateway.cache is None else gateway.cache.num_first,
         expired=0 if gateway.cache is None else gateway.cache.num_expired,
         limited=0 if gateway.api is None else gateway.api.num_limited,

@@ -35,7 +35,7 @@ from simserve.sim.cluster import Cluster, run_to_end
 from simserve.sim.control import Control
 from simserve.sim.decisions import Decisions
 from simserve.sim.delivery import delivery_of
-from simserve.sim.gateway import GatewayTotals, gateway_of, gateway_totals
+from simserve.sim.gateway import FrontTotals, gateway_of, gateway_totals
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.patience import clients_of, kinds_of
@@ -368,11 +368,11 @@ class FleetRun:
         return None if self.client_state is None else self.client_state.gateway
 
     @property
-    def front(self) -> GatewayTotals | None:
+    def front(self) -> FrontTotals | None:
         """What stood in front of the replicas did; the way of answers to clients that wait for them counts too."""
         if self._gateway is not None:
             return gateway_totals(self._gateway, self._rules, tuple(each.name for each in self._specs.classes))
-        return None if self.client_state is None or self.client_state.delivery is None else GatewayTotals()
+        return None if self.client_state is None or self.client_state.delivery is None else FrontTotals()
 
     @property
     def num_schedulers(self) -> int:

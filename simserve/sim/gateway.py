@@ -47,7 +47,7 @@ _WHEN_LIMITED = {None: STAY, "stay": STAY, "wait": WAIT, "refuse": REFUSE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayTotals:
+class FrontTotals:
     """What stood in front of a fleet did, over the whole run.
 
     Attributes:
@@ -92,10 +92,10 @@ def gateway_of(
     )
 
 
-def gateway_totals(gateway: Gateway, rules: Rules | None, class_names: tuple[str, ...]) -> GatewayTotals:
+def gateway_totals(gateway: Gateway, rules: Rules | None, class_names: tuple[str, ...]) -> FrontTotals:
     """Return what the gateway did; after the run."""
     cache, api, fair = gateway.cache, gateway.api, gateway.fair
-    return GatewayTotals(
+    return FrontTotals(
         first_questions=None if cache is None else cache.num_first,
         expired=0 if cache is None else cache.num_expired,
         limited=0 if api is None else api.num_limited,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from simserve.engine.tables import StepTimes
     from simserve.perf.tables import PricedDeployment
     from simserve.sim.fleet_run import FleetRun
-    from simserve.sim.gateway import GatewayTotals
+    from simserve.sim.gateway import FrontTotals
     from simserve.sim.own_parts import OwnParts
     from simserve.sim.pools import PoolOutcome, PoolSetup
     from simserve.sim.step_log import KeptSteps, StepLog
@@ -103,7 +103,7 @@ class Simulation:
     pools: tuple[PoolOutcome, ...] = ()
     transfers: Mapping[str, float] = field(default_factory=dict)
     stream: StreamTotals | None = None
-    front: GatewayTotals | None = None
+    front: FrontTotals | None = None
     api_token_seconds: float = 0.0
 
     @property
