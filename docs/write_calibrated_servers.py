@@ -1,7 +1,8 @@
-"""Write the page of servers calibrated on two of their runs: ``python docs/write_calibrated_servers.py [FOLDER]``.
+"""Write what calibrating servers on two runs brings: ``python docs/write_calibrated_servers.py DATE [FOLDER]``.
 
-FOLDER holds the measurements (../shared/data/measured). Each server with four replayed runs or more is given its lowest
-and its highest load; the others are predicted.
+The page, and the errors that are left, which `simserve` expects of a calibrated server. FOLDER holds the measurements
+(../shared/data/measured). Each server with four replayed runs or more is given its lowest and its highest load; the
+others are predicted.
 """
 
 from __future__ import annotations
@@ -11,25 +12,29 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 
+from simserve import __version__
 from simserve.calibrate.factors import FactorSearch, Linear, Priors
 from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.simulated import slowed
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
-from simserve.planner.measured.point import MeasuredPoint
+from simserve.planner.measured.point import MeasuredPoint, Metric
 from simserve.planner.measured.sources import read_points
 from simserve.planner.measured.unseen import read_unseen
 from simserve.planner.validation.prediction import Pricer, predict
 from simserve.profiles.engine_profile import FACTORS
+from simserve.profiles.expected_errors import LEVEL
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/calibrated-servers.md"
+ERRORS = ROOT / "calibration/calibrated_errors.json"
 MEASURED = ROOT.parent / "shared/data/measured"
 TABLE = "## Servers"
 FEWEST_RUNS = 4
@@ -159,6 +164,7 @@ class Outcome:
     before: Mapping[str, float]
     after: Mapping[str, float]
     num_held_out: int
+    logs: Mapping[str, Sequence[float]]
 
 
 def outcome_of(server: Server, priors: Priors) -> Outcome:
@@ -168,6 +174,7 @@ def outcome_of(server: Server, priors: Priors) -> Outcome:
     found = search.fit(is_held_out=False).factors
     others = range(1, len(server.points) - 1)
     after = {run: server.figures(run, found) for run in others}
+    logs = {name: _logs(server, after, name) for name in METRICS}
     errors: dict[str, dict[str, float]] = {"before": {}, "after": {}}
     for which, simulated in (("before", server.before), ("after", after)):
         for name in FITTED:
@@ -178,11 +185,66 @@ def outcome_of(server: Server, priors: Priors) -> Outcome:
             ]
             if values:
                 errors[which][name] = float(np.median(values))
-    return Outcome(server=server, factors=found, **errors, num_held_out=len(others))
+    return Outcome(server=server, factors=found, **errors, num_held_out=len(others), logs=logs)
 
 
-def page(folder: Path) -> str:
-    """Return the page: what a person wrote above the table, and the tables."""
+METRICS: Sequence[Metric] = ("tpot", "ttft", "throughput")
+"""Of the model of errors."""
+
+
+def _logs(server: Server, simulated: Mapping[int, Mapping[str, float]], metric: Metric) -> list[float]:
+    """Return log(predicted / measured) of a metric in the runs that a server was not given."""
+    found = []
+    for run, figures in simulated.items():
+        point = server.points[run]
+        if metric in point.measured and metric in figures and metric not in point.shown_only:
+            found.append(float(np.log(figures[metric] / point.measured[metric])))
+    return found
+
+
+def calibrated_errors(outcomes: Sequence[Outcome], date: str) -> dict[str, Any]:
+    """Return the file of the errors of calibrated servers: quantiles in which every source counts once."""
+    metrics = {}
+    for metric in METRICS:
+        logs = {
+            source: [log for each in outcomes if each.server.name[0] == source for log in each.logs[metric]]
+            for source in sorted({each.server.name[0] for each in outcomes})
+        }
+        logs = {source: values for source, values in logs.items() if values}
+        inside: dict[float, list[float]] = {0.5: [], LEVEL: []}
+        for source, values in logs.items():
+            rest = {name: each for name, each in logs.items() if name != source}
+            center = _quantile(rest, 0.5)
+            for level, shares in inside.items():
+                half = _quantile({name: [abs(log - center) for log in each] for name, each in rest.items()}, level)
+                shares.append(float(np.mean([abs(log - center) <= half for log in values])))
+        center = _quantile(logs, 0.5)
+        sizes = {name: [abs(log - center) for log in each] for name, each in logs.items()}
+        metrics[metric] = {
+            "center": round(center, 5),
+            "p50": round(_quantile(sizes, 0.5), 5),
+            "p90": round(_quantile(sizes, LEVEL), 5),
+            "servers": sum(bool(each.logs[metric]) for each in outcomes),
+            "sources": len(logs),
+            "figures": sum(map(len, logs.values())),
+            "coverage_90": round(float(np.mean(inside[LEVEL])), 3),
+            "coverage_50": round(float(np.mean(inside[0.5])), 3),
+        }
+    made_by = "python docs/write_calibrated_servers.py"
+    return {"made_by": made_by, "simserve": __version__, "date": date, "metrics": metrics}
+
+
+def _quantile(values: Mapping[str, Sequence[float]], share: float) -> float:
+    """Return a quantile of figures by source, each source weighing as much as any other."""
+    every = np.concatenate([np.asarray(each) for each in values.values()])
+    weights = np.concatenate([np.full(len(each), 1.0 / len(each)) for each in values.values()])
+    order = np.argsort(every)
+    place = int(np.searchsorted(np.cumsum(weights[order]), share * weights.sum() - 1e-9))
+    return float(every[order][min(place, len(every) - 1)])
+
+
+def page(folder: Path, date: str) -> tuple[str, dict[str, Any]]:
+    """Return the page (what a person wrote above the table, and the tables), and the errors of calibrated servers."""
     servers = servers_of(read_points(folder, ()))
     spreads = spread_of(servers)
     sources = sorted({each.name[0] for each in servers})
@@ -190,15 +252,39 @@ def page(folder: Path) -> str:
         source: priors_of([s for s, server in zip(spreads, servers, strict=True) if server.name[0] != source])
         for source in sources
     }
-    lines = [TABLE, "", *_summary([outcome_of(each, left_out[each.name[0]]) for each in servers]), ""]
+    measured = [outcome_of(each, left_out[each.name[0]]) for each in servers]
+    unseen = [outcome_of(each, PRIORS) for each in servers_of(read_unseen())]
+    errors = calibrated_errors([*measured, *unseen], date)
+    lines = [TABLE, "", *_summary(measured), ""]
     lines += ["## Unseen reports", "", "With the priors of `simserve/calibrate/priors.py`.", ""]
-    lines += [*_summary([outcome_of(each, PRIORS) for each in servers_of(read_unseen())]), "", "## Priors", ""]
+    lines += [*_summary(unseen), "", "## What is left", "", *_left(errors), "", "## Priors", ""]
     header = [*FACTORS, "misfit of TPOT", "misfit of TTFT"]
     lines += [f"| without | {' | '.join(header)} |", "|---|" + "---:|" * len(header)]
     lines += [_prior_row(source, priors) for source, priors in left_out.items()]
     lines += [_prior_row("(all sources)", priors_of(spreads)), _prior_row("in use", PRIORS)]
     text = PAGE.read_text()
-    return "\n".join([text[: text.index(TABLE)].rstrip("\n"), "", *lines]) + "\n"
+    return "\n".join([text[: text.index(TABLE)].rstrip("\n"), "", *lines]) + "\n", errors
+
+
+def _left(errors: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "Errors at the loads that a server was not given, `log(predicted / measured)`, of sources and of unseen",
+        "reports, each source counted once: what a run of a calibrated server shows as its interval. Coverage is of",
+        "intervals made without the source.",
+        "",
+        "| metric | center | half of 50 % | half of 90 % | servers | sources | figures | inside 50 % | inside 90 % |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for metric, each in errors["metrics"].items():
+        shares = [
+            f"{each[name]:+.1%}" if name == "center" else f"{each[name]:.1%}" for name in ("center", "p50", "p90")
+        ]
+        counts = [str(each[name]) for name in ("servers", "sources", "figures")]
+        covered = [f"{each[name]:.0%}" for name in ("coverage_50", "coverage_90")]
+        lines.append(
+            f"| {metric.upper() if metric != 'throughput' else metric} | {' | '.join([*shares, *counts, *covered])} |"
+        )
+    return lines
 
 
 def _prior_row(name: str, priors: Priors) -> str:
@@ -233,5 +319,12 @@ def _row(outcome: Outcome) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def main(date: str, folder: Path = MEASURED) -> None:
+    """Write the page and the file."""
+    text, errors = page(folder, date)
+    PAGE.write_text(text)
+    ERRORS.write_text(json.dumps(errors, indent=1) + "\n")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(Path(sys.argv[1]) if sys.argv[1:] else MEASURED))
+    main(sys.argv[1], *map(Path, sys.argv[2:]))

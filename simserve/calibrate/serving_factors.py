@@ -5,7 +5,6 @@ Knows benchmark results and a scenario's deployment; how factors are found is `s
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from simserve.calibrate.factors import FEWEST_FOR_HOLDING_OUT, FactorFit, FactorSearch, Priors, kind_of
+from simserve.calibrate.loads import FIGURES, ProposedLoad, benchmark_command, client_counts, closed_loop, model_id
 from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.serving import RunErrors, fit_figures, median_error, runs_as_mapping, shown_figures
 from simserve.calibrate.serving_search import Progress
@@ -23,28 +23,6 @@ from simserve.workload.benchmarks.result import BenchResult
 
 MEASURED_ALREADY = 1.5
 """A number of clients this near to one that was measured, as a ratio, is no new load."""
-MOST_CLIENTS = 256
-"""Clients of the largest load that is proposed."""
-REQUESTS_A_CLIENT = 4
-"""Requests of a load that is proposed, for each client ..."""
-TRIED_A_CLIENT = 2
-"""... and of one that is simulated to find it: the slopes need fewer."""
-FEWEST_REQUESTS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextLoad:
-    """The load at which the fitted factors leave the most open.
-
-    Attributes:
-        num_clients: Clients that each send one request after another.
-        deviations: ``tpot`` and ``ttft`` -> standard deviation of the prediction, as a share, from the factors alone.
-        command: What measures it.
-    """
-
-    num_clients: int
-    deviations: Mapping[str, float]
-    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +38,7 @@ class ServerFactors:
 
     fit: FactorFit
     runs: Sequence[RunErrors]
-    next_load: NextLoad | None
+    next_load: ProposedLoad | None
     frontend_is_set: bool
 
     def median_error(self, which: str, latency: str) -> float | None:
@@ -135,19 +113,16 @@ class FactorCalibration:
             self.progress(self._num_simulated, None, "simulating benchmarks")
         return found
 
-    def _next_load(self, found: FactorFit) -> NextLoad | None:
+    def _next_load(self, found: FactorFit) -> ProposedLoad | None:
         """Return the number of clients whose TTFT and TPOT the factors leave most open."""
         measured = [each.result.arrivals.get("concurrency") for each in self._replays]
         known = [int(clients) for clients in measured if clients]
-        most = min(self.model.resolved.engine.max_num_seqs, MOST_CLIENTS)
-        loads = [4**power for power in range(most.bit_length()) if 4**power <= most]
-        new = [n for n in loads if all(max(n / k, k / n) > MEASURED_ALREADY for k in known)]
+        new = [n for n in client_counts(self.model) if all(max(n / k, k / n) > MEASURED_ALREADY for k in known)]
         if not new:
             return None
-        replays = [self._closed_loop(clients) for clients in new]
-        names = ("median_tpot", "median_ttft")
+        replays = [closed_loop(self.model, self._replays[0].specs, clients) for clients in new]
         search = FactorSearch(
-            [dict.fromkeys(names, 1.0)] * len(new),
+            [dict.fromkeys(FIGURES, 1.0)] * len(new),
             lambda run, factors: self.model.predict_slowed(replays[run], factors),
             self.priors,
         )
@@ -155,39 +130,9 @@ class FactorCalibration:
         variances = np.einsum("ij,jk,ik->i", linear.slopes, found.covariance, linear.slopes).reshape(len(new), -1)
         best = int(np.argmax(variances.sum(axis=1)))
         deviations = dict(zip(("tpot", "ttft"), np.sqrt(variances[best]).tolist(), strict=True))
-        return NextLoad(num_clients=new[best], deviations=deviations, command=self._command(replays[best], new[best]))
-
-    def _closed_loop(self, num_clients: int) -> Replay:
-        """Return requests as long as those that were measured, from so many clients."""
-        count = max(TRIED_A_CLIENT * num_clients, FEWEST_REQUESTS)
-        specs = self._replays[0].specs
-        asked = BenchResult(
-            label="next",
-            file="",
-            tool="",
-            arrivals={"process": "closed_loop", "concurrency": num_clients},
-            num_requests=count,
-            prompt_tokens=np.resize(specs.prompt_tokens, count).astype(np.float64),
-            output_tokens=np.resize(specs.output_tokens, count).astype(np.float64),
-            measured={},
-        )
-        return replay_of(asked, self.model.scenario)
-
-    def _command(self, replay: Replay, num_clients: int) -> str:
-        """Return the benchmark of a load, as vLLM's client takes it."""
-        prompts, outputs = replay.result.prompt_tokens, replay.result.output_tokens
-        # Uniform lengths of mean m reach m (1 +- r) and have the standard deviation r m / sqrt(3).
-        ratio = min(max(float(np.sqrt(3.0) * each.std() / each.mean()) for each in (prompts, outputs)), 0.95)
-        model = next((each.result.model for each in self._replays if each.result.model), "")
-        model = model or self.model.resolved.shape.model.huggingface_id or self.model.scenario.model
-        num_requests = max(REQUESTS_A_CLIENT * num_clients, FEWEST_REQUESTS)
-        return (
-            f"vllm bench serve --model {shlex.quote(model)} --dataset-name random "
-            f"--random-input-len {round(float(prompts.mean()))} --random-output-len {round(float(outputs.mean()))} "
-            f"--random-range-ratio {ratio:.2f} --ignore-eos --max-concurrency {num_clients} "
-            f"--num-prompts {num_requests} --seed {num_clients} --save-result --save-detailed "
-            f"--result-filename clients-{num_clients}.json"
-        )
+        name = next((each.result.model for each in self._replays if each.result.model), "") or model_id(self.model)
+        command = benchmark_command(name, self._replays[0].specs, new[best])
+        return ProposedLoad(num_clients=new[best], deviations=deviations, command=command)
 
 
 def as_mapping(server: ServerFactors) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.engine_blocks import complete_versions
 from simserve.profiles.engine_profile import FACTORS, EngineProfile, load_engine
+from simserve.profiles.hardware import load_hardware
+from simserve.profiles.model import load_model
 from simserve.scenario.schema import Scenario
 
 _HOST_KEYS = {
@@ -75,6 +77,10 @@ def factors_text(server: ServerFactors, scenario: Scenario, name: str, date: str
         "measured_on": f"{scenario.model} on {gpus} x {deployment.hardware}, {base.base or base.name} {version}, "
         f"{len(runs)} run{'s' if len(runs) != 1 else ''}",
         **({"date": day} if day else {}),
+        "model": load_model(scenario.model, scenario.folder).name,
+        "hardware": load_hardware(deployment.hardware, scenario.folder).name,
+        "gpus": gpus,
+        "runs": len(runs),
         "source": _source_of_factors(server, scenario, is_again=bool(former)),
     }
     return _document(base, version, blocks, name, "factors of a measured server")

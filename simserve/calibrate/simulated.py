@@ -92,6 +92,20 @@ class ServingModel:
         """The constants that the scenario's engine profile states."""
         return parameters_of(self.resolved.shape.engine)
 
+    @property
+    def priced(self) -> PricedDeployment:
+        """The deployment with its seconds, as the profile states them."""
+        return self._price(self.stated)
+
+    def of_one_replica(self) -> ServingModel:
+        """Return the same of one replica: what a benchmark of a server measures."""
+        deployment = self.scenario.deployment
+        if deployment.replicas == 1:
+            return self
+        return ServingModel(
+            self.scenario.model_copy(update={"deployment": deployment.model_copy(update={"replicas": 1})})
+        )
+
     def predict(self, replay: Replay, parameters: EngineParameters | None = None) -> dict[str, float]:
         """Return the figures of a benchmark under some constants of the engine; None: the stated ones.
 
@@ -160,9 +174,9 @@ def slowed(resolved: ResolvedScenario, factors: Mapping[str, float]) -> Resolved
 _TIMES = (
     "frontend_latency",
     "tokenization_per_token",
-    "handover_step_seconds",
-    "handover_request_seconds",
-    "handover_prompt_seconds",
+    "transfer_step_seconds",
+    "transfer_request_seconds",
+    "transfer_prompt_seconds",
     "api_token_seconds",
 )
 """Times of the host that the scheduler knows."""

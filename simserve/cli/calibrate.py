@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from simserve.cli import calibrate_check, calibrate_fit, calibrate_kernels, calibrate_serving
+from simserve.cli import calibrate_check, calibrate_fit, calibrate_kernels, calibrate_loads, calibrate_serving
 
 app = typer.Typer(
     help="Bring the model to your own GPU: measure kernels, fit curves, compare with servers, gate drift.",
@@ -20,5 +20,6 @@ def _calibrate() -> None:
 
 app.command("kernels")(calibrate_kernels.kernels)
 app.command("fit")(calibrate_fit.fit)
+app.command("loads")(calibrate_loads.loads)
 app.command("serving")(calibrate_serving.serving)
 app.command("check")(calibrate_check.check)

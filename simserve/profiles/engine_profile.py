@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, nearest
@@ -380,6 +380,14 @@ class MeasuredFactors(FrozenModel):
     """Model, GPUs and engine of that server, and how many runs: results that use the factors say so."""
     date: str | None = None
     """Day of the measurements, as their files or their owner say."""
+    model: str | None = None
+    """The model of that server, as the catalogue names it: what is expected of a server like it rests on its runs."""
+    hardware: str | None = None
+    """Its GPU, likewise."""
+    gpus: PositiveInt | None = None
+    """GPUs of a replica of it."""
+    runs: PositiveInt | None = None
+    """Loads that were measured."""
     source: str
     """Files, and what the fit found."""
 

@@ -26,6 +26,11 @@ from simserve.validation import FrozenModel, validate
 
 FILE = "calibration/expected_errors.json"
 
+CALIBRATED_FILE = "calibration/calibrated_errors.json"
+
+FEWEST_CALIBRATED_RUNS = 2
+"""Loads of a server from which the errors of calibrated servers are expected of it: theirs are of two."""
+
 LEVEL = 0.9
 """Share of foreign servers that an interval is to hold."""
 
@@ -77,6 +82,8 @@ class Server:
         at_once: Share of the requests that arrived in the first instant.
         host: Share of the step time that is host work.
         note: What no measured server does, in words; empty: nothing.
+        calibrated_runs: Loads of this very deployment that its engine profile was calibrated on; 0: none.
+        calibrated_date: When they were measured, as far as the profile says.
     """
 
     generation: str
@@ -89,6 +96,8 @@ class Server:
     at_once: float = 0.0
     host: float = 0.0
     note: str = ""
+    calibrated_runs: int = 0
+    calibrated_date: str = ""
 
     @property
     def family(self) -> tuple[str, str, bool]:
@@ -127,6 +136,9 @@ class Distance:
 
 
 GROUPS = ("known family", "known engine", "foreign")
+
+CALIBRATED = "calibrated"
+"""Group of a server whose own measurements its engine profile was calibrated on."""
 
 
 def features(server: Server, distance: Distance) -> tuple[float, ...]:
@@ -248,6 +260,40 @@ class ErrorModel(FrozenModel):
         return self.without.get(left_out, self.metrics).get(metric, self.metrics[metric])
 
 
+class CalibratedMetric(FrozenModel):
+    """The error of one metric of calibrated servers at loads that they were not given, in logarithms."""
+
+    center: float
+    """Median of ``log(predicted / measured)``."""
+    p50: float = Field(gt=0)
+    """Half of the interval about it that holds half of the figures."""
+    p90: float = Field(gt=0)
+    """Half of the interval that holds `LEVEL` of them."""
+    servers: int = Field(ge=1)
+    """Servers behind it."""
+    sources: int = Field(ge=1)
+    """Their sources, each counted once."""
+    figures: int = Field(ge=1)
+    """Figures behind it."""
+    coverage_90: float
+    """Share of the figures inside the 90 % interval that is made without their own source; a source counts once."""
+    coverage_50: float
+    """Inside the 50 % interval."""
+
+
+class CalibratedErrors(FrozenModel):
+    """What is left of the error once two loads of a server were given to `simserve calibrate serving`; a file."""
+
+    made_by: str
+    """The command."""
+    simserve: str
+    """Version that predicted."""
+    date: str
+    """When."""
+    metrics: dict[str, CalibratedMetric]
+    """Metric (``tpot``, ``ttft``, ``throughput``) -> its error."""
+
+
 @dataclass(frozen=True, slots=True)
 class MetricExpectation:
     """What to expect of one metric, in logarithms of predicted over measured.
@@ -312,7 +358,7 @@ class Expectation:
 
     Attributes:
         basis: What it rests on, in words.
-        group: One of `GROUPS`.
+        group: One of `GROUPS`, or `CALIBRATED`.
         metrics: Metric -> its error.
     """
 
@@ -337,7 +383,7 @@ class Expectation:
 
 
 def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation:
-    """Return what to expect of a server that nobody fitted.
+    """Return what to expect of a server that nobody fitted, or that was calibrated on its own runs.
 
     Args:
         model: Of the errors.
@@ -352,7 +398,35 @@ def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation
         half_50, half_90 = errors.half_widths(metric, server, distance)
         servers = family.servers.get(metric, 0) if family is not None else 0
         metrics[metric] = MetricExpectation(errors.center, half_50, half_90, servers)
-    return Expectation(_basis(server, distance, family), distance.group, metrics)
+    foreign = Expectation(_basis(server, distance, family), distance.group, metrics)
+    if server.calibrated_runs < FEWEST_CALIBRATED_RUNS or server.note:
+        return foreign
+    return calibrated_expectation(foreign, server.calibrated_runs, server.calibrated_date)
+
+
+def calibrated_expectation(foreign: Expectation, num_loads: int, date: str = "") -> Expectation:
+    """Return what to expect of a server that was calibrated on its own runs: the errors of others like that.
+
+    Of a metric whose error was smaller before, as few calibrated servers tell it, what was expected stays.
+
+    Args:
+        foreign: What is expected of it otherwise.
+        num_loads: Loads of it that were measured.
+        date: When; empty: not known.
+    """
+    errors = load_calibrated_errors()
+    metrics = dict(foreign.metrics)
+    for metric, each in errors.metrics.items():
+        half_50, half_90 = max(each.p50, FLOORS[metric] * FLOOR_OF_HALF), max(each.p90, FLOORS[metric])
+        if half_90 < metrics[metric].half_90:
+            metrics[metric] = MetricExpectation(each.center, half_50, half_90, each.servers)
+    day = f" of {date}" if date else ""
+    count = max(each.servers for each in errors.metrics.values())
+    basis = (
+        f"calibrated on {num_loads} loads{day} of this server; errors of {count} servers at loads that "
+        "they were not calibrated on"
+    )
+    return Expectation(basis, CALIBRATED, metrics)
 
 
 def _is_of(family: Family, server: Server) -> bool:
@@ -390,6 +464,19 @@ def generation_of(engine: str, version: str) -> str:
         return engine
     side = "from" if version_key(version) >= version_key(boundary) else "before"
     return f"{engine} {side} {boundary}"
+
+
+@cache
+def load_calibrated_errors(file: Path | None = None) -> CalibratedErrors:
+    """Return the errors of calibrated servers that ship.
+
+    Raises:
+        ProfileError: The file is invalid.
+    """
+    path = file or catalog.bundled_file(CALIBRATED_FILE)
+    if not path.is_file():
+        raise InvariantError(f"{CALIBRATED_FILE} is missing from this installation")
+    return validate(CalibratedErrors, read_mapping(path, ProfileError), file=path, error=ProfileError)
 
 
 @cache

@@ -13,6 +13,7 @@ from simserve.metrics.kv_room import requests_in_kv
 from simserve.metrics.replications import ATTAINMENT_HALF_WIDTH
 from simserve.metrics.result import RunResult
 from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.profiles.expected_errors import CALIBRATED
 from simserve.report.arriving import LOOPS
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
 from simserve.scenario.formats import formats_line
@@ -386,7 +387,10 @@ def real_server_lines(result: RunResult) -> list[str]:
     price = found["metrics"].get("usd_per_million_output_tokens")
     if price:
         shown.append(f"{dollars(price[0])} to {dollars(price[1])} a million of them")
-    return [f"{found['level']:.0%} of real servers, means: {', '.join(shown)}", f"basis: {found['basis']}"]
+    lines = [f"{found['level']:.0%} of real servers, means: {', '.join(shown)}", f"basis: {found['basis']}"]
+    if not found["basis"].startswith(CALIBRATED) and not result.scenario["deployment"].get("pools"):
+        lines.append("narrower after two measurements: simserve calibrate loads SCENARIO names them")
+    return lines
 
 
 def latency_range(low: float, high: float) -> str:

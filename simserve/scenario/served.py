@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simserve.metrics.conditions import Conditions, conditions
+from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.expected_errors import Expectation, Server, expect, generation_of, load_error_model
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.sim.simulate import Simulation
@@ -19,6 +20,7 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
     """
     shape = resolved.shape
     version = shape.engine.requested_version or shape.engine.version
+    calibration = _calibration(resolved)
     return Server(
         generation=generation_of(shape.engine.name, version),
         hardware=shape.hardware.name,
@@ -30,6 +32,8 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
         at_once=found.at_once,
         host=found.host,
         note=_unmeasured(resolved),
+        calibrated_runs=calibration[0],
+        calibrated_date=calibration[1],
     )
 
 
@@ -37,6 +41,18 @@ def expectation_of(resolved: ResolvedScenario, simulation: Simulation, found: Co
     """Return the errors to expect of a real server in place of a run; ``found``: its conditions, where known."""
     found = found or conditions(simulation.records, simulation.totals, simulation.num_replicas)
     return expect(load_error_model(), server_of(resolved, found))
+
+
+def _calibration(resolved: ResolvedScenario) -> tuple[int, str]:
+    """Return how many loads of this very deployment its engine profile was calibrated on, and when; 0: of another."""
+    shape, engine = resolved.shape, resolved.scenario.deployment.engine
+    measured = load_engine(engine.name, resolved.scenario.folder).nearest_version(engine.version).measured_factors
+    if measured is None or resolved.pools:
+        return 0, ""
+    served = measured.model, measured.hardware, measured.gpus
+    if served != (shape.model.name, shape.hardware.name, shape.num_gpus):
+        return 0, ""
+    return measured.runs or 0, measured.date or ""
 
 
 def _unmeasured(resolved: ResolvedScenario) -> str:

@@ -203,3 +203,32 @@ def test_recorded_lengths_are_replayed_as_they_were(tmp_path: Path) -> None:
 
     assert specs.prompt_tokens.tolist() == lengths
     assert specs.output_tokens.tolist() == [40] * 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_expected"),
+    [
+        ((), True),
+        (("deployment.hardware=h200-sxm-141gb",), False),
+        (("model=qwen3-8b",), False),
+        (("deployment.tensor_parallel_size=2",), False),
+    ],
+)
+def test_a_calibrated_server_is_expected_to_err_as_calibrated_servers_do(
+    one_run: ServerFactors, tmp_path: Path, changes: tuple[str, ...], is_expected: bool
+) -> None:
+    """From two loads up, and for that very server: another model, GPU or layout is as foreign as it was."""
+    once, twice = tmp_path / "once.yaml", tmp_path / "twice.yaml"
+    once.write_text(factors_text(one_run, chat(), "once"), encoding="utf-8")
+    twice.write_text(factors_text(one_run, chat(), "twice").replace("runs: 1\n", "runs: 2\n"), encoding="utf-8")
+
+    plain, little, enough = (
+        ss.run(from_mapping(CHAT, [*changes, *name])).summary["simserve"]["prediction_interval"]
+        for name in ((), *([f"deployment.engine.name={file}"] for file in (once, twice)))
+    )
+
+    assert little["basis"] == plain["basis"]
+    assert enough["basis"].startswith("calibrated on 2 loads of 2026-03-14 of this server") == is_expected
+    low, high = enough["metrics"]["mean_tpot_ms"]
+    wide_low, wide_high = little["metrics"]["mean_tpot_ms"]
+    assert (high / low < 0.95 * wide_high / wide_low) == is_expected

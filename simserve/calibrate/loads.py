@@ -1,0 +1,215 @@
+"""Which loads of a server are worth measuring: those that leave the least open of what is asked of it.
+
+Knows a deployment, its traffic and how far servers are from their profiles (`simserve.calibrate.priors`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.calibrate.factors import FactorSearch, Linear, Priors
+from simserve.calibrate.priors import PRIORS
+from simserve.calibrate.serving_search import Progress
+from simserve.calibrate.simulated import Replay, ServingModel, replay_of
+from simserve.errors import ScenarioError
+from simserve.metrics.conditions import conditions
+from simserve.profiles.engine_profile import FACTORS
+from simserve.profiles.expected_errors import CALIBRATED, Expectation, calibrated_expectation
+from simserve.scenario.served import expectation_of
+from simserve.sim.simulate import Deployment, Simulation, simulate
+from simserve.workload.benchmarks.result import BenchResult
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+
+MOST_CLIENTS = 256
+"""Clients of the largest load that is proposed."""
+STEP = 4
+"""From one number of clients that is considered to the next."""
+REQUESTS_A_CLIENT = 4
+"""Requests of a load that is proposed, for each client ..."""
+TRIED_A_CLIENT = 2
+"""... and of one that is simulated to find it: the slopes need fewer."""
+FEWEST_REQUESTS = 16
+MOST_REQUESTS = 2000
+"""Of the scenario's traffic, to find how many of its requests are served at once."""
+NUM_LOADS = 2
+"""Loads that are proposed: the errors of calibrated servers are those of servers measured at two."""
+FIGURES = ("median_tpot", "median_ttft")
+"""What is asked of a server, and what a benchmark says of it."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedLoad:
+    """A load that is worth measuring.
+
+    Attributes:
+        num_clients: Clients that each send one request after another.
+        deviations: ``tpot`` and ``ttft`` -> standard deviation of the prediction that the factors leave, as a share.
+        command: What measures it.
+    """
+
+    num_clients: int
+    deviations: Mapping[str, float]
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The loads to measure of a server, and what that brings.
+
+    Attributes:
+        loads: In the order in which they tell the most; of each, what is open once it and those before it are known.
+        open_before: ``tpot`` and ``ttft`` -> standard deviation of the scenario's own figures by the factors alone.
+        expected: Errors to expect of the server as it is.
+        calibrated: Errors to expect once `calibrate serving` has had the loads.
+    """
+
+    loads: Sequence[ProposedLoad]
+    open_before: Mapping[str, float]
+    expected: Expectation
+    calibrated: Expectation
+
+
+def client_counts(model: ServingModel) -> list[int]:
+    """Return the numbers of clients that a load may have: powers of `STEP` up to the seats of the engine."""
+    most = min(model.resolved.engine.max_num_seqs, MOST_CLIENTS)
+    return [STEP**power for power in range(most.bit_length()) if STEP**power <= most]
+
+
+def closed_loop(model: ServingModel, specs: RequestSpecs, num_clients: int) -> Replay:
+    """Return requests as long as those of ``specs``, sent by so many clients."""
+    count = max(TRIED_A_CLIENT * num_clients, FEWEST_REQUESTS)
+    asked = BenchResult(
+        label="next",
+        file="",
+        tool="",
+        arrivals={"process": "closed_loop", "concurrency": num_clients},
+        num_requests=count,
+        prompt_tokens=np.resize(specs.prompt_tokens, count).astype(np.float64),
+        output_tokens=np.resize(specs.output_tokens, count).astype(np.float64),
+        measured={},
+    )
+    return replay_of(asked, model.scenario)
+
+
+def benchmark_command(model_id: str, specs: RequestSpecs, num_clients: int) -> str:
+    """Return the benchmark of a load with requests as long as those of ``specs``, as vLLM's client takes it."""
+    prompts, outputs = specs.prompt_tokens, specs.output_tokens
+    # Uniform lengths of mean m reach m (1 +- r) and have the standard deviation r m / sqrt(3).
+    ratio = min(max(float(np.sqrt(3.0) * each.std() / each.mean()) for each in (prompts, outputs)), 0.95)
+    num_requests = max(REQUESTS_A_CLIENT * num_clients, FEWEST_REQUESTS)
+    return (
+        f"vllm bench serve --model {shlex.quote(model_id)} --dataset-name random "
+        f"--random-input-len {round(float(prompts.mean()))} --random-output-len {round(float(outputs.mean()))} "
+        f"--random-range-ratio {ratio:.2f} --ignore-eos --max-concurrency {num_clients} "
+        f"--num-prompts {num_requests} --seed {num_clients} --save-result --save-detailed "
+        f"--result-filename clients-{num_clients}.json"
+    )
+
+
+def model_id(model: ServingModel) -> str:
+    """Return how a server is likely to call the model."""
+    return model.resolved.shape.model.huggingface_id or model.scenario.model
+
+
+def propose(model: ServingModel, progress: Progress | None = None, priors: Priors = PRIORS) -> Proposal:
+    """Return the loads that tell the most about a deployment under its own traffic.
+
+    Each load is simulated a little faster and slower by every factor; of all, that one is taken first after which the
+    variance of the scenario's own TPOT and TTFT is least (Bayesian linear design), then the next beside it. A load is
+    so many clients, as a benchmark of a server that nothing else uses can be run by anyone.
+
+    Raises:
+        ScenarioError: The deployment has pools, which `calibrate serving` does not fit.
+        InfeasibleError: It cannot serve requests as long as its own.
+    """
+    own, specs = _own_run(model)
+    found = conditions(own.records, own.totals, own.num_replicas)
+    in_flight = min(max(round(found.in_flight), 1), model.resolved.engine.max_num_seqs)
+    model = model.of_one_replica()
+    counts = client_counts(model)
+    replays = [closed_loop(model, specs, count) for count in (*counts, in_flight)]
+    linear = _linear(model, replays, priors, progress)
+    target = linear.slopes[linear.runs == len(counts)]
+    covariance, loads = priors.covariance(), list[ProposedLoad]()
+    open_before = _deviations(target, covariance)
+    for _ in range(min(NUM_LOADS, len(counts))):
+        taken = {each.num_clients for each in loads}
+        known = {
+            run: _given(linear.of(linear.runs == run), covariance, priors)
+            for run, count in enumerate(counts)
+            if count not in taken
+        }
+        best = min(known, key=lambda run: sum(value**2 for value in _deviations(target, known[run]).values()))
+        covariance = known[best]
+        command = benchmark_command(model_id(model), specs, counts[best])
+        deviations = _deviations(target, covariance)
+        loads.append(ProposedLoad(num_clients=counts[best], deviations=deviations, command=command))
+    expected = expectation_of(model.resolved, own, found)
+    return Proposal(
+        loads=loads,
+        open_before=open_before,
+        expected=expected,
+        calibrated=expected if expected.group == CALIBRATED else calibrated_expectation(expected, len(loads)),
+    )
+
+
+def _own_run(model: ServingModel) -> tuple[Simulation, RequestSpecs]:
+    """Return a run of the scenario's own traffic, without what stands in front of its replicas, and its requests."""
+    scenario = model.scenario
+    if scenario.deployment.pools:
+        raise ScenarioError("is not calibrated as a whole", key="deployment.pools", remedy="name one pool's deployment")
+    with scenario.blaming("workload"):
+        specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
+    specs = specs.first(min(len(specs), MOST_REQUESTS))
+    deployment = Deployment(
+        num_replicas=scenario.deployment.replicas, engine=model.resolved.engine, priced=model.priced
+    )
+    return simulate(deployment, specs), specs
+
+
+def _linear(model: ServingModel, replays: Sequence[Replay], priors: Priors, progress: Progress | None) -> Linear:
+    num_simulated = 0
+
+    def figures(run: int, factors: Mapping[str, float]) -> Mapping[str, float]:
+        nonlocal num_simulated
+        simulated = model.predict_slowed(replays[run], factors)
+        num_simulated += 1
+        if progress is not None:
+            progress(num_simulated, None, "simulating loads")
+        return simulated
+
+    measured = [dict.fromkeys(FIGURES, 1.0) for _ in replays]
+    return FactorSearch(measured, figures, priors).linear_at(np.zeros(len(FACTORS)))
+
+
+def _given(load: Linear, covariance: Array, priors: Priors) -> Array:
+    """Return the covariance of the factors once a load is known."""
+    slopes = load.slopes / load.noise(priors)[:, None]
+    return np.asarray(np.linalg.inv(slopes.T @ slopes + np.linalg.inv(covariance)))
+
+
+def _deviations(slopes: Array, covariance: Array) -> dict[str, float]:
+    variances = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+    return dict(zip(("tpot", "ttft"), np.sqrt(variances).tolist(), strict=True))
+
+
+def as_mapping(proposal: Proposal) -> dict[str, Any]:
+    """Return a proposal as plain values."""
+    return {
+        "open_before": dict(proposal.open_before),
+        "loads": [
+            {"num_clients": each.num_clients, "open_after": dict(each.deviations), "command": each.command}
+            for each in proposal.loads
+        ],
+        "expected_error": proposal.expected.shares,
+        "expected_error_calibrated": proposal.calibrated.shares,
+    }

@@ -1,0 +1,66 @@
+"""`simserve calibrate loads`: what to measure of a server, and what that brings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from simserve.cli.one_line import Asked, takes_one_line
+from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, print_lines, print_version_notes
+from simserve.cli.progress import progress
+
+if TYPE_CHECKING:
+    from simserve.calibrate.loads import Proposal
+    from simserve.profiles.expected_errors import Expectation
+
+
+@takes_one_line()
+def loads(
+    asked: Asked,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Name the two loads of a server that are most worth measuring, with the commands, and what they bring.
+
+    Of the loads that a benchmark can hold (so many clients), those after which the least is left open of the scenario's
+    own TPOT and TTFT.
+
+    simserve calibrate loads chatbot
+    """
+    from simserve.calibrate.loads import as_mapping, propose
+    from simserve.calibrate.simulated import ServingModel
+
+    scenario = asked.load(overrides or ())
+    print_version_notes([scenario], as_json=as_json, quiet=quiet)
+    with progress(is_shown=not quiet) as tell:
+        proposal = propose(ServingModel(scenario), tell)
+    if as_json:
+        print_json(as_mapping(proposal))
+    elif not quiet:
+        _render(proposal, asked.scenario or "SCENARIO")
+
+
+def _render(proposal: Proposal, scenario: str) -> None:
+    now, later = proposal.expected, proposal.calibrated
+    print_lines([f"Now: {_widths(now)} ({now.basis})", ""])
+    for number, each in enumerate(proposal.loads, 1):
+        title = f"{number}. {each.num_clients} client{'s' * (each.num_clients > 1)}"
+        print_lines([f"{title}: leaves the engine's pace open by {_open(each.deviations)}"])
+        sys.stdout.write(f"  {each.command}\n")
+    files = " ".join(f"clients-{each.num_clients}.json" for each in proposal.loads)
+    print_lines(["", "Then:"])
+    sys.stdout.write(f"  simserve calibrate serving {files} --scenario {scenario} --out my-engine.yaml\n")
+    sys.stdout.write(f"  simserve run {scenario} --set deployment.engine.name=my-engine.yaml\n")
+    print_lines(["", f"After that: {_widths(later)} ({later.basis})"])
+    sys.stdout.flush()
+
+
+def _widths(expected: Expectation) -> str:
+    pairs = ((name.upper(), expected.metrics[name]) for name in ("tpot", "ttft"))
+    return ", ".join(f"{name} x {each.low:.2f} to {each.high:.2f}" for name, each in pairs) + " on 90% of servers"
+
+
+def _open(deviations: Mapping[str, float]) -> str:
+    return ", ".join(f"{share:.1%} in {name.upper()}" for name, share in deviations.items())
