@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
+from calibration.laboratory.sources import read_points
 from simserve.calibrate.factors import FactorSearch, Linear, Priors
 from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.simulated import slowed
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.planner.measured.point import MeasuredPoint
-from simserve.planner.measured.sources import read_points
 from simserve.planner.measured.unseen import read_unseen
 from simserve.planner.validation.prediction import Pricer, predict
 from simserve.profiles.engine_profile import FACTORS

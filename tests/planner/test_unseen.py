@@ -10,11 +10,9 @@ import pytest
 import yaml
 
 from simserve.errors import ProfileError
-from simserve.planner.measured.sources import read_memory_logs, read_points
+from simserve.planner.measured.shipped import read_shipped, read_shipped_memory
 from simserve.planner.measured.unseen import UNSEEN, read_exclusions, read_unseen, read_unseen_memory
 from simserve.planner.validation.memory_accuracy import compare_memory
-from simserve.planner.validation.unseen_page import unseen_page
-from simserve.planner.validation.validate import replay
 from simserve.profiles import catalog
 from simserve.scenario.load import from_mapping
 
@@ -53,10 +51,10 @@ def test_every_bundled_report_is_a_valid_scenario_of_a_known_model_and_gpu() -> 
 
 def test_reports_are_replayed_only_where_they_are_asked_for() -> None:
     """Accuracy and expected errors are of other sources."""
-    assert not any(point.source == UNSEEN for point in read_points(None))
-    assert {point.source for point in read_points(None, (UNSEEN,))} == {UNSEEN}
-    assert read_memory_logs(None) == []
-    assert read_memory_logs(None, (UNSEEN,)) == read_unseen_memory() != []
+    assert not any(point.source == UNSEEN for point in read_shipped())
+    assert {point.source for point in read_shipped((UNSEEN,))} == {UNSEEN}
+    assert read_shipped_memory() == []
+    assert read_shipped_memory((UNSEEN,)) == read_unseen_memory() != []
 
 
 def test_loads_become_arrivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,19 +113,10 @@ def test_kv_rooms_are_tokens_or_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert gib.measured_bytes == 2.5 * 1024**3
 
 
-def test_the_page_names_reports_figures_and_exclusions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By report, engine, GPU and kind of load; what is only shown has a star."""
-    shown = {**RUN, "name": "shown", "measured": {"ttft": "30 ms"}, "shown_only": ["ttft"]}
-    at_once = {**RUN, "name": "at-once", "clients": 6}
-    excluded = [{"what": "the rest", "why": "too old"}]
-    report(tmp_path, monkeypatch, servers=servers(RUN, shown, at_once), excluded=excluded)
+def test_what_a_report_leaves_out_is_kept_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the page that names it."""
+    report(tmp_path, monkeypatch, excluded=[{"what": "the rest", "why": "too old"}])
 
-    page = unseen_page(replay(read_unseen()), "2026-01-03")
+    (exclusion,) = read_exclusions()
 
-    assert "3 of 3 were run" in page
-    assert "| mine | 3 | 3 |" in page
-    assert "| vllm 0.12 | 3 | 3 |" in page
-    assert "| all sent to a server at once | 1 | 1 |" in page
-    assert "(1)*" in page
-    assert "- mine: the rest: too old." in page
-    assert read_exclusions()[0].report == "mine"
+    assert (exclusion.report, exclusion.what, exclusion.why) == ("mine", "the rest", "too old")

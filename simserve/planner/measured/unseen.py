@@ -16,8 +16,7 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError
 from simserve.planner.measured import build
-from simserve.planner.measured.memory import MeasuredMemory
-from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol, Statistic
+from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPoint, Metric, Protocol, Statistic
 from simserve.profiles import catalog
 from simserve.units import GIB, Seconds
 from simserve.validation import FrozenModel, validate
