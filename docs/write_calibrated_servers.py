@@ -22,7 +22,7 @@ from simserve.calibrate.simulated import slowed
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.planner.measured.point import MeasuredPoint
-from simserve.planner.measured.unseen import read_unseen
+from simserve.planner.measured.reports import read_unseen
 from simserve.planner.validation.prediction import Pricer, predict
 from simserve.profiles.engine_profile import FACTORS
 from simserve.scenario.resolve import ResolvedScenario

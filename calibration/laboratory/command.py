@@ -11,7 +11,7 @@ from calibration.laboratory.scoring import error_model
 from calibration.laboratory.scoring.accuracy import accuracy_page
 from calibration.laboratory.scoring.unseen_page import unseen_page
 from calibration.laboratory.sources import read_memory_logs, read_points
-from simserve.planner.measured.unseen import UNSEEN, read_unseen
+from simserve.planner.measured.reports import UNSEEN, read_unseen
 from simserve.planner.validation.validate import Validation, replay
 from simserve.profiles.expected_errors import ErrorModel
 

@@ -23,9 +23,17 @@ _DATED = ("--accuracy", "--expected-errors")
 
 
 def validate(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...",
+            help="Your own measurements, as docs/measurements.md has them. Default: the published figures that ship.",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of measurements. Default: the published figures that ship."),
+        typer.Option(metavar="DIR", help="Folder of the project's measurements; needs a development install."),
     ] = None,
     source: Annotated[
         list[str] | None,
@@ -67,12 +75,14 @@ def validate(
 
     simserve validate
 
+    simserve validate --source unseen
+
     simserve validate --data measurements --report validation.html
 
     simserve validate --data measurements --source inferencex_agg --json
     """
     from simserve.api import validate as replay_measurements
-    from simserve.planner.measured.unseen import UNSEEN
+    from simserve.planner.measured.reports import UNSEEN
     from simserve.planner.validation.laboratory import load_laboratory
 
     _check_outputs(
@@ -81,19 +91,23 @@ def validate(
     pages = [(flag, str(file)) for flag, file in zip(_DATED, (accuracy, expected_errors), strict=True) if file]
     laboratory = load_laboratory(*pages[0]) if pages else None
     with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
-        result = replay_measurements(data, source or (), jobs=jobs or os.cpu_count() or 1, progress=progress)
+        result = replay_measurements(
+            data, source or (), files=files or (), jobs=jobs or os.cpu_count() or 1, progress=progress
+        )
     if out is not None:
         _write_points(result, out)
     if report is not None:
         from simserve.report.validation_page import write_validation_page
 
-        write_validation_page(result, report, with_data=data is not None)
+        asked = [*(["FILE"] if files else ()), *(["--data DIR"] if data is not None else ())]
+        write_validation_page(result, report, asked=" ".join(asked))
     if laboratory is not None:
         model = None
         if expected_errors is not None:
             model = laboratory.write_error_model(result, expected_errors, date, jobs or os.cpu_count() or 1)
         if accuracy is not None:
-            laboratory.write_accuracy(result, accuracy, date, data=data, is_exam=source == [UNSEEN], model=model)
+            is_exam = source == [UNSEEN] and not files
+            laboratory.write_accuracy(result, accuracy, date, data=data, is_exam=is_exam, model=model)
     if as_json:
         print_json(result.summary)
     elif not quiet:

@@ -21,7 +21,7 @@ from simserve import __version__
 from simserve.documents import read_mapping
 from simserve.errors import InputError
 from simserve.planner.measured.point import Metric
-from simserve.planner.measured.unseen import UNSEEN
+from simserve.planner.measured.reports import UNSEEN
 from simserve.planner.validation.intervals import COPIES, SCORED, coverage_rows, is_scored, log_error, source_of
 from simserve.planner.validation.prediction import Prediction
 from simserve.profiles.expected_errors import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from simserve import __version__
 from simserve.planner.measured.point import METRICS, MeasuredPoint
-from simserve.planner.measured.unseen import Exclusion, read_exclusions
+from simserve.planner.measured.reports import Exclusion, read_exclusions
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import grouped
 from simserve.planner.validation.validate import Validation

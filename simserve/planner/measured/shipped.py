@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from simserve.planner.measured.point import MeasuredMemory, MeasuredPoint
 from simserve.planner.measured.published import PUBLISHED, read_published
-from simserve.planner.measured.unseen import UNSEEN, read_unseen, read_unseen_memory
+from simserve.planner.measured.reports import UNSEEN, read_unseen, read_unseen_memory
 
 SHIPPED = (PUBLISHED, UNSEEN)
 """Names of the sources that ship."""

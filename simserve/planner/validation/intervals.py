@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.planner.measured.point import MeasuredPoint, Metric
-from simserve.planner.measured.unseen import UNSEEN
+from simserve.planner.measured.reports import OWN, UNSEEN
 from simserve.planner.validation.prediction import Prediction
 from simserve.profiles.expected_errors import GROUPS, LEVEL, Coverage, ErrorModel, expect
 
@@ -25,8 +25,9 @@ REPORTS = "unseen reports"
 
 
 def source_of(point: MeasuredPoint) -> str:
-    """Return who measured a point: of the unseen, each report is a source."""
-    return f"{UNSEEN}/{point.label.partition(':')[0]}" if point.source == UNSEEN else point.source
+    """Return who measured a point: of the unseen and of a user's own, each file is a source."""
+    is_file = point.source in (UNSEEN, OWN)
+    return f"{point.source}/{point.label.partition(':')[0]}" if is_file else point.source
 
 
 def is_scored(each: Prediction, metric: Metric) -> bool:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from simserve.errors import InvariantError
 from simserve.planner.measured.point import METRICS, MeasuredMemory, MeasuredPoint
+from simserve.planner.measured.reports import read_own
 from simserve.planner.measured.shipped import SHIPPED, read_shipped, read_shipped_memory
 from simserve.planner.validation.intervals import SCORED, coverage_rows, source_of
 from simserve.planner.validation.laboratory import load_laboratory
@@ -85,6 +86,7 @@ def validate(
     data: str | Path | None = None,
     sources: Sequence[str] = (),
     *,
+    files: Sequence[str | Path] = (),
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Validation:
@@ -94,7 +96,8 @@ def validate(
 
     Args:
         data: Folder of measurements; None: the published figures that ship with simserve.
-        sources: Names of the sources to take; empty: all that are there.
+        sources: Names of the sources to take; empty: all that are there, and none beside ``files``.
+        files: A user's own measurements (docs/measurements.md), beside ``data`` and ``sources`` where those are given.
         jobs: Worker processes.
         progress: Called now and then.
 
@@ -102,7 +105,11 @@ def validate(
         UsageError: A source is unknown, or ``data`` is no folder.
         InputError: A file is missing or cannot be read.
     """
-    points, logs = _measurements(None if data is None else Path(data), sources)
+    folder = None if data is None else Path(data)
+    points, logs = read_own([Path(file) for file in files])
+    if folder is not None or sources or not files:
+        others = _measurements(folder, sources)
+        points, logs = [*points, *others[0]], [*logs, *others[1]]
     memory = compare_memory(logs)
     return replace(replay(points, jobs=jobs, progress=progress), memory=memory)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from calibration.laboratory.scoring.unseen_page import unseen_page
-from simserve.planner.measured.unseen import read_unseen
+from simserve.planner.measured.reports import read_unseen
 from simserve.planner.validation.validate import replay
-from tests.planner.test_unseen import RUN, report, servers
+from tests.planner.test_reports import RUN, report, servers
 
 
 def test_the_page_names_reports_figures_and_exclusions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,15 @@
-"""Measured servers from public reports that nothing was fitted to, as YAML in ``calibration/unseen``.
+"""Measured servers as YAML: public reports that nothing was fitted to (``calibration/unseen``), and a user's own.
 
-Knows how those files are written, not where the figures of other sources lie.
+Knows how those files are written (docs/measurements.md), not where the figures of other sources lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,10 @@ from simserve.units import GIB, Seconds
 from simserve.validation import FrozenModel, validate
 
 UNSEEN: Final = "unseen"
-"""Name of these measurements among the sources: replayed only where they are asked for."""
+"""Name of the public reports among the sources: replayed only where they are asked for."""
+
+OWN: Final = "own"
+"""Source of what a user measured."""
 
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)]
 _Count = Annotated[int, Field(ge=1)]
@@ -163,7 +166,20 @@ class _Excluded(FrozenModel):
     why: str
 
 
-class _Report(FrozenModel):
+class _Measurements(FrozenModel):
+    """What a user measured: servers under loads, and what their logs say of KV memory."""
+
+    servers: tuple[_Server, ...] = ()
+    kv_rooms: tuple[_KvRoom, ...] = ()
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.servers and not self.kv_rooms:
+            raise ValueError("must hold servers or kv_rooms")
+        return self
+
+
+class _Report(_Measurements):
     """One public report."""
 
     title: str
@@ -171,10 +187,11 @@ class _Report(FrozenModel):
     url: Annotated[str, Field(pattern=r"^https?://")]
     date: date
     """Of the measurement, or of the report's version that was read."""
-    servers: tuple[_Server, ...] = ()
-    kv_rooms: tuple[_KvRoom, ...] = ()
     excluded: tuple[_Excluded, ...] = ()
     """What the report holds beside and is left out, and why."""
+
+
+_Written = TypeVar("_Written", bound=_Measurements)
 
 
 def read_unseen() -> list[MeasuredPoint]:
@@ -183,9 +200,7 @@ def read_unseen() -> list[MeasuredPoint]:
     Raises:
         ProfileError: A file is invalid.
     """
-    return [
-        _point(file, server, run) for file, report in _reports() for server in report.servers for run in server.runs
-    ]
+    return [point for file, report in _reports() for point in _points(UNSEEN, file, report)]
 
 
 def read_unseen_memory() -> list[MeasuredMemory]:
@@ -195,6 +210,17 @@ def read_unseen_memory() -> list[MeasuredMemory]:
         ProfileError: A file is invalid.
     """
     return [_room(file, room) for file, report in _reports() for room in report.kv_rooms]
+
+
+def read_own(files: Sequence[Path]) -> tuple[list[MeasuredPoint], list[MeasuredMemory]]:
+    """Return the measured servers and the KV rooms of a user's own files.
+
+    Raises:
+        InputError: A file is missing or invalid.
+    """
+    own = [(path.stem, _read(_Measurements, path)) for path in files]
+    points = [point for file, measured in own for point in _points(OWN, file, measured)]
+    return points, [_room(file, room) for file, measured in own for room in measured.kv_rooms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +249,11 @@ def read_exclusions() -> list[Exclusion]:
 
 def _reports() -> list[tuple[str, _Report]]:
     paths = [catalog.find(UNSEEN, name) for name in catalog.names(UNSEEN)]
-    return [(path.stem, _read(path)) for path in paths]
+    return [(path.stem, _read(_Report, path)) for path in paths]
 
 
-def _read(path: Path) -> _Report:
-    return validate(_Report, read_mapping(path, ProfileError), file=path, error=ProfileError)
+def _read(kind: type[_Written], path: Path) -> _Written:
+    return validate(kind, read_mapping(path, ProfileError), file=path, error=ProfileError)
 
 
 def _block(length: _Length) -> dict[str, Any]:
@@ -239,11 +265,15 @@ def _engine(deployment: Mapping[str, Any]) -> tuple[str, str, str]:
     return str(engine.get("name", "vllm")), str(engine.get("version", "")), str(deployment.get("hardware", ""))
 
 
-def _point(file: str, server: _Server, run: _Run) -> MeasuredPoint:
+def _points(source: str, file: str, measured: _Measurements) -> list[MeasuredPoint]:
+    return [_point(source, file, server, run) for server in measured.servers for run in server.runs]
+
+
+def _point(source: str, file: str, server: _Server, run: _Run) -> MeasuredPoint:
     engine, version, hardware = _engine(server.deployment)
     kind, load = run.load
     return MeasuredPoint(
-        source=UNSEEN,
+        source=source,
         label=f"{file}: {server.name} {run.name}",
         engine=engine,
         version=version,
