@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from calibration.laboratory.fits.attention_tables import GPUS, Calls, read_calls
+from simserve.calibrate.soft_fit import soft_fit
 from simserve.perf.attention_curve import (
     TILE,
     Gpu,
@@ -149,11 +149,15 @@ def fit(curve_type: type[Curve], ranges: Ranges, calls: Calls, gpu: Gpu, fixed: 
         constants: dict[str, Any] = dict(zip(free, (values * unit).tolist(), strict=True)) | dict(fixed)
         return curve_type.model_construct(**constants)
 
-    def errors(values: Array) -> Array:
-        return np.asarray(np.log(predict(curve(values), sample, gpu) / sample.seconds))
-
-    found = least_squares(errors, first / unit, bounds=(low / unit, high / unit), loss="soft_l1", f_scale=SOFT_ERROR)
-    return curve(found.x)
+    found = soft_fit(
+        lambda values: predict(curve(values), sample, gpu),
+        sample.seconds,
+        first=first / unit,
+        low=low / unit,
+        high=high / unit,
+        soft_error=SOFT_ERROR,
+    )
+    return curve(found.values)
 
 
 def fit_kernel(root: Path, system: str, kernel: Kernel, wide: DecodeAttentionCurve | None) -> dict[str, Curve]:

@@ -17,9 +17,9 @@ from typing import Any
 
 import duckdb
 import numpy as np
-from scipy.optimize import least_squares
 
 from calibration.laboratory.fits.attention_tables import ENGINE_FOLDERS
+from simserve.calibrate.soft_fit import soft_fit
 from simserve.perf.collective_curve import all_reduce_curve_seconds, transfer_curve_seconds
 from simserve.perf.efficiency import Array
 from simserve.profiles.kernel_curves import AllReduceCurve, TransferCurve
@@ -130,16 +130,18 @@ def fit(curve_type: type[Curve], ranges: Ranges, calls: Calls, bandwidth: float,
         constants: dict[str, Any] = dict(zip(free, (values * unit).tolist(), strict=True)) | dict(fixed)
         return curve_type.model_construct(**constants)
 
-    def errors(values: Array) -> Array:
-        return np.asarray(np.log(predict(curve(values), calls, bandwidth) / calls.seconds))
-
     fits = [
-        least_squares(
-            errors, np.array(first) / unit, bounds=(low / unit, high / unit), loss="soft_l1", f_scale=SOFT_ERROR
+        soft_fit(
+            lambda values: predict(curve(values), calls, bandwidth),
+            calls.seconds,
+            first=np.array(first) / unit,
+            low=low / unit,
+            high=high / unit,
+            soft_error=SOFT_ERROR,
         )
         for first in itertools.product(*(ranges[name][1] for name in free))
     ]
-    return curve(min(fits, key=lambda each: float(each.cost)).x)
+    return curve(min(fits, key=lambda each: each.cost).values)
 
 
 def fit_all_reduce(root: Path, system: str, engine: str) -> AllReduceCurve | None:

@@ -16,9 +16,9 @@ from typing import Literal
 import duckdb
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from calibration.laboratory.fits.collective_fit import LINKS, SOFT_ERROR
+from simserve.calibrate.soft_fit import soft_fit
 from simserve.perf.efficiency import Array
 from simserve.perf.expert_exchange import (
     CURVES,
@@ -97,12 +97,18 @@ def predict(mode: ExchangeMode, direction: Direction, curve: ExchangeCurve, call
 def fit(mode: ExchangeMode, direction: Direction, calls: Exchanges, link: float) -> ExchangeCurve:
     """Return the curve with the least soft-L1 relative error."""
 
-    def errors(values: Array) -> Array:
-        curve = ExchangeCurve(*(values * FIRST).tolist())
-        return np.asarray(np.log(predict(mode, direction, curve, calls, link) / calls.seconds))
+    def curve(values: Array) -> ExchangeCurve:
+        return ExchangeCurve(*(values * FIRST).tolist())
 
-    found = least_squares(errors, np.ones(len(FIRST)), bounds=(LEAST, MOST), loss="soft_l1", f_scale=SOFT_ERROR)
-    return ExchangeCurve(*(found.x * FIRST).tolist())
+    found = soft_fit(
+        lambda values: predict(mode, direction, curve(values), calls, link),
+        calls.seconds,
+        first=np.ones(len(FIRST)),
+        low=LEAST,
+        high=MOST,
+        soft_error=SOFT_ERROR,
+    )
+    return curve(found.values)
 
 
 def held_out_errors(mode: ExchangeMode, direction: Direction, calls: Exchanges, link: float) -> dict[int, Array]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares
 
+from simserve.calibrate.soft_fit import soft_fit
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
 from simserve.profiles.gemm_curves import GemmCurve
@@ -175,21 +175,21 @@ def fit_parameters(
     """
     names = list(start)
 
-    def residuals(logarithms: Array) -> Array:
-        given = dict(zip(names, np.exp(logarithms).tolist(), strict=True))
-        return np.asarray(np.log(predict(given) / measured))
+    def given(logarithms: Array) -> dict[str, float]:
+        return dict(zip(names, np.exp(logarithms).tolist(), strict=True))
 
     low, high = (np.log([bounds[name][side] for name in names]) for side in (0, 1))
-    found = least_squares(
-        residuals,
-        np.log([start[name] for name in names]),
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=0.05,
-        diff_step=np.full(len(names), 1e-3),
-        max_nfev=60,
+    found = soft_fit(
+        lambda logarithms: predict(given(logarithms)),
+        measured,
+        first=np.log([start[name] for name in names]),
+        low=low,
+        high=high,
+        soft_error=0.05,
+        step=np.full(len(names), 1e-3),
+        max_predictions=60,
     )
-    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
+    return given(found.values)
 
 
 def predict_seconds(fit: GemmFit, rows: pd.DataFrame, device: Device) -> Array:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import hardware_name, model_name, quantization_name, version_number
 from calibration.laboratory.readers.table import MS, Row, read_rows
 from simserve.planner.measured import build
@@ -59,7 +60,7 @@ def _accelmark_point(row: Row, lengths: Path) -> MeasuredPoint:
     model, hardware = model_name(row.text("model")), hardware_name(row.text("hardware"))
     version, notes, suite = version_number(row.text("version")), row.text("notes"), _suite(row)
     is_offline = row.text("load_type").startswith("offline")
-    deployed = build.deployment(
+    deployed = blocks.deployment(
         hardware,
         engine={"name": "vllm", "version": version, **_accelmark_engine(row, hardware, is_offline=is_offline)},
         tensor_parallel_size=row.count("tp", 1),
@@ -133,7 +134,7 @@ def _accelmark_load(row: Row, suite: str, lengths: Path) -> tuple[dict[str, Any]
     found = re.search(r"mean output tokens about ([\d.]+)", row.text("notes"))
     limit = _OUTPUT_LIMIT[suite]
     mean = min(float(found.group(1)) if found else _USUAL_OUTPUT[suite], limit - 1.0)
-    output = build.fixed(limit) if mean > 0.95 * limit else build.cut(mean, limit)
+    output = build.fixed(limit) if mean > 0.95 * limit else blocks.cut(mean, limit)
     prompt = build.fixed(_LONG_PROMPT)
     if suite in _PROMPT_FILES:
         file = lengths / f"{_PROMPT_FILES[suite]}.csv.gz"
@@ -175,7 +176,7 @@ def read_kaito(folder: Path) -> list[MeasuredPoint]:
 
 def _kaito_point(row: Row) -> MeasuredPoint:
     model, hardware = model_name(row.text("model")), hardware_name(row.text("hardware"))
-    deployed = build.deployment(
+    deployed = blocks.deployment(
         hardware,
         engine={
             "name": "vllm",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import engine_name, hardware_name, model_name
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
@@ -164,7 +165,7 @@ def _point(row: Row) -> MeasuredPoint:
     known = _RECIPES.get((engine, hardware.partition("-")[0], prompt, output), ())
     fitting = [each for each in known if clients in each.clients and _has_layout(row, each.layout)]
     model = model_name(row.text("model"))
-    lengths = build.uniform_below(prompt, SHORTEST_SHARE), build.uniform_below(output, SHORTEST_SHARE)
+    lengths = blocks.uniform_below(prompt, SHORTEST_SHARE), blocks.uniform_below(output, SHORTEST_SHARE)
     workload = build.closed_loop(clients, *lengths)
     unscored: tuple[Metric, ...] = ("ttft", "tpot") if len(fitting) > 1 else ("ttft",)
     return MeasuredPoint(
@@ -198,7 +199,7 @@ def _prefill_layout(row: Row, engine: str) -> Layout:
 
 
 def _pools(row: Row, recipe: _Recipe, engine: str, hardware: str, model: str, workload: dict[str, Any]) -> PoolPair:
-    longest = row.count("isl", 0) + row.count("osl", 0) + build.LENGTH_SLACK
+    longest = row.count("isl", 0) + row.count("osl", 0) + blocks.LENGTH_SLACK
     prefill_share, decode_share = KV_SHARE[engine]
     common = {"name": engine, "version": VERSIONS[engine], "enable_prefix_caching": False, "max_model_len": longest}
     seats = DRAFTING_SEATS if recipe.drafts and engine == "sglang" else SEATS[engine]
@@ -207,7 +208,7 @@ def _pools(row: Row, recipe: _Recipe, engine: str, hardware: str, model: str, wo
     def deployed(role: str, knobs: dict[str, Any], layout: Layout) -> dict[str, Any]:
         gpus = row.count(f"{role}_tp_size", 1)
         ranks = gpus if layout == "dep" else 1
-        return build.deployment(
+        return blocks.deployment(
             hardware,
             engine={**common, **knobs},
             tensor_parallel_size=gpus // ranks,

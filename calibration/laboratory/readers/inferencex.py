@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import (
     engine_name,
     hardware_name,
@@ -98,13 +99,13 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         expert = tensor * ranks
     elif recipe.places_experts is False:
         expert = 1
-    deployed = build.deployment(
+    deployed = blocks.deployment(
         hardware,
         engine={
             "name": engine,
             "version": version,
             "enable_prefix_caching": False,
-            "max_model_len": prompt + lengths[1].get("max", output) + build.LENGTH_SLACK,
+            "max_model_len": prompt + lengths[1].get("max", output) + blocks.LENGTH_SLACK,
             "attention_dp_timeout_iters": balance,
             "sampling": None if is_public else "nucleus",
             **_knobs(engine, recipe, clients // ranks, prompt),
@@ -155,8 +156,8 @@ def _parallel_sizes(row: Row) -> tuple[int, int, int]:
 def _lengths(prompt: int, output: int, *, is_public: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the lengths of prompts and answers."""
     if is_public:
-        return build.uniform_below(prompt, SHORTEST_SHARE), build.uniform_below(output, SHORTEST_SHARE)
-    return build.uniform_below(prompt, 1.0), build.uniform_around(output, INHOUSE_SPREAD)
+        return blocks.uniform_below(prompt, SHORTEST_SHARE), blocks.uniform_below(output, SHORTEST_SHARE)
+    return blocks.uniform_below(prompt, 1.0), blocks.uniform_around(output, INHOUSE_SPREAD)
 
 
 def _is_dynamo(row: Row) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import (
     engine_name,
     hardware_name,
@@ -53,7 +54,7 @@ def _point(row: Row) -> MeasuredPoint:
     seats = row.count("load_value", 1)
     is_fixed = row.number_of("isl") > 0 and row.number_of("osl") > 0
     lengths = _Lengths(row.number_of("isl"), row.number_of("osl")) if is_fixed else _sharegpt(row, model)
-    deployed = build.deployment(
+    deployed = blocks.deployment(
         hardware,
         engine={
             "name": engine,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import (
     engine_name,
     hardware_name,
@@ -91,7 +92,7 @@ def _measured(
         model_name(row.text("model")),
         engine_name(row.text("framework")),
     )
-    deployed = build.deployment(
+    deployed = blocks.deployment(
         hardware,
         engine={"name": engine, "version": version, **settings},
         tensor_parallel_size=row.count("tp", 1),

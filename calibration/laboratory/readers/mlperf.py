@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.mlperf_harness import (
     BENCHMARKS,
     FP4_BENCHMARKS,
@@ -200,7 +201,7 @@ def _num_in_system(submission: _Submission, layout: Layout) -> int:
 
 def _scenario(submission: _Submission, benchmark: Benchmark, layout: Layout, lengths: Path) -> dict[str, Any]:
     limits = _limits(submission, benchmark, layout)
-    deployed = build.deployment(
+    deployed = blocks.deployment(
         submission.hardware,
         engine={"name": submission.engine, "version": submission.version, **limits},
         tensor_parallel_size=layout.tensor,

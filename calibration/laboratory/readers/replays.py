@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import engine_name, hardware_name, model_name, version_number
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
@@ -110,7 +111,7 @@ def _replay(
     protocol: Protocol,
 ) -> MeasuredPoint:
     model, hardware = model_name(row.text("model")), hardware_name(row.text("hardware"))
-    deployed = build.deployment(hardware, engine=settings, tensor_parallel_size=row.count("tp", 1))
+    deployed = blocks.deployment(hardware, engine=settings, tensor_parallel_size=row.count("tp", 1))
     workload = {"trace": {"path": file, "format": "csv"}}
     throughput = row.number_of("throughput_tok_s")
     return MeasuredPoint(

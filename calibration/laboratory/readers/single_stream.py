@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import (
     engine_name,
     hardware_name,
@@ -165,11 +166,11 @@ def _point(
         "name": engine,
         "version": version,
         "max_num_seqs": load[1],
-        "max_model_len": sum(lengths) + build.LENGTH_SLACK,
+        "max_model_len": sum(lengths) + blocks.LENGTH_SLACK,
         "enable_prefix_caching": False,
         "frontend_latency": "0 ms",  # in process
     }
-    deployed = build.deployment(
+    deployed = blocks.deployment(
         hardware, engine=settings, quantization=quantization, kv_cache_dtype=kv_cache_dtype, **sizes
     )
     workload = build.all_at_once(load[1], build.fixed(lengths[0]), build.fixed(lengths[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import hardware_name, model_name
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
@@ -26,7 +27,7 @@ def read_splitwise(folder: Path) -> list[MeasuredPoint]:
 
 def _splitwise_point(row: Row) -> MeasuredPoint:
     prompt, output, batch = row.count("isl", 1), row.count("osl", 1), row.count("load_value", 1)
-    deployed = build.deployment(
+    deployed = blocks.deployment(
         hardware_name(row.text("hardware")),
         engine={
             "name": "vllm",

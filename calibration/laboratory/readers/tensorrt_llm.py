@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import hardware_name, model_name, quantization_name, version_number
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
@@ -120,7 +121,7 @@ def _is_unlabelled_per_gpu(row: Row) -> bool:
 
 
 def _deployment(row: Row, settings: dict[str, Any], kv_cache_dtype: str = "auto") -> dict[str, Any]:
-    return build.deployment(
+    return blocks.deployment(
         hardware_name(row.text("hardware")),
         engine={"name": ENGINE, "version": version_number(row.text("version")), **settings},
         **_layout(row),
