@@ -48,6 +48,7 @@ NAV: list[dict[str, Any]] = [
             {"Deploy it": "docs/exports.md"},
             {"The twin": "docs/twin.md"},
             {"Calibrate": "calibration/README.md"},
+            {"Your own measurements": "docs/measurements.md"},
             {"A gate in CI": "docs/ci-gate.md"},
             {"Notebooks": "notebooks/README.md"},
         ]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
+from calibration.laboratory.sources import read_points
 from simserve import __version__
 from simserve.calibrate.factors import FactorSearch, Linear, Priors
 from simserve.calibrate.priors import PRIORS
@@ -24,8 +25,7 @@ from simserve.calibrate.simulated import slowed
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.planner.measured.point import MeasuredPoint, Metric
-from simserve.planner.measured.sources import read_points
-from simserve.planner.measured.unseen import read_unseen
+from simserve.planner.measured.reports import read_unseen
 from simserve.planner.validation.prediction import Pricer, predict
 from simserve.profiles.engine_profile import FACTORS
 from simserve.profiles.expected_errors import LEVEL

@@ -565,6 +565,7 @@ def validate(
     data: str | Path | None = None,
     sources: Sequence[str] = (),
     *,
+    files: Sequence[str | Path] = (),
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Validation:
@@ -572,7 +573,8 @@ def validate(
 
     Args:
         data: Folder of measurements; None: the published figures that ship with simserve.
-        sources: Names of the sources to take; empty: all that are there.
+        sources: Names of the sources to take; empty: all that are there, and none beside ``files``.
+        files: Your own measurements (docs/measurements.md).
         jobs: Worker processes.
         progress: Called now and then with the points done and all points.
 
@@ -583,4 +585,4 @@ def validate(
     from simserve.planner.validation.validate import validate as replay_measurements  # joblib: needed here only
     from simserve.report.validation_page import Validation
 
-    return _dressed(replay_measurements(data, sources, jobs=jobs, progress=progress), Validation)
+    return _dressed(replay_measurements(data, sources, files=files, jobs=jobs, progress=progress), Validation)

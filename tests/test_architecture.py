@@ -88,6 +88,13 @@ def test_imports_point_down(path: Path) -> None:
     assert not wrong
 
 
+def test_nothing_of_the_package_imports_what_is_not_installed_with_it() -> None:
+    """Calibration, benchmarks, docs and tests stand beside it; `validate` looks for the laboratory by its file."""
+    outside = {"calibration", "benchmarks", "docs", "tests"}
+
+    assert not [path for path in _MODULES if outside & {name.split(".")[0] for name in imports(path)}]
+
+
 @pytest.mark.parametrize(("package", "home"), _HOME.items())
 def test_a_package_is_imported_in_its_home_only(package: str, home: set[str]) -> None:
     """SimPy is the clock of `sim` and of the reference, typer the face of `cli`, and so on."""

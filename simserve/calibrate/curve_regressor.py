@@ -14,10 +14,10 @@ from typing import Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
+from simserve.calibrate.soft_fit import soft_fit
 from simserve.errors import InputError
 from simserve.perf.efficiency import Array
 
@@ -38,6 +38,9 @@ from that of the shortest call."""
 
 TRIED_PLACES = 3
 """Places of the grid that a search starts from, each with another rate of memory."""
+
+MAX_PREDICTIONS = 200
+"""Predictions of one search at most, derivatives aside."""
 
 SIGNIFICANCE = 0.99
 """Quantile of F that a further constant must pass to be fitted."""
@@ -188,19 +191,22 @@ class CurveRegressor:
             **{name: form.further_start[name] for name in names if near.get(name) == form.further.get(name)},
         }
         neutral = {name: value for name, value in form.further.items() if name not in names}
-        measured = np.log(seconds)
+
+        def given(logarithms: Array) -> dict[str, float]:
+            return neutral | dict(zip(names, np.exp(logarithms).tolist(), strict=True))
+
+        def predict(logarithms: Array) -> Array:
+            return form.predict(calls, given(logarithms))
 
         def residuals(logarithms: Array) -> Array:
-            values = neutral | dict(zip(names, np.exp(logarithms).tolist(), strict=True))
-            return np.asarray(np.log(form.predict(calls, values)) - measured)
+            return np.asarray(np.log(predict(logarithms) / seconds))
 
         low, high = (np.log([form.bounds.get(name, (1e-12, 1e18))[side] for name in names]) for side in (0, 1))
         begin = np.clip(np.log([first[name] for name in names]), low + 1e-9, high - 1e-9)
-        found = least_squares(
-            residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=SOFT_ERROR, x_scale=1.0, max_nfev=200
+        found = soft_fit(
+            predict, seconds, first=begin, low=low, high=high, soft_error=SOFT_ERROR, max_predictions=MAX_PREDICTIONS
         )
-        constants = neutral | dict(zip(names, np.exp(found.x).tolist(), strict=True))
-        return _Solution(list(names), constants, residuals, found.x, float(found.cost))
+        return _Solution(list(names), given(found.values), residuals, found.values, found.cost)
 
     def _held_out(self, calls: pd.DataFrame, seconds: Array, whole: _Solution) -> Array | None:
         """Return the relative errors of calls whose group was left out of the fit; none where that leaves too few."""

@@ -17,16 +17,23 @@ from simserve.errors import InterruptedRunError, UsageError
 if TYPE_CHECKING:
     from simserve.api import Progress
     from simserve.planner.validation.validate import Validation
-    from simserve.profiles.expected_errors import ErrorModel
 
 _TABLE_ENDINGS = (".parquet", ".csv")
 _DATED = ("--accuracy", "--expected-errors")
 
 
 def validate(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...",
+            help="Your own measurements, as docs/measurements.md has them. Default: the published figures that ship.",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of measurements. Default: the published figures that ship."),
+        typer.Option(metavar="DIR", help="Folder of the project's measurements; needs a development install."),
     ] = None,
     source: Annotated[
         list[str] | None,
@@ -44,7 +51,8 @@ def validate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the error tables as Markdown; needs --date. With --source unseen alone, by report and GPU.",
+            help="Write the error tables as Markdown; needs --date, and a development install. With --source unseen "
+            "alone, by report and GPU.",
         ),
     ] = None,
     expected_errors: Annotated[
@@ -67,32 +75,39 @@ def validate(
 
     simserve validate
 
+    simserve validate --source unseen
+
     simserve validate --data measurements --report validation.html
 
     simserve validate --data measurements --source inferencex_agg --json
     """
     from simserve.api import validate as replay_measurements
-    from simserve.planner.measured.unseen import UNSEEN
-    from simserve.planner.validation.unseen_page import unseen_page
+    from simserve.planner.measured.reports import UNSEEN
+    from simserve.planner.validation.laboratory import load_laboratory
 
     _check_outputs(
         {"--out": out, "--report": report, "--accuracy": accuracy, "--expected-errors": expected_errors}, date
     )
+    pages = [(flag, str(file)) for flag, file in zip(_DATED, (accuracy, expected_errors), strict=True) if file]
+    laboratory = load_laboratory(*pages[0]) if pages else None
     with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
-        result = replay_measurements(data, source or (), jobs=jobs or os.cpu_count() or 1, progress=progress)
+        result = replay_measurements(
+            data, source or (), files=files or (), jobs=jobs or os.cpu_count() or 1, progress=progress
+        )
     if out is not None:
         _write_points(result, out)
     if report is not None:
         from simserve.report.validation_page import write_validation_page
 
-        write_validation_page(result, report, with_data=data is not None)
-    model = None
-    if expected_errors is not None and date is not None:
-        model = _write_error_model(result, expected_errors, date, jobs or os.cpu_count() or 1)
-    if accuracy is not None and date is not None:
-        is_exam = source == [UNSEEN]
-        page = unseen_page(result, date) if is_exam else _accuracy_page(result, data, date, model)
-        accuracy.write_text(page, encoding="utf-8")
+        asked = [*(["FILE"] if files else ()), *(["--data DIR"] if data is not None else ())]
+        write_validation_page(result, report, asked=" ".join(asked))
+    if laboratory is not None:
+        model = None
+        if expected_errors is not None:
+            model = laboratory.write_error_model(result, expected_errors, date, jobs or os.cpu_count() or 1)
+        if accuracy is not None:
+            is_exam = source == [UNSEEN] and not files
+            laboratory.write_accuracy(result, accuracy, date, data=data, is_exam=is_exam, model=model)
     if as_json:
         print_json(result.summary)
     elif not quiet:
@@ -111,39 +126,6 @@ def _check_outputs(files: Mapping[str, Path | None], date: str | None) -> None:
         if file is not None and key in _DATED and date is None:
             raise UsageError("needs --date", key=key, remedy="for example --date 2026-11-30")
         check_page(file, key)
-
-
-def _write_error_model(result: Validation, file: Path, date: str, jobs: int) -> ErrorModel:
-    """Write and return what is learnt of the errors, the unseen reports replayed besides."""
-    from simserve.api import validate as replay_measurements
-    from simserve.planner.measured.unseen import UNSEEN
-    from simserve.planner.validation.error_model import learn, write_error_model
-
-    predictions = result.predictions
-    if not any(each.point.source == UNSEEN for each in predictions):
-        predictions += replay_measurements(None, (UNSEEN,), jobs=jobs).predictions
-    model = learn(predictions, date)
-    write_error_model(model, file)
-    return model
-
-
-def _accuracy_page(result: Validation, data: Path | None, date: str, model: ErrorModel | None) -> str:
-    """Return the page with the operators and acceptance lengths whose tables are in the folder."""
-    from simserve.calibrate.operator_errors import operator_errors
-    from simserve.calibrate.speculation_fit import GOLDEN_FILE
-    from simserve.calibrate.speculation_report import length_summary
-    from simserve.planner.validation.accuracy import accuracy_page
-
-    folders = [] if data is None else [data, data / "measured", data / "kernels", data.parent / "kernels"]
-    kernels = next((each for each in folders if (each / "aiconfigurator").is_dir()), None)
-    lengths = next((each for each in folders if (each / GOLDEN_FILE).is_file()), None)
-    return accuracy_page(
-        result,
-        date,
-        operators=() if kernels is None else operator_errors(kernels),
-        acceptance=None if lengths is None else length_summary(lengths),
-        model=model,
-    )
 
 
 def _write_points(result: Validation, file: Path) -> None:

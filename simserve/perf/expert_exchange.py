@@ -1,6 +1,6 @@
 """Seconds of DeepEP's expert all-to-all: tokens to the ranks that hold their experts, and the sums back.
 
-Knows tokens, ranks and links, no model. The constants are fitted by `simserve.calibrate.exchange_fit`.
+Knows tokens, ranks and links, no model. The constants are fitted by `calibration.laboratory.fits.exchange_fit`.
 """
 
 from __future__ import annotations

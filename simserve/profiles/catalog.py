@@ -26,6 +26,8 @@ _FOLDERS: dict[Kind, str] = {
     "published": "calibration/published",
     "unseen": "calibration/unseen",
 }
+_MEASURED: tuple[Kind, ...] = ("published", "unseen")
+"""Kinds of which only those that ship are looked for: `simserve validate FILE` takes a user's own measurements."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -33,8 +35,10 @@ def folders(kind: Kind) -> list[Path]:
     """Return the folders searched for a kind, first match wins: the user's, then the bundled one.
 
     The user's are ``<entry>/hardware_profiles`` (or ``model_profiles`` ...) and ``<entry>`` itself for every
-    entry of the environment variable ``SIMSERVE_PROFILE_PATH``.
+    entry of the environment variable ``SIMSERVE_PROFILE_PATH``. Measurements are those that ship.
     """
+    if kind in _MEASURED:
+        return [_bundled(kind)]
     entries = [Path(entry) for entry in os.environ.get(PROFILE_PATH_VARIABLE, "").split(os.pathsep) if entry]
     user = [folder for entry in entries for folder in (entry / _FOLDERS[kind], entry)]
     return [folder for folder in [*user, _bundled(kind)] if folder.is_dir()]

@@ -58,21 +58,21 @@ class ValidationPlots:
         return sketch_figure(scatter(series, f"{METRICS[metric]} in {unit}"))
 
 
-def write_validation_page(validation: Replayed, file: Path, *, with_data: bool = False) -> None:
+def write_validation_page(validation: Replayed, file: Path, *, asked: str = "") -> None:
     """Write the page, whole or not at all.
 
     Args:
         validation: What was replayed.
         file: Where to.
-        with_data: Whether a folder of measurements was given; for the command that the page names.
+        asked: What was given to the command that the page names: ``FILE``, ``--data DIR``.
 
     Raises:
         OSError: The file cannot be written.
     """
-    write_whole(file, validation_page(validation, with_data=with_data))
+    write_whole(file, validation_page(validation, asked=asked))
 
 
-def validation_page(validation: Replayed, *, with_data: bool = False) -> str:
+def validation_page(validation: Replayed, *, asked: str = "") -> str:
     """Return the page. The same validation gives the same text."""
     summary: Mapping[str, Any] = validation.summary
     panels = [_panel(validation, metric) for metric in METRIC_NAMES]
@@ -84,7 +84,7 @@ def validation_page(validation: Replayed, *, with_data: bool = False) -> str:
         "reading": READING,
         "tables": error_tables(summary),
         "not_run": not_run_lines(summary, most=None),
-        "with_data": with_data,
+        "asked": asked,
     }
     return environment().get_template("validation.html").render(content)
 

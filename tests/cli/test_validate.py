@@ -88,3 +88,54 @@ def test_a_source_without_data_names_the_file(capsys: pytest.CaptureFixture[str]
 
     assert code == 104
     assert "inferencex_agg.csv" in capsys.readouterr().err
+
+
+def test_own_measurements_are_replayed_alone_or_beside_a_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each file is a source of its own in the intervals; the published figures come only where they are asked for."""
+    server = {
+        "name": "s",
+        "model": "llama-3.1-8b",
+        "deployment": {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12.0"}},
+        "runs": [
+            {"name": "c2", "clients": 2, "requests": 6, "prompt": 100, "output": 20, "measured": {"tpot": "7 ms"}}
+        ],
+    }
+    files = [str(tmp_path / name) for name in ("a.yaml", "b.yaml")]
+    for file in files:
+        Path(file).write_text(json.dumps({"servers": [server]}), encoding="utf-8")
+
+    answers = []
+    for extra in ([], ["--source", "published"]):
+        assert main(["validate", *files, *extra, "--json", "--jobs", "1"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+
+    alone, beside = answers
+    assert [each["source"] for each in alone["sources"]] == ["own"]
+    assert alone["points"] == 2
+    assert {row["sources"] for row in alone["intervals"]} == {2}
+    assert {each["source"] for each in beside["sources"]} == {"own", "published"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("servers: []", "must hold servers or kv_rooms"),
+        ("model: llama-3.1-8b", "model: is not a known key"),
+        ("kv_rooms: [{name: k, model: m, deployment: {}}]", "needs tokens or gib"),
+    ],
+)
+def test_a_file_of_measurements_that_is_wrong_is_named(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 104, the file and what is wrong with it."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(text, encoding="utf-8")
+
+    code = main(["validate", str(file)])
+
+    captured = capsys.readouterr()
+    assert code == 104
+    assert "mine.yaml" in captured.err
+    assert said in captured.err

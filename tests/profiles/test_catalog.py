@@ -175,3 +175,13 @@ def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
 
     file.write_text("three", encoding="utf-8")
     assert read(file) == "three"
+
+
+@pytest.mark.parametrize("kind", ["published", "unseen"])
+def test_measurements_are_those_that_ship(kind: catalog.Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU of one's own on the path is no measured server."""
+    shipped = catalog.names(kind)
+    make_file(tmp_path / "my-gpu.yaml")
+    set_profile_path(monkeypatch, tmp_path)
+
+    assert catalog.names(kind) == shipped != []

@@ -117,8 +117,8 @@ def test_more_points_draw_more_marks() -> None:
 
 def test_the_page_is_the_same_every_time(tmp_path: Path) -> None:
     """Ids of the pictures follow their contents; the command names the flag that was used."""
-    write_validation_page(_validation(), tmp_path / "a.html", with_data=True)
-    write_validation_page(_validation(), tmp_path / "b.html", with_data=True)
+    write_validation_page(_validation(), tmp_path / "a.html", asked="--data DIR")
+    write_validation_page(_validation(), tmp_path / "b.html", asked="--data DIR")
 
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert text == (tmp_path / "b.html").read_text(encoding="utf-8")

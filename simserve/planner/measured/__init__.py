@@ -1,1 +1,1 @@
-"""Measured serving figures as points that can be replayed: one reader a family of sources."""
+"""Measured servers as points that can be replayed, and the files of them that ship."""

@@ -1,7 +1,11 @@
-"""MeasuredPoint: one measured server, as a scenario to replay and the figures it gave. Reads and runs nothing."""
+"""MeasuredPoint: one measured server, as a scenario to replay and the figures it gave; MeasuredMemory: its KV room.
+
+Reads and runs nothing.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,6 +20,12 @@ METRICS: tuple[Metric, ...] = ("tpot", "ttft", "e2e", "throughput")
 LoadKind = Literal["concurrency", "rate", "batch", "offline", "trace"]
 
 Statistic = Literal["mean", "median"]
+
+COMPUTED = "the source computed its capped rows from the others (prompts 1.3 times as long): nothing was measured"
+"""Why Splitwise's power-capped rows are not run: every one is its uncapped twin times 1.3 and 1.0, to six digits."""
+
+NO_RECIPE = "no public recipe of separate pools has these clients: how many workers served them is not said"
+"""Why a row of InferenceX's separate pools is not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +120,7 @@ class MeasuredPoint:
         requests: The very requests, where they were recorded; they replace the scenario's workload.
         pools: Separate workers, in place of the scenario; of several, the one whose TPOT is nearest is what ran.
         reason: Why the point cannot be replayed; empty where it can be tried.
+        fitted: Metrics that a constant of the catalogue was fitted to.
     """
 
     source: str
@@ -127,3 +138,29 @@ class MeasuredPoint:
     requests: RecordedRequests | None = None
     pools: tuple[PoolPair, ...] = ()
     reason: str = ""
+    fitted: frozenset[Metric] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredMemory:
+    """The KV room of one deployment.
+
+    Attributes:
+        label: File and row.
+        engine: Engine, as the catalogue names it.
+        version: Its version.
+        hardware: GPU, as the catalogue names it.
+        model: Model, as the catalogue names it.
+        scenario: What a scenario file would hold.
+        kv_bytes: Bytes a GPU that the log says; NaN where it says tokens.
+        kv_tokens: Tokens that the log says; NaN where it says bytes.
+    """
+
+    label: str
+    engine: str
+    version: str
+    hardware: str
+    model: str
+    scenario: Mapping[str, Any]
+    kv_bytes: float = math.nan
+    kv_tokens: float = math.nan

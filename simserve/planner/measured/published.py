@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -13,6 +13,9 @@ from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Pro
 from simserve.profiles import catalog
 from simserve.units import Seconds
 from simserve.validation import FrozenModel, validate
+
+PUBLISHED: Final = "published"
+"""Name of the figures that ship with simserve among the sources."""
 
 
 class _Figures(FrozenModel):
@@ -76,7 +79,7 @@ def _point(figure: _PublishedFigure, publication: _Publication, file: str) -> Me
         "throughput": figures.throughput,
     }
     return MeasuredPoint(
-        source="published",
+        source=PUBLISHED,
         label=f"{file}: {figure.name}",
         engine=str(engine.get("name", "vllm")),
         version=str(engine.get("version", "")),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.perf.memory import MemoryPlan
-from simserve.planner.measured.memory import MeasuredMemory
+from simserve.planner.measured.point import MeasuredMemory
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.units import GIB

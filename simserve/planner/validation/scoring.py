@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from simserve.planner.measured.disaggregated import NO_RECIPE
-from simserve.planner.measured.point import METRICS, MeasuredPoint, Metric
-from simserve.planner.measured.splitwise import COMPUTED
+from simserve.planner.measured.point import COMPUTED, METRICS, NO_RECIPE, MeasuredPoint, Metric
 from simserve.planner.validation.prediction import Prediction
 from simserve.profiles import catalog
 from simserve.profiles.expected_errors import CONCURRENCY_BANDS, band_of
@@ -144,6 +142,16 @@ def coverage(predictions: Sequence[Prediction]) -> dict[str, Any]:
         "share": covered / len(single) if single else None,
         "disaggregated": len(core) - len(single),
     }
+
+
+def coverage_sentence(coverage: Mapping[str, Any]) -> str:
+    """Return what share of the H100, H200 and A100 points of supported models was run, in words."""
+    if coverage["share"] is None:
+        return "None of them is of a supported model on H100, H200 or A100."
+    rows = f"{coverage['covered']} of {coverage['points']} ({100 * coverage['share']:.1f} %)"
+    pools = coverage["disaggregated"]
+    others = f", beside {pools} of separate prefill and decode pools, which cannot be run" if pools else ""
+    return f"Of those on H100, H200 and A100 of supported models {rows} were run{others}."
 
 
 def _summaries(group: Sequence[Prediction], *, is_scored: bool) -> dict[str, dict[str, float | int]]:

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 
 from simserve.errors import InvariantError
-from simserve.planner.measured.point import METRICS, MeasuredPoint
-from simserve.planner.measured.sources import read_memory_logs, read_points
-from simserve.planner.validation.error_model import SCORED, coverage_rows, source_of
+from simserve.planner.measured.point import METRICS, MeasuredMemory, MeasuredPoint
+from simserve.planner.measured.reports import read_own
+from simserve.planner.measured.shipped import SHIPPED, read_shipped, read_shipped_memory
+from simserve.planner.validation.intervals import SCORED, coverage_rows, source_of
+from simserve.planner.validation.laboratory import load_laboratory
 from simserve.planner.validation.memory_accuracy import MemoryComparison, compare_memory
 from simserve.planner.validation.prediction import Prediction, Pricer, predict, replay_key
 from simserve.planner.validation.scoring import (
@@ -84,6 +86,7 @@ def validate(
     data: str | Path | None = None,
     sources: Sequence[str] = (),
     *,
+    files: Sequence[str | Path] = (),
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Validation:
@@ -93,7 +96,8 @@ def validate(
 
     Args:
         data: Folder of measurements; None: the published figures that ship with simserve.
-        sources: Names of the sources to take; empty: all that are there.
+        sources: Names of the sources to take; empty: all that are there, and none beside ``files``.
+        files: A user's own measurements (docs/measurements.md), beside ``data`` and ``sources`` where those are given.
         jobs: Worker processes.
         progress: Called now and then.
 
@@ -102,9 +106,22 @@ def validate(
         InputError: A file is missing or cannot be read.
     """
     folder = None if data is None else Path(data)
-    points = read_points(folder, sources)
-    memory = compare_memory(read_memory_logs(folder, sources))
+    points, logs = read_own([Path(file) for file in files])
+    if folder is not None or sources or not files:
+        others = _measurements(folder, sources)
+        points, logs = [*points, *others[0]], [*logs, *others[1]]
+    memory = compare_memory(logs)
     return replace(replay(points, jobs=jobs, progress=progress), memory=memory)
+
+
+def _measurements(data: Path | None, sources: Sequence[str]) -> tuple[list[MeasuredPoint], list[MeasuredMemory]]:
+    """Return the points and the logged KV rooms of the sources asked for; what does not ship, the laboratory reads."""
+    others = [name for name in sources if name not in SHIPPED]
+    if data is None and not others:
+        return read_shipped(sources), read_shipped_memory(sources)
+    flag, value = ("--source", others[0]) if data is None else ("--data", str(data))
+    laboratory = load_laboratory(flag, value)
+    return laboratory.read_points(data, sources), laboratory.read_memory_logs(data, sources)
 
 
 def replay(points: Sequence[MeasuredPoint], *, jobs: int = 1, progress: Progress | None = None) -> Validation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simserve.planner.measured.sources import read_points
+from simserve.planner.measured.shipped import read_shipped
 from simserve.planner.validation.prediction import Pricer, predict
 
 
@@ -25,7 +25,7 @@ def test_gpus_without_tables_are_where_they_were_measured(
     """TensorRT-LLM offline: each published throughput, links of four and eight cards and FP4 among them."""
     points = [
         point
-        for point in read_points(None)
+        for point in read_shipped()
         if (point.engine, point.hardware, point.model) == ("tensorrt-llm", hardware, model)
     ]
     pricer = Pricer()
@@ -40,7 +40,7 @@ def test_hosts_of_old_engines_take_a_time_for_every_request(model: str) -> None:
     """vLLM 0.5.4 on H100 with hundreds of requests in a step, on one GPU and on eight: the host is most of it."""
     points = [
         point
-        for point in read_points(None, ("unseen",))
+        for point in read_shipped(("unseen",))
         if (point.engine, point.version, point.hardware, point.model) == ("vllm", "0.5.4", "h100-sxm-80gb", model)
     ]
     pricer = Pricer()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from simserve.planner.measured.disaggregated import NO_RECIPE
-from simserve.planner.measured.splitwise import COMPUTED
-from simserve.planner.validation.accuracy import coverage_sentence
+from simserve.planner.measured.point import COMPUTED, NO_RECIPE
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import (
     by_model,
     by_source,
     concurrency_band,
     coverage,
+    coverage_sentence,
     error_summary,
     grouped,
     not_covered,

@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 
 from simserve.planner.measured.point import METRICS, Protocol, RecordedRequests
-from simserve.planner.validation.accuracy import accuracy_page
 from simserve.planner.validation.prediction import Pricer, predict
-from simserve.planner.validation.validate import Validation, replay, validate, write_parquet
+from simserve.planner.validation.validate import replay, validate, write_parquet
 from simserve.scenario.run import run
 from tests.planner.builders import make_point
 from tests.scenario.builders import make_scenario, scenario_mapping
@@ -136,25 +135,6 @@ def test_points_are_one_row_each_in_the_units_of_results(tmp_path: Path) -> None
     assert row["predicted_tpot_ms"] > 0
     assert len(pd.DataFrame(validation.points)) == 1
     assert (tmp_path / "points.parquet").read_bytes()[:4] == b"PAR1"
-
-
-def test_the_accuracy_page_carries_date_tables_and_causes() -> None:
-    """No clock: the date is an argument."""
-    validation = replay([make_point(), make_point(), make_point(), make_point(reason="too odd")])
-
-    page = accuracy_page(validation, "2026-11-30")
-
-    assert "2026-11-30" in page
-    assert "3 of 4 measured points" in page
-    assert "| made_up | vllm | h100-sxm-80gb | llama-3.2-1b | 4 | 3 |" in page
-    assert "None of the points that serving constants were fitted to" in page
-    assert "- 1 of made_up: too odd." in page
-    assert page == accuracy_page(validation, "2026-11-30")
-
-
-def test_an_empty_validation_has_a_page() -> None:
-    """Nothing to say is said."""
-    assert "0 of 0" in accuracy_page(Validation(predictions=()), "2026-11-30")
 
 
 def two_protocols(first: Protocol, second: Protocol, **workload: Any) -> list[dict[str, float]]:

@@ -1,0 +1,210 @@
+"""InferenceX and NVIDIA's own sweeps: closed-loop clients, TTFT and TPOT against concurrency.
+
+Server settings by family are those of the public InferenceX launch scripts (`recipes`); what a script leaves out
+resolves as the engine's version sets it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from calibration.laboratory.readers import blocks
+from calibration.laboratory.readers.names import (
+    engine_name,
+    hardware_name,
+    model_name,
+    quantization_name,
+    version_number,
+)
+from calibration.laboratory.readers.recipes import BALANCE_STEPS, Recipe, front_seconds, is_data_parallel, recipe_of
+from calibration.laboratory.readers.table import Row, read_rows
+from simserve.planner.measured import build
+from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
+
+SHORTEST_SHARE = 0.8
+"""InferenceX draws lengths uniformly in [0.8 L, L] (random_range_ratio 0.8)."""
+
+INHOUSE_SPREAD = 0.1
+"""Spread of the answers' lengths in NVIDIA's own sweeps, which do not state it: with equal lengths all clients would
+finish, send and prefill together for ever, and wait for all prompts at once, two to five times the TTFT that was
+measured. 0.1 and 0.3 give the same figures."""
+
+_VERSION_IN_USE = {
+    ("vllm", "2025"): "0.11.0",
+    ("tensorrt-llm", "2025"): "1.1.0",
+    ("tensorrt-llm", "2026"): "1.2.0",
+    ("sglang", "2026"): "0.5.9",
+}
+"""Engine and year of measurement -> release taken to be in use, where a row names none: an assumption."""
+
+_COPIED_RUNS = "source_file=qwen3.5-397b-gap-analysis.csv"
+
+_MIXED_EXPERTS = "experts both split and placed (expert- and tensor-parallel at once) cannot be simulated"
+
+
+def read_inferencex(folder: Path) -> list[MeasuredPoint]:
+    """Return the points of ``inferencex_agg.csv``, scored in TTFT and TPOT (means)."""
+    return [_point(row, "inferencex_agg", is_public=True) for row in read_rows(folder / "inferencex_agg.csv")]
+
+
+def read_inferencex_blackwell(folder: Path) -> list[MeasuredPoint]:
+    """Return the points of ``inferencex_agg_blackwell.csv``: B200, scored likewise, by public recipes."""
+    file = "inferencex_agg_blackwell"
+    return [_point(row, file, is_public=True) for row in read_rows(folder / f"{file}.csv")]
+
+
+def read_inhouse(folder: Path) -> list[MeasuredPoint]:
+    """Return the points of ``nvidia_aic_inhouse_agg.csv``: fixed lengths; TTFT is shown, not scored.
+
+    Their TTFT carries warm-up artefacts: it falls with concurrency and grows with output length.
+    """
+    rows = read_rows(folder / "nvidia_aic_inhouse_agg.csv")
+    points = [_point(row, "nvidia_aic_inhouse_agg", is_public=_is_copied(row)) for row in rows]
+    return [replace(point, shown_only=point.shown_only | {"ttft"}) for point in points]
+
+
+def _is_copied(row: Row) -> bool:
+    """Return whether a row of NVIDIA's own sweeps is a run of InferenceX: one of its files has their very figures."""
+    return _COPIED_RUNS in row.text("commit_or_date")
+
+
+def engine_version(row: Row, engine: str) -> str:
+    """Return the version a row names, else the release in use in the year it was measured, else ""."""
+    named = version_number(row.text("version"))
+    return named or _VERSION_IN_USE.get((engine, _year(row)), "")
+
+
+def _year(row: Row) -> str:
+    return row.text("commit_or_date").removeprefix("measured ")[:4]
+
+
+def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
+    engine = engine_name(row.text("framework"))
+    model, hardware = model_name(row.text("model")), hardware_name(row.text("hardware"))
+    version = engine_version(row, engine)
+    prompt, output = row.count("isl", 0), row.count("osl", 0)
+    clients = row.count("load_value", 1)
+    lengths = _lengths(prompt, output, is_public=is_public)
+    has_script = is_public and not _is_dynamo(row)
+    recipe = recipe_of(engine, version, model, hardware, _year(row)) if has_script else Recipe()
+    workload = build.closed_loop(clients, *lengths, clients * recipe.prompts)
+    tensor, expert, ranks = _parallel_sizes(row)
+    balance = None
+    if has_script and is_data_parallel(engine, model, clients, prompt):
+        tensor, expert, ranks = 1, tensor, tensor
+        balance = BALANCE_STEPS
+    if recipe.places_experts or _must_place_experts(engine, model, tensor):
+        expert = tensor * ranks
+    elif recipe.places_experts is False:
+        expert = 1
+    deployed = blocks.deployment(
+        hardware,
+        engine={
+            "name": engine,
+            "version": version,
+            "enable_prefix_caching": False,
+            "max_model_len": prompt + lengths[1].get("max", output) + blocks.LENGTH_SLACK,
+            "attention_dp_timeout_iters": balance,
+            "sampling": None if is_public else "nucleus",
+            **_knobs(engine, recipe, clients // ranks, prompt),
+        },
+        tensor_parallel_size=tensor,
+        pipeline_parallel_size=row.count("pp", 1),
+        data_parallel_size=ranks,
+        expert_parallel_size=expert,
+        quantization=_weight_format(row, model),
+        kv_cache_dtype=_kv_dtype(row, recipe, model, hardware),
+    )
+    is_mixed = expert > 1 and row.note("moe_tp") not in ("", "1") and expert != tensor * ranks
+    return MeasuredPoint(
+        source=source,
+        label=row.label,
+        engine=engine,
+        version=version,
+        hardware=hardware,
+        model=model,
+        load_kind="concurrency",
+        load=clients,
+        scenario=build.scenario(row.label, model, deployed, workload),
+        measured=row.latencies("tpot", "ttft"),
+        shown_only=_shown_only(row),
+        protocol=_protocol(recipe, clients, front_seconds(hardware) if is_public and not recipe.cold_seconds else 0.0),
+        reason=_MIXED_EXPERTS if is_mixed else "",
+    )
+
+
+def _protocol(recipe: Recipe, clients: int, front: float) -> Protocol:
+    """Return how the figures were taken: of a burst of prompts, one waits on average for half, and half wait for it."""
+    burst = clients * recipe.cold_seconds_per_client
+    return Protocol(cold_seconds=recipe.cold_seconds + burst, cold_stall_seconds=burst, front_seconds=front)
+
+
+def _parallel_sizes(row: Row) -> tuple[int, int, int]:
+    """Return tensor-, expert- and data-parallel size.
+
+    Runs whose name says ``tp4_ep4`` and whose columns say 16 GPUs are one replica of 4: they run out of KV where that
+    does, at the same TPOT.
+    """
+    tensor, expert, ranks = row.count("tp", 1), row.count("ep", 1), row.count("dp", 1)
+    if ranks > 1 and f"_tp{tensor}_ep{tensor}_" in row.note("id"):
+        return tensor, tensor, 1
+    return tensor, expert, ranks
+
+
+def _lengths(prompt: int, output: int, *, is_public: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the lengths of prompts and answers."""
+    if is_public:
+        return blocks.uniform_below(prompt, SHORTEST_SHARE), blocks.uniform_below(output, SHORTEST_SHARE)
+    return blocks.uniform_below(prompt, 1.0), blocks.uniform_around(output, INHOUSE_SPREAD)
+
+
+def _is_dynamo(row: Row) -> bool:
+    """Return whether NVIDIA Dynamo served: another recipe than the launch scripts, and workers are not counted."""
+    return "ai-dynamo" in row.text("notes")
+
+
+def _shown_only(row: Row) -> frozenset[Metric]:
+    # How many of Dynamo's workers shared the clients is not said.
+    return frozenset({"ttft", "tpot"} if _is_dynamo(row) else ())
+
+
+def _weight_format(row: Row, model: str) -> str:
+    """Return the weight format; gpt-oss is published in mxfp4 only, whatever arithmetic a row names."""
+    return "mxfp4" if model.startswith("gpt-oss") else quantization_name(row.text("precision"))
+
+
+def _must_place_experts(engine: str, model: str, tensor: int) -> bool:
+    """Return whether only expert parallelism runs, whatever a row says.
+
+    vLLM refuses slices of MiniMax's experts that are no multiple of the FP8 block of 128: 1536 / 8 (vLLM recipe
+    of MiniMax-M2: TP4, or TP8 with expert parallelism).
+    """
+    return (engine, model) == ("vllm", "minimax-m2") and tensor == 8
+
+
+def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int) -> dict[str, Any]:
+    """Return the engine's knobs; ``clients`` are those of one rank."""
+    budget = recipe.max_num_batched_tokens
+    if engine == "tensorrt-llm" and budget is None:
+        # As the launch script computes it: every running request's token and a whole prompt, in steps of 64.
+        budget = max(recipe.least_budget, -(-(clients + prompt + 64) // 64) * 64)
+    return {
+        "max_num_seqs": clients if recipe.is_seated_by_client else recipe.seats,
+        "max_num_batched_tokens": budget,
+        "gpu_memory_utilization": recipe.share,
+        "async_scheduling": recipe.is_async,
+        "max_cudagraph_capture_size": recipe.max_cudagraph_capture_size,
+    }
+
+
+def _kv_dtype(row: Row, recipe: Recipe, model: str, hardware: str) -> str:
+    if model == "llama-3.1-70b":
+        # The points that starve for KV say FP8 on H200 and 16 bit on H100; on B200 vLLM's scripts do (70b_fp8_b200).
+        return "fp8" if hardware.startswith(("h200", "b200")) else "auto"
+    if row.text("framework") == "trtllm" and row.note("gemm") == "fp8":
+        # ModelOpt's FP8 checkpoints hold an FP8 KV cache (hf_quant_config.json, kv_cache_quant_algo), which
+        # TensorRT-LLM follows; with 16 bit the points that starve for KV would wait 3 to 6 times as long as they did.
+        return "fp8"
+    return recipe.kv_cache_dtype or "auto"

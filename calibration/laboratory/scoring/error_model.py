@@ -1,0 +1,281 @@
+"""The model of errors, learnt from a validation with whole sources left out.
+
+The unit is the source: what lies between sources is what a foreign server sees, what lies within one is not. Every
+source counts once, however many figures it has. Replays nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve import __version__
+from simserve.documents import read_mapping
+from simserve.errors import InputError
+from simserve.planner.measured.point import Metric
+from simserve.planner.measured.reports import UNSEEN
+from simserve.planner.validation.intervals import COPIES, SCORED, coverage_rows, is_scored, log_error, source_of
+from simserve.planner.validation.prediction import Prediction
+from simserve.profiles.expected_errors import (
+    FEATURES,
+    LEVEL,
+    Distance,
+    ErrorModel,
+    Family,
+    MetricErrors,
+    Server,
+    features,
+)
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+FIRST_REPLAY = Path(__file__).resolve().parents[2] / "first_replay.yaml"
+
+FEWEST_SOURCES = 5
+"""Sources below which nothing is learnt: of fewer, a 90th percentile is the largest."""
+
+MOST_WIDENED = 4.0
+"""Times that an error counts at most more than it is now."""
+
+SMALLEST = 0.005
+"""Errors below it count as this: figures are published in three digits."""
+
+RIDGE = 0.1
+"""Penalty on the squared coefficients of the scale, per source's share of the likelihood. Chosen, as the features
+were, with whole sources left out (0.01 to 0.2): coverage, measured on those same sources, is a little too good."""
+
+_NEWTON_STEPS = 40
+
+_LEFT_OUT = (
+    "figures that a constant was fitted to (calibration/ACCURACY.md, in and out of sample); figures that their source "
+    "says carry artefacts; figures that stand in another source too. Errors of unseen reports count as in their first "
+    "replay where they are smaller now (calibration/first_replay.yaml)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """The figures of one metric, one row each.
+
+    Attributes:
+        servers: What was run.
+        sources: Who measured it.
+        errors: ``log(predicted / measured)`` as it is now.
+        counted: The same as it counts: of unseen reports, no less than in the first replay.
+        is_learnt: Whether it counts: nothing was fitted to it.
+    """
+
+    servers: Sequence[Server]
+    sources: NDArray[np.str_]
+    errors: Floats
+    counted: Floats
+    is_learnt: Bools
+
+
+def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
+    """Return the model of errors.
+
+    Args:
+        predictions: Of every source that is there, the unseen reports among them.
+        date: When it was made.
+
+    Raises:
+        InputError: There are too few sources.
+    """
+    widened = first_replay_factors(predictions)
+    families = _families(predictions)
+    metrics: dict[str, MetricErrors] = {}
+    without: dict[str, dict[str, MetricErrors]] = defaultdict(dict)
+    for metric in SCORED:
+        found = _figures(predictions, metric, widened)
+        names = sorted(set(found.sources[found.is_learnt].tolist()))
+        if len(names) < FEWEST_SOURCES:
+            raise InputError(
+                f"needs {FEWEST_SOURCES} sources with {metric} that nothing was fitted to; here are {len(names)}",
+                key="--expected-errors",
+                remedy="give the folder of all measurements with --data",
+            )
+        metrics[metric] = _errors(found, found.is_learnt, families, "")
+        for name in sorted(set(found.sources.tolist())):
+            without[name][metric] = _errors(found, found.is_learnt & (found.sources != name), families, name)
+    model = ErrorModel(
+        made_by="simserve validate --data DIR --expected-errors FILE --date DATE",
+        simserve=__version__,
+        date=date,
+        left_out=_LEFT_OUT,
+        metrics=metrics,
+        without={name: without[name] for name in sorted(without)},
+        families=families,
+    )
+    return model.model_copy(update={"coverage": tuple(coverage_rows(predictions, model))})
+
+
+def write_error_model(model: ErrorModel, file: Path) -> None:
+    """Write the model as JSON."""
+    file.write_text(json.dumps(_rounded(model.model_dump(mode="json")), indent=1) + "\n", encoding="utf-8")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def first_replay_factors(predictions: Sequence[Prediction]) -> dict[tuple[str, Metric], float]:
+    """Return source and metric -> times that its errors were larger in the first replay, 1 and more."""
+    first: Mapping[str, Mapping[Metric, float]] = read_mapping(FIRST_REPLAY, InputError)["reports"]
+    errors: dict[tuple[str, Metric], list[float]] = defaultdict(list)
+    for each in predictions:
+        for metric in each.predicted:
+            if each.point.source == UNSEEN and metric not in each.point.shown_only:
+                errors[source_of(each.point), metric].append(
+                    abs(each.predicted[metric] / each.point.measured[metric] - 1)
+                )
+    return {
+        (source, metric): float(
+            np.clip(first.get(source.partition("/")[2], {}).get(metric, 0.0) / np.median(values), 1.0, MOST_WIDENED)
+        )
+        for (source, metric), values in errors.items()
+        if np.median(values) > 0
+    }
+
+
+def _figures(
+    predictions: Sequence[Prediction], metric: Metric, widened: Mapping[tuple[str, Metric], float]
+) -> _Figures:
+    rows = [each for each in predictions if is_scored(each, metric)]
+    errors = np.array([log_error(each, metric) for each in rows])
+    return _Figures(
+        [each.server for each in rows if each.server is not None],
+        np.array([source_of(each.point) for each in rows]),
+        errors,
+        errors * np.array([widened.get((source_of(each.point), metric), 1.0) for each in rows]),
+        np.array([metric not in each.point.fitted for each in rows], dtype=np.bool_),
+    )
+
+
+def _families(predictions: Sequence[Prediction]) -> tuple[Family, ...]:
+    members: dict[tuple[str, str, bool], list[Prediction]] = defaultdict(list)
+    for each in predictions:
+        if each.server is not None and each.point.source not in COPIES:
+            members[each.server.family].append(each)
+    return tuple(
+        Family(
+            engine=engine,
+            hardware=hardware,
+            has_experts=has_experts,
+            servers={
+                metric: len({_server_key(each) for each in group if is_scored(each, metric)})
+                for metric in SCORED
+                if any(is_scored(each, metric) for each in group)
+            },
+            sources=tuple(sorted({source_of(each.point) for each in group})),
+        )
+        for (engine, hardware, has_experts), group in sorted(members.items())
+        if any(is_scored(each, metric) for each in group for metric in SCORED)
+    )
+
+
+def _server_key(each: Prediction) -> str:
+    """Return what two figures share that one server gave under several loads."""
+    point = each.point
+    return json.dumps([source_of(point), point.version, point.model, point.scenario.get("deployment")], sort_keys=True)
+
+
+def _errors(found: _Figures, chosen: Bools, families: Sequence[Family], left_out: str) -> MetricErrors:
+    """Return what is learnt of some figures, each source counted once."""
+    places = np.flatnonzero(chosen)
+    sources, errors = found.sources[places], found.counted[places]
+    weights = _source_weights(sources)
+    center = weighted_quantile(errors, weights, 0.5)
+    sizes = np.maximum(np.abs(errors - center), SMALLEST)
+    matrix = np.array(
+        [
+            features(found.servers[place], _distance(found.servers[place], families, {found.sources[place], left_out}))
+            for place in places.tolist()
+        ]
+    )
+    coefficients = fit_scale(matrix, sizes, weights)
+    scores = sizes / np.exp(matrix @ coefficients)
+    return MetricErrors(
+        center=center,
+        log_scale=dict(zip(FEATURES, coefficients.tolist(), strict=True)),
+        p50=weighted_quantile(scores, weights, 0.5),
+        p90=weighted_quantile(scores, weights, LEVEL),
+        constant_90=weighted_quantile(sizes, weights, LEVEL),
+        sources=len(set(sources.tolist())),
+        figures=len(places),
+    )
+
+
+def _distance(server: Server, families: Sequence[Family], left_out: set[str]) -> Distance:
+    known = [each for each in families if each.engine == server.generation and set(each.sources) - left_out]
+    return Distance(any((each.engine, each.hardware, each.has_experts) == server.family for each in known), bool(known))
+
+
+def _source_weights(sources: NDArray[np.str_]) -> Floats:
+    """Return weights that sum to 1, as much for every source."""
+    _, places, counts = np.unique(sources, return_inverse=True, return_counts=True)
+    weights: Floats = 1.0 / (len(counts) * counts[places])
+    return weights
+
+
+def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
+    """Return the least value at or below which ``share`` of the weight lies."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order]) / weights.sum()
+    place = int(np.searchsorted(reached, share - 1e-12))
+    return float(values[order][min(place, len(values) - 1)])
+
+
+def fit_scale(matrix: Floats, sizes: Floats, weights: Floats) -> Floats:
+    """Return the coefficients of the logarithm of a Laplace scale, most likely under a ridge penalty.
+
+    The penalty leaves the first column, the constant, alone. All other coefficients are at least 0: further away, or
+    under a heavier load, no interval is narrower. The objective ``sum w (eta + |r| exp(-eta)) + ridge/2 |b|^2`` is
+    convex: Newton's method, and what would be negative is held at 0.
+
+    Args:
+        matrix: Features, a row a figure.
+        sizes: Absolute errors.
+        weights: Sum to 1.
+    """
+    number = matrix.shape[1]
+    penalty = np.full(number, RIDGE)
+    penalty[0] = 0.0
+    is_free = np.ones(number, dtype=np.bool_)
+    while True:
+        found = _newton(matrix, sizes, weights, penalty, is_free)
+        is_negative = (found < 0) & is_free
+        is_negative[0] = False
+        if not is_negative.any():
+            return found
+        is_free &= ~is_negative
+
+
+def _newton(matrix: Floats, sizes: Floats, weights: Floats, penalty: Floats, is_free: Bools) -> Floats:
+    found = np.zeros(matrix.shape[1])
+    found[0] = math.log(float(weights @ sizes))
+    inside = np.ix_(is_free, is_free)
+    for _ in range(_NEWTON_STEPS):
+        ratios = np.minimum(sizes * np.exp(-(matrix @ found)), 50.0)
+        slope = matrix.T @ (weights * (1 - ratios)) + penalty * found
+        # Curvature bounded from below: a step that overshoots is cut.
+        curvature = (matrix * (weights * np.maximum(ratios, 0.2))[:, None]).T @ matrix + np.diag(penalty + 1e-9)
+        step = np.zeros_like(found)
+        step[is_free] = np.clip(np.linalg.solve(curvature[inside], slope[is_free]), -1.0, 1.0)
+        found -= step
+        if np.abs(step).max() < 1e-8:
+            break
+    return found

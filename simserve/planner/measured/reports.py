@@ -1,0 +1,305 @@
+"""Measured servers as YAML: public reports that nothing was fitted to (``calibration/unseen``), and a user's own.
+
+Knows how those files are written (docs/measurements.md), not where the figures of other sources lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, Final, Self, TypeVar
+
+from pydantic import Field, model_validator
+
+from simserve.documents import read_mapping
+from simserve.errors import ProfileError
+from simserve.planner.measured import build
+from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPoint, Metric, Protocol, Statistic
+from simserve.profiles import catalog
+from simserve.units import GIB, Seconds
+from simserve.validation import FrozenModel, validate
+
+UNSEEN: Final = "unseen"
+"""Name of the public reports among the sources: replayed only where they are asked for."""
+
+OWN: Final = "own"
+"""Source of what a user measured."""
+
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)]
+_Count = Annotated[int, Field(ge=1)]
+
+
+class _Lengths(FrozenModel):
+    """Lengths of prompts or answers: uniform between two, or known by mean and coefficient of variation."""
+
+    min: _Count | None = None
+    mean: Annotated[float, Field(gt=0)] | None = None
+    cv: Annotated[float, Field(gt=0)] | None = None
+    max: _Count
+
+    @property
+    def block(self) -> dict[str, Any]:
+        """What a scenario file would hold."""
+        if self.mean is not None and self.cv is not None:
+            return build.around(self.mean, self.cv, self.max)
+        return {"distribution": "uniform", "min": self.min or 1, "max": self.max}
+
+
+_Length = _Count | _Lengths
+
+
+class _Figures(FrozenModel):
+    """What was measured; of a batch ``e2e`` is the time until its last answer."""
+
+    ttft: Seconds | None = None
+    tpot: Seconds | None = None
+    e2e: Seconds | None = None
+    throughput: Annotated[float, Field(gt=0)] | None = None
+    """Output tokens/s of the whole deployment."""
+    total_throughput: Annotated[float, Field(gt=0)] | None = None
+    """Prompt and output tokens/s of the whole deployment, where the report gives no others."""
+
+    @model_validator(mode="after")
+    def _one_throughput(self) -> Self:
+        given = (self.ttft, self.tpot, self.e2e, self.throughput, self.total_throughput)
+        if all(each is None for each in given):
+            raise ValueError("must hold a figure")
+        if self.throughput is not None and self.total_throughput is not None:
+            raise ValueError("throughput and total_throughput cannot both be given")
+        return self
+
+    @property
+    def by_metric(self) -> dict[Metric, float]:
+        """Seconds and tokens/s of what was measured."""
+        given: dict[Metric, float | None] = {
+            "tpot": self.tpot,
+            "ttft": self.ttft,
+            "e2e": self.e2e,
+            "throughput": self.throughput or self.total_throughput,
+        }
+        return {metric: value for metric, value in given.items() if value is not None}
+
+
+class _Run(FrozenModel):
+    """One load on a server: exactly one of ``clients``, ``rate``, ``batch`` and ``queued``."""
+
+    name: _Name
+    clients: _Count | None = None
+    """Requests in flight, each replaced when it is answered; as many as ``requests`` where all were sent at once."""
+    rate: Annotated[float, Field(gt=0)] | None = None
+    """Requests/s, Poisson."""
+    batch: _Count | None = None
+    """Requests of one batch in the engine's own process."""
+    queued: _Count | None = None
+    """Requests that all wait when an engine in its own process starts."""
+    requests: _Count | None = None
+    prompt: _Length
+    output: _Length
+    measured: _Figures
+    shown_only: tuple[Metric, ...] = ()
+    """Figures that are compared and not scored; the server's ``assumed`` says why."""
+
+    @model_validator(mode="after")
+    def _one_load(self) -> Self:
+        if sum(each is not None for each in (self.clients, self.rate, self.batch, self.queued)) != 1:
+            raise ValueError("needs exactly one of clients, rate, batch and queued")
+        if self.requests is None and (self.clients is not None or self.rate is not None):
+            raise ValueError("needs requests: how many were sent")
+        return self
+
+    @property
+    def load(self) -> tuple[LoadKind, float]:
+        """What the load counts, and how many."""
+        if self.clients is not None:
+            return "concurrency", float(self.clients)
+        if self.rate is not None:
+            return "rate", self.rate
+        return ("offline", float("nan")) if self.batch is None else ("batch", float(self.batch))
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """What a scenario file would hold."""
+        lengths = _block(self.prompt), _block(self.output)
+        if self.clients is not None:
+            return build.closed_loop(self.clients, *lengths, self.requests)
+        if self.rate is not None:
+            return build.poisson(self.rate, self.requests or 1, *lengths)
+        return build.all_at_once(self.batch or self.queued or 1, *lengths)
+
+
+class _Server(FrozenModel):
+    """One deployment, and the loads that were put on it."""
+
+    name: _Name
+    model: str
+    deployment: dict[str, Any]
+    assumed: str = ""
+    """What the report does not say, and stands in for it."""
+    statistic: Statistic = "mean"
+    runs: Annotated[tuple[_Run, ...], Field(min_length=1)]
+
+
+class _KvRoom(FrozenModel):
+    """The KV room that a server's log states."""
+
+    name: _Name
+    model: str
+    deployment: dict[str, Any]
+    assumed: str = ""
+    tokens: _Count | None = None
+    gib: Annotated[float, Field(gt=0)] | None = None
+    """GiB of one GPU; where the log gives tokens too, those are more exact."""
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if (self.tokens is None) == (self.gib is None):
+            raise ValueError("needs tokens or gib, not both")
+        return self
+
+
+class _Excluded(FrozenModel):
+    """A result of the same report that is not here."""
+
+    what: str
+    why: str
+
+
+class _Measurements(FrozenModel):
+    """What a user measured: servers under loads, and what their logs say of KV memory."""
+
+    servers: tuple[_Server, ...] = ()
+    kv_rooms: tuple[_KvRoom, ...] = ()
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.servers and not self.kv_rooms:
+            raise ValueError("must hold servers or kv_rooms")
+        return self
+
+
+class _Report(_Measurements):
+    """One public report."""
+
+    title: str
+    citation: str
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    date: date
+    """Of the measurement, or of the report's version that was read."""
+    excluded: tuple[_Excluded, ...] = ()
+    """What the report holds beside and is left out, and why."""
+
+
+_Written = TypeVar("_Written", bound=_Measurements)
+
+
+def read_unseen() -> list[MeasuredPoint]:
+    """Return the measured servers of every file in ``calibration/unseen``.
+
+    Raises:
+        ProfileError: A file is invalid.
+    """
+    return [point for file, report in _reports() for point in _points(UNSEEN, file, report)]
+
+
+def read_unseen_memory() -> list[MeasuredMemory]:
+    """Return the KV rooms of every file in ``calibration/unseen``.
+
+    Raises:
+        ProfileError: A file is invalid.
+    """
+    return [_room(file, room) for file, report in _reports() for room in report.kv_rooms]
+
+
+def read_own(files: Sequence[Path]) -> tuple[list[MeasuredPoint], list[MeasuredMemory]]:
+    """Return the measured servers and the KV rooms of a user's own files.
+
+    Raises:
+        InputError: A file is missing or invalid.
+    """
+    own = [(path.stem, _read(_Measurements, path)) for path in files]
+    points = [point for file, measured in own for point in _points(OWN, file, measured)]
+    return points, [_room(file, room) for file, measured in own for room in measured.kv_rooms]
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A result of a report that is left out.
+
+    Attributes:
+        report: File that the rest of the report is in.
+        what: What it is.
+        why: Why it is left out.
+    """
+
+    report: str
+    what: str
+    why: str
+
+
+def read_exclusions() -> list[Exclusion]:
+    """Return what the reports hold beside, and why it is left out.
+
+    Raises:
+        ProfileError: A file is invalid.
+    """
+    return [Exclusion(file, each.what, each.why) for file, report in _reports() for each in report.excluded]
+
+
+def _reports() -> list[tuple[str, _Report]]:
+    paths = [catalog.find(UNSEEN, name) for name in catalog.names(UNSEEN)]
+    return [(path.stem, _read(_Report, path)) for path in paths]
+
+
+def _read(kind: type[_Written], path: Path) -> _Written:
+    return validate(kind, read_mapping(path, ProfileError), file=path, error=ProfileError)
+
+
+def _block(length: _Length) -> dict[str, Any]:
+    return build.fixed(length) if isinstance(length, int) else length.block
+
+
+def _engine(deployment: Mapping[str, Any]) -> tuple[str, str, str]:
+    engine = deployment.get("engine", {})
+    return str(engine.get("name", "vllm")), str(engine.get("version", "")), str(deployment.get("hardware", ""))
+
+
+def _points(source: str, file: str, measured: _Measurements) -> list[MeasuredPoint]:
+    return [_point(source, file, server, run) for server in measured.servers for run in server.runs]
+
+
+def _point(source: str, file: str, server: _Server, run: _Run) -> MeasuredPoint:
+    engine, version, hardware = _engine(server.deployment)
+    kind, load = run.load
+    return MeasuredPoint(
+        source=source,
+        label=f"{file}: {server.name} {run.name}",
+        engine=engine,
+        version=version,
+        hardware=hardware,
+        model=server.model,
+        load_kind=kind,
+        load=load,
+        scenario=build.scenario(f"{server.name}-{run.name}", server.model, server.deployment, run.workload),
+        measured=run.measured.by_metric,
+        shown_only=frozenset(run.shown_only),
+        protocol=Protocol(
+            statistic=server.statistic,
+            is_total_throughput=run.measured.total_throughput is not None,
+        ),
+    )
+
+
+def _room(file: str, room: _KvRoom) -> MeasuredMemory:
+    engine, version, hardware = _engine(room.deployment)
+    workload = build.all_at_once(1, build.fixed(1), build.fixed(1))
+    return MeasuredMemory(
+        label=f"{file}: {room.name}",
+        engine=engine,
+        version=version,
+        hardware=hardware,
+        model=room.model,
+        scenario=build.scenario(room.name, room.model, room.deployment, workload),
+        **({"kv_bytes": room.gib * GIB} if room.gib is not None else {"kv_tokens": float(room.tokens or 0)}),
+    )

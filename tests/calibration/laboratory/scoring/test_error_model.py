@@ -1,0 +1,240 @@
+"""The model of errors: learnt from drawn sources whose spread is known, with whole sources left out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.laboratory.scoring.error_model import (
+    MOST_WIDENED,
+    first_replay_factors,
+    fit_scale,
+    learn,
+    weighted_quantile,
+    write_error_model,
+)
+from simserve.errors import InputError
+from simserve.planner.validation.intervals import coverage_rows, held, source_of
+from simserve.planner.validation.prediction import Prediction
+from simserve.profiles.expected_errors import FLOORS, Server, expect, load_error_model
+from tests.planner.builders import make_point
+
+SHARED = Path(__file__).parents[5] / "shared" / "data"
+
+
+def make_server(**changes: object) -> Server:
+    """Return a server of dense models under a light load."""
+    fields: dict[str, object] = {"generation": "vllm from 0.8", "hardware": "h100-sxm-80gb", "has_experts": False}
+    return Server(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def drawn(
+    num_sources: int, *, between: float = 0.15, within: float = 0.05, burst: float = 1.0, seed: int = 1, each: int = 12
+) -> list[Prediction]:
+    """Return figures of sources that are each off by an amount of their own; bursts are off by a multiple of it."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for source in range(num_sources):
+        own = generator.normal(0, between)
+        for place in range(each):
+            is_burst = place % 3 == 0
+            size = burst if is_burst else 1.0
+            errors = size * (own + generator.normal(0, within, 3))
+            measured = {"tpot": 0.02, "ttft": 0.2, "throughput": 900.0}
+            predicted = {
+                name: value * math.exp(error) for (name, value), error in zip(measured.items(), errors, strict=True)
+            }
+            server = make_server(at_once=1.0, in_flight=200.0) if is_burst else make_server()
+            point = make_point(source=f"source-{source}", measured=measured)
+            found.append(Prediction(point=point, predicted=predicted, server=server))
+    return found
+
+
+def everywhere(predictions: Sequence[Prediction]) -> dict[str, tuple[float, float]]:
+    """Return coverage at 90 and 50 % by metric, sources left out."""
+    rows = learn(predictions, "2026-11-30").coverage
+    return {row.metric: (row.coverage_90, row.coverage_50) for row in rows if row.group == "all"}
+
+
+def test_intervals_hold_sources_that_were_left_out() -> None:
+    """40 sources with errors of their own: about 90 and 50 % of each counted once."""
+    found = everywhere(drawn(40, each=6))
+
+    for at_90, at_50 in found.values():
+        assert at_90 == pytest.approx(0.9, abs=0.07)
+        assert at_50 == pytest.approx(0.5, abs=0.12)
+
+
+def test_many_figures_of_one_source_do_not_count_more() -> None:
+    """A source with 50 times the figures, all exact, leaves the median error where the others have it."""
+    few = drawn(9)
+    exact = [
+        Prediction(
+            point=make_point(source="large", measured=one.point.measured),
+            predicted=dict(one.point.measured),
+            server=one.server,
+        )
+        for one in few * 6
+    ]
+
+    alone, together = (learn(each, "2026-11-30").metrics["tpot"] for each in (few, [*few, *exact]))
+
+    assert together.sources == alone.sources + 1
+    assert together.constant_90 > 0.8 * alone.constant_90
+
+
+def test_bursts_that_are_further_off_get_wider_intervals() -> None:
+    """The scale learns what load makes of an error, and the score beats one interval for all."""
+    model = learn(drawn(24, burst=4.0), "2026-11-30")
+
+    light, burst = (
+        expect(model, each).metrics["tpot"].half_90
+        for each in (make_server(), make_server(at_once=1.0, in_flight=200.0))
+    )
+    (row,) = (row for row in model.coverage if (row.metric, row.group) == ("tpot", "all"))
+
+    assert burst > 2 * light
+    assert row.interval_score < row.constant_interval_score
+    assert row.log_width < row.constant_log_width
+
+
+def test_what_lies_between_sources_counts_not_what_lies_within() -> None:
+    """Sources that agree with themselves and not with each other are as uncertain as their spread."""
+    model = learn(drawn(40, between=0.3, within=0.001, each=6), "2026-11-30")
+
+    assert expect(model, make_server()).metrics["tpot"].half_90 == pytest.approx(0.3 * 1.645, rel=0.3)
+
+
+def test_figures_that_were_fitted_are_not_learnt_from() -> None:
+    """In-sample errors are never shown as expected ones."""
+    exact = [
+        Prediction(
+            point=make_point(source=f"fitted-{source}", measured={"tpot": 0.02}, fitted=frozenset({"tpot"})),
+            predicted={"tpot": 0.02},
+            server=make_server(),
+        )
+        for source in range(30)
+    ]
+
+    honest = learn([*drawn(12), *exact], "2026-11-30")
+
+    assert honest.metrics["tpot"] == learn(drawn(12), "2026-11-30").metrics["tpot"]
+    assert all(row.figures == 12 * 12 for row in honest.coverage if row.group == "all")
+
+
+def test_figures_with_artefacts_and_copies_do_not_count() -> None:
+    """Shown figures are compared only; published ones stand in their own source too."""
+    wrong = [
+        Prediction(point=make_point(**changes), predicted={"tpot": 1.0}, server=make_server())
+        for changes in ({"shown_only": frozenset({"tpot"}), "source": "odd"}, {"source": "published"})
+    ]
+
+    assert learn([*drawn(8), *wrong], "x").metrics == learn(drawn(8), "x").metrics
+
+
+def test_the_interval_of_a_row_knows_nothing_of_its_source() -> None:
+    """Worse figures of a source leave its own intervals as they were, and widen the others'."""
+    before = drawn(12)
+    after = [
+        Prediction(point=one.point, predicted={"tpot": 3 * one.predicted["tpot"]}, server=one.server)
+        if one.point.source == "source-3"
+        else one
+        for one in before
+    ]
+
+    old, new = ({row.source: row.half_90 for row in held(each, learn(each, "x"), "tpot")} for each in (before, after))
+
+    assert new["source-3"] == pytest.approx(old["source-3"])
+    assert new["source-5"] > old["source-5"]
+
+
+def test_reports_count_as_in_their_first_replay() -> None:
+    """A report that became nearer after it was read counts as far off as it was; one that did not counts as it is."""
+    near, far = (
+        Prediction(
+            point=make_point(source="unseen", label=f"{report}: a row"),
+            predicted={"tpot": 0.0101},
+            server=make_server(),
+        )
+        for report in ("gpustack-gpt-oss-20b-a100", "a-new-report")
+    )
+
+    factors = first_replay_factors([near, far])
+
+    assert factors[source_of(near.point), "tpot"] == MOST_WIDENED
+    assert factors[source_of(far.point), "tpot"] == 1.0
+    assert source_of(near.point) == "unseen/gpustack-gpt-oss-20b-a100"
+
+
+def test_too_few_sources_are_refused() -> None:
+    """A 90th percentile of four sources is none."""
+    with pytest.raises(InputError, match="sources"):
+        learn(drawn(4), "x")
+
+
+def test_no_coefficient_is_negative() -> None:
+    """Where far servers happen to be nearer, distance costs nothing; it never narrows."""
+    generator = np.random.default_rng(3)
+    is_far = np.repeat([0.0, 1.0], 200)
+    sizes = np.abs(generator.laplace(0, np.where(is_far, 0.05, 0.2)))
+    matrix = np.stack([np.ones(400), is_far], axis=1)
+
+    near, far = (
+        fit_scale(each, sizes, np.full(400, 1 / 400)) for each in (matrix, np.stack([np.ones(400), 1 - is_far], 1))
+    )
+
+    assert near[1] == 0.0
+    assert far[1] > 0.5
+    assert math.exp(near[0]) == pytest.approx(sizes.mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.1, 1.0), (0.5, 1.0), (0.6, 2.0), (1.0, 9.0)])
+def test_a_weighted_quantile_is_a_value_that_was_seen(share: float, value: float) -> None:
+    """Half the weight lies on 1, a quarter each on 2 and 9."""
+    assert weighted_quantile(np.array([9.0, 1.0, 2.0]), np.array([0.25, 0.5, 0.25]), share) == value
+
+
+def test_the_model_is_written_as_json(tmp_path: Path) -> None:
+    """With date, command and the sources behind each family."""
+    file = tmp_path / "errors.json"
+
+    write_error_model(learn(drawn(6), "2026-11-30"), file)
+
+    written = json.loads(file.read_text(encoding="utf-8"))
+    assert written["date"] == "2026-11-30"
+    assert set(written["metrics"]) == set(FLOORS)
+    assert written["families"][0]["servers"] == dict.fromkeys(FLOORS, 6)
+    assert len(written["without"]) == 6
+
+
+def test_figures_in_no_metric_have_no_coverage() -> None:
+    """A validation of points that could not be run prints no table."""
+    model = learn(drawn(6), "x")
+
+    assert coverage_rows([Prediction(point=make_point(), reason="unknown")], model) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the measured data is not here")
+def test_the_committed_model_is_what_the_measurements_give() -> None:
+    """Replayed now, every source and the unseen reports give the file that ships, and its intervals hold."""
+    from simserve.api import validate
+
+    predictions = (*validate(SHARED, jobs=2).predictions, *validate(None, ("unseen",), jobs=2).predictions)
+    bundled = load_error_model()
+
+    found = learn(predictions, bundled.date)
+
+    for metric, errors in found.metrics.items():
+        shipped = bundled.metrics[metric]
+        assert (errors.p50, errors.p90) == pytest.approx((shipped.p50, shipped.p90), rel=0.05)
+        assert errors.center == pytest.approx(shipped.center, abs=0.01)
+        assert errors.log_scale == pytest.approx(shipped.log_scale, abs=0.05)
+    for row in coverage_rows(predictions, bundled):
+        assert 0.80 <= row.coverage_90 <= (0.97 if row.sources > 1 else 1.0)
+        assert row.group != "all" or (0.86 <= row.coverage_90 <= 0.94 and 0.44 <= row.coverage_50 <= 0.56)

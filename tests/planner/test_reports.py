@@ -1,0 +1,122 @@
+"""Reports that nothing was fitted to: how their files are read, and what the page says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from simserve.errors import ProfileError
+from simserve.planner.measured.reports import UNSEEN, read_exclusions, read_unseen, read_unseen_memory
+from simserve.planner.measured.shipped import read_shipped, read_shipped_memory
+from simserve.planner.validation.memory_accuracy import compare_memory
+from simserve.profiles import catalog
+from simserve.scenario.load import from_mapping
+
+DEPLOYMENT = {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12.0", "max_model_len": 4096}}
+RUN = {"name": "c2", "clients": 2, "requests": 6, "prompt": 100, "output": 20, "measured": {"tpot": "7 ms"}}
+
+
+def report(folder: Path, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    """Write a report and make it the only one."""
+    server = {"name": "s", "model": "llama-3.1-8b", "deployment": DEPLOYMENT, "runs": [RUN]}
+    content = {"title": "T", "citation": "C", "url": "https://example.org/t", "date": "2026-01-02", "servers": [server]}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(content | fields), encoding="utf-8")
+    monkeypatch.setattr(catalog, "folders", lambda kind: [folder] if kind == UNSEEN else real(kind))
+
+
+real = catalog.folders
+
+
+def servers(*runs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return one server with some loads."""
+    return [{"name": "s", "model": "llama-3.1-8b", "deployment": DEPLOYMENT, "runs": list(runs)}]
+
+
+def test_every_bundled_report_is_a_valid_scenario_of_a_known_model_and_gpu() -> None:
+    """Each point could be written to a file and run; each says its engine's release."""
+    points = read_unseen()
+
+    assert len(points) > 150
+    for point in points:
+        scenario = from_mapping(point.scenario)
+        assert (scenario.model, scenario.deployment.hardware) == (point.model, point.hardware)
+        assert point.version
+        assert point.source == UNSEEN
+    assert len({point.label for point in points}) == len(points)
+
+
+def test_reports_are_replayed_only_where_they_are_asked_for() -> None:
+    """Accuracy and expected errors are of other sources."""
+    assert not any(point.source == UNSEEN for point in read_shipped())
+    assert {point.source for point in read_shipped((UNSEEN,))} == {UNSEEN}
+    assert read_shipped_memory() == []
+    assert read_shipped_memory((UNSEEN,)) == read_unseen_memory() != []
+
+
+def test_loads_become_arrivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients, a rate, a batch, a queue; lengths fixed, between two, or by mean and spread."""
+    common = {"prompt": {"min": 5, "max": 100}, "output": {"mean": 20, "cv": 0.5, "max": 40}}
+    figures = {"measured": {"throughput": 100}}
+    runs = [
+        RUN,
+        {"name": "r", "rate": 2.5, "requests": 9, **common, **figures},
+        {"name": "b", "batch": 8, **common, "measured": {"e2e": "2 s"}},
+        {"name": "q", "queued": 30, **common, "measured": {"total_throughput": 300}},
+    ]
+    report(tmp_path, monkeypatch, servers=servers(*runs))
+
+    closed, poisson, batch, queued = read_unseen()
+
+    assert [p.load_kind for p in (closed, poisson, batch, queued)] == ["concurrency", "rate", "batch", "offline"]
+    assert closed.scenario["workload"]["arrivals"] == {"process": "closed_loop", "concurrency": 2}
+    assert closed.measured == {"tpot": pytest.approx(0.007)}
+    assert poisson.scenario["workload"]["arrivals"] == {"process": "poisson", "rate": 2.5}
+    assert poisson.scenario["workload"]["prompt_tokens"] == {"distribution": "uniform", "min": 5, "max": 100}
+    assert poisson.scenario["workload"]["output_tokens"]["distribution"] == "lognormal"
+    assert batch.scenario["workload"]["num_requests"] == 8
+    assert (queued.measured, queued.protocol.is_total_throughput) == ({"throughput": 300.0}, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"servers": servers({**RUN, "rate": 1.0})}, "exactly one of clients, rate, batch and queued"),
+        ({"servers": servers({k: v for k, v in RUN.items() if k != "requests"})}, "needs requests"),
+        ({"servers": servers({**RUN, "measured": {}})}, "must hold a figure"),
+        ({"servers": servers({**RUN, "measured": {"throughput": 1, "total_throughput": 2}})}, "cannot both be given"),
+        ({"url": "somewhere"}, "url"),
+        ({"kv_rooms": [{"name": "k", "model": "llama-3.1-8b", "deployment": DEPLOYMENT}]}, "needs tokens or gib"),
+    ],
+)
+def test_a_report_that_cannot_be_read_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], message: str
+) -> None:
+    """On one line, with the file."""
+    report(tmp_path, monkeypatch, **fields)
+
+    with pytest.raises(ProfileError, match=message):
+        read_unseen()
+
+
+def test_kv_rooms_are_tokens_or_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """131,072 bytes a token of Llama-3.1-8B."""
+    room = {"name": "k", "model": "llama-3.1-8b", "deployment": DEPLOYMENT}
+    report(tmp_path, monkeypatch, kv_rooms=[{**room, "tokens": 8192}, {**room, "name": "g", "gib": 2.5}])
+
+    tokens, gib = compare_memory(read_unseen_memory())
+
+    assert tokens.measured_bytes == 8192 * 131_072
+    assert gib.measured_bytes == 2.5 * 1024**3
+
+
+def test_what_a_report_leaves_out_is_kept_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the page that names it."""
+    report(tmp_path, monkeypatch, excluded=[{"what": "the rest", "why": "too old"}])
+
+    (exclusion,) = read_exclusions()
+
+    assert (exclusion.report, exclusion.what, exclusion.why) == ("mine", "the rest", "too old")

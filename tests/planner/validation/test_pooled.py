@@ -1,0 +1,163 @@
+"""Separate prefill and decode workers that were measured: what their replay says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.engine.tables import StepTimes
+from simserve.planner.measured.point import MeasuredPoint, PoolPair
+from simserve.planner.validation import pooled
+from simserve.planner.validation.prediction import Pricer, predict, replay_key
+from tests.planner.builders import make_point
+from tests.scenario.builders import scenario_mapping
+
+
+def pair(**changes: Any) -> PoolPair:
+    """Return one prefill and two decode workers of a small model, and 8 clients."""
+    workload = {
+        "arrivals": {"process": "closed_loop", "concurrency": 8},
+        "prompt_tokens": {"distribution": "fixed", "value": 200},
+        "output_tokens": {"distribution": "fixed", "value": 50},
+        "num_requests": 40,
+    }
+    scenario = scenario_mapping() | {"workload": workload, "run": {"warmup": "none"}}
+    fields: dict[str, Any] = {"prefill": scenario, "decode": scenario, "num_prefills": 1, "num_decodes": 2}
+    return PoolPair(**(fields | changes))
+
+
+def point(*pairs: PoolPair, tpot: float = 0.005) -> MeasuredPoint:
+    """Return a point of separate pools."""
+    return make_point(pools=pairs, scenario={}, measured={"tpot": tpot, "ttft": 0.05})
+
+
+def test_workers_are_replayed() -> None:
+    """All requests are served, TPOT is that of a decode step, and TTFT holds the prompt and the transfer."""
+    prediction = predict(point(pair()), Pricer())
+
+    assert prediction.is_covered
+    assert 0 < prediction.predicted["tpot"] < prediction.predicted["ttft"]
+
+
+def test_more_decode_workers_are_faster() -> None:
+    """Fewer requests share a step."""
+    one, four = (predict(point(pair(num_decodes=count)), Pricer()) for count in (1, 4))
+
+    assert four.predicted["tpot"] < one.predicted["tpot"]
+
+
+def test_the_workers_nearest_in_tpot_are_what_ran() -> None:
+    """Of two recipes, whichever the measurement says."""
+    pairs = pair(num_decodes=1), pair(num_decodes=4)
+    alone = [predict(point(each), Pricer()).predicted["tpot"] for each in pairs]
+
+    chosen = [predict(point(*pairs, tpot=1.001 * tpot), Pricer()).predicted["tpot"] for tpot in alone]
+
+    assert chosen == alone
+
+
+def test_equal_workers_are_replayed_once() -> None:
+    """Whatever the points are called."""
+    first, renamed = pair(), replace(pair(), prefill={**pair().prefill, "name": "another"})
+    pricer = Pricer()
+
+    for each in (first, renamed):
+        predict(point(each), pricer)
+
+    assert len(pricer.replayed) == 1
+    assert replay_key(point(first)) == replay_key(point(renamed))
+
+
+def test_drafts_shorten_the_time_a_token() -> None:
+    """DeepSeek-R1 on 8 H200: a step with 3 drafts takes longer than one, and yields 2.5 tokens."""
+    deployment = {
+        "hardware": "h200-sxm-141gb",
+        "tensor_parallel_size": 8,
+        "quantization": "fp8",
+        "engine": {"name": "sglang", "version": "0.5.8", "max_model_len": 2048, "max_num_seqs": 16},
+    }
+    worker = pair().prefill | {"model": "deepseek-r1", "deployment": deployment}
+    pricer = Pricer()
+
+    plain, drafting = (
+        predict(point(pair(prefill=worker, decode=worker, num_drafts=drafts)), pricer).predicted["tpot"]
+        for drafts in (0, 3)
+    )
+
+    assert plain / 2.5 < drafting < plain
+
+
+def test_a_rank_steps_beside_ranks_that_hold_as_much() -> None:
+    """Its own seconds and those of the experts for the tokens of all; verifying counts as further sequences."""
+    times = StepTimes(
+        decode_base=[0.0, 1.0, 2.0, 3.0, 4.0],
+        decode_slope=[0.1] * 5,
+        token_seconds=[0.0, 1.0],
+        token_seconds_beyond=1.0,
+        sequence_seconds=[0.0] * 5,
+        decode_attention_base=[0.0] * 5,
+        prefill_request_seconds=0.0,
+        prefill_pair_seconds=0.0,
+        prefill_context_seconds=0.0,
+        shared_seconds=[0.0, 10.0, 20.0, 30.0, 40.0],
+        shared_seconds_beyond=10.0,
+    )
+
+    rank = pooled._as_one_rank(times, 2, 2)
+
+    assert rank.decode_base == pytest.approx([0.0, 2.0 + 40.0, 4.0 + 80.0])
+    assert rank.decode_slope == pytest.approx([0.2, 0.2, 0.2])
+    assert not len(rank.shared_seconds)
+    assert pooled._as_one_rank(times, 1, 1) is times
+
+
+def test_a_rank_computes_prompts_beside_ranks_that_compute_as_many() -> None:
+    """Its own seconds and those of the experts for the tokens of all, beyond the table too."""
+    times = StepTimes(
+        decode_base=[0.0, 1.0],
+        decode_slope=[0.1] * 2,
+        token_seconds=[0.0, 1.0, 2.0],
+        token_seconds_beyond=1.0,
+        sequence_seconds=[0.0] * 2,
+        decode_attention_base=[0.0] * 2,
+        prefill_request_seconds=0.0,
+        prefill_pair_seconds=0.0,
+        prefill_context_seconds=0.0,
+        shared_seconds=[0.0, 10.0, 20.0],
+        shared_seconds_beyond=7.0,
+    )
+
+    rank = pooled._prompts_of_one_rank(times, 2)
+
+    assert rank.token_seconds == pytest.approx([0.0, 1.0 + 20.0, 2.0 + 20.0 + 2 * 7.0])
+    assert rank.token_seconds_beyond == pytest.approx(1.0 + 2 * 7.0)
+    assert not len(rank.shared_seconds)
+    assert pooled._prompts_of_one_rank(times, 1) is times
+
+
+def test_workers_with_data_parallel_attention_are_replayed() -> None:
+    """Qwen3-235B on 8 H200: every rank of a prefill worker takes prompts of its own."""
+    deployment = {
+        "hardware": "h200-sxm-141gb",
+        "data_parallel_size": 8,
+        "enable_expert_parallel": True,
+        "quantization": "fp8",
+        "engine": {"name": "tensorrt-llm", "version": "1.2", "max_model_len": 2048, "max_num_seqs": 16},
+    }
+    cut = {key: value for key, value in deployment.items() if key != "data_parallel_size"} | {"tensor_parallel_size": 8}
+    workers = [pair().prefill | {"model": "qwen3-235b-a22b", "deployment": each} for each in (deployment, cut)]
+
+    ranks, together = (predict(point(pair(prefill=each, decode=workers[1])), Pricer()) for each in workers)
+
+    assert ranks.is_covered
+    assert ranks.predicted["ttft"] != pytest.approx(together.predicted["ttft"], rel=0.01)
+
+
+def test_acceptance_lengths_are_the_measured_ones() -> None:
+    """1.79, 2.27 and 2.49 tokens a step with 1, 2 and 3 drafts."""
+    lengths = 1.0 + np.cumsum(np.cumprod(pooled.MTP_ACCEPTANCE))
+
+    assert lengths == pytest.approx([1.79, 2.27, 2.49], abs=0.01)
