@@ -31,6 +31,7 @@ WAIT_LABELS = {
     "seats": "a seat (max_num_seqs)",
     "blocks": "KV memory",
     "budget": "the step's token budget",
+    "loras": "a seat for its adapter (max_loras)",
     "step": "the running step to end",
 }
 _WHOLE = 0.999
@@ -190,6 +191,8 @@ def memory_lines(result: RunResult) -> list[str]:
     drafting = f" and {format_bytes(draft)} of the draft" if draft else ""
     if memory["states_bytes"]:
         drafting += f", states of linear attention {format_bytes(memory['states_bytes'])}"
+    if memory.get("lora_bytes"):
+        drafting += f", slots of LoRA adapters {format_bytes(memory['lora_bytes'])}"
     pools = result.scenario["deployment"].get("pools")
     whose = f"a replica of the pool {pools[0]['name']}: " if pools else ""
     lines = [
@@ -241,6 +244,8 @@ def memory_arithmetic(result: RunResult) -> list[str]:
         taken["draft weights"] = memory["draft_weights_bytes"]
     if memory["states_bytes"]:
         taken["states of linear attention"] = memory["states_bytes"]
+    if memory.get("lora_bytes"):
+        taken["slots of LoRA adapters"] = memory["lora_bytes"]
     if engine.get("memory_rule") != "static_fraction":
         taken["activations"] = memory["activation_bytes"]
     if engine.get("counts_cuda_graphs"):
