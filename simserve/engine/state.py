@@ -41,9 +41,11 @@ ESTIMATE_CLIP = 4096
 CONTINUOUS, STATIC, UNCACHED = range(3)
 """How a replica batches: the hot path of the kernel is the first."""
 
-BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER, BLOCKED_BY_LORAS = range(6)
-"""What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough; LoRAs: the batch
-has as many adapters as it may, and everybody who waits needs another one."""
+BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER, BLOCKED_BY_LORAS = (
+    range(6)
+)
+"""What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough; LoRAs: the
+batch has as many adapters as it may, and everybody who waits needs another one."""
 
 EVICTED, READMITTED, RECOMPUTED, RETURNED, ADMITTED, FINISHED = range(6)
 """What happens to a request in a batch: it loses its KV cache, has a seat again, has its KV cache again; comes back

@@ -41,7 +41,7 @@ def lora_figures(simulation: Simulation, specs: RequestSpecs | None, num_adapter
     drawn = None if specs is None else specs.adapter
     return {
         "num_adapters": num_adapters,
-        "adapters_used": None if drawn is None else int(len(np.unique(drawn[drawn >= 0]))),
+        "adapters_used": None if drawn is None else len(np.unique(drawn[drawn >= 0])),
         "swaps": loras.num_swaps,
         "disk_loads": loras.num_disk_loads,
         "hit_rate": ratio(loras.num_hits, loras.num_asked),

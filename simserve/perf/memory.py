@@ -68,7 +68,8 @@ class MemoryPlan:
         host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
         arithmetic: Lines a person can check.
         parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative
-            decoding, ``draft_weights``, with slots of LoRA adapters ``lora_weights``, which sum to ``total_bytes``; what exceeds it is a negative ``unused``.
+            decoding, ``draft_weights``, with slots of LoRA adapters ``lora_weights``, which sum to ``total_bytes``;
+            what exceeds it is a negative ``unused``.
     """
 
     fits: bool

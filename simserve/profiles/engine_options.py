@@ -79,7 +79,7 @@ class EngineOptions(FrozenModel):
     default."""
     max_cpu_loras: Count | None = None
     """Adapters that host memory keeps, those on the GPU among them (SGLang's `--max-loaded-loras`); others are read
-    from disk again. Absent: `max_loras`, as in vLLM."""
+    from disk again. Absent: `max_loras`, as in vLLM; with SGLang all."""
     block_size: Count | None = None
     """Tokens in one KV block."""
     max_model_len: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None

@@ -96,9 +96,6 @@ def _check_pools(scenario: Scenario) -> None:
 
 def _check_loras(scenario: Scenario) -> None:
     deployment, has_adapters = scenario.deployment, scenario.workload.loras is not None
-    if deployment.routing.policy == "lora" and not has_adapters:
-        rule = "goes by adapters, and requests have none"
-        scenario.refuse("deployment.routing.policy", rule, "add workload.loras, or choose another policy", "lora")
     if deployment.engine.lora_load is not None and not has_adapters:
         rule = "has nothing to load: requests have no adapters"
         scenario.refuse("deployment.engine.lora_load", rule, "add workload.loras, or leave it out")

@@ -20,6 +20,9 @@ _COUNTS_BASE = ("sglang",)
 """Engines whose limit of adapters in a batch counts requests without one as one more ("including base-only request",
 SGLang's help of ``--max-loras-per-batch``)."""
 
+_KEEPS_ALL = ("sglang",)
+"""Engines whose host memory keeps every adapter unless it is told otherwise (``--max-loaded-loras``)."""
+
 
 class LoraLoadSpec(FrozenModel):
     """How adapters reach the GPU. The step that admits a request whose adapter has no slot waits for it, as in vLLM."""
@@ -51,10 +54,15 @@ def with_loras(
     return replace(
         config,
         max_loras=seats,
-        max_cpu_loras=max(config.max_cpu_loras, config.max_loras),
+        max_cpu_loras=max(config.max_cpu_loras or _kept_by_default(shape, loras), config.max_loras),
         lora_host_seconds=held / (load.host_bandwidth or link_bandwidth(shape)),
         lora_disk_seconds=load.latency + stored / (load.disk_bandwidth or DISK_BANDWIDTH),
     )
+
+
+def _kept_by_default(shape: ReplicaShape, loras: LorasSpec) -> int:
+    """Return the adapters that host memory keeps where nobody says: SGLang's all, vLLM's no more than the GPU."""
+    return loras.num_adapters if shape.engine.name in _KEEPS_ALL else shape.engine.max_loras
 
 
 def _check_options(config: EngineConfig, loras: LorasSpec, shape: ReplicaShape) -> None:

@@ -70,8 +70,8 @@ class RoutingSpec(FrozenModel):
     `0 s`: always up to date."""
     imbalance_guard: Annotated[float, Field(ge=1)] | None = None
     """`session`, `prefix` and `lora`: a replica with more than this many times the mean load of all is passed over for
-    the least loaded one, if it has more to do than that one by four requests (`session`, `lora`), or by the tokens that it need not
-    compute (`prefix`, whose load is the tokens of unanswered requests). Absent: 1.5."""
+    the least loaded one, if it has more to do than that one by four requests (`session`, `lora`), or by the tokens that
+    it need not compute (`prefix`, whose load is the tokens of unanswered requests). Absent: 1.5."""
     cache_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """`prefix`: the share of the prompt that a replica must know for the request to go there; below it, the least
     loaded one is chosen. Absent: 0.5."""

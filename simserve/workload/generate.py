@@ -15,8 +15,8 @@ from simserve.workload.arrival_spec import STATIONARY, ClosedLoopArrivals
 from simserve.workload.beginnings import draw_beginnings, with_beginnings, with_beginnings_within
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.conversations import draw_pauses
-from simserve.workload.loras import with_adapters
 from simserve.workload.lengths import length_distribution
+from simserve.workload.loras import with_adapters
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import TraceSpec, WorkloadSpec
@@ -38,8 +38,8 @@ def generate(
 ) -> RequestSpecs:
     """Return the requests of one run.
 
-    The streams are ``arrivals``, ``prompt_tokens``, ``output_tokens`` and ``loras``, and every draw takes one uniform of
-    its own: changing one part of the workload leaves the draws of the others as they were.
+    The streams are ``arrivals``, ``prompt_tokens``, ``output_tokens`` and ``loras``, and every draw takes one uniform
+    of its own: changing one part of the workload leaves the draws of the others as they were.
 
     Args:
         spec: What to draw or read.

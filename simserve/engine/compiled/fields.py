@@ -89,7 +89,16 @@ PROGRESS = Record(
 _COLUMNS = {
     **dict.fromkeys(("status", "reason", "is_truncated"), "b"),
     **dict.fromkeys(
-        ("adapter", "computed_tokens", "max_tokens", "num_preemptions", "output_tokens", "prompt_tokens", "rank", "replica_id"),
+        (
+            "adapter",
+            "computed_tokens",
+            "max_tokens",
+            "num_preemptions",
+            "output_tokens",
+            "prompt_tokens",
+            "rank",
+            "replica_id",
+        ),
         "i",
     ),
     **dict.fromkeys(
