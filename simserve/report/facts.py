@@ -214,7 +214,7 @@ def memory_lines(result: RunResult) -> list[str]:
         lines.append(f"{count(swapped)} blocks ({size} a GPU) went to host memory or came back")
     if kv["prefix_hit_rate"]:
         lines.append(f"{share(kv['prefix_hit_rate'])} of the prompt tokens came from the prefix cache")
-    lines += offload_lines(result)
+    lines += [*offload_lines(result), *lora_lines(result)]
     lines.append(
         f"KV use {share(kv['usage_mean'])} on average, {share(kv['usage_peak'])} at its peak; "
         f"{counted(kv['preemptions'], 'preemption')}"
@@ -232,6 +232,18 @@ def offload_lines(result: RunResult) -> list[str]:
         f"{share(hits or 0.0)} of the prompt tokens were loaded from the tier behind it, "
         f"{format_bytes(offload['loaded_bytes'])}, for which steps waited {format_seconds(offload['load_seconds'])}; "
         f"it holds {count(offload['num_blocks'])} blocks a replica and was {share(offload['peak_usage'])} full at most"
+    ]
+
+
+def lora_lines(result: RunResult) -> list[str]:
+    """Return how often requests found their LoRA adapter on the GPU, and what loads took; empty without adapters."""
+    loras = result.summary["simserve"].get("loras")
+    if loras is None or loras["swaps"] is None:
+        return []
+    return [
+        f"{share(loras['hit_rate'] or 0.0)} of the admissions found their adapter on the GPU; "
+        f"{counted(loras['swaps'], 'load')}, {count(loras['disk_loads'])} of them from disk, for which steps waited "
+        f"{format_seconds(loras['load_seconds'])}; computing adapters took {format_seconds(loras['step_seconds'])}"
     ]
 
 

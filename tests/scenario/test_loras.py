@@ -14,7 +14,7 @@ from simserve.perf.tables import price
 from simserve.planner.export.export import export
 from simserve.planner.importers.sglang_command import import_sglang_command
 from simserve.planner.importers.vllm_command import import_vllm_command
-from simserve.scenario.load import from_mapping, load
+from simserve.scenario.load import load
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import run
 from simserve.scenario.verify import verify
@@ -91,7 +91,7 @@ def test_one_adapter_for_all_is_none_but_for_the_kernels() -> None:
 
 
 def test_a_hundred_adapters_thrash_and_affinity_recovers_most_of_it() -> None:
-    """Over 2,000 requests: what spreading by load adds to the p95 of TTFT, routing by adapter takes back most of."""
+    """Over 1,500 requests: what spreading by load adds to the p95 of TTFT, routing by adapter takes back most of."""
     by_load = simulated("deployment.routing=least_outstanding", num_requests=1500)
     by_adapter = simulated(num_requests=1500)
     without = simulated("workload.loras=null", "deployment.routing=least_outstanding", num_requests=1500)
@@ -124,7 +124,7 @@ def test_plane_and_reference_serve_the_tenants_alike(policy: str) -> None:
     """`simserve verify` on the cluster, a few requests a replica."""
     found = verify(load(TENANTS, [f"deployment.routing={policy}", "workload.num_requests=60", "deployment.replicas=2"]))
 
-    assert found["equal"]
+    assert found.is_equal
 
 
 @pytest.mark.parametrize(
@@ -174,11 +174,11 @@ def test_loads_take_the_bandwidths_that_are_set() -> None:
 def test_the_command_line_says_it_and_is_read_again(target: str) -> None:
     """Seats, rank and host memory come back."""
     engine = f"deployment.engine={{name: {target}, max_loras: 6, max_lora_rank: 32, max_cpu_loras: 50}}"
-    written = export(resolved(engine, "deployment.routing=least_outstanding"), target)
-    line = " ".join(written.command)
+    written = export(load(TENANTS, [engine, "deployment.routing=least_outstanding"]), target)
+    line = written.line
     flags = {"vllm": "--enable-lora --max-loras 6", "sglang": "--enable-lora --max-loras-per-batch 6"}
     assert flags[target] in line
     reads: Any = {"vllm": import_vllm_command, "sglang": import_sglang_command}[target]
-    found = from_mapping(reads(line, hardware="h100").scenario).deployment.engine
+    found = reads(line, hardware="h100").scenario.deployment.engine
 
     assert (found.max_loras, found.max_lora_rank, found.max_cpu_loras) == (6, 32, 50)

@@ -97,12 +97,7 @@ def test_what_makes_no_sense_is_refused(given: dict[str, Any], rule: str) -> Non
 
 def test_a_scenario_holds_adapters() -> None:
     """The key stands under ``workload``."""
-    scenario = from_mapping(
-        {
-            "model": "llama-3.1-8b",
-            "deployment": {"hardware": "h100"},
-            "workload": {**BASE, "loras": {"num_adapters": 3}},
-        }
-    )
+    workload = {**BASE, "loras": {"num_adapters": 3}}
+    scenario = from_mapping({"model": "llama-3.1-8b", "deployment": {"hardware": "h100"}, "workload": workload})
 
     assert scenario.workload.loras == LorasSpec(num_adapters=3)
