@@ -30,6 +30,7 @@ _EXPECTED = [
     "framework-comparison",
     "halve-the-api-bill",
     "hundred-requests-a-second",
+    "hundred-tenants",
     "interactive-and-batch",
     "kv-offload",
     "limits-wide-open",

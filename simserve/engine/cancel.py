@@ -11,6 +11,7 @@ from heapq import heapify
 from simserve.engine.decoding import generated_by_now, leave_decoding
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.kv import release_fixed
+from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
 from simserve.engine.numbers import remove_all
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import leave_prefix
@@ -34,6 +35,8 @@ def cancel(replica: Replica, requests: RequestTable, index: int) -> None:
         _leave_decode(replica, requests, index, entry)
     else:
         replica.waiting.remove(index)
+        if replica.loras is not None:
+            count_waiting(replica.loras, index, -1)
         replica.num_outstanding -= 1
         if requests.swapped_tokens[index]:
             forget_swap(replica, requests, index)
@@ -42,6 +45,8 @@ def cancel(replica: Replica, requests: RequestTable, index: int) -> None:
     remove_all(replica.running, index)
     replica.num_running -= 1
     replica.num_outstanding -= 1
+    if replica.loras is not None:
+        leave_adapter(replica.loras, index)
     if not replica.grows:
         release_fixed(replica, requests, index)
 
@@ -60,6 +65,8 @@ def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: i
     generated = generated_by_now(replica, requests, index)
     keep_largest_gap(replica, requests, index)
     leave_stall(replica, requests.joined_leap[index])
+    if replica.loras is not None:
+        count_decoding(replica.loras, index, -1)
     if replica.progress is not None:
         leave_at_pace(replica, requests, replica.progress, index)
     else:

@@ -7,6 +7,16 @@ from simserve.engine.decoding import finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
 from simserve.engine.kv_tier import take_loading_seconds
+from simserve.engine.loras import (
+    count_decoding,
+    has_lora_seat,
+    is_shut,
+    lora_seconds,
+    restore_skipped,
+    skip_waiting,
+    take_lora_loading,
+    use_adapter,
+)
 from simserve.engine.preemption import preempt
 from simserve.engine.prefix_cache import cache_blocks, evict, find_prefix, load_prefix, use_prefix
 from simserve.engine.progress import GRID
@@ -14,6 +24,7 @@ from simserve.engine.state import (
     ADMITTED,
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
+    BLOCKED_BY_LORAS,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
     READMITTED,
@@ -112,7 +123,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         is_plain = replica.has_plain_admission
         is_chunked = config.enable_chunked_prefill
         scheduled_time = requests.scheduled_time
-        has_extras = replica.has_extras
+        has_extras, loras = replica.has_extras, replica.loras
         seats = replica.max_num_seqs - len(replica.departing)
         if cache is not None and cache.num_idle > free:
             evict(cache, free)
@@ -122,6 +133,12 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 note_full(replica)
                 break
             index = waiting[0]
+            if loras is not None and not has_lora_seat(loras, index):
+                if is_shut(loras):
+                    replica.blocked_by = BLOCKED_BY_LORAS
+                    break
+                skip_waiting(replica, loras)
+                continue
             target = prompt_tokens[index] + generated_tokens[index]
             cached = blocks = idle = 0
             if has_extras:
@@ -172,6 +189,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             waiting.popleft()
             replica.num_running += 1
+            if loras is not None:
+                use_adapter(replica, loras, index)
             chunks.append(index)
             sizes.append(chunk)
             budget -= chunk
@@ -206,6 +225,13 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if cache.num_idle > free:
                     evict(cache, free)
                 cache_blocks(cache, index, cached + chunk)
+        if loras is not None and loras.skipped:
+            if not waiting and replica.num_running >= seats:
+                replica.blocked_by = BLOCKED_BY_SEATS
+                note_full(replica)
+            elif not waiting:
+                replica.blocked_by = BLOCKED_BY_LORAS
+            restore_skipped(replica, loras)
     elif waiting:
         # Somebody has just lost blocks, or nobody is asked: nobody is admitted in this step.
         is_seated = replica.is_full and replica.num_running >= replica.max_num_seqs
@@ -262,6 +288,10 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     if replica.cache is not None and replica.cache.tier is not None:
         loading = take_loading_seconds(replica.cache.tier)
         first += loading
+    if replica.loras is not None:
+        waited = take_lora_loading(replica.loras)
+        loading += waited
+        first += waited + lora_seconds(replica, replica.loras, num_decodes)
     if num_decodes:
         slope = replica.decode_slope[num_decodes] * times.mixed_decode_factor
         first += replica.decode_attention_base[num_decodes] + slope * replica.context_sum
@@ -287,9 +317,9 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     replica.attended_pairs = pairs
     replica.attended_keys = keys
     replica.num_queued = len(replica.waiting)
-    replica.is_open = (
-        num_steps > 1 and not replica.waiting and replica.num_running < replica.max_num_seqs and budget > total
-    )
+    # Those who wait for an adapter keep nobody else out.
+    is_passed = not replica.waiting or replica.blocked_by == BLOCKED_BY_LORAS
+    replica.is_open = num_steps > 1 and is_passed and replica.num_running < replica.max_num_seqs and budget > total
 
 
 def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> int:
@@ -404,6 +434,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             num_finished += 1
         else:
             join_decoding(replica, requests, index, computed, generated)
+            if replica.loras is not None:
+                count_decoding(replica.loras, index, 1)
             num_joined += 1
             if replica.has_late_tokens and generated == 1:
                 replica.late_tokens.append(index)

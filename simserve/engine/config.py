@@ -48,6 +48,11 @@ class EngineConfig:
             (`simserve.engine.kv_tier`); 0: none.
         offload_block_seconds: Seconds that loading one of them adds to a step.
         offload_latency: Seconds that a step with loads waits besides.
+        max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
+            ``continuous`` alone.
+        max_cpu_loras: Adapters that host memory keeps, those on the GPU among them; at least ``max_loras``.
+        lora_host_seconds: Seconds that a step waits for an adapter from host memory.
+        lora_disk_seconds: What it waits besides where it comes from disk.
         block_size: Tokens a KV block.
         num_blocks: KV blocks of the replica; ``num_blocks * block_size`` tokens of KV, of ``full_groups +
             window_groups`` groups of layers where windows are kept.
@@ -104,6 +109,10 @@ class EngineConfig:
     num_offload_blocks: int = 0
     offload_block_seconds: float = 0.0
     offload_latency: float = 0.0
+    max_loras: int = 0
+    max_cpu_loras: int = 0
+    lora_host_seconds: float = 0.0
+    lora_disk_seconds: float = 0.0
     block_size: int
     num_blocks: int
     full_groups: int = 1

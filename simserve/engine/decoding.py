@@ -7,6 +7,7 @@ from heapq import heappush
 from simserve.engine.departing import depart
 from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kv import release_fixed
+from simserve.engine.loras import count_decoding, leave_adapter
 from simserve.engine.paces import generated_at_pace, join_at_pace, leave_at_pace
 from simserve.engine.prefix_cache import leave_prefix
 from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, FINISHED, SHIFT, Replica, RequestTable
@@ -53,6 +54,8 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
 def finish_decoding(replica: Replica, requests: RequestTable, index: int) -> None:
     """Let a request leave the decoding ones: it has all its tokens."""
     keep_largest_gap(replica, requests, index)
+    if replica.loras is not None:
+        count_decoding(replica.loras, index, -1)
     free_blocks, free_window_blocks = replica.free_blocks, replica.free_window_blocks
     if replica.progress is not None:
         leave_at_pace(replica, requests, replica.progress, index)
@@ -96,6 +99,8 @@ def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: in
         replica.batch_log.extend((index, replica.end_time, FINISHED))
     replica.num_running -= 1
     replica.num_outstanding -= 1
+    if replica.loras is not None:
+        leave_adapter(replica.loras, index)
     tokens = requests.prompt_tokens[index] + output - 1
     if replica.releases_late:
         depart(replica, index, tokens, free_blocks, free_window_blocks)

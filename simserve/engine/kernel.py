@@ -27,11 +27,13 @@ from simserve.engine.departing import release_departing
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
 from simserve.engine.late_tokens import hand_over
+from simserve.engine.loras import count_waiting, lora_seconds
 from simserve.engine.numbers import sum_around
 from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
+    BLOCKED_BY_LORAS,
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SEATS,
     INFINITY,
@@ -55,6 +57,8 @@ def submit(replica: Replica, requests: RequestTable, index: int, now: float) -> 
         submit_static(replica, requests, index, now)
         return
     replica.waiting.append(index)
+    if replica.loras is not None:
+        count_waiting(replica.loras, index, 1)
     replica.num_outstanding += 1
     replica.late_arrivals_sum += now
     if replica.is_open:
@@ -64,8 +68,8 @@ def submit(replica: Replica, requests: RequestTable, index: int, now: float) -> 
             cut(replica, now)
     elif replica.end_time == INFINITY:
         replica.end_time = now
-    elif replica.is_ordered and replica.num_steps > 1 and replica.waiting[0] == index:
-        # It sorts before the head that the leap was planned for.
+    elif replica.is_ordered and replica.num_steps > 1 and (replica.waiting[0] == index or replica.loras is not None):
+        # It sorts before the head that the leap was planned for, or behind one that waits for an adapter alone.
         cut(replica, now)
 
 
@@ -316,16 +320,17 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         replica.priced_tokens = num_decoding * replica.tokens_per_decode
     if is_restless and replica.moved_blocks:
         first += replica.times.swap_block_seconds * replica.moved_blocks
+    if replica.loras is not None:
+        first += lora_seconds(replica, replica.loras, num_decoding)
     replica.num_steps = num_steps
     replica.first_seconds = first
     replica.increment_seconds = increment
     replica.end_time = now + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
     replica.num_scheduled_decodes = num_decoding
-    if waiting:
-        replica.num_queued = len(waiting)
+    replica.num_queued = len(waiting)
+    if waiting and replica.blocked_by != BLOCKED_BY_LORAS:
         replica.is_open = False
     else:
-        replica.num_queued = 0
         # Who arrives and finds no seat makes the batch full.
         has_seat = replica.num_running < replica.max_num_seqs
         replica.is_open = (has_seat or replica.keeps_full) and not replica.is_full

@@ -11,6 +11,7 @@ from typing import Any
 from simserve.engine.decoding import generated_by_now, growth_of_step, leave_decoding
 from simserve.engine.departing import preempt_departing
 from simserve.engine.gaps import keep_largest_gap, leave_stall
+from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
 from simserve.engine.state import EVICTED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
@@ -132,6 +133,8 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
             leave_at_pace(replica, requests, replica.progress, index)
         else:
             leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, generated)
+        if replica.loras is not None:
+            count_decoding(replica.loras, index, -1)
         replica.finish_heap.remove(finish_step << SHIFT | index)
         heapify(replica.finish_heap)
         requests.last_token_time[index] = last_token_time
@@ -148,6 +151,9 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     if replica.batch_log is not None:
         replica.batch_log.extend((index, replica.start_time, EVICTED))
     replica.num_running -= 1
+    if replica.loras is not None:
+        leave_adapter(replica.loras, index)
+        count_waiting(replica.loras, index, 1)
     if replica.uses_estimate:
         replica.has_left = True
         replica.waiting.append(index)

@@ -17,6 +17,10 @@ def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) 
 
         replica.is_ordered = True
         replica.waiting = OrderedQueue(replica.config, requests)
+    if replica.config.max_loras and len(requests.adapter):
+        from simserve.engine.loras import Loras
+
+        replica.loras = Loras(replica.config, requests.adapter)
     if paths is not None:
         from simserve.engine.prefix_cache import PrefixCache
 

@@ -21,6 +21,9 @@ def slowed(times: StepTimes, factor: float) -> StepTimes:
         prefill_request_seconds=factor * times.prefill_request_seconds,
         prefill_pair_seconds=factor * times.prefill_pair_seconds,
         prefill_context_seconds=factor * times.prefill_context_seconds,
+        lora_step_seconds=factor * times.lora_step_seconds,
+        lora_adapter_seconds=factor * times.lora_adapter_seconds,
+        lora_token_seconds=factor * times.lora_token_seconds,
         shared_seconds=[factor * each for each in times.shared_seconds],
         shared_seconds_beyond=factor * times.shared_seconds_beyond,
     )

@@ -20,6 +20,7 @@ from simserve.errors import InvariantError
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
+    from simserve.engine.loras import Loras
     from simserve.engine.prefix_cache import PrefixCache
     from simserve.engine.queue import OrderedQueue
     from simserve.engine.tables import StepTimes
@@ -40,8 +41,11 @@ ESTIMATE_CLIP = 4096
 CONTINUOUS, STATIC, UNCACHED = range(3)
 """How a replica batches: the hot path of the kernel is the first."""
 
-BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER = range(5)
-"""What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough."""
+BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER, BLOCKED_BY_LORAS = (
+    range(6)
+)
+"""What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough; LoRAs: the
+batch has as many adapters as it may, and everybody who waits needs another one."""
 
 EVICTED, READMITTED, RECOMPUTED, RETURNED, ADMITTED, FINISHED = range(6)
 """What happens to a request in a batch: it loses its KV cache, has a seat again, has its KV cache again; comes back
@@ -79,12 +83,14 @@ class RequestTable:
     num_preemptions    int
     swapped_tokens     int    its KV tokens in host memory while it waits; 0: none
     replica_id         int    -1: none
+    adapter            int    LoRA adapter, -1: none; empty where no request has one
     rank               int    which scheduler of its replica has it, where that has several; else 0, or empty
     status, reason     int
     =================  =====  ==============================================================================
     """
 
     __slots__ = (
+        "adapter",
         "computed_tokens",
         "context_base",
         "finish_step",
@@ -121,6 +127,7 @@ class RequestTable:
         pace: NDArray[np.int64] | None = None,
         priority: NDArray[np.int64] | None = None,
         is_lean: bool = False,
+        adapter: NDArray[np.int64] | None = None,
     ) -> None:
         """Apply the length limits of ``config`` and lay out the columns.
 
@@ -131,6 +138,7 @@ class RequestTable:
             config: The engine that all of them reach.
             pace: With speculative decoding, parts of a token a decode step, shape [N]; None: not drawn.
             priority: The smaller the sooner, shape [N]; None: all alike.
+            adapter: LoRA adapter of each, from 0, -1: none, shape [N]; None: no request has one.
             is_lean: Whether columns that ``config`` never reads stay empty: no other engine serves these requests.
 
         Raises:
@@ -167,6 +175,7 @@ class RequestTable:
         if priority is not None:
             self.priority = _whole("q", priority)
         self.range_start = _zeros("q", 0 if is_lean and config.kv_allocation not in CONTIGUOUS else num_requests)
+        self.adapter = _whole("i", np.zeros(0) if adapter is None else adapter)
         self.swapped_tokens = _zeros("q", 0 if is_lean and config.preemption_mode != "swap" else num_requests)
 
 
@@ -239,6 +248,7 @@ class Replica:
         "late_arrivals_sum",
         "late_tokens",
         "leap_index",
+        "loras",
         "max_num_seqs",
         "mode",
         "moved_blocks",
@@ -292,6 +302,8 @@ class Replica:
         self.identity, self.rank = identity, rank
         # Set by who builds the replica, where prompts share anything.
         self.cache: PrefixCache | None = None
+        # Likewise, where requests have LoRA adapters.
+        self.loras: Loras | None = None
         self.config = config
         self.times = times
         # The hot entries of config and times, one attribute access away.

@@ -28,6 +28,13 @@ class StepTimes:
     they read, ``done_i + c_i``; ``done_i`` are the tokens of request i computed before. With ``p > 1``, P and C
     are ``max(sum / p, largest of one chunk)``.
 
+    Where the batch has requests with LoRA adapters, a step takes besides::
+
+        lora_step_seconds + lora_adapter_seconds * a + lora_token_seconds * t
+
+    ``a`` adapters are in the batch (in a step of prompts alone: among those), ``t`` tokens of the step are of requests
+    with one.
+
     Ranks that step together (`simserve.engine.data_parallel`) each take that long, and all of them ``shared_seconds``
     of the x of every rank together.
 
@@ -45,6 +52,9 @@ class StepTimes:
         prefill_pair_seconds: Seconds an attended pair.
         prefill_context_seconds: Seconds a key read.
         swap_block_seconds: Seconds that copying a KV block to or from host memory adds to the step that does it.
+        lora_step_seconds: Seconds that adapters add to a step with any.
+        lora_adapter_seconds: Seconds of each adapter.
+        lora_token_seconds: Seconds of each token that passes one.
         shared_seconds: Index x = 0..len-1, what ranks in lockstep do together: routed experts and the collectives
             around them; empty without such ranks.
         shared_seconds_beyond: Seconds a token beyond that table.
@@ -61,6 +71,9 @@ class StepTimes:
     prefill_context_seconds: float
     mixed_decode_factor: float = 1.0
     swap_block_seconds: float = 0.0
+    lora_step_seconds: float = 0.0
+    lora_adapter_seconds: float = 0.0
+    lora_token_seconds: float = 0.0
     shared_seconds: Sequence[float] = ()
     shared_seconds_beyond: float = 0.0
 

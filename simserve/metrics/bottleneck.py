@@ -19,7 +19,7 @@ PARTS = {
     "draft": "drafting",
 }
 """What a share of the step time is bound by."""
-LIMITS = {"seats": "max_num_seqs", "blocks": "KV memory", "budget": "max_num_batched_tokens"}
+LIMITS = {"seats": "max_num_seqs", "blocks": "KV memory", "budget": "max_num_batched_tokens", "loras": "max_loras"}
 """What holds up the head of the queue. ``step``, that it arrived while a step was running, is no limit."""
 NONE = "none"
 

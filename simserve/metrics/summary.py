@@ -18,6 +18,7 @@ from simserve.metrics.figures import in_json, ratio, rows_where
 from simserve.metrics.gateway import gateway_figures, gateway_sentences
 from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
+from simserve.metrics.loras import lora_figures, lora_sentences, name_loading
 from simserve.metrics.losses import loss_sentences, reasons, statuses
 from simserve.metrics.occupancy import Sojourns, sojourns
 from simserve.metrics.offload import name_offload, offload_figures, offload_sentences
@@ -51,6 +52,7 @@ _MEMORY_KEYS = (
     "weights_bytes",
     "draft_weights_bytes",
     "states_bytes",
+    "lora_bytes",
     "kv_bytes",
     "activation_bytes",
     "non_torch_bytes",
@@ -106,6 +108,7 @@ class RunFacts:
         gpus_per_replica: GPUs of one replica.
         users: How many users send the requests, None where the scenario does not say.
         warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
+        num_adapters: LoRA adapters that requests ask for, None without.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
         waiting: Share of the time to first tokens that requests waited for their first step.
@@ -141,6 +144,7 @@ class RunFacts:
     gpus_per_replica: int = 1
     users: UsersFacts | None = None
     warnings: Sequence[str] = ()
+    num_adapters: int | None = None
     offered: Offered | None = None
     finishable: float | None = None
     waiting: float = 0.0
@@ -286,6 +290,7 @@ def _headline(
             "offload": offload_figures(
                 simulation, facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
             ),
+            "loras": lora_figures(simulation, specs, facts.num_adapters),
             "streaming": stream_figures(simulation),
             "overflow": money.overflow,
             **gateway_figures(simulation),
@@ -445,6 +450,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         *pool_sentences(simulation),
         *region_sentences(simulation),
         *offload_sentences(simulation),
+        *lora_sentences(simulation),
         *loss_sentences(simulation),
         *gateway_sentences(simulation),
     )
@@ -453,6 +459,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         share = overflow_share(records)
         found["explanation"] += f" {share:.0%} of the requests went to {facts.overflow.name}."
     name_offload(found, simulation)
+    name_loading(found, simulation)
     name_api_server(found, simulation)
     return found
 

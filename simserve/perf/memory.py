@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from simserve.perf.attention import score_bytes
 from simserve.perf.gemm import ACTIVATION_BYTES
+from simserve.perf.loras import slot_bytes
 from simserve.perf.quantization import format_name, part_bits
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
@@ -46,6 +47,7 @@ class MemoryPlan:
         weights_bytes: Weights.
         draft_weights_bytes: Weights of what drafts (speculative decoding); 0 without.
         states_bytes: States of linear attention, those of every seat; 0 without.
+        lora_bytes: Slots of LoRA adapters; 0 without.
         kv_bytes: Left for KV; negative when the rest alone is too much.
         activation_bytes: Peak of activations.
         non_torch_bytes: CUDA context, libraries and communication buffers.
@@ -66,7 +68,8 @@ class MemoryPlan:
         host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
         arithmetic: Lines a person can check.
         parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative
-            decoding, ``draft_weights``, which sum to ``total_bytes``; what exceeds it is a negative ``unused``.
+            decoding, ``draft_weights``, with slots of LoRA adapters ``lora_weights``, which sum to ``total_bytes``;
+            what exceeds it is a negative ``unused``.
     """
 
     fits: bool
@@ -75,6 +78,7 @@ class MemoryPlan:
     weights_bytes: float
     draft_weights_bytes: float = 0.0
     states_bytes: float = 0.0
+    lora_bytes: float = 0.0
     kv_bytes: float
     activation_bytes: float
     non_torch_bytes: float
@@ -146,6 +150,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         weights_bytes=needs["weights"],
         draft_weights_bytes=needs.get("draft_weights", 0.0),
         states_bytes=needs.get("states", 0.0),
+        lora_bytes=needs.get("lora_weights", 0.0),
         kv_bytes=kv_bytes,
         activation_bytes=needs["activations"],
         non_torch_bytes=needs["runtime"],
@@ -216,6 +221,8 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     }
     if shape.speculation is not None and shape.speculation.draft is not None:
         needs["draft_weights"] = draft_weights_bytes(shape.speculation)
+    if shape.engine.max_loras:
+        needs["lora_weights"] = shape.engine.max_loras * slot_bytes(shape)
     if shape.model.has_states:
         needs["states"] = state_slots(shape) * state_bytes(shape)
     relaid = relaid_expert_bytes(shape)

@@ -26,6 +26,7 @@ from simserve.profiles.model import ModelProfile
 from simserve.units import GIB, format_bytes
 
 Attention = Literal["flash", "standard"]
+LoraTarget = Literal["attention", "mlp", "all"]
 SpeculativeMethod = Literal["draft_model", "ngram", "eagle", "mtp"]
 
 PLAIN_SPARSE_KV_CAPABILITY = 10.0
@@ -78,6 +79,7 @@ class ReplicaShape:
         operator_tables: Folder of measured operator tables; None: fitted curves and rooflines alone.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
         speculation: Speculative decoding; None: one token a step.
+        lora_target: What the LoRA adapters of the workload are made for; without them, all that may have one.
         windowed_kv: How layers with a sliding window keep no more than their window; None: they keep everything.
     """
 
@@ -97,6 +99,7 @@ class ReplicaShape:
     operator_tables: Path | None = None
     attention: Attention = "flash"
     speculation: Speculation | None = None
+    lora_target: LoraTarget = "all"
     windowed_kv: WindowedKV | None = None
 
     @property

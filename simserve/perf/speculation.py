@@ -296,4 +296,8 @@ def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
         prefill_request_seconds=first.prefill_request_seconds + second.prefill_request_seconds,
         prefill_pair_seconds=first.prefill_pair_seconds + second.prefill_pair_seconds,
         prefill_context_seconds=first.prefill_context_seconds + second.prefill_context_seconds,
+        # What drafts has no adapters.
+        lora_step_seconds=first.lora_step_seconds,
+        lora_adapter_seconds=first.lora_adapter_seconds,
+        lora_token_seconds=first.lora_token_seconds,
     )

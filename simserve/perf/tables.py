@@ -31,6 +31,7 @@ from simserve.perf.head import head_parts
 from simserve.perf.indexer import index_key_seconds, index_pair_seconds, index_share, sparse_prompt_seconds
 from simserve.perf.launches import launch_wait
 from simserve.perf.linear_attention import step_state_seconds
+from simserve.perf.loras import lora_times
 from simserve.perf.memory import kv_bytes_per_token
 from simserve.perf.mixed_attention import mixed_decode_factor
 from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
@@ -146,6 +147,7 @@ def _step_times(stage: Stage, parts: StepParts, slope: Array) -> StepTimes:
     gpu, prompts = stage.shape.engine.gpu_time_factor, _prompt_factor(stage)
     num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
     factor = mixed_decode_factor(stage.shape, float(slope[1]) / num_layers, attended)
+    loras = lora_times(stage.shape, stage.machine) if stage.shape.engine.max_loras else (0.0, 0.0, 0.0)
     return StepTimes(
         mixed_decode_factor=factor,
         decode_base=_sums(parts.decode),
@@ -160,6 +162,9 @@ def _step_times(stage: Stage, parts: StepParts, slope: Array) -> StepTimes:
         swap_block_seconds=kv_bytes_per_token(stage.shape)
         * stage.shape.engine.block_size
         / link_bandwidth(stage.shape),
+        lora_step_seconds=loras[0],
+        lora_adapter_seconds=loras[1],
+        lora_token_seconds=loras[2],
         shared_seconds=_sums(parts.shared),
         shared_seconds_beyond=_marginal_shared(stage),
     )

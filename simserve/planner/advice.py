@@ -264,10 +264,22 @@ class _Advising:
             yield from ({SEATS_KEY: seats // part} for part in (2, 4) if seats // part >= FEWEST_SEATS)
         if inner["bottleneck"]["binding"] == LIMITS["seats"]:
             yield from ({SEATS_KEY: seats * factor} for factor in (2, 4))
+        if inner["bottleneck"]["binding"] == LIMITS["loras"]:
+            yield from self._adapter_seats()
         if "ttft" in missed and (waits.get("budget") or 0.0) > 0:
             yield {BUDGET_KEY: 2 * budget}
         if engine.get("enable_prefix_caching") is False and _repeats_prefixes(self.scenario):
             yield {"deployment.engine.enable_prefix_caching": True}
+
+    def _adapter_seats(self) -> Iterator[Overrides]:
+        """Yield what requests that wait for a seat for their adapter suggest: routing by adapter, and more seats."""
+        deployment = self.scenario.deployment
+        if deployment.routing.policy != "lora" and deployment.replicas > 1:
+            yield {"deployment.routing": "lora"}
+        for factor in (2, 4):
+            seats = factor * (deployment.engine.max_loras or 1)
+            kept = max(seats, deployment.engine.max_cpu_loras or 0)
+            yield {"deployment.engine.max_loras": seats, "deployment.engine.max_cpu_loras": kept}
 
     def _missed(self) -> frozenset[str]:
         """Return the terms of the SLO that more requests missed than may; all where only a class or threshold fails."""

@@ -57,6 +57,10 @@ DEFAULT_SWAP_SPACE = 4.0 * 2**30
 """Bytes of host memory a GPU: vLLM's ``--swap-space 4`` (GiB), in its versions up to 0.17."""
 
 
+DEFAULT_MAX_LORA_RANK = 16
+"""Largest rank of an adapter by default: vLLM's ``max_lora_rank`` (config/lora.py)."""
+
+
 _OF_CHECKPOINTS = [name for name in Checkpoints.model_fields if name != "source"]
 """What an engine makes of checkpoints, under the same names."""
 
@@ -87,6 +91,9 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
     gpu_memory_utilization: float
+    max_loras: int = 0
+    max_lora_rank: int = DEFAULT_MAX_LORA_RANK
+    max_cpu_loras: int = 0
     block_size: int
     max_model_len: int
     async_scheduling: bool

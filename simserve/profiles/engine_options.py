@@ -70,6 +70,16 @@ class EngineOptions(FrozenModel):
     TensorRT-LLM's `max_tokens` of the KV cache, in blocks. `simserve import log` reads it from a server's own log."""
     kv_cache_memory_bytes: Annotated[int, Field(ge=1)] | None = None
     """vLLM: bytes of a GPU for the KV cache; `gpu_memory_utilization` is then not looked at."""
+    max_loras: Count | None = None
+    """LoRA adapters in a batch at most, and slots for them on the GPU, which take memory from the KV cache: vLLM's
+    `--max-loras`, SGLang's `--max-loras-per-batch`. A request whose adapter would be one more is passed over. Absent:
+    adapters are off."""
+    max_lora_rank: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Largest rank of an adapter: slots have room for it, and kernels compute it whatever the rank. Absent: 16, vLLM's
+    default."""
+    max_cpu_loras: Count | None = None
+    """Adapters that host memory keeps, those on the GPU among them (SGLang's `--max-loaded-loras`); others are read
+    from disk again. Absent: `max_loras`, as in vLLM; with SGLang all."""
     block_size: Count | None = None
     """Tokens in one KV block."""
     max_model_len: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
@@ -128,6 +138,12 @@ def check_options(asked: EngineOptions) -> None:
     if asked.enable_prefix_caching and asked.preemption_mode == "swap":
         rule = "is not simulated with preemption_mode swap: swapped blocks would have to be shared"
         raise refuse("enable_prefix_caching", True, rule, "leave one of the two out")
+    for key in ("max_lora_rank", "max_cpu_loras"):
+        if getattr(asked, key) is not None and asked.max_loras is None:
+            raise refuse(key, getattr(asked, key), "needs max_loras: without it adapters are off", "set max_loras too")
+    if asked.max_cpu_loras is not None and asked.max_loras is not None and asked.max_cpu_loras < asked.max_loras:
+        rule = f"must be at least max_loras ({asked.max_loras}): what is on the GPU is in host memory too"
+        raise refuse("max_cpu_loras", asked.max_cpu_loras, rule, "raise it or leave it out")
     budget, seats = asked.max_num_batched_tokens, asked.max_num_seqs
     if budget is not None and seats is not None and budget < seats:
         rule = f"must be at least max_num_seqs ({seats}): every running request takes a token of each step"

@@ -49,6 +49,7 @@ FEATURES: Mapping[str, str] = {
     "pipeline_layer_partition": "choice of the layers of each pipeline stage",
     "kv_transfer": "hand-over of KV caches between servers",
     "kv_offload": "second tier behind the prefix cache",
+    "max_loras": "LoRA adapters",
     "cpu_offload_gb": "weights kept in host memory",
     "n_gpu_layers": "choice of the layers on the GPU",
     "num_gpu": "choice of the layers on the GPU",

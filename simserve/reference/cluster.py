@@ -75,6 +75,7 @@ class Cluster:
         request = Request(index, prompt, output, asked)
         request.pace = ONE_TOKEN if specs.pace is None else int(specs.pace[index])
         request.priority = 0 if specs.priority is None else int(specs.priority[index])
+        request.adapter = -1 if specs.adapter is None else int(specs.adapter[index])
         request.kind = 0 if specs.request_class is None else int(specs.request_class[index])
         if specs.prefixes is not None:
             entries = slice(int(specs.prefixes.offsets[index]), int(specs.prefixes.offsets[index + 1]))

@@ -49,6 +49,10 @@ class Scheduler(ABC):
         self.came: dict[int, int] = {}
         self.free_in_host = config.num_swap_blocks
         self.spans: list[tuple[int, int]] = []
+        # LoRA adapters that have been used and are not now, the one first that is so the longest; and what was asked.
+        self.idle_adapters: list[int] = []
+        self.adapters_asked = self.adapter_hits = self.adapter_swaps = self.adapters_from_disk = 0
+        self.adapter_seconds = 0.0
         self.closest_estimate = math.inf
         self.num_admitted = self.num_preempted = 0
         # Somebody has left the batch since the head of the queue was refused.
@@ -88,7 +92,44 @@ class Scheduler(ABC):
             self.cache(request, request.computed)
             self.running.remove(request)
             self.release(request)
+            self.drop_adapter(request)
             self.has_left = True
+
+    @property
+    def adapters_in_use(self) -> set[int]:
+        """LoRA adapters of the requests in the batch."""
+        return {request.adapter for request in self.active if request.adapter >= 0}
+
+    def has_adapter_seat(self, request: Request) -> bool:
+        """Whether the batch has the adapter of a request, or may have one more."""
+        if request.adapter < 0 or not self.config.max_loras:
+            return True
+        in_use = self.adapters_in_use
+        return request.adapter in in_use or len(in_use) < self.config.max_loras
+
+    def take_adapter(self, request: Request, step: Step) -> None:
+        """Let a request that is about to be admitted use its adapter, loaded from where it is.
+
+        The GPU keeps the ``max_loras`` adapters used last, host memory the ``max_cpu_loras`` used last; those in use
+        are among both.
+        """
+        if request.adapter < 0 or not self.config.max_loras:
+            return
+        self.adapters_asked += 1
+        in_use = self.adapters_in_use
+        by_use = [*self.idle_adapters, *in_use]
+        if request.adapter in by_use[-self.config.max_loras :]:
+            self.adapter_hits += 1
+        else:
+            step.loaded_adapters += 1
+            step.adapters_from_disk += request.adapter not in by_use[-self.config.max_cpu_loras :]
+        if request.adapter in self.idle_adapters:
+            self.idle_adapters.remove(request.adapter)
+
+    def drop_adapter(self, request: Request) -> None:
+        """Note that a request no longer uses its adapter."""
+        if request.adapter >= 0 and request.adapter not in self.adapters_in_use:
+            self.idle_adapters.append(request.adapter)
 
     def release_departing(self) -> None:
         """Take back what those hold that were done when the step was scheduled; their blocks stay cached."""

@@ -32,6 +32,7 @@ class Request:
     asked_tokens: int
     pace: int = ONE_TOKEN
     priority: int = 0
+    adapter: int = -1
     kind: int = 0
     path: list[tuple[int, int]] = field(default_factory=list)
     max_tokens: int = 0

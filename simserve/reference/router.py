@@ -21,6 +21,8 @@ DEFAULT_GUARD = 1.5
 DEFAULT_CACHE_THRESHOLD = 0.5
 SESSION_WORTH = 4
 """Requests that a session's own replica may have more than the least loaded one, whatever the mean."""
+ADAPTER_WORTH = 4
+"""The same of a LoRA adapter's own replica."""
 
 
 class Router:
@@ -97,6 +99,8 @@ class Router:
         if self.spec.policy == "session" and self.specs.session is not None:
             session = int(self.specs.session[request.index])
             return self.by_memory(ready, [(session, SESSION_WORTH)] if session >= 0 else [], 0.0)
+        if self.spec.policy == "lora" and self.specs.adapter is not None:
+            return self.by_memory(ready, [(request.adapter, ADAPTER_WORTH)] if request.adapter >= 0 else [], 0.0)
         if self.spec.policy == "prefix" and self.specs.prefixes is not None:
             threshold = self.spec.cache_threshold
             least = (DEFAULT_CACHE_THRESHOLD if threshold is None else threshold) * request.prompt_tokens

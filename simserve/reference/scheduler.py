@@ -100,7 +100,10 @@ class ContinuousScheduler(Scheduler):
             return ""
         if step.asks_nobody:
             return "blocks"
-        head = self.waiting[0]
+        asked = [request for request in self.waiting if self.has_adapter_seat(request)]
+        if not asked:
+            return "blocks" if step.has_preempted else "loras"
+        head = asked[0]
         is_whole = not self.config.enable_chunked_prefill
         if step.budget == 0 or (is_whole and head.prompt_tokens + head.generated > step.budget):
             return "budget"
@@ -184,7 +187,12 @@ class ContinuousScheduler(Scheduler):
         if not self.is_decoding:
             self.is_full = False
         step.asks_nobody = self.is_full
+        passed: list[Request] = []
         while not (step.has_preempted or self.is_full) and self.waiting:
+            if len(self.running) < self.config.max_num_seqs and not self.has_adapter_seat(self.waiting[0]):
+                # Its adapter would be one too many: those behind it are asked, and it keeps its place.
+                passed.append(self.waiting.popleft())
+                continue
             chunk = self.head_chunk(step)
             if chunk == 0:
                 self.note_refusal(step)
@@ -205,6 +213,9 @@ class ContinuousScheduler(Scheduler):
             self.cache(request, request.computed + chunk)
             step.chunks.append((request, chunk))
             step.budget -= chunk
+        if passed and not self.waiting and len(self.running) == self.config.max_num_seqs:
+            self.note_refusal(step)
+        self.waiting.extendleft(reversed(passed))
 
     @property
     def is_decoding(self) -> bool:
@@ -229,6 +240,7 @@ class ContinuousScheduler(Scheduler):
     def enter(self, step: Step) -> Request:
         """Move the head of the queue into the batch."""
         request = self.waiting.popleft()
+        self.take_adapter(request, step)
         request.target = request.prompt_tokens + request.generated
         is_first = math.isnan(request.scheduled)
         if is_first:
@@ -366,6 +378,7 @@ class ContinuousScheduler(Scheduler):
             step.decoding.remove(victim)
         blocks = self.blocks_of(victim.computed)
         self.release(victim)
+        self.drop_adapter(victim)
         if self.config.preemption_mode == "swap" and victim.is_decoding and blocks <= self.free_in_host:
             victim.is_swapped = True
             self.free_in_host -= blocks
@@ -464,7 +477,26 @@ class ContinuousScheduler(Scheduler):
         swapping = self.times.swap_block_seconds * step.moved_blocks
         if step.loaded_blocks:
             swapping += self.config.offload_latency + self.config.offload_block_seconds * step.loaded_blocks
-        return swapping + mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
+        seconds = swapping + mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
+        return seconds + self.seconds_of_adapters(step)
+
+    def seconds_of_adapters(self, step: Step) -> float:
+        """Return what LoRA adapters add to a planned step: loads, and what the step computes with them."""
+        loading = self.config.lora_host_seconds * step.loaded_adapters
+        loading += self.config.lora_disk_seconds * step.adapters_from_disk
+        self.adapter_seconds += loading
+        self.adapter_swaps += step.loaded_adapters
+        self.adapters_from_disk += step.adapters_from_disk
+        tokens = [(request.adapter, self.tokens_per_decode) for request in step.decoding]
+        tokens = [each for each in (*tokens, *((one.adapter, chunk) for one, chunk in step.chunks)) if each[0] >= 0]
+        if not tokens or not self.config.max_loras:
+            return loading
+        read = self.adapters_in_use
+        if self.config.scheduler == "prefill_first" and not step.decoding:
+            read = {adapter for adapter, _ in tokens}
+        times = self.times
+        through = times.lora_token_seconds * sum(count for _, count in tokens)
+        return loading + times.lora_step_seconds + times.lora_adapter_seconds * len(read) + through
 
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a step about: tokens, and finishes."""
@@ -502,6 +534,7 @@ class ContinuousScheduler(Scheduler):
                     self.running.remove(request)
                     self.release(request)
                 request.status, request.finish = "completed", end + self.unsent
+                self.drop_adapter(request)
                 finished.append(request)
         is_cut = any(not request.is_decoding for request, _ in step.chunks)
         if step.chunks and (finished or is_cut):
@@ -552,7 +585,8 @@ class ContinuousScheduler(Scheduler):
         if config.scheduler == "prefill_first":
             assert not (step.chunks and step.decoding)
         if self.waiting and not (step.has_preempted or step.moved_blocks or step.asks_nobody):
-            assert self.head_chunk(step) == 0, "the head of the queue would be admitted"
+            asked = next((request for request in self.waiting if self.has_adapter_seat(request)), None)
+            assert asked is not self.waiting[0] or self.head_chunk(step) == 0, "the head would be admitted"
 
     def check_space(self, step: Step) -> None:
         """Assert that every token of the step has a place, and no place has two owners."""

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Step:
     """What one step holds; ``chunks`` pairs a prefilling request with its tokens.
 
-    ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks`` or ``scatter``.
+    ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks``, ``scatter`` or, where
+    everybody who waits needs an adapter that the batch has no seat for, ``loras``.
     """
 
     start: float
@@ -26,6 +27,8 @@ class Step:
     has_preempted: bool = False
     moved_blocks: int = 0
     loaded_blocks: int = 0
+    loaded_adapters: int = 0
+    adapters_from_disk: int = 0
     seconds: float = 0.0
     blocked_by: str = ""
     asks_nobody: bool = False

@@ -26,6 +26,7 @@ _MEMORY_COLORS: dict[str, str | None] = {
     "Weights": BLUE,
     "Draft weights": VERMILION,
     "States of linear attention": VERMILION,
+    "Slots of LoRA adapters": VERMILION,
     "KV cache": SKY,
     "Activations": ORANGE,
     "Runtime and communication": GREY,

@@ -32,6 +32,7 @@ WAIT_LABELS = {
     "seats": "a seat (max_num_seqs)",
     "blocks": "KV memory",
     "budget": "the step's token budget",
+    "loras": "a seat for its adapter (max_loras)",
     "step": "the running step to end",
 }
 _WHOLE = 0.999
@@ -191,6 +192,8 @@ def memory_lines(result: RunResult) -> list[str]:
     drafting = f" and {format_bytes(draft)} of the draft" if draft else ""
     if memory["states_bytes"]:
         drafting += f", states of linear attention {format_bytes(memory['states_bytes'])}"
+    if memory.get("lora_bytes"):
+        drafting += f", slots of LoRA adapters {format_bytes(memory['lora_bytes'])}"
     pools = result.scenario["deployment"].get("pools")
     whose = f"a replica of the pool {pools[0]['name']}: " if pools else ""
     lines = [
@@ -212,7 +215,7 @@ def memory_lines(result: RunResult) -> list[str]:
         lines.append(f"{count(swapped)} blocks ({size} a GPU) went to host memory or came back")
     if kv["prefix_hit_rate"]:
         lines.append(f"{share(kv['prefix_hit_rate'])} of the prompt tokens came from the prefix cache")
-    lines += offload_lines(result)
+    lines += [*offload_lines(result), *lora_lines(result)]
     lines.append(
         f"KV use {share(kv['usage_mean'])} on average, {share(kv['usage_peak'])} at its peak; "
         f"{counted(kv['preemptions'], 'preemption')}"
@@ -233,6 +236,18 @@ def offload_lines(result: RunResult) -> list[str]:
     ]
 
 
+def lora_lines(result: RunResult) -> list[str]:
+    """Return how often requests found their LoRA adapter on the GPU, and what loads took; empty without adapters."""
+    loras = result.summary["simserve"].get("loras")
+    if loras is None or loras["swaps"] is None:
+        return []
+    return [
+        f"{share(loras['hit_rate'] or 0.0)} of the admissions found their adapter on the GPU; "
+        f"{counted(loras['swaps'], 'load')}, {count(loras['disk_loads'])} of them from disk, for which steps waited "
+        f"{format_seconds(loras['load_seconds'])}; computing adapters took {format_seconds(loras['step_seconds'])}"
+    ]
+
+
 def memory_arithmetic(result: RunResult) -> list[str]:
     """Return how the KV cache follows from the rest, as lines a person can check; no line that does not add up."""
     simserve = result.summary["simserve"]
@@ -242,6 +257,8 @@ def memory_arithmetic(result: RunResult) -> list[str]:
         taken["draft weights"] = memory["draft_weights_bytes"]
     if memory["states_bytes"]:
         taken["states of linear attention"] = memory["states_bytes"]
+    if memory.get("lora_bytes"):
+        taken["slots of LoRA adapters"] = memory["lora_bytes"]
     if engine.get("memory_rule") != "static_fraction":
         taken["activations"] = memory["activation_bytes"]
     if engine.get("counts_cuda_graphs"):

@@ -48,7 +48,7 @@ _PART_COLORS = {
     "host": GREY,
     "draft": VERMILION,
 }
-_WAIT_COLORS = {"seats": VERMILION, "blocks": SKY, "budget": ORANGE, "step": GREY}
+_WAIT_COLORS = {"seats": VERMILION, "blocks": SKY, "budget": ORANGE, "loras": GREEN, "step": GREY}
 
 
 def request_latency(result: RunResult) -> Sketch:

@@ -94,7 +94,7 @@ def headline_rows(summary: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-_OPTIONAL_BYTES = ("draft_weights_bytes", "states_bytes")
+_OPTIONAL_BYTES = ("draft_weights_bytes", "states_bytes", "lora_bytes")
 """What few deployments have, and is left out where there is none."""
 
 
@@ -106,12 +106,13 @@ def memory_rows(summary: Mapping[str, Any]) -> list[Row]:
         "Weights": "weights_bytes",
         "Draft weights": "draft_weights_bytes",
         "States of linear attention": "states_bytes",
+        "Slots of LoRA adapters": "lora_bytes",
         "KV cache": "kv_bytes",
         "Activations": "activation_bytes",
         "Runtime and communication": "non_torch_bytes",
         "CUDA graphs": "cuda_graph_bytes",
     }
-    parts = {label: key for label, key in parts.items() if memory[key] or key not in _OPTIONAL_BYTES}
+    parts = {label: key for label, key in parts.items() if memory.get(key) or key not in _OPTIONAL_BYTES}
     rows = [_memory_row(label, f"simserve.memory.{key}", memory[key], total) for label, key in parts.items()]
     unused = total - sum(memory[key] for key in parts.values())
     return [

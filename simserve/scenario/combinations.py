@@ -21,6 +21,7 @@ def check_combinations(scenario: Scenario) -> None:
     check_fleet(scenario)
     _check_pools(scenario)
     _check_offload(scenario)
+    _check_loras(scenario)
     check_gateway(scenario)
 
 
@@ -91,6 +92,16 @@ def _check_pools(scenario: Scenario) -> None:
     if deployment.replicas != 1:
         rule = "has no effect beside pools, each of which has its own"
         scenario.refuse("deployment.replicas", rule, "leave it out", deployment.replicas)
+
+
+def _check_loras(scenario: Scenario) -> None:
+    deployment, has_adapters = scenario.deployment, scenario.workload.loras is not None
+    if deployment.engine.lora_load is not None and not has_adapters:
+        rule = "has nothing to load: requests have no adapters"
+        scenario.refuse("deployment.engine.lora_load", rule, "add workload.loras, or leave it out")
+    if has_adapters and deployment.disaggregation is not None:
+        rule = "is not simulated with deployment.disaggregation: adapters would have to be loaded in both pools"
+        scenario.refuse("workload.loras", rule, "leave one of the two out")
 
 
 def _check_offload(scenario: Scenario) -> None:

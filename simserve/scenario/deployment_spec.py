@@ -12,6 +12,7 @@ from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import hardware_name
 from simserve.scenario.formats import KVCacheDtype, Quantization
 from simserve.scenario.kv_offload import KVOffloadSpec
+from simserve.scenario.loras import LoraLoadSpec
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
@@ -56,6 +57,8 @@ class EngineSpec(EngineOptions, EngineChoice):
 
     kv_offload: KVOffloadSpec | None = None
     """A second tier behind the prefix cache, in host memory or on disk; absent: what gives way is computed again."""
+    lora_load: LoraLoadSpec | None = None
+    """How LoRA adapters reach the GPU, with `max_loras`; absent: from NVMe and over the GPU's host link."""
 
 
 HardwareName = Annotated[str, AfterValidator(hardware_name)]

@@ -17,6 +17,7 @@ from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes
 from simserve.scenario.kv_offload import offload_lines
+from simserve.scenario.loras import lora_lines
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
 from simserve.scenario.schema import Scenario
 from simserve.units import format_bytes
@@ -299,6 +300,7 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "weights_bytes": memory.weights_bytes,
         "draft_weights_bytes": memory.draft_weights_bytes,
         "states_bytes": memory.states_bytes,
+        "lora_bytes": memory.lora_bytes,
         "activation_bytes": memory.activation_bytes,
         "non_torch_bytes": memory.non_torch_bytes,
         "cuda_graph_bytes": memory.cuda_graph_bytes,
@@ -316,6 +318,7 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "arithmetic": [
             *memory.arithmetic,
             *offload_lines(resolved.engine, memory.kv_bytes_per_token * shape.num_gpus),
+            *lora_lines(resolved.engine, shape, resolved.scenario.workload.loras),
         ],
         "open_limits": open_limits(resolved),
         "quality": quality_of(shape),

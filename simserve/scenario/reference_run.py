@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
+    BLOCKED_BY_LORAS,
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
@@ -48,6 +49,7 @@ _BLOCKED = {
     "blocks": BLOCKED_BY_BLOCKS,
     "budget": BLOCKED_BY_BUDGET,
     "scatter": BLOCKED_BY_SCATTER,
+    "loras": BLOCKED_BY_LORAS,
 }
 _WAITING, _BLOCKED_BY = -2, -1
 """Columns of a row that are known when its step is over."""
@@ -79,6 +81,7 @@ def uncounted(deployment: Deployment) -> str | None:
     found = {
         "engine.batching": any(each.batching == "static" for each in engines),
         "engine.kv_offloading_size": any(each.num_offload_blocks for each in engines),
+        "engine.max_loras": any(each.max_loras for each in engines),
     }
     return uncovered(deployment) or next((key for key, applies in found.items() if applies), None)
 

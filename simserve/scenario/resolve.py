@@ -26,6 +26,7 @@ from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.features import AskedFeature, check_feature, check_features
 from simserve.scenario.formats import formats_of, with_formats
 from simserve.scenario.kv_offload import with_offload
+from simserve.scenario.loras import with_loras
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
@@ -125,7 +126,9 @@ def resolve(scenario: Scenario | ResolvedScenario, connector: str | None = None)
     with scenario.blaming("pricing"):
         price = gpu_hour(scenario.pricing, shape.hardware)
     with scenario.blaming("deployment"):
-        engine = with_offload(engine_config(shape, memory), scenario.deployment.engine.kv_offload, shape, memory)
+        asked = scenario.deployment.engine
+        engine = with_offload(engine_config(shape, memory), asked.kv_offload, shape, memory)
+        engine = with_loras(engine, scenario.workload.loras, asked.lora_load, shape)
     if scenario.deployment.streaming is not None or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         engine = replace(engine, api_token_seconds=0.0)  # sent as the block says, or by nobody
     check_engine(scenario, engine)
@@ -282,6 +285,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
         enable_two_batch_overlap=overlaps,
         operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
+        lora_target="all" if scenario.workload.loras is None else scenario.workload.loras.target_modules,
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)

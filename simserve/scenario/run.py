@@ -429,6 +429,7 @@ def _facts(
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
         gpus_per_replica=resolved.shape.num_gpus,
         users=_users(scenario, specs),
+        num_adapters=None if scenario.workload.loras is None else scenario.workload.loras.num_adapters,
         speculation=_speculation(resolved, priced, simulation),
         pool_gpu_hour_usd={
             pool.name: own.gpu_hour_usd for pool, own in zip(scenario.deployment.pools, resolved.pools, strict=True)

@@ -30,7 +30,10 @@ def _of_routing(scenario: Scenario, specs: RequestSpecs | None) -> list[str]:
     ):
         lack = "no sessions are told apart" if policy == "session" else "no two prompts are known to begin alike"
         found.append(f"{key}.policy {policy} has nothing to go by, as {lack}: requests go to the least loaded replica")
-    if routing.imbalance_guard is not None and policy not in ("session", "prefix"):
+    if policy == "lora" and workload.loras is None:
+        lack = "no request has an adapter"
+        found.append(f"{key}.policy lora has nothing to go by, as {lack}: requests go to the least loaded replica")
+    if routing.imbalance_guard is not None and policy not in ("session", "prefix", "lora"):
         found.append(f"{key}.imbalance_guard has no effect under {policy}")
     if routing.cache_threshold is not None and policy != "prefix":
         found.append(f"{key}.cache_threshold has no effect under {policy}")

@@ -19,7 +19,7 @@ from simserve.workload.requests import RequestSpecs
 DEFAULT_CACHE_THRESHOLD = 0.5
 """Share of the prompt that must be known (as ``cache_threshold`` of SGLang's router)."""
 LEAST_EXCESS = 4
-"""Requests more than the least loaded one, below which the replica of a session is not passed over."""
+"""Requests more than the least loaded one, below which the replica of a session or adapter is not passed over."""
 
 
 def session_affinity(sessions: Sequence[int] | NDArray[np.int64], as_lists: bool = True) -> Affinity:
@@ -77,6 +77,9 @@ def affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True
     """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
     if routing.policy == "session" and specs.session is not None:
         return session_affinity(specs.session, as_lists)
+    if routing.policy == "lora" and specs.adapter is not None:
+        # As a session that goes on: its replica has the adapter in a slot, or at least in host memory.
+        return session_affinity(specs.adapter, as_lists)
     prefixes = prefixes_of(specs) if routing.policy == "prefix" else None
     if prefixes is not None:
         threshold = DEFAULT_CACHE_THRESHOLD if routing.cache_threshold is None else routing.cache_threshold

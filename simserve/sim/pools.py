@@ -15,6 +15,7 @@ from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.drafts import SpeculationTotals
+from simserve.sim.loras import adapted_together
 from simserve.sim.offload import offloaded_together
 from simserve.sim.pool_spec import Role
 from simserve.sim.recorder import Recorder, RunTotals
@@ -163,7 +164,13 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
     if not pools:
         boundless = replace(elsewhere, max_model_len=_BOUNDLESS, enable_chunked_prefill=True)
         return RequestTable(
-            specs.prompt_tokens, specs.output_tokens, specs.max_tokens, boundless, specs.pace, specs.priority
+            specs.prompt_tokens,
+            specs.output_tokens,
+            specs.max_tokens,
+            boundless,
+            specs.pace,
+            specs.priority,
+            adapter=specs.adapter,
         )
     configs = [pool.engine for pool in pools]
     longest = min(config.max_model_len for config in configs)
@@ -171,7 +178,15 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
     unchunked = [pool.engine for pool in pools if pool.role != "decode" and not pool.engine.enable_chunked_prefill]
     strictest = min(unchunked, key=lambda config: config.max_num_batched_tokens, default=configs[0])
     config = replace(strictest, max_model_len=longest)
-    return RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority)
+    return RequestTable(
+        specs.prompt_tokens,
+        specs.output_tokens,
+        specs.max_tokens,
+        config,
+        specs.pace,
+        specs.priority,
+        adapter=specs.adapter,
+    )
 
 
 def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
@@ -207,6 +222,7 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
         series=replace(first.series, kv_usage=first.series.kv_usage * (own / capacity if capacity else np.nan)),
         swapped_blocks=sum(each.swapped_blocks for each in totals),
         offload=offloaded_together(each.offload for each in totals),
+        loras=adapted_together(each.loras for each in totals),
         speculation=_drafts([each.speculation for each in totals if each.speculation is not None]),
     )
 

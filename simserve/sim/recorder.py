@@ -19,6 +19,7 @@ from simserve.engine.histogram import Histogram
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
+    BLOCKED_BY_LORAS,
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
@@ -26,6 +27,7 @@ from simserve.engine.state import (
 )
 from simserve.engine.step_runs import LEAP_BYTES, LEAP_FIELDS, take_step_runs
 from simserve.perf.tables import PricedDeployment
+from simserve.sim.loras import LoraSums, LoraTotals
 from simserve.sim.offload import OffloadSums, OffloadTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.series import BinnedSums, TimeSeries, mean_running_and_waiting
@@ -51,6 +53,7 @@ BLOCKED_NAMES = {
     BLOCKED_BY_BLOCKS: "blocks",
     BLOCKED_BY_SCATTER: "blocks",
     BLOCKED_BY_BUDGET: "budget",
+    BLOCKED_BY_LORAS: "loras",
     BLOCKED_BY_NOTHING: "step",
 }
 
@@ -70,7 +73,7 @@ class RunTotals:
         flops: Arithmetic done.
         bytes: Bytes of weights, KV and activations moved.
         blocked_seconds: Waiting requests times seconds, by what kept the head of the queue out: ``seats, blocks,
-            budget``, or ``step`` (it arrived while a step was running).
+            budget``, ``loras`` where there are adapters, or ``step`` (it arrived while a step was running).
         kv_capacity_tokens: KV capacity of all replicas; 0 without a KV cache.
         kv_reserved_token_seconds: Integral of KV tokens reserved by requests.
         kv_held_token_seconds: Integral of KV tokens that hold a token.
@@ -82,6 +85,7 @@ class RunTotals:
         swapped_blocks: KV blocks copied to host memory and back, each way counted.
         speculation: What drafts add up to; None: no speculative decoding.
         offload: What second KV tiers add up to; None: there are none.
+        loras: What LoRA adapters add up to; None: no request has one.
     """
 
     num_steps: int
@@ -101,6 +105,7 @@ class RunTotals:
     swapped_blocks: int = 0
     speculation: SpeculationTotals | None = None
     offload: OffloadTotals | None = None
+    loras: LoraTotals | None = None
 
 
 def series_sums() -> BinnedSums:
@@ -134,6 +139,7 @@ class Recorder:
         self.scales_parts = False
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._offload = OffloadSums()
+        self._loras = LoraSums()
         self.paths: PrefixPaths | None = None
         """What requests share on these replicas, for what they found in a second KV tier."""
         self._histogram = Histogram()
@@ -163,6 +169,8 @@ class Recorder:
         self._swapped_blocks += compiled.take_swapped_blocks(numbers)
         for tier in compiled.tiers_of(numbers):
             self._offload.take(tier)
+        for loras in compiled.loras_of(numbers):
+            self._loras.take(loras)
         self._add_irregular(compiled.take_gaps(numbers))
         counts = [length for length in lengths if length]
         busy = [number for number, length in zip(numbers, lengths, strict=True) if length]
@@ -188,6 +196,8 @@ class Recorder:
             replica.num_swapped_blocks = 0
             if replica.cache is not None and replica.cache.tier is not None:
                 self._offload.take(replica.cache.tier)
+            if replica.loras is not None:
+                self._loras.take(replica.loras)
             gaps += replica.irregular_gaps
             replica.irregular_gaps.clear()
         self._add_irregular(np.array(gaps, dtype=np.float64).reshape(-1, 2))
@@ -314,6 +324,7 @@ class Recorder:
             swapped_blocks=self._swapped_blocks,
             speculation=None if self._drafts is None else self._drafts.totals(),
             offload=self._offload_totals(),
+            loras=self._loras.totals(self._adapter_seconds()) if self._config.max_loras else None,
         )
 
     def _offload_totals(self) -> OffloadTotals | None:
@@ -322,6 +333,14 @@ class Recorder:
             return None
         found = 0 if self.paths is None else sum(self.paths.loaded_tokens)
         return self._offload.totals(num_blocks, found)
+
+    def _adapter_seconds(self) -> float:
+        """Return by how much adapters made steps longer, loads left out: what no other part of them accounts for."""
+        if self._steps is None or not self._config.max_loras or self.scales_parts:
+            return 0.0
+        drafting = 0.0 if self._drafts is None else self._drafts.seconds
+        others = float(self._steps.parts.sum()) + drafting + self._offload.seconds + self._loras.seconds
+        return max(self._busy - others, 0.0)
 
     def _seconds_by_part(self) -> list[float]:
         """Return the seconds of every part and, last, of drafts.
@@ -332,7 +351,7 @@ class Recorder:
         parts: Floats = np.zeros(5) if self._steps is None else self._steps.parts
         drafting = 0.0 if self._drafts is None else self._drafts.seconds
         # Copies to and from host memory are what the steps waited for on a link.
-        copying = self._swapped_blocks * self._times.swap_block_seconds + self._offload.seconds
+        copying = self._swapped_blocks * self._times.swap_block_seconds + self._offload.seconds + self._loras.seconds
         if self._steps is not None and self._config.data_parallel_size > 1:
             shared = self._steps.shared
             rest, together = self._busy - float(parts.sum()), float(shared.sum())
@@ -341,12 +360,16 @@ class Recorder:
         elif self.scales_parts and parts.sum() > 0:
             parts = parts * ((self._busy - drafting - copying) / parts.sum())
         parts[3] += copying
+        # Adapters are weights that are read beside the others.
+        parts[0] += self._adapter_seconds()
         return [*parts.tolist(), drafting]
 
     def _blocked_seconds(self) -> dict[str, float]:
         seconds = dict.fromkeys(BLOCKED_NAMES.values(), 0.0)
         for code, name in BLOCKED_NAMES.items():
             seconds[name] += float(self._blocked[code])
+        if not self._config.max_loras:
+            del seconds["loras"]
         return seconds
 
     def _add(self, rows: Floats, advances: Floats, counts: Sequence[int]) -> None:

@@ -307,7 +307,14 @@ def _run(
     compiled = compiled_for(accelerate, len(specs), reason_against(config))
     times = times.as_lists() if compiled is None else times
     requests = RequestTable(
-        specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority, is_lean=True
+        specs.prompt_tokens,
+        specs.output_tokens,
+        specs.max_tokens,
+        config,
+        specs.pace,
+        specs.priority,
+        is_lean=True,
+        adapter=specs.adapter,
     )
     recorder = Recorder(config, times, priced, log=log)
     if not config.num_offload_blocks:

@@ -16,6 +16,7 @@ from simserve.workload.beginnings import draw_beginnings, with_beginnings, with_
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.conversations import draw_pauses
 from simserve.workload.lengths import length_distribution
+from simserve.workload.loras import with_adapters
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import TraceSpec, WorkloadSpec
@@ -37,8 +38,8 @@ def generate(
 ) -> RequestSpecs:
     """Return the requests of one run.
 
-    The streams are ``arrivals``, ``prompt_tokens`` and ``output_tokens``, and every draw takes one uniform of
-    its own: changing one part of the workload leaves the draws of the others as they were.
+    The streams are ``arrivals``, ``prompt_tokens``, ``output_tokens`` and ``loras``, and every draw takes one uniform
+    of its own: changing one part of the workload leaves the draws of the others as they were.
 
     Args:
         spec: What to draw or read.
@@ -52,6 +53,13 @@ def generate(
         TraceError: A trace or a file of lengths cannot be used.
         ScenarioError: No request arrives within the duration.
     """
+    specs = _without_adapters(spec, seed, replication, base_path, num_requests)
+    return with_adapters(specs, spec.loras, seed=seed, replication=replication)
+
+
+def _without_adapters(
+    spec: WorkloadSpec, seed: int, replication: int, base_path: Path | None, num_requests: int | None = None
+) -> RequestSpecs:
     if spec.is_mixed:
         from simserve.workload.mixture import draw_mixture
 
@@ -67,7 +75,7 @@ def generate(
             trace = read_trace(find_file(source.path, base_path), source.format, source.columns)
             count = min(count, len(trace.prompt_tokens))
         counted = spec.model_copy(update={"num_requests": count, "duration": None})
-        specs = generate(counted, seed=seed, replication=replication, base_path=base_path)
+        specs = _without_adapters(counted, seed, replication, base_path)
         return replace(specs, closes_at=spec.duration)
     specs = replace(
         _drawn(spec, seed, replication, base_path),

@@ -68,6 +68,7 @@ class RequestSpecs:
             (in a closed loop, when a client is free), each further one ``think_time`` after the last answer of the
             turn before, its ``arrival_time`` being NaN, or the time before which it is not sent. Beside conversations
             a single request is one of one turn, with a negative number as its session.
+        adapter: LoRA adapter of each request, from 0, -1: none, int64; None: no request has one.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
             by side. None: all are of one kind, open or the clients'.
         loops: With ``loop``: the clients.
@@ -90,6 +91,7 @@ class RequestSpecs:
     prefixes: PrefixSegments | None = None
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
+    adapter: NDArray[np.int64] | None = None
     ramp_up: float | None = None
     closes_at: float | None = None
     loop: NDArray[np.int8] | None = None
@@ -153,5 +155,6 @@ class RequestSpecs:
             prefixes=None if self.prefixes is None else self.prefixes.first(num_requests),
             session=None if self.session is None else self.session[some],
             turn=None if self.turn is None else self.turn[some],
+            adapter=None if self.adapter is None else self.adapter[some],
             loop=None if self.loop is None else self.loop[some],
         )

@@ -15,6 +15,7 @@ from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
+from simserve.workload.loras import LorasSpec
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.users import Entry
 
@@ -96,6 +97,9 @@ class WorkloadSpec(FrozenModel):
     stands alone."""
     shared_prefix: SharedPrefixSpec | None = None
     """System prompts that requests share. Absent: no two prompts begin alike, except turns of one conversation."""
+
+    loras: LorasSpec | None = None
+    """LoRA adapters that requests ask for, with `deployment.engine.max_loras`. Absent: all ask for the base model."""
 
     @model_validator(mode="before")
     @classmethod

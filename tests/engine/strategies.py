@@ -275,6 +275,39 @@ def offloading_cases(draw: st.DrawFn) -> Case:
     return Case(config, case.times, case.specs)
 
 
+@st.composite
+def adapted_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica with few LoRA seats and requests with a few adapters, or none; loads may be free of cost."""
+    kinds = [cases(), pressed_cases(), pressed_cases(), shared_cases(), speculative_cases(), ordered_cases()]
+    case = draw(st.one_of(*kinds, windowed_cases()).filter(_can_have_adapters))
+    seats, count = draw(st.integers(1, 3)), len(case.specs)
+    config = replace(
+        case.config,
+        max_loras=seats,
+        max_cpu_loras=seats + draw(st.sampled_from([0, 1, 2, 100])),
+        lora_host_seconds=draw(st.integers(0, 3)) * math.sqrt(47.0) / 64.0,
+        lora_disk_seconds=draw(st.integers(0, 3)) * math.sqrt(53.0) / 32.0,
+    )
+    times = replace(
+        case.times,
+        lora_step_seconds=draw(st.integers(0, 2)) * math.sqrt(59.0) / 128.0,
+        lora_adapter_seconds=draw(st.integers(0, 2)) * math.sqrt(61.0) / 256.0,
+        lora_token_seconds=draw(st.integers(0, 2)) * math.sqrt(67.0) / 512.0,
+    )
+    adapter = np.array(draw(st.lists(st.integers(-1, 4), min_size=count, max_size=count)), dtype=np.int64)
+    specs = replace(case.specs, adapter=adapter)
+    if draw(st.booleans()) and config.kv_allocation == "paged":
+        is_vllm = config.admission == "on_demand"
+        config = replace(config, async_scheduling=True, releases_late=is_vllm)
+    return Case(config, times, specs)
+
+
+def _can_have_adapters(case: Case) -> bool:
+    config = case.config
+    is_plain = config.data_parallel_size == 1 and not config.priority_preemption
+    return _is_continuous(case) and config.kv_allocation in ("paged", "static") and is_plain
+
+
 def _has_one_rank(case: Case) -> bool:
     return case.config.data_parallel_size == 1
 

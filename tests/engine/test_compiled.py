@@ -31,6 +31,7 @@ from simserve.sim.simulate import Replay, replay
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
 from tests.engine.strategies import (
     Case,
+    adapted_cases,
     cases,
     offloading_cases,
     ordered_cases,
@@ -54,6 +55,7 @@ def is_covered(case: Case) -> bool:
 
 
 KINDS = {
+    "adapted": adapted_cases,
     "any": cases,
     "pressed": pressed_cases,
     "ranked": ranked_cases,

@@ -16,6 +16,7 @@ from tests.agreement import NEAR, assert_agrees, closest_tie
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import (
     Case,
+    adapted_cases,
     cases,
     offloading_cases,
     ordered_cases,
@@ -54,6 +55,13 @@ def test_the_kernel_agrees_with_the_walker_when_it_schedules_ahead(case: Case) -
     assume(config.batching == "continuous" and config.kv_allocation == "paged" and config.data_parallel_size == 1)
     is_vllm = config.admission == "on_demand" and config.preemption_mode == "recompute"
     agree_or_discard(replace(case, config=replace(config, async_scheduling=True, releases_late=is_vllm)))
+
+
+@given(adapted_cases())
+@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_on_adapters(case: Case) -> None:
+    """The same where requests have LoRA adapters, and the batch has seats for a few of them."""
+    agree_or_discard(case)
 
 
 @given(ranked_cases())

@@ -89,6 +89,7 @@ INNER = {
     "transfers": "count link_seconds waited_seconds stalled_seconds",
     "regions": None,
     "offload": "num_blocks peak_usage loaded_bytes written_bytes load_seconds",
+    "loras": "num_adapters adapters_used swaps disk_loads hit_rate load_seconds step_seconds busy_share",
     "streaming": "events tokens_per_event api_server_busy mean_event_delay_ms",
     "overflow": "api requests share usd_per_hour limited p95_ttft_ms",
     "response_cache": "requests hit_share by_class output_tokens asked_first expired",
@@ -98,7 +99,7 @@ INNER = {
     "replicas": "mean peak launched gpu_hours timeline killed replaced updates",
     "requests": "submitted completed rejected timed_out failed unfinished truncated resent",
     "rejected": "by_reason refusals",
-    "memory": "fits total_bytes usable_bytes weights_bytes draft_weights_bytes states_bytes kv_bytes "
+    "memory": "fits total_bytes usable_bytes weights_bytes draft_weights_bytes states_bytes lora_bytes kv_bytes "
     "activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_per_token draft_kv_bytes_per_token num_kv_blocks "
     "block_size max_concurrent_full_length longest_sequence shortage_bytes host_bytes",
     "quality": None,

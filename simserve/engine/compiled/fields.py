@@ -62,6 +62,19 @@ CACHE = Record(
     },
 )
 """``reaches`` holds chains of (blocks, requests, next), 1 added to positions; ``reach_heads``: where each begins."""
+LORAS = Record(
+    "loras",
+    {
+        "adapters": Column("i"),
+        **dict.fromkeys(("load_seconds", "loading_seconds"), FLOAT),
+        **dict.fromkeys(("marks", "places", "skipped", "users", "waiting"), Items("q")),
+        **dict.fromkeys(
+            ("mark", "max_cpu_loras", "max_loras", "num_active", "num_asked", "num_decoding", "num_disk_loads"), INTEGER
+        ),
+        **dict.fromkeys(("num_eligible", "num_hits", "num_in_host", "num_on_gpu", "num_swaps"), INTEGER),
+        **dict.fromkeys(("idle", "in_host"), Order()),
+    },
+)
 PROGRESS = Record(
     "progress",
     {
@@ -76,7 +89,16 @@ PROGRESS = Record(
 _COLUMNS = {
     **dict.fromkeys(("status", "reason", "is_truncated"), "b"),
     **dict.fromkeys(
-        ("computed_tokens", "max_tokens", "num_preemptions", "output_tokens", "prompt_tokens", "rank", "replica_id"),
+        (
+            "adapter",
+            "computed_tokens",
+            "max_tokens",
+            "num_preemptions",
+            "output_tokens",
+            "prompt_tokens",
+            "rank",
+            "replica_id",
+        ),
         "i",
     ),
     **dict.fromkeys(
@@ -160,6 +182,7 @@ _REPLICA: dict[str, Kind] = {
     "cache": Pointer(CACHE),
     "config": Pointer(CONFIG),
     "held_back": Queue(),
+    "loras": Pointer(LORAS),
     "progress": Pointer(PROGRESS),
     "times": Pointer(TIMES),
     "waiting": Queue(),

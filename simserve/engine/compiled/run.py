@@ -77,6 +77,7 @@ class Compiled:
         self._num_paces = 1 + max(int(np.frombuffer(each, dtype=np.int64).max(initial=0)) for each in drawn)
         self._paths: dict[int, Memory] = {}
         self._tiers: dict[int, Memory] = {}
+        self._loras: dict[int, Memory] = {}
         self._shared: dict[tuple[int, int, int], _Shared] = {}
         self._ranks = Memory(fields.REPLICA, len(plane.ranks))
         for number, rank in enumerate(plane.ranks):
@@ -122,6 +123,7 @@ class Compiled:
         for name in ("progress", "window_progress"):
             self._ranks.put(name, _progress(getattr(replica, name), self._num_paces), number)
         self._ranks.put("cache", self._cache(replica, number), number)
+        self._ranks.put("loras", self._adapters(replica, number), number)
 
     def _write(self, number: int, replica: Replica, common: _Shared) -> None:
         """Write all of a replica but its counts by pace and its prefix cache."""
@@ -170,6 +172,16 @@ class Compiled:
         cache.put("reach_heads", own.num_others)
         cache.put("paths", self._paths[id(own.paths)])
         return cache
+
+    def _adapters(self, replica: Replica, number: int) -> Memory | None:
+        """Return the adapters of a replica that has loaded none; None where requests have none."""
+        own = replica.loras
+        if own is None:
+            return None
+        self._loras[number] = loras = Memory(fields.LORAS)
+        for name, kind in fields.LORAS.fields.items():
+            loras.put(name, None if isinstance(kind, Order) else getattr(own, name))
+        return loras
 
     def add(self, replica: DataParallelReplica, port: Port | None) -> None:
         """Let the plane have one replica more; what it knows of it besides is the caller's to add.
@@ -302,6 +314,10 @@ class Compiled:
     def tiers_of(self, numbers: Sequence[int]) -> list[View]:
         """Return the tiers behind the prefix caches of some replicas, as they are."""
         return [View(self._tiers[number]) for number in numbers if number in self._tiers]
+
+    def loras_of(self, numbers: Sequence[int]) -> list[View]:
+        """Return the LoRA adapters of some replicas, as they are."""
+        return [View(self._loras[number]) for number in numbers if number in self._loras]
 
     def take_swapped_blocks(self, numbers: Sequence[int]) -> int:
         """Return how many blocks replicas have swapped since they were last asked."""

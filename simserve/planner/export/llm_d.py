@@ -28,6 +28,7 @@ _BEHIND_SIDECAR = 8200
 _SCORERS = {
     "least_outstanding": [("active-request-scorer", 1)],
     "prefix": [("prefix-cache-scorer", 2), ("active-request-scorer", 1)],
+    "lora": [("lora-affinity-scorer", 2), ("active-request-scorer", 1)],
     "session": [("session-affinity-scorer", 2), ("active-request-scorer", 1)],
     "random": [],
 }

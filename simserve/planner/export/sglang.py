@@ -151,10 +151,29 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
     offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
+    words += _adapters(deployment, flags)
     is_other_default = version_key(deployment.version) < _FCFS_SINCE
     if is_other_default or deployment.is_explicit or deployment.scenario.deployment.engine.scheduling_policy:
         words += flags.render("--schedule-policy", "fcfs", key=_QUEUE_KEY)
     return words + _priorities(deployment, flags)
+
+
+def _adapters(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return the limits of LoRA adapters; which there are, ``--lora-paths`` says."""
+    seats = deployment.take("engine.max_loras")
+    if not seats:
+        return []
+    words = flags.render("--enable-lora", True, key="deployment.engine.max_loras") if flags.has("--enable-lora") else []
+    words += flags.render("--max-loras-per-batch", seats, key="deployment.engine.max_loras")
+    deployment.take("engine.max_lora_rank")
+    if flags.has("--max-lora-rank"):
+        rank = deployment.engine.max_lora_rank
+        words += flags.render("--max-lora-rank", rank, key="deployment.engine.max_lora_rank")
+    kept = deployment.take("engine.max_cpu_loras")
+    if kept:
+        words += flags.render("--max-loaded-loras", kept, key="deployment.engine.max_cpu_loras")
+    deployment.note("name the adapters with --lora-paths NAME=PATH, or load them while the server runs")
+    return words
 
 
 def _priorities(deployment: Deployment, flags: Flags) -> list[str]:

@@ -177,6 +177,7 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
+    words += _adapters(deployment, flags)
     if flags.has("--kv-offloading-size"):
         tier = deployment.take("engine.kv_offload")
         if tier is not None:
@@ -186,6 +187,22 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     speculative = deployment.take("speculative")
     if speculative is not None:
         words += _speculative(deployment, flags, speculative)
+    return words
+
+
+def _adapters(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return the switch and the limits of LoRA adapters; which there are, clients say, or ``--lora-modules``."""
+    seats = deployment.take("engine.max_loras")
+    if not seats:
+        return []
+    words = flags.render("--enable-lora", True, key="deployment.engine.max_loras")
+    words += flags.render("--max-loras", seats, key="deployment.engine.max_loras")
+    deployment.take("engine.max_lora_rank")
+    words += flags.render("--max-lora-rank", deployment.engine.max_lora_rank, key="deployment.engine.max_lora_rank")
+    kept = deployment.take("engine.max_cpu_loras")
+    if kept:
+        words += flags.render("--max-cpu-loras", kept, key="deployment.engine.max_cpu_loras")
+    deployment.note("name the adapters with --lora-modules NAME=PATH, or load them while the server runs")
     return words
 
 

@@ -209,6 +209,11 @@ def _cpu_offload(reading: Reading, value: object) -> None:
     reading.options["cpu_offload_gb"] = reading.number("--cpu-offload-gb", value, "is not a number of GiB")
 
 
+def _enable_lora(reading: Reading, value: object) -> None:
+    if value is True:
+        reading.options.setdefault("max_loras", 8)  # SGLang's default, server_args.py
+
+
 def _chunk(reading: Reading, value: object) -> None:
     if str(value) == "-1":
         reading.options["enable_chunked_prefill"] = False
@@ -291,6 +296,9 @@ VOCABULARY = Vocabulary(
         "--page-size": "block_size",
         "--cuda-graph-max-bs": "max_cudagraph_capture_size",
         "--cuda-graph-max-bs-decode": "max_cudagraph_capture_size",
+        "--max-loras-per-batch": "max_loras",
+        "--max-lora-rank": "max_lora_rank",
+        "--max-loaded-loras": "max_cpu_loras",
     },
     switches={
         "--disable-radix-cache": ("enable_prefix_caching", False),
@@ -310,6 +318,7 @@ VOCABULARY = Vocabulary(
         "--ep-num-redundant-experts": redundant_experts("--ep-num-redundant-experts"),
         "--mem-fraction-static": _share,
         "--cpu-offload-gb": _cpu_offload,
+        "--enable-lora": _enable_lora,
         "--chunked-prefill-size": _chunk,
         "--max-prefill-tokens": _prefill_tokens,
         "--max-total-tokens": _total_tokens,

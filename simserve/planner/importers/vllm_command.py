@@ -52,6 +52,9 @@ _ENGINE_NUMBERS = {
     "--max-cudagraph-capture-size": "max_cudagraph_capture_size",
     "--block-size": "block_size",
     "--num-gpu-blocks-override": "num_gpu_blocks_override",
+    "--max-loras": "max_loras",
+    "--max-lora-rank": "max_lora_rank",
+    "--max-cpu-loras": "max_cpu_loras",
 }
 _ENGINE_SWITCHES = {
     "--enable-chunked-prefill": "enable_chunked_prefill",
@@ -251,6 +254,11 @@ def _cpu_offload(reading: Reading, value: object) -> None:
     reading.options["cpu_offload_gb"] = reading.number("--cpu-offload-gb", value, "is not a number of GiB")
 
 
+def _enable_lora(reading: Reading, value: object) -> None:
+    if value is True:
+        reading.options.setdefault("max_loras", 1)  # vLLM's default, config/lora.py
+
+
 def _speculative_config(reading: Reading, value: object) -> None:
     reading.speculation |= settings_of(value, reading.where)
 
@@ -370,6 +378,7 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--eplb-config": _balancing_config,
     "--num-redundant-experts": redundant_experts("--num-redundant-experts"),
     "--cpu-offload-gb": _cpu_offload,
+    "--enable-lora": _enable_lora,
     "--quantization": _quantization,
     "--dtype": _dtype,
     "--kv-cache-dtype": _kv_cache_dtype,

@@ -137,7 +137,8 @@ def _drafts_label(drafts: Mapping[str, Any]) -> str:
 def _route(setting: Setting) -> Option | LeftOut:
     own, traffic, key = setting.scenario.deployment.routing, setting.traffic, "deployment.routing"
     is_shared = traffic.has_prefixes or traffic.has_sessions
-    if not is_shared and not own.update_interval:
+    has_adapters = setting.scenario.workload.loras is not None
+    if not is_shared and not own.update_interval and not has_adapters:
         return "no prompt begins like another, and the router's view is up to date"
     base = own.model_dump(mode="json", exclude_none=True)
     own_choice = Choice(f"routing {own.policy}", {})
@@ -148,6 +149,8 @@ def _route(setting: Setting) -> Option | LeftOut:
             *(["prefix"] if traffic.has_prefixes else []),
             *(["session"] if traffic.has_sessions else []),
         ]
+    if has_adapters:
+        names += [*([] if is_shared else ["least_outstanding"]), "lora"]
     if own.update_interval:
         names += ["power_of_two", "round_robin"]
     choices = [own_choice]
@@ -155,7 +158,7 @@ def _route(setting: Setting) -> Option | LeftOut:
         if name == own.policy:
             continue
         changed = {**base, "policy": name}
-        if name not in ("prefix", "session"):
+        if name not in ("prefix", "session", "lora"):
             changed.pop("imbalance_guard", None)
         if name == "round_robin":
             changed.pop("update_interval", None)

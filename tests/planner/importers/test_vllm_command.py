@@ -228,15 +228,15 @@ def test_flags_of_the_front_end_are_known_to_every_release(version: str) -> None
 def test_nothing_is_lost_in_silence() -> None:
     """Unknown, not simulated and without effect are named apart."""
     draft = imported(
-        "vllm serve meta-llama/Llama-3.1-8B extra --frobnicate 3 --enable-expert-paralel --enable-lora "
-        "--max-loras 4 --port 8000 --scheduling-policy lottery --quantization quark --swap-space 8"
+        "vllm serve meta-llama/Llama-3.1-8B extra --frobnicate 3 --enable-expert-paralel --enable-prompt-embeds "
+        "--port 8000 --scheduling-policy lottery --quantization quark --swap-space 8"
     )
 
     notes = "\n".join(draft.notes)
     assert "has no --frobnicate: --frobnicate 3 is left out." in notes
     assert "did you mean --enable-expert-parallel?" in notes
     assert (
-        "Not simulated: --enable-lora, --max-loras 4, --scheduling-policy lottery, --quantization quark, "
+        "Not simulated: --enable-prompt-embeds, --scheduling-policy lottery, --quantization quark, "
         "--swap-space 8." in notes
     )
     assert "Without effect on the simulation: --port." in notes

@@ -1,0 +1,222 @@
+"""Loras: the LoRA adapters of one replica, which of them are on its GPU and in its host memory, and who uses them.
+
+vLLM's rules (v1/core/sched/scheduler.py and lora/worker_manager.py, 0.8 to 0.20): a batch holds at most ``max_loras``
+adapters. A waiting request whose adapter would be one too many is passed over, those behind it are asked all the same,
+and it keeps its place. An adapter that has no slot on the GPU takes that of the one used least recently; host memory
+keeps ``max_cpu_loras``, those on the GPU among them, likewise. The step that admits the request waits until its adapter
+is loaded, as vLLM loads in the step itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simserve.engine.kv_tier import give_up, least_recent
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.state import Replica
+
+ON_DISK, IN_HOST, ON_GPU = range(3)
+"""Where an adapter is, at best."""
+
+
+class Loras:
+    """The adapters of one replica.
+
+    Args:
+        config: Slots, host memory and seconds of a load.
+        adapters: Adapter of every request, from 0; -1: none.
+
+    Attributes:
+        places: Where each adapter is.
+        users: Requests of each that are in the batch.
+        waiting: Requests of each that wait.
+        idle: Adapters on the GPU without users, plus 1, the one first that lost its last user first.
+        in_host: Adapters in host memory alone, plus 1, the one first that left the GPU first.
+        num_active: Adapters with users.
+        num_on_gpu: Slots taken.
+        num_in_host: Adapters in ``in_host``.
+        num_decoding: Decoding requests with an adapter.
+        num_eligible: Requests that wait for no adapter: those without one, and those whose adapter is in the batch.
+        skipped: Who was passed over while a step was scheduled; empty between two steps.
+        marks, mark: Adapters that a count has met already, by the number of the count.
+        loading_seconds: What the step that is being planned waits for its adapters.
+        num_asked: Admissions of requests with an adapter so far.
+        num_hits: Those that found it on the GPU.
+        num_swaps: Adapters loaded into a slot so far.
+        num_disk_loads: Those that came from disk.
+        load_seconds: Seconds that steps have waited for them.
+    """
+
+    __slots__ = (
+        "adapters",
+        "idle",
+        "in_host",
+        "load_seconds",
+        "loading_seconds",
+        "mark",
+        "marks",
+        "max_cpu_loras",
+        "max_loras",
+        "num_active",
+        "num_asked",
+        "num_decoding",
+        "num_disk_loads",
+        "num_eligible",
+        "num_hits",
+        "num_in_host",
+        "num_on_gpu",
+        "num_swaps",
+        "places",
+        "skipped",
+        "users",
+        "waiting",
+    )
+
+    def __init__(self, config: EngineConfig, adapters: Sequence[int]) -> None:
+        self.adapters = adapters
+        self.max_loras, self.max_cpu_loras = config.max_loras, config.max_cpu_loras
+        count = int(np.asarray(adapters).max(initial=-1)) + 1
+        self.places, self.marks = [ON_DISK] * count, [0] * count
+        self.users, self.waiting, self.num_eligible = [0] * count, [0] * count, 0
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        self.in_host: OrderedDict[int, None] = OrderedDict()
+        self.num_active = self.num_on_gpu = self.num_in_host = self.num_decoding = self.mark = 0
+        self.skipped: list[int] = []
+        self.num_asked = self.num_hits = self.num_swaps = self.num_disk_loads = 0
+        self.loading_seconds = self.load_seconds = 0.0
+
+
+def has_lora_seat(loras: Loras, index: int) -> bool:
+    """Return whether the adapter of a request may be in the batch: it is, or there are fewer than may be."""
+    adapter = loras.adapters[index]
+    return adapter < 0 or loras.users[adapter] > 0 or loras.num_active < loras.max_loras
+
+
+def count_waiting(loras: Loras, index: int, change: int) -> None:
+    """Note that a request joins the queue (1), or leaves it (-1)."""
+    adapter = loras.adapters[index]
+    if adapter < 0:
+        loras.num_eligible += change
+        return
+    loras.waiting[adapter] += change
+    if loras.users[adapter]:
+        loras.num_eligible += change
+
+
+def is_shut(loras: Loras) -> bool:
+    """Return whether everybody who waits needs an adapter that the batch has no seat for."""
+    return loras.num_active == loras.max_loras and not loras.num_eligible
+
+
+def skip_waiting(replica: Replica, loras: Loras) -> None:
+    """Pass the head of the queue over, until `restore_skipped`."""
+    loras.skipped.append(replica.waiting.popleft())
+
+
+def restore_skipped(replica: Replica, loras: Loras) -> None:
+    """Put back at the head of the queue, in their order, those that were passed over."""
+    while loras.skipped:
+        replica.waiting.appendleft(loras.skipped.pop())
+
+
+def use_adapter(replica: Replica, loras: Loras, index: int) -> None:
+    """Let a request leave the queue and use its adapter; have that loaded where it has no slot."""
+    adapter = loras.adapters[index]
+    count_waiting(loras, index, -1)
+    if adapter < 0:
+        return
+    loras.num_asked += 1
+    if loras.places[adapter] == ON_GPU:
+        loras.num_hits += 1
+        if not loras.users[adapter]:
+            del loras.idle[adapter + 1]
+    else:
+        _load(replica, loras, adapter)
+    if not loras.users[adapter]:
+        loras.num_active += 1
+        loras.num_eligible += loras.waiting[adapter]
+    loras.users[adapter] += 1
+
+
+def _load(replica: Replica, loras: Loras, adapter: int) -> None:
+    """Load an adapter into a slot, which the one used least recently may have to give up."""
+    if loras.num_on_gpu == loras.max_loras:
+        oldest = least_recent(loras.idle)
+        del loras.idle[oldest]
+        loras.places[oldest - 1] = IN_HOST
+        loras.num_in_host += 1
+        give_up(loras.in_host, oldest)
+    else:
+        loras.num_on_gpu += 1
+    loras.num_swaps += 1
+    loras.loading_seconds += replica.config.lora_host_seconds
+    if loras.places[adapter] == IN_HOST:
+        del loras.in_host[adapter + 1]
+        loras.num_in_host -= 1
+    else:
+        loras.num_disk_loads += 1
+        loras.loading_seconds += replica.config.lora_disk_seconds
+    loras.places[adapter] = ON_GPU
+    if loras.num_in_host + loras.num_on_gpu > loras.max_cpu_loras:
+        forgotten = least_recent(loras.in_host)
+        del loras.in_host[forgotten]
+        loras.places[forgotten - 1] = ON_DISK
+        loras.num_in_host -= 1
+
+
+def leave_adapter(loras: Loras, index: int) -> None:
+    """Let a request that leaves the batch give its adapter up, which stays in its slot until that is needed."""
+    adapter = loras.adapters[index]
+    if adapter < 0:
+        return
+    loras.users[adapter] -= 1
+    if not loras.users[adapter]:
+        loras.num_active -= 1
+        loras.num_eligible -= loras.waiting[adapter]
+        give_up(loras.idle, adapter + 1)
+
+
+def count_decoding(loras: Loras, index: int, change: int) -> None:
+    """Note that a request begins to decode (1), or no longer does (-1)."""
+    if loras.adapters[index] >= 0:
+        loras.num_decoding += change
+
+
+def lora_seconds(replica: Replica, loras: Loras, num_decodes: int) -> float:
+    """Return what adapters add to each step that holds the scheduled chunks beside ``num_decodes`` decodes.
+
+    Kernels that start, the adapters that they read, and the tokens that pass them (`simserve.perf.loras`). Adapters
+    of the whole batch are read, or in a step of prompts alone those of the prompts.
+    """
+    adapters, chunks = loras.adapters, replica.chunk_requests
+    tokens = count = 0
+    if num_decodes:
+        tokens = loras.num_decoding * replica.tokens_per_decode
+    loras.mark += 1
+    for position in range(len(chunks)):
+        adapter = adapters[chunks[position]]
+        if adapter >= 0:
+            tokens += replica.chunk_tokens[position]
+            if loras.marks[adapter] != loras.mark:
+                loras.marks[adapter] = loras.mark
+                count += 1
+    if not tokens:
+        return 0.0
+    if not replica.is_prefill_first or num_decodes:
+        count = loras.num_active
+    times = replica.times
+    return times.lora_step_seconds + times.lora_adapter_seconds * count + times.lora_token_seconds * tokens
+
+
+def take_lora_loading(loras: Loras) -> float:
+    """Return what the planned step waits for its adapters, and count it."""
+    seconds = loras.loading_seconds
+    loras.loading_seconds = 0.0
+    loras.load_seconds += seconds
+    return seconds
