@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simserve.workload.class_spec import ClassSpec
 
 if TYPE_CHECKING:
+    from simserve.workload.dependencies import Dependencies
     from simserve.workload.prefixes import PrefixSegments
 
 OPEN = -1
@@ -68,6 +69,10 @@ class RequestSpecs:
             (in a closed loop, when a client is free), each further one ``think_time`` after the last answer of the
             turn before, its ``arrival_time`` being NaN, or the time before which it is not sent. Beside conversations
             a single request is one of one turn, with a negative number as its session.
+        dependencies: Of agents' tasks, which calls each waits for; None: there are no tasks. ``session`` is the number
+            of the task then, and ``turn`` how deep in it the call is, from 1; rows of a task stand side by side, those
+            without parents first. A call is sent ``think_time`` after the last answer to its parents, its
+            ``arrival_time`` being NaN, or the time before which it is not sent.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
             by side. None: all are of one kind, open or the clients'.
         loops: With ``loop``: the clients.
@@ -90,6 +95,7 @@ class RequestSpecs:
     prefixes: PrefixSegments | None = None
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
+    dependencies: Dependencies | None = None
     ramp_up: float | None = None
     closes_at: float | None = None
     loop: NDArray[np.int8] | None = None
@@ -135,6 +141,8 @@ class RequestSpecs:
         }
         if self.prefixes is not None:
             changed["prefixes"] = self.prefixes.of_rows(rows)
+        if self.dependencies is not None:
+            changed["dependencies"] = self.dependencies.of_rows(rows)
         return replace(self, **changed)
 
     def first(self, num_requests: int) -> RequestSpecs:
@@ -153,5 +161,6 @@ class RequestSpecs:
             prefixes=None if self.prefixes is None else self.prefixes.first(num_requests),
             session=None if self.session is None else self.session[some],
             turn=None if self.turn is None else self.turn[some],
+            dependencies=None if self.dependencies is None else self.dependencies.first(num_requests),
             loop=None if self.loop is None else self.loop[some],
         )
