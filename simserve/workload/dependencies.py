@@ -47,7 +47,7 @@ class Dependencies:
         parents = place[self.parents[entries]]
         is_there = parents >= 0
         owner = np.repeat(np.arange(len(rows)), counts)[is_there]
-        return _of_counts(np.bincount(owner, minlength=len(rows)), parents[is_there])
+        return from_counts(np.bincount(owner, minlength=len(rows)), parents[is_there])
 
     def children(self) -> tuple[Integers, Integers]:
         """Return where the children of each call begin, shape [N + 1], and all of them, one list after another."""
@@ -57,19 +57,25 @@ class Dependencies:
 
     def depths(self) -> Integers:
         """Return the calls on the longest way to each from the beginning of its task, itself included, shape [N]."""
-        depth = [1] * len(self)
+        return self.longest(np.ones(len(self))).astype(np.int64)
+
+    def longest(self, lengths: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how long the longest way to each call is, if each adds so much itself, shape [N]."""
+        way = lengths.tolist()
         parents, offsets = self.parents.tolist(), self.offsets.tolist()
-        for row in range(len(depth)):
-            for position in range(offsets[row], offsets[row + 1]):
-                depth[row] = max(depth[row], depth[parents[position]] + 1)
-        return np.array(depth, dtype=np.int64)
+        for row in range(len(way)):
+            begin, end = offsets[row], offsets[row + 1]
+            if begin < end:
+                way[row] += max([way[parent] for parent in parents[begin:end]])
+        return np.array(way, dtype=np.float64)
 
 
 def dependencies_of(parents: Sequence[Sequence[int]]) -> Dependencies:
     """Return the dependencies of calls whose parents are listed, as rows."""
     flat = [each for own in parents for each in own]
-    return _of_counts(np.array([len(own) for own in parents], dtype=np.int64), np.array(flat, dtype=np.int64))
+    return from_counts(np.array([len(own) for own in parents], dtype=np.int64), np.array(flat, dtype=np.int64))
 
 
-def _of_counts(counts: Integers, parents: Integers) -> Dependencies:
+def from_counts(counts: Integers, parents: Integers) -> Dependencies:
+    """Return the dependencies of calls with so many parents each, which are listed one after another."""
     return Dependencies(offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), parents=parents)

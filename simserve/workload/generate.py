@@ -75,7 +75,7 @@ def generate(
         replication=replication,
         ramp_up=getattr(spec.arrivals, "ramp_up", None),
     )
-    if spec.sessions is not None or spec.trace is not None:
+    if spec.sessions is not None or spec.agents is not None or spec.trace is not None:
         return specs
     beginnings = draw_beginnings(spec, len(specs), seed=seed, replication=replication, class_of=specs.request_class)
     return with_beginnings(specs, beginnings)
@@ -88,6 +88,10 @@ def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | No
         from simserve.workload.dialogues import draw_dialogues
 
         return draw_dialogues(spec, spec.sessions, seed=seed, replication=replication, base_path=base_path)
+    if spec.agents is not None:
+        from simserve.workload.tasks import draw_tasks
+
+        return draw_tasks(spec, spec.agents, seed=seed, replication=replication, base_path=base_path)
     if spec.classes is not None:
         return _from_classes(spec, base_path, seed, replication)
     if spec.arrivals is None or spec.prompt_tokens is None or spec.output_tokens is None:

@@ -145,6 +145,15 @@ class RequestSpecs:
             changed["dependencies"] = self.dependencies.of_rows(rows)
         return replace(self, **changed)
 
+    def with_roots_first(self) -> RequestSpecs:
+        """Return tasks of which calls have been taken away, the calls that wait for none of the others first."""
+        assert self.dependencies is not None
+        assert self.session is not None
+        depth = self.dependencies.depths()
+        task = np.cumsum(np.diff(self.session, prepend=self.session[:1]) != 0)
+        order = np.lexsort((depth > 1, task))
+        return replace(self.of_rows(order), turn=depth[order])
+
     def first(self, num_requests: int) -> RequestSpecs:
         """Return the first requests alone; all of them if there are fewer."""
         some = slice(0, num_requests)

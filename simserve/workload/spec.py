@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
+from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
@@ -94,6 +95,8 @@ class WorkloadSpec(FrozenModel):
     sessions: SessionsSpec | None = None
     """Conversations of several turns, each of which leaves when the one before it is answered. Absent: every request
     stands alone."""
+    agents: AgentsSpec | None = None
+    """Agents' tasks: calls with tools between them, sub-agents and forks. Absent: there are no tasks."""
     shared_prefix: SharedPrefixSpec | None = None
     """System prompts that requests share. Absent: no two prompts begin alike, except turns of one conversation."""
 
@@ -162,13 +165,21 @@ class WorkloadSpec(FrozenModel):
 
     @property
     def has_sessions(self) -> bool:
-        """Whether any of the requests are turns of drawn conversations."""
-        return self.sessions is not None or any(each.sessions is not None for each in self.classes or ())
+        """Whether any of the requests are turns of drawn conversations, or calls of drawn tasks."""
+        talks = self.sessions is not None or any(each.sessions is not None for each in self.classes or ())
+        return talks or self.agents is not None
 
     @property
     def has_shared_prefix(self) -> bool:
         """Whether any of the requests begin with a drawn system prompt or document."""
         return self.shared_prefix is not None or any(each.shared_prefix is not None for each in self.classes or ())
+
+    @model_validator(mode="after")
+    def _check_agents(self) -> Self:
+        beside = [name for name in ("sessions", "classes", "trace") if getattr(self, name) is not None]
+        if self.agents is not None and beside:
+            raise ValueError(f"has agents and also {beside[0]}; keep one of the two")
+        return self
 
     @model_validator(mode="after")
     def _check_end(self) -> Self:
