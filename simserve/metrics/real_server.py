@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.figures import ratio
 from simserve.metrics.latency import RequestLatencies
-from simserve.metrics.slo import SLO, bounds
+from simserve.metrics.slo import SLO, bounds, bounds_of_tasks
 from simserve.profiles.expected_errors import Expectation
 from simserve.sim.records import RequestRecords
 
@@ -172,6 +172,7 @@ def evidence_of(
     limits = [
         np.broadcast_to(bounds(latencies, slo, term), len(submitted))[submitted] for term in ("ttft", "tpot", "e2e")
     ]
+    limits[2] = np.minimum(limits[2], bounds_of_tasks(latencies, slo)[submitted])
     return Evidence(
         wait=wait,
         base=ttft - wait,

@@ -125,6 +125,11 @@ class RequestSpecs:
         return self.client_loops[0].begins_at(client)
 
     @property
+    def task(self) -> NDArray[np.int64] | None:
+        """Number of the task of each call, negative: of none; None: there are no tasks."""
+        return None if self.dependencies is None else self.session
+
+    @property
     def sends_out_of_order(self) -> bool:
         """Whether requests may be sent in another order than that of the rows."""
         return self.turn is not None or self.ramp_up is not None
