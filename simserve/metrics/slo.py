@@ -63,8 +63,9 @@ class Attainment:
 def requests_meeting(latencies: RequestLatencies, slo: SLO, terms: tuple[str, ...] = TERMS) -> NDArray[np.bool_]:
     """Return whether each request was completed within every bound of ``terms``, shape [requests].
 
-    With all of `TERMS`, also of the bound on its task, if there is one. A latency on its bound meets it. Where TPOT is undefined (a single token, or an answer that arrives in one
-    piece) it is met: there is no gap between tokens to be too long.
+    With all of `TERMS`, also of the bound on its task, if there is one. A latency on its bound meets it. Where TPOT is
+    undefined (a single token, or an answer that arrives in one piece) it is met: there is no gap between tokens to be
+    too long.
     """
     met = latencies.is_completed.copy()
     if slo.task is not None and latencies.task is not None and terms == TERMS:

@@ -31,9 +31,9 @@ from simserve.metrics.speculation import SpeculationFacts, speculation_summary
 from simserve.metrics.stability import Offered, Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
 from simserve.metrics.streaming import name_api_server, stream_figures
+from simserve.metrics.task_summary import task_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
 from simserve.metrics.throughput import Throughput, borne, throughput
-from simserve.metrics.task_summary import task_figures
 from simserve.metrics.users import UsersFacts, users_figures
 from simserve.profiles.expected_errors import Expectation
 from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords

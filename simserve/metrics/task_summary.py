@@ -1,4 +1,4 @@
-"""Agents' tasks in figures: makespans, what they wait for, tokens and dollars a finished task, the objective on tasks."""
+"""Agents' tasks in figures: makespans, what they wait for, tokens and dollars a finished task, the objective."""
 
 from __future__ import annotations
 

@@ -190,7 +190,29 @@ def _from_trace(
         priority=None if request_class is None else priorities(classes, request_class),
     )
     _check_recorded(spec, specs, file)
+    if spec.agents is not None:
+        return _in_tasks(spec, specs, trace, file, seed, replication)
     return _with_company(spec, specs, seed, replication)
+
+
+def _in_tasks(
+    spec: WorkloadSpec, specs: RequestSpecs, trace: Trace, file: Path, seed: int, replication: int
+) -> RequestSpecs:
+    """Return the rows of a trace as the calls of its tasks; an agent's context grows where it names no blocks."""
+    from simserve.workload.recorded import in_tasks, session_prefixes
+
+    if trace.tasks is None:
+        rule, remedy = "does not say which call waited for which", "leave it out"
+        raise TraceError(rule, file=file, key="workload.agents", remedy=remedy)
+    tasks = trace.tasks.first(len(specs))
+    if specs.prefixes is None:
+        _, first_row, owner = np.unique(tasks.task, return_index=True, return_inverse=True)
+        each = draw_beginnings(spec, len(first_row), seed=seed, replication=replication)
+        beginnings = None if each is None else each.of_rows(owner)
+        grown = session_prefixes(tasks.agent, specs.prompt_tokens, specs.output_tokens, 1.0, beginnings)
+        # Calls of an agent may be under way together.
+        specs = replace(specs, prefixes=replace(grown, is_recorded=True))
+    return in_tasks(specs, tasks)
 
 
 def _check_recorded(spec: WorkloadSpec, specs: RequestSpecs, file: Path) -> None:

@@ -20,7 +20,20 @@ from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.users import FrontDoor
 
 TraceFormat = Literal[
-    "auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "vllm-timed", "otel", "columns"
+    "auto",
+    "azure",
+    "csv",
+    "mooncake",
+    "burstgpt",
+    "bailian",
+    "sharegpt",
+    "vllm-bench",
+    "vllm-timed",
+    "otel",
+    "agentic-mooncake",
+    "dynamo",
+    "weka",
+    "columns",
 ]
 TraceColumn = Literal["arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "session"]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
@@ -37,7 +50,9 @@ class TraceSpec(FrozenModel):
     (a name) if there are any. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache
     finds. `burstgpt`: requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times.
     `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake`
-    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes.
+    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes. `agentic-mooncake`: `mooncake` with
+    wait_for, delay and tool_wait_ms. `dynamo`: dynamo.request.trace.v1. `weka`: the traces that AgentX replays, no
+    arrival times. These four say what is an agent's task: see `agents`.
     `columns`: any CSV or JSON lines, its columns named by `columns` or told by usual names. Conversations are told
     apart by `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id
     (otel)."""
@@ -96,7 +111,9 @@ class WorkloadSpec(FrozenModel):
     """Conversations of several turns, each of which leaves when the one before it is answered. Absent: every request
     stands alone."""
     agents: AgentsSpec | None = None
-    """Agents' tasks: calls with tools between them, sub-agents and forks. Absent: there are no tasks."""
+    """Agents' tasks: calls with tools between them, sub-agents and forks. Beside a trace that says which call waited
+    for which: `{}`, and each is sent when what it waited for is answered and its tool has run. Absent: there are no
+    tasks, and the calls of a trace come at their recorded times."""
     shared_prefix: SharedPrefixSpec | None = None
     """System prompts that requests share. Absent: no two prompts begin alike, except turns of one conversation."""
 
@@ -176,9 +193,12 @@ class WorkloadSpec(FrozenModel):
 
     @model_validator(mode="after")
     def _check_agents(self) -> Self:
-        beside = [name for name in ("sessions", "classes", "trace") if getattr(self, name) is not None]
-        if self.agents is not None and beside:
+        if self.agents is None:
+            return self
+        beside = [name for name in ("sessions", "classes") if getattr(self, name) is not None]
+        if beside:
             raise ValueError(f"has agents and also {beside[0]}; keep one of the two")
+        self.agents.check_drawn() if self.trace is None else self.agents.check_recorded()
         return self
 
     @model_validator(mode="after")

@@ -75,6 +75,7 @@ class Agents:
 
 def mean_calls(spec: AgentsSpec, base_path: Path | None) -> float:
     """Return the mean number of calls of a task, those of sub-agents included."""
+    assert spec.calls is not None, "checked where the workload was read"
     calls = length_distribution(spec.calls, base_path).mean
     of_subagents = length_distribution(spec.subagents, base_path).mean
     of_subagents *= length_distribution(spec.subagent_calls, base_path).mean

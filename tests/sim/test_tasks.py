@@ -55,8 +55,8 @@ def walked(graphs: list[Task], starts: list[float], seconds: float) -> tuple[lis
     each call that was there at its start one token; a server with nothing to do begins a step when somebody comes.
     """
     calls = [(task, position) for task, graph in enumerate(graphs) for position in range(len(graph))]
-    sent = {call: math.nan for call in calls}
-    answered = {call: math.nan for call in calls}
+    sent = dict.fromkeys(calls, math.nan)
+    answered = dict.fromkeys(calls, math.nan)
     left = {}
     on_the_way = []
     for task, graph in enumerate(graphs):
