@@ -128,7 +128,8 @@ def bounds_of_tasks(latencies: RequestLatencies, slo: SLO) -> NDArray[np.float64
         return unbounded
     makespan, model = latencies.task.makespan, latencies.task.model
     left = np.maximum(slo.task - (makespan - model), 0.0)
-    return np.divide(latencies.e2e * left, model, out=unbounded, where=model > 0)
+    np.divide(latencies.e2e * left, model, out=unbounded, where=model > 0)
+    return unbounded
 
 
 def _share(met: NDArray[np.bool_], submitted: NDArray[np.bool_]) -> float:

@@ -117,4 +117,4 @@ def _covered(group: Integers, num_groups: int, begin: Floats, end: Floats) -> Fl
     is_same = group[1:] == group[:-1]
     before[1:][is_same] = end[by_end[latest[:-1][is_same] % count]] if count else end
     seconds = np.maximum(end - np.maximum(begin, before), 0.0)
-    return np.bincount(group, weights=seconds, minlength=num_groups)
+    return np.bincount(group, weights=seconds, minlength=num_groups).astype(np.float64)

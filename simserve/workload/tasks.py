@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,7 @@ def draw_tasks(
     Raises:
         ScenarioError: Nothing arrives within the duration.
     """
-    drawn = {"seed": seed, "replication": replication}
+    drawn: dict[str, Any] = {"seed": seed, "replication": replication}
     arrivals = spec.arrivals
     assert arrivals is not None, "checked where the workload was read"
     starting = slowed(arrivals, mean_calls(agents, base_path))
@@ -148,7 +149,7 @@ def draw_agents(
 
     The streams are ``agent_calls``, ``subagent_starts``, ``subagents``, ``subagent_calls`` and ``forks``.
     """
-    drawn = {"seed": seed, "replication": replication, "base_path": base_path}
+    drawn: dict[str, Any] = {"seed": seed, "replication": replication, "base_path": base_path}
     most = num_calls if num_tasks is None else num_tasks
     calls = _lengths(spec, "calls", "agent_calls", most or 0, **drawn)
     if num_calls is not None:

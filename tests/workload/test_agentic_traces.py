@@ -201,7 +201,7 @@ def test_spans_with_parents_are_agents_and_their_calls(tmp_path: Path) -> None:
 
 
 def test_what_is_under_way_is_not_waited_for() -> None:
-    """Two calls overlap; the third waits for both, the fourth, sent while the third runs, for whom was answered last."""
+    """Two calls overlap; the third waits for both, the fourth, sent while it runs, for whom was answered last."""
     times = [(0.0, 2.0), (1.0, 3.0), (3.5, 6.0), (4.0, 5.0)]
     calls = [
         RecordedCall(task=1, agent="", started_by=None, start=start, end=end, prompt_tokens=1, output_tokens=1)

@@ -119,7 +119,8 @@ def fit_workload(trace: Trace, name: str) -> Fit:
         return _fit_tasks(trace, tasks, name)
     arrivals, arrival_note = _fit_arrivals(trace.arrival_time)
     workload: dict[str, Any] = {"arrivals": arrivals}
-    notes, files = [arrival_note], {}
+    notes = [arrival_note]
+    files: dict[str, str] = {}
     for key, lengths in (("prompt_tokens", trace.prompt_tokens), ("output_tokens", trace.output_tokens)):
         workload[key] = _fit_column(key, lengths, name, files, notes)
     workload["num_requests"] = len(trace.prompt_tokens)
