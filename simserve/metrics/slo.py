@@ -38,6 +38,11 @@ class SLO:
     task: float | None = None
     by_class: Mapping[str, SLO] = field(default_factory=dict)
 
+    @property
+    def limits_requests(self) -> bool:
+        """Whether any request has a bound on a latency of its own."""
+        return any(self.has_bound(term) for term in TERMS)
+
     def has_bound(self, term: str) -> bool:
         """Return whether any request has a bound on ``term``."""
         return any(getattr(each, term) is not None for each in (self, *self.by_class.values()))
@@ -111,25 +116,9 @@ def attainment(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool
     begun = submitted & latencies.task.is_first
     in_time = latencies.task.makespan <= slo.task
     by_metric[TASK] = _share(in_time, begun)
-    has_bounds = any(slo.has_bound(term) for term in TERMS)
-    if has_bounds and not by_metric[TASK] < share:
+    if slo.limits_requests and not by_metric[TASK] < share:
         return Attainment(all_terms=share, by_metric=by_metric, met=met[submitted])
     return Attainment(all_terms=by_metric[TASK], by_metric=by_metric, met=in_time[begun])
-
-
-def bounds_of_tasks(latencies: RequestLatencies, slo: SLO) -> NDArray[np.float64]:
-    """Return the bound on E2E that the bound on its task sets each request, seconds, inf where there is none.
-
-    A task that waits for its tools as long as it does is in time as long as its calls take no more times as long than
-    are left for the model: an estimate, as calls that wait for each other share a delay.
-    """
-    unbounded = np.full(len(latencies.e2e), np.inf)
-    if slo.task is None or latencies.task is None:
-        return unbounded
-    makespan, model = latencies.task.makespan, latencies.task.model
-    left = np.maximum(slo.task - (makespan - model), 0.0)
-    np.divide(latencies.e2e * left, model, out=unbounded, where=model > 0)
-    return unbounded
 
 
 def _share(met: NDArray[np.bool_], submitted: NDArray[np.bool_]) -> float:

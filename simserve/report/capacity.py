@@ -90,8 +90,9 @@ def capacity_lines(capacity: Capacity) -> list[str]:
     if failing is not None:
         parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())
         met = _below(failing.attainment, asked)
+        whose = "tasks" if failing.by_metric.get("task") == failing.attainment else "requests"
         lines.append(
-            f"At {_load(capacity, failing.load)} {unit}, {met} of requests meet it ({asked} "
+            f"At {_load(capacity, failing.load)} {unit}, {met} of {whose} meet it ({asked} "
             f"asked){f': {parts}' if parts else ''}; the run is {failing.stability}."
         )
     knee = found.knee

@@ -26,13 +26,14 @@ def task_lines(result: RunResult) -> list[str]:
     if text is None:
         return []
     failed = f", {count(tasks['failed'])} failed" if tasks["failed"] else ""
+    model, tools = format_seconds(tasks["mean_model_s"]), format_seconds(tasks["mean_tool_s"])
+    prompts, outputs = (count(round(tasks[f"{kind}_tokens_per_task"])) for kind in ("input", "output"))
     lines = [
         text,
         f"{count(tasks['begun'])} begun, {count(tasks['finished'])} finished{failed}; "
         f"{number(tasks['task_throughput'] * 3600)} an hour",
-        f"blocked on the model {format_seconds(tasks['mean_model_s'])}, on tools {format_seconds(tasks['mean_tool_s'])}",
-        f"{count(round(tasks['input_tokens_per_task']))} prompt tokens and {count(round(tasks['output_tokens_per_task']))} output "
-        "tokens each",
+        f"blocked on the model {model}, on tools {tools}",
+        f"{prompts} prompt tokens and {outputs} output tokens each",
     ]
     if tasks["attainment"] is not None:
         lines.append(f"{share(tasks['attainment'])} in time")
