@@ -61,13 +61,18 @@ class Dependencies:
 
     def longest(self, lengths: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return how long the longest way to each call is, if each adds so much itself, shape [N]."""
-        way = lengths.tolist()
-        parents, offsets = self.parents.tolist(), self.offsets.tolist()
-        for row in range(len(way)):
-            begin, end = offsets[row], offsets[row + 1]
-            if begin < end:
-                way[row] += max([way[parent] for parent in parents[begin:end]])
-        return np.array(way, dtype=np.float64)
+        edges, children = self.children()
+        way, before, left = lengths.copy(), np.zeros(len(lengths)), self.num_parents.copy()
+        known = np.flatnonzero(left == 0)
+        while len(known):
+            counts = edges[known + 1] - edges[known]
+            starts = np.cumsum(counts) - counts
+            child = children[np.arange(int(counts.sum())) + np.repeat(edges[known] - starts, counts)]
+            np.maximum.at(before, child, np.repeat(way[known], counts))
+            np.subtract.at(left, child, 1)
+            known = np.unique(child[left[child] == 0])
+            way[known] += before[known]
+        return way
 
 
 def dependencies_of(parents: Sequence[Sequence[int]]) -> Dependencies:

@@ -154,10 +154,12 @@ class RequestSpecs:
         """Return tasks of which calls have been taken away, the calls that wait for none of the others first."""
         assert self.dependencies is not None
         assert self.session is not None
-        depth = self.dependencies.depths()
+        waits = self.dependencies.num_parents > 0
         task = np.cumsum(np.diff(self.session, prepend=self.session[:1]) != 0)
-        order = np.lexsort((depth > 1, task))
-        return replace(self.of_rows(order), turn=depth[order])
+        order = np.lexsort((waits, task))
+        ordered = self.of_rows(order)
+        assert ordered.dependencies is not None
+        return replace(ordered, turn=ordered.dependencies.depths())
 
     def first(self, num_requests: int) -> RequestSpecs:
         """Return the first requests alone; all of them if there are fewer."""

@@ -58,7 +58,7 @@ class Agents:
     @property
     def rows(self) -> tuple[Integers, Integers]:
         """The calls of all agents, agent by agent and step by step, shape [R], and where each agent's begin."""
-        order = np.lexsort((self.step, self.agent))
+        order = np.argsort(self.agent, kind="stable")  # an agent's calls stand in their order
         counts = np.bincount(self.agent, minlength=len(self.started_by))
         return order, np.cumsum(counts) - counts
 
