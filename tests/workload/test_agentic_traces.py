@@ -251,6 +251,7 @@ def test_without_agents_calls_come_at_their_recorded_times(tmp_path: Path) -> No
 def test_statistics_say_what_the_generator_asks(tmp_path: Path) -> None:
     """Calls, sub-agents, forks, tools, new text."""
     found = task_statistics(read(tmp_path, DYNAMO))
+    sessions = task_statistics(read(tmp_path, SESSIONS))
 
     assert found is not None
     assert found.num_tasks == 2
@@ -258,7 +259,10 @@ def test_statistics_say_what_the_generator_asks(tmp_path: Path) -> None:
     assert (found.subagent_calls.tolist(), found.fan_out.tolist()) == ([1], [1])
     assert (found.subagent_share, found.fork_share) == (1.0, 1.0)
     assert found.tool_time.tolist() == []
-    assert found.new_tokens.tolist() == [48]
+    assert found.new_tokens.tolist() == []
+    assert sessions is not None
+    assert sessions.new_tokens.tolist() == [55, 34]
+    assert sessions.tool_time.tolist() == [0.25, 0.65]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def read_agentic_mooncake(path: Path) -> Trace:
     place[order] = np.arange(len(order))
     sorted_rows = Records(path, [records.rows[row] for row in order], [records.lines[row] for row in order])
     own = [sorted(int(place[each]) for each in parents[row]) for row in order]
-    task, agent = _tasks(own)
+    task, agent = _tasks(own, [row.get(SESSION_FIELD) for row in sorted_rows.rows])
     begins = np.full(len(order), np.inf)
     np.minimum.at(begins, task, times[order])
     return Trace(
@@ -118,11 +118,11 @@ def _milliseconds(records: Records, row: int, name: str) -> float | None:
     return float(value)
 
 
-def _tasks(parents: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+def _tasks(parents: list[list[int]], sessions: list[object]) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of each row's task and of its agent.
 
-    Rows that hang together by what they wait for are a task. Of the calls that wait for one, the first goes on for its
-    agent; the others are other agents' first.
+    Rows that hang together by what they wait for are a task. Rows of a session are an agent's; without one, of the
+    calls that wait for another the first goes on for its agent, and the others are other agents' first.
     """
     root = list(range(len(parents)))
 
@@ -134,10 +134,14 @@ def _tasks(parents: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
     agent: list[int] = []
     last: dict[int, int] = {}
+    of_session: dict[str, int] = {}
     for row, own in enumerate(parents):
         for each in own:
             root[find(row)] = find(each)
-        continued = next((agent[each] for each in own if last[agent[each]] == each), row)
+        if sessions[row] is None:
+            continued = next((agent[each] for each in own if last[agent[each]] == each), row)
+        else:
+            continued = of_session.setdefault(str(sessions[row]), row)
         agent.append(continued)
         last[continued] = row
     numbers: dict[int, int] = {}

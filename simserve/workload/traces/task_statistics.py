@@ -25,11 +25,11 @@ class TaskStatistics:
         fan_out: Sub-agents that each call which starts any has started.
         subagent_calls: Calls of each sub-agent.
         subagent_share: Share of the main agents' calls, but their last ones, that start sub-agents.
-        fork_share: Share of the sub-agents whose first prompt holds at least half of the blocks of the call that starts
-            them; NaN where there are none, or the trace names no blocks.
+        fork_share: Share of the sub-agents whose first prompt begins with all blocks of the call that starts them, the
+            last one aside; NaN where there are none, or the trace names no blocks.
         tool_time: Seconds from an agent's answer to its next call, where that waits for no sub-agent.
-        new_tokens: Of an agent's further calls: what the prompt holds beyond the prompt and the answer before it, at
-            least 1.
+        new_tokens: Of an agent's further calls, but those that wait for sub-agents: what the prompt holds beyond the
+            prompt and the answer before it, at least 1.
         first_tokens: Prompts of the first calls of the main agents.
         num_shortened: Further calls whose prompt is shorter than what came before: the context was cut.
         starts: When each task begins, seconds; NaN where the trace does not say.
@@ -87,7 +87,7 @@ def task_statistics(trace: Trace) -> TaskStatistics | None:
         subagent_share=min(len(starting) / chances, 1.0) if chances else 0.0,
         fork_share=_fork_share(trace.prefix_blocks, first_row[~is_main], started_by[~is_main]),
         tool_time=tasks.tool_time[has_tool],
-        new_tokens=np.maximum(grown, 1),
+        new_tokens=np.maximum(grown[has_tool[further]], 1),
         first_tokens=trace.prompt_tokens[first_row[is_main]],
         num_shortened=int(np.count_nonzero(grown < 0)),
         starts=np.sort(trace.arrival_time[begins]),
@@ -136,5 +136,6 @@ def _fork_share(blocks: PrefixBlocks | None, first: Integers, starters: Integers
         length = min(len(own), len(other))
         same = own[:length] == other[:length]
         shared = length if same.all() else int(np.argmin(same))
-        forks += len(other) > 0 and 2 * shared >= len(other)
+        # The last block may be filled differently.
+        forks += len(other) > 0 and shared >= len(other) - 1
     return forks / len(first)
