@@ -30,6 +30,11 @@ CLASSES = f"workload.classes=[{{name: chat, share: 0.8}}, {{name: long, share: 0
 SESSIONS = "workload.sessions={turns: {distribution: geometric, mean: 5, max: 30}, think_time: 20 s, think_time_cv: 1}"
 PREFIXES = "workload.shared_prefix={num_groups: 10, tokens: 800}"
 SHORT_PROMPTS = "workload.prompt_tokens={distribution: lognormal, mean: 120, cv: 1.0, max: 2000}"
+AGENTS = (
+    "workload.agents={calls: {distribution: geometric, mean: 8, max: 40}, tool_time: 5 s, tool_time_cv: 1, "
+    "subagent_share: 0.1, subagents: {distribution: uniform, min: 1, max: 3}, "
+    "subagent_calls: {distribution: geometric, mean: 3, max: 10}, fork_share: 0.5}"
+)
 ALL_TOGETHER = "conversations, prefix caching, two classes, prefix-aware routing"
 FEATURES: Mapping[str, Sequence[str]] = {
     "none": (),
@@ -55,6 +60,11 @@ FEATURES: Mapping[str, Sequence[str]] = {
     ),
     ALL_TOGETHER: (
         *(SESSIONS, PREFIXES, SHORT_PROMPTS, CLASSES),
+        "deployment.routing={policy: prefix, imbalance_guard: 1.5}",
+    ),
+    "agents' tasks, prefix caching": (AGENTS, PREFIXES, SHORT_PROMPTS),
+    "agents' tasks, prefix caching, prefix-aware routing": (
+        *(AGENTS, PREFIXES, SHORT_PROMPTS),
         "deployment.routing={policy: prefix, imbalance_guard: 1.5}",
     ),
     "streaming to the client": ("deployment.streaming={network_latency: 20 ms, cost_per_event: 5 us}",),

@@ -22,6 +22,7 @@ _EXPECTED = [
     "canary",
     "chatbot",
     "code-completion",
+    "coding-agents",
     "cold-start",
     "data-residency",
     "disaggregation",

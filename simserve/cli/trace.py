@@ -22,7 +22,8 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help="auto, azure, csv, mooncake, burstgpt, bailian, sharegpt, vllm-bench, vllm-timed, otel or columns.",
+        help="auto, azure, csv, mooncake, burstgpt, bailian, sharegpt, vllm-bench, vllm-timed, otel, agentic-mooncake, "
+        "dynamo, weka or columns.",
     ),
 ]
 TraceModelOption = Annotated[str | None, typer.Option(help="Model of the scenario.", show_default=False)]
@@ -77,7 +78,9 @@ def trace(
 
 def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:
     from simserve.workload.traces.statistics import arrival_statistics, length_statistics
+    from simserve.workload.traces.task_statistics import task_statistics
 
+    tasks = task_statistics(read)
     return {
         "file": str(file),
         "format": known,
@@ -89,6 +92,7 @@ def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:
         "output_tokens": _lengths(length_statistics(read.output_tokens)),
         "prefixes": _prefixes(read),
         "sessions": None if read.session is None else len(set(read.session.tolist())),
+        "tasks": None if tasks is None else tasks.as_mapping(),
     }
 
 
@@ -146,7 +150,9 @@ def _show(answer: dict[str, Any]) -> None:
             f"{prefixes['reuse']:.1%} of {prefixes['blocks']:,} prefix blocks of {prefixes['block_tokens']} tokens "
             "were there before: what an endless prefix cache would hit"
         )
-    if answer["sessions"] is not None:
+    if answer["tasks"] is not None:
+        out.print(_tasks(answer["tasks"]))
+    elif answer["sessions"] is not None:
         out.print(f"{answer['sessions']:,} conversations")
     if answer["unserved"]:
         rows_left = "1 further row is" if answer["unserved"] == 1 else f"{answer['unserved']:,} further rows are"
@@ -164,6 +170,18 @@ def _burstiness(arrivals: dict[str, float]) -> str:
     text = f"Burstiness: times between requests have a cv of {_figure(cv)} (Poisson: 1)"
     if not math.isnan(dispersion):
         text += f", requests a minute a dispersion of {_figure(dispersion)} (Poisson: 1)"
+    return text
+
+
+def _tasks(tasks: dict[str, Any]) -> str:
+    text = f"{tasks['tasks']:,} tasks of agents, {_figure(tasks['calls'])} calls each"
+    if not math.isnan(tasks["tool_time_s"]):
+        text += f", {_figure(tasks['tool_time_s'])} s of tools between them (cv {_figure(tasks['tool_time_cv'])})"
+    if tasks["subagent_share"]:
+        text += f"; {tasks['subagent_share']:.0%} of the calls start sub-agents, {_figure(tasks['subagents'])} at once "
+        text += f"with {_figure(tasks['subagent_calls'])} calls each"
+        if not math.isnan(tasks["fork_share"]):
+            text += f", {tasks['fork_share']:.0%} of them forks"
     return text
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from simserve.engine.admission_control import AdmissionControl, Finishes
 from simserve.engine.clients import Clients, put, send_again
-from simserve.engine.conversations import Conversations, following, ready_after
+from simserve.engine.conversations import Conversations, find_due, ready_after
 from simserve.engine.data_plane import DataPlane, count_off
 from simserve.engine.delivery import Delivery, seconds_to_client
 from simserve.engine.gateway import Gateway, note_end
@@ -218,10 +218,9 @@ def end(
         note_end(client_state.gateway, requests, index, now)
     if conversations is None:
         return
-    group = following(conversations, index, now)
-    if group < 0:
-        return
-    for each in range(conversations.edges[group], conversations.edges[group + 1]):
+    find_due(conversations, index, now)
+    for position in range(len(conversations.due)):
+        each = conversations.due[position]
         ready = ready_after(conversations, each, now)
         send(clients, requests, conversations, each, max(ready, not_before))
 

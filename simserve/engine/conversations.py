@@ -3,6 +3,9 @@
 A closed loop of single requests is one of conversations that have one turn each; so are single requests beside
 conversations. There may be several closed loops, each with clients of its own, beside what arrives at times of its own.
 
+An agent's task is a conversation whose requests, its calls, form a graph instead of a row of turns: a call is sent when
+all its parents are answered and its tool has run.
+
 A turn that failed is answered too: what follows is sent all the same, and fails in its turn if it must.
 """
 
@@ -19,12 +22,13 @@ class Conversations:
     """The conversations of a run, open or in a closed loop.
 
     The requests of one turn of one conversation are a group: they are sent together. Groups of a conversation are
-    consecutive; so are the conversations of a closed loop.
+    consecutive; so are the conversations of a closed loop. A task has one group of the calls without parents, and one
+    of all others, if there are any.
 
     Attributes:
         group: Of each request, shape [N] as all columns of requests.
         edges: Group g holds the requests ``edges[g] .. edges[g + 1] - 1``, shape [groups + 1].
-        unanswered: Of each group, requests that are still to end.
+        unanswered: Of each group, requests that are still to end; of tasks, the first group counts all of its calls.
         begins: 1 where a group is the first of its conversation, and behind the last one.
         num_groups: How many there are.
         loop: Of each group, the closed loop whose clients hold its conversation, -1: none. A client that is done with
@@ -38,21 +42,33 @@ class Conversations:
         latency: From its sending to the router, seconds.
         arrival_time: When each was sent, seconds; filled as they are. Before that, of a turn that follows on another,
             the earliest that it may be, NaN: at once.
+        is_graph: Whether they are tasks, so that the next four are filled.
+        children: The calls that wait for each call, one list after another.
+        child_edges: Call i has the entries ``child_edges[i] .. child_edges[i + 1] - 1``, shape [N + 1].
+        num_parents: Of each call, parents that are still to be answered, shape [N].
+        last_answer: Of each group, the latest answer to a call of its task so far, seconds; the first group's counts.
+        due: What is to be sent on the answer at hand; see `find_due`.
     """
 
     __slots__ = (
         "arrival_time",
         "begins",
+        "child_edges",
+        "children",
         "closes_at",
+        "due",
         "edges",
         "end_group",
         "group",
+        "is_graph",
+        "last_answer",
         "latency",
         "loop",
         "next_group",
         "num_begun",
         "num_groups",
         "num_idle",
+        "num_parents",
         "think_time",
         "unanswered",
     )
@@ -72,6 +88,10 @@ class Conversations:
         think_time: Sequence[float],
         latency: Sequence[float],
         arrival_time: MutableSequence[float],
+        children: Sequence[int] = (),
+        child_edges: Sequence[int] = (),
+        num_parents: MutableSequence[int] | None = None,
+        last_answer: MutableSequence[float] | None = None,
     ) -> None:
         self.group, self.edges, self.unanswered, self.begins = group, edges, unanswered, begins
         self.num_groups = len(unanswered)
@@ -79,6 +99,60 @@ class Conversations:
         self.num_begun, self.num_idle = num_begun, 0
         self.closes_at = closes_at
         self.think_time, self.latency, self.arrival_time = think_time, latency, arrival_time
+        self.is_graph = num_parents is not None
+        self.children, self.child_edges = children, child_edges
+        self.num_parents: MutableSequence[int] = [] if num_parents is None else num_parents
+        self.last_answer: MutableSequence[float] = [] if last_answer is None else last_answer
+        self.due: list[int] = []
+
+
+def find_due(conversations: Conversations, index: int, answered_at: float) -> None:
+    """Note that a request has ended; fill ``due`` with the requests that are sent on it."""
+    due = conversations.due
+    due.clear()
+    if conversations.is_graph:
+        group = following_task(conversations, index, answered_at)
+    else:
+        group = following(conversations, index, answered_at)
+    if group >= 0:
+        for each in range(conversations.edges[group], conversations.edges[group + 1]):
+            due.append(each)
+
+
+def following_task(conversations: Conversations, index: int, answered_at: float) -> int:
+    """Note that a call has ended; put those into ``due`` that waited for it alone by now.
+
+    Returns:
+        The first group of the task that its client begins as this one is over; -1: none.
+    """
+    for position in range(conversations.child_edges[index], conversations.child_edges[index + 1]):
+        child = conversations.children[position]
+        _wait_until(conversations, child, answered_at)
+        left = conversations.num_parents[child] - 1
+        conversations.num_parents[child] = left
+        if not left:
+            conversations.due.append(child)
+    group = conversations.group[index]
+    first = group if conversations.begins[group] else group - 1
+    left = conversations.unanswered[first] - 1
+    conversations.unanswered[first] = left
+    ended_at = max(conversations.last_answer[first], answered_at)
+    conversations.last_answer[first] = ended_at
+    loop = conversations.loop[group]
+    if left or loop < 0:
+        return NOTHING
+    begun = next_beginning(conversations, loop, ended_at, True)
+    if begun >= 0:
+        for each in range(conversations.edges[begun], conversations.edges[begun + 1]):
+            _wait_until(conversations, each, ended_at)
+    return begun
+
+
+def _wait_until(conversations: Conversations, index: int, answered_at: float) -> None:
+    """Let a call be sent no sooner than its tool has run after an answer: the last one need not be noted last."""
+    sent_at = answered_at + conversations.think_time[index]
+    if not conversations.arrival_time[index] >= sent_at:
+        conversations.arrival_time[index] = sent_at
 
 
 def following(conversations: Conversations, index: int, answered_at: float) -> int:

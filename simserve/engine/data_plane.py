@@ -11,7 +11,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 from simserve.engine.admission_control import end_pause
-from simserve.engine.conversations import Conversations, following, ready_after
+from simserve.engine.conversations import Conversations, find_due, ready_after
 from simserve.engine.numbers import copy_into, least_of
 from simserve.engine.paces import use_pace
 from simserve.engine.routing import LEAST, Router, Shares, choose, deal
@@ -275,10 +275,9 @@ def answer(plane: DataPlane, requests: RequestTable, index: int) -> None:
     conversations = plane.conversations
     assert conversations is not None
     ended_at = requests.ready_time[index] if requests.status[index] == FAILED else requests.finish_time[index]
-    group = following(conversations, index, ended_at)
-    if group < 0:
-        return
-    for each in range(conversations.edges[group], conversations.edges[group + 1]):
+    find_due(conversations, index, ended_at)
+    for position in range(len(conversations.due)):
+        each = conversations.due[position]
         ready = ready_after(conversations, each, ended_at)
         requests.ready_time[each] = ready
         heappush(plane.sent, (ready, each))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from simserve.engine.histogram import Histogram
 from simserve.metrics.figures import rows_where
 from simserve.metrics.percentiles import percentiles
+from simserve.metrics.tasks import tasks_of
 from simserve.sim.records import COMPLETED, RequestRecords
 
 PERCENTILES = (50, 90, 95, 99)
@@ -17,6 +18,21 @@ LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 """The names of the latencies in results, as ``vllm bench serve`` writes them."""
 MS = 1e3
 """Milliseconds a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLatencies:
+    """Latencies of the agent's task that each request is a call of, shape [requests]; 0 where it is of none.
+
+    Attributes:
+        makespan: From the first call of the task to its last answer, seconds; NaN if it has not finished.
+        model: How long of it at least one of its calls was with the server, seconds.
+        is_first: Whether the request is the first call of a task.
+    """
+
+    makespan: NDArray[np.float64]
+    model: NDArray[np.float64]
+    is_first: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +48,7 @@ class RequestLatencies:
         is_completed: Whether the request was answered in full.
         request_class: Index into ``class_names``; None without classes.
         class_names: The classes of requests.
+        task: Of the tasks that requests are calls of; None: there are none.
     """
 
     ttft: NDArray[np.float64]
@@ -40,6 +57,7 @@ class RequestLatencies:
     is_completed: NDArray[np.bool_]
     request_class: NDArray[np.int16] | None = None
     class_names: tuple[str, ...] = ()
+    task: TaskLatencies | None = None
 
 
 def request_latencies(records: RequestRecords) -> RequestLatencies:
@@ -59,7 +77,19 @@ def request_latencies(records: RequestRecords) -> RequestLatencies:
         is_completed=is_completed,
         request_class=records.request_class,
         class_names=records.class_names,
+        task=_task_latencies(records),
     )
+
+
+def _task_latencies(records: RequestRecords) -> TaskLatencies | None:
+    tasks = tasks_of(records)
+    if tasks is None:
+        return None
+    is_first = np.zeros(len(records), dtype=bool)
+    is_first[tasks.row] = True
+    # Place -1, of no task, is the one behind the last.
+    makespan, model = np.append(tasks.makespan, 0.0), np.append(tasks.model, 0.0)
+    return TaskLatencies(makespan=makespan[tasks.of_row], model=model[tasks.of_row], is_first=is_first)
 
 
 def latency_summary(latencies: RequestLatencies, in_window: NDArray[np.bool_], itl: Histogram) -> dict[str, float]:

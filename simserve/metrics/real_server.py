@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.figures import ratio
-from simserve.metrics.latency import RequestLatencies
+from simserve.metrics.latency import RequestLatencies, TaskLatencies
 from simserve.metrics.slo import SLO, bounds
 from simserve.profiles.expected_errors import Expectation
 from simserve.sim.records import RequestRecords
@@ -172,7 +172,7 @@ def evidence_of(
     limits = [
         np.broadcast_to(bounds(latencies, slo, term), len(submitted))[submitted] for term in ("ttft", "tpot", "e2e")
     ]
-    return Evidence(
+    evidence = Evidence(
         wait=wait,
         base=ttft - wait,
         rest=np.nan_to_num((latencies.e2e - latencies.ttft)[submitted]),
@@ -182,4 +182,53 @@ def evidence_of(
         demands=demands,
         growing_share=max(1.0 - ratio(fixed, totals.busy_seconds), 0.0) if totals.busy_seconds else 0.0,
         expected=expected,
+    )
+    if slo.task is None or latencies.task is None:
+        return evidence
+    return _with_tasks(evidence, latencies.task, submitted & latencies.task.is_first, slo, slo.task)
+
+
+def _with_tasks(evidence: Evidence, task: TaskLatencies, begun: NDArray[np.bool_], slo: SLO, most: float) -> Evidence:
+    """Return evidence with a row for each task behind those of requests, as of one request that lasts as long.
+
+    What a task is blocked on the model for grows as its calls do, and is made up as those of the run are on average: an
+    estimate. What it is blocked on tools for is the same on any server.
+
+    Args:
+        evidence: Of the requests.
+        task: Latencies of the tasks, by request.
+        begun: The first call of each that counts.
+        slo: The objective.
+        most: Its limit on tasks, seconds.
+    """
+    model, makespan = task.model[begun], task.makespan[begun]
+    parts = (evidence.wait, evidence.base, evidence.rest)
+    whole = sum(float(part.sum()) for part in parts)
+    wait, base, rest = (
+        np.concatenate([part, np.nan_to_num(model * ratio(float(part.sum()), whole))]) for part in parts
+    )
+    unbounded, count = np.full(len(model), np.inf), len(evidence.wait)
+    left = np.nan_to_num(most - (makespan - model), nan=_FAILED)
+    is_task = np.arange(count + len(model)) >= count
+    demands = [_Demand(rows=is_task, share=slo.attainment)]
+    if slo.limits_requests:
+        nobody = np.zeros(len(model), dtype=bool)
+        everybody = np.ones(count, dtype=bool)
+        demands += [
+            replace(each, rows=np.concatenate([everybody if each.rows is None else each.rows, nobody]))
+            for each in evidence.demands
+        ]
+    return replace(
+        evidence,
+        wait=wait,
+        base=base,
+        rest=rest,
+        tpot=np.concatenate([evidence.tpot, np.zeros(len(model))]),
+        limits=(
+            np.concatenate([evidence.limits[0], unbounded]),
+            np.concatenate([evidence.limits[1], unbounded]),
+            np.concatenate([evidence.limits[2], left]),
+        ),
+        is_answered=np.concatenate([evidence.is_answered, np.isfinite(makespan)]),
+        demands=demands,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,13 +15,15 @@ from numpy.typing import NDArray
 from simserve.errors import UsageError
 from simserve.metrics.latency import RequestLatencies, request_latencies
 from simserve.metrics.slo import SLO
-from simserve.metrics.tables import Column, request_columns, series_columns
+from simserve.metrics.tables import Column, request_columns, series_columns, task_columns
+from simserve.metrics.tasks import tasks_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simserve.sim.simulate import Simulation
 
+_SECONDS_PER_HOUR = 3600.0
 _PANDAS_TYPES = MappingProxyType({"VARCHAR": "object", "BIGINT": "Int64", "INTEGER": "Int32", "BOOLEAN": "boolean"})
 
 
@@ -71,6 +74,23 @@ class RunResult:
     def latencies(self) -> RequestLatencies:
         """Of every request, seconds."""
         return request_latencies(self.simulation.records)
+
+    @cached_property
+    def tasks(self) -> pd.DataFrame:
+        """One row a task of agents, in order of their numbers; the dollars of all add up to the run's.
+
+        Columns ``task_id calls arrival_s finish_s makespan_s model_s tool_s prompt_tokens output_tokens usd``. Dollars
+        are those of the deployment over the run, by the tokens that had to be computed for each task.
+
+        Raises:
+            UsageError: The workload has no tasks.
+        """
+        tasks = tasks_of(self.simulation.records)
+        if tasks is None:
+            raise UsageError("are not there", key="tasks", remedy="add workload.agents")
+        usd_per_hour = self.summary["simserve"]["cost"]["usd_per_hour"]
+        total = math.nan if usd_per_hour is None else usd_per_hour * self.summary["duration"] / _SECONDS_PER_HOUR
+        return _frame(task_columns(tasks, total))
 
     @cached_property
     def timeseries(self) -> pd.DataFrame:

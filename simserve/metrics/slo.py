@@ -6,7 +6,7 @@ Knows latencies, not rates: goodput is in `simserve.metrics.throughput`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from simserve.metrics.latency import RequestLatencies
 
 TERMS = ("ttft", "tpot", "e2e")
+TASK = "task"
+"""The bound on the makespan of agents' tasks, beside those on latencies of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,8 @@ class SLO:
         ttft: Bound on TTFT.
         tpot: Bound on TPOT.
         e2e: Bound on E2E.
-        attainment: Share of submitted requests that must meet every bound, in (0, 1].
+        task: Bound on the makespan of agents' tasks.
+        attainment: Share of submitted requests that must meet every bound, in (0, 1]; and of tasks, theirs.
         by_class: Objective of a class of requests, instead of this one.
     """
 
@@ -32,7 +35,13 @@ class SLO:
     tpot: float | None
     e2e: float | None
     attainment: float
+    task: float | None = None
     by_class: Mapping[str, SLO] = field(default_factory=dict)
+
+    @property
+    def limits_requests(self) -> bool:
+        """Whether any request has a bound on a latency of its own."""
+        return any(self.has_bound(term) for term in TERMS)
 
     def has_bound(self, term: str) -> bool:
         """Return whether any request has a bound on ``term``."""
@@ -44,21 +53,28 @@ class Attainment:
     """Shares of submitted requests, NaN without a request.
 
     Attributes:
-        all_terms: Share that met every bound.
-        by_metric: Share that met the bound on ``ttft``, ``tpot``, ``e2e``; NaN where there is no bound.
+        all_terms: Share that met every bound. With a bound on tasks: that of requests that met theirs, or of tasks,
+            whichever is smaller.
+        by_metric: Share that met the bound on ``ttft``, ``tpot``, ``e2e``; NaN where there is no bound. With a bound
+            on tasks: also ``task``, the share of those begun that finished in time.
+        met: Whether each submitted request (or task) met it: of those that ``all_terms`` is the share of.
     """
 
     all_terms: float
     by_metric: dict[str, float]
+    met: NDArray[np.bool_] = field(repr=False)
 
 
 def requests_meeting(latencies: RequestLatencies, slo: SLO, terms: tuple[str, ...] = TERMS) -> NDArray[np.bool_]:
     """Return whether each request was completed within every bound of ``terms``, shape [requests].
 
-    A latency on its bound meets it. Where TPOT is undefined (a single token, or an answer that arrives in one
-    piece) it is met: there is no gap between tokens to be too long.
+    With all of `TERMS`, also of the bound on its task, if there is one. A latency on its bound meets it. Where TPOT is
+    undefined (a single token, or an answer that arrives in one piece) it is met: there is no gap between tokens to be
+    too long.
     """
     met = latencies.is_completed.copy()
+    if slo.task is not None and latencies.task is not None and terms == TERMS:
+        met &= latencies.task.makespan <= slo.task
     for term in terms:
         values, limits = getattr(latencies, term), bounds(latencies, slo, term)
         met &= (values <= limits) | np.isinf(limits) | (np.isnan(values) if term == "tpot" else False)
@@ -93,7 +109,16 @@ def attainment(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool
         term: _share(requests_meeting(latencies, slo, (term,)), submitted) if slo.has_bound(term) else np.nan
         for term in TERMS
     }
-    return Attainment(all_terms=_share(requests_meeting(latencies, slo), submitted), by_metric=by_metric)
+    met = requests_meeting(latencies, replace(slo, task=None))
+    share = _share(met, submitted)
+    if slo.task is None or latencies.task is None:
+        return Attainment(all_terms=share, by_metric=by_metric, met=met[submitted])
+    begun = submitted & latencies.task.is_first
+    in_time = latencies.task.makespan <= slo.task
+    by_metric[TASK] = _share(in_time, begun)
+    if slo.limits_requests and not by_metric[TASK] < share:
+        return Attainment(all_terms=share, by_metric=by_metric, met=met[submitted])
+    return Attainment(all_terms=by_metric[TASK], by_metric=by_metric, met=in_time[begun])
 
 
 def _share(met: NDArray[np.bool_], submitted: NDArray[np.bool_]) -> float:

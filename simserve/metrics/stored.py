@@ -175,8 +175,8 @@ def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
     if "served_by" in columns:
         servers: dict[str | None, int] = {name: place for place, name in enumerate(SERVERS)}
         known["served_by"] = np.array([servers.get(name, 0) for name in _texts(columns["served_by"])], dtype=np.int8)
-    for name, column in (("session", "session_id"), ("turn", "turn")):
-        cells = np.ma.asarray(columns[column])
+    for name, column in (("session", "session_id"), ("turn", "turn"), ("task", "task_id")):
+        cells = np.ma.asarray(columns.get(column, ()))
         if cells.count():
             known[name] = np.asarray(cells.filled(-1), dtype=np.int64)
     if "transfer_start_s" in columns:

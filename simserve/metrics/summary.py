@@ -32,6 +32,7 @@ from simserve.metrics.speculation import SpeculationFacts, speculation_summary
 from simserve.metrics.stability import Offered, Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
 from simserve.metrics.streaming import name_api_server, stream_figures
+from simserve.metrics.task_summary import task_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
 from simserve.metrics.throughput import Throughput, borne, throughput
 from simserve.metrics.users import UsersFacts, users_figures
@@ -295,6 +296,7 @@ def _headline(
             "overflow": money.overflow,
             **gateway_figures(simulation),
             "users": users_figures(facts.users, measured.latencies, measured.window, records.request_class),
+            "tasks": task_figures(records, measured.window, facts.slo, money.dollars["usd_per_hour"]),
             "replicas": replica_figures(simulation, facts.num_gpus),
             "requests": {**statuses(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},

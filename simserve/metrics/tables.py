@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.latency import MS, request_latencies
 from simserve.metrics.slo import SLO, requests_meeting
+from simserve.metrics.tasks import Tasks
 from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     beside conversations; ``slo_ok`` without an SLO. ``served_by`` is
     ``replica``, ``api`` or ``cache`` for completed requests, and null for the others. ``ttft_ms`` is
     there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests. With disaggregation the times
-    of the transfer follow.
+    of the transfer follow, with agents' tasks ``task_id``.
     """
     latencies = request_latencies(records)
     return [
@@ -68,7 +69,29 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("slo_ok", None if slo is None else requests_meeting(latencies, slo), "BOOLEAN"),
         Column("served_by", _served_by(records), "VARCHAR", SERVERS),
         *_transfer_columns(records),
+        *([] if records.task is None else [Column("task_id", records.task, "BIGINT", is_null_below_zero=True)]),
         *([Column("region", records.client_region, "VARCHAR", records.region_names)] if records.region_names else []),
+    ]
+
+
+def task_columns(tasks: Tasks, usd: float) -> list[Column]:
+    """Return the columns of the table of tasks, one row a task.
+
+    Args:
+        tasks: They.
+        usd: Dollars of the run, which are shared out among them.
+    """
+    return [
+        Column("task_id", tasks.task, "BIGINT"),
+        Column("calls", tasks.calls, "BIGINT"),
+        Column("arrival_s", tasks.begin, "DOUBLE"),
+        Column("finish_s", tasks.end, "DOUBLE"),
+        Column("makespan_s", tasks.makespan, "DOUBLE"),
+        Column("model_s", tasks.model, "DOUBLE"),
+        Column("tool_s", tasks.tool, "DOUBLE"),
+        Column("prompt_tokens", tasks.input_tokens, "BIGINT"),
+        Column("output_tokens", tasks.output_tokens, "BIGINT"),
+        Column("usd", tasks.usd(usd), "DOUBLE"),
     ]
 
 

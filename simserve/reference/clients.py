@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simserve.reference.clock import ARRIVES, TIMES_OUT, Chance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import simpy
 
@@ -36,6 +36,12 @@ class Reply(NamedTuple):
     heard_at: float
     free_at: float
     retry_after: float = 0.0
+
+
+def latest(replies: Iterable[Reply]) -> Reply:
+    """Return when the last of some replies is heard, and the server has let go of all of them."""
+    heard, free, _ = zip(*replies, strict=True)
+    return Reply(max(heard), max(free))
 
 
 class Clients:
@@ -122,19 +128,50 @@ class Clients:
             last: What the client heard before, or when it begins.
             thinks: Whether the client thinks before the first turn.
         """
+        if self.specs.dependencies is not None:
+            calls = [call for turn in conversation for call in turn]
+            return (yield self.clock.process(self.perform(calls, last, thinks=thinks)))
         for turn in conversation:
-            lives = []
-            for request in turn:
-                think_time = float(self.specs.think_time[request.index]) if thinks else 0.0
-                earliest = float(self.specs.arrival_time[request.index]) if thinks else math.nan
-                sent = last.heard_at + think_time
-                request.arrival = request.sent = earliest if earliest > sent else sent
-                ready = max(request.sent + self.latency[request.index], last.free_at)
-                lives.append(self.clock.process(self.live(request, ready)))
+            lives = [self.clock.process(self.live(each, self.sent_on(each, last, thinks=thinks))) for each in turn]
             replies = yield self.clock.all_of(lives)
             last = max(replies.values(), key=lambda reply: reply.heard_at)
             thinks = True
         return last
+
+    def sent_on(self, request: Request, last: Reply, *, thinks: bool) -> float:
+        """Let a client send a request on a reply; return when it reaches the router, seconds."""
+        think_time = float(self.specs.think_time[request.index]) if thinks else 0.0
+        earliest = float(self.specs.arrival_time[request.index]) if thinks else math.nan
+        sent = last.heard_at + think_time
+        request.arrival = request.sent = earliest if earliest > sent else sent
+        return max(request.sent + self.latency[request.index], last.free_at)
+
+    def perform(self, task: list[Request], last: Reply, *, thinks: bool) -> Steps:
+        """Make the calls of a task, each when all its parents are answered and its tool has run; return when all are.
+
+        Args:
+            task: The calls, parents before children.
+            last: What the client heard before, or when it begins.
+            thinks: Whether the client thinks before the task.
+        """
+        graph = self.specs.dependencies
+        assert graph is not None
+        made: dict[int, simpy.Process] = {}
+        for call in task:
+            parents = graph.parents[graph.offsets[call.index] : graph.offsets[call.index + 1]].tolist()
+            awaited = [made[parent] for parent in parents]
+            made[call.index] = self.clock.process(self.call(call, awaited, last, thinks=thinks))
+        replies = yield self.clock.all_of(list(made.values()))
+        return latest(replies.values())
+
+    def call(self, request: Request, parents: list[simpy.Process], last: Reply, *, thinks: bool) -> Steps:
+        """Make one call of a task when its parents are answered (a SimPy process); return its last `Reply`."""
+        if parents:
+            replies = yield self.clock.all_of(parents)
+            last, thinks = latest(replies.values()), True
+        elif not thinks and math.isfinite(self.specs.arrival_time[request.index]):
+            last = Reply(float(self.specs.arrival_time[request.index]), 0.0)
+        return (yield self.clock.process(self.live(request, self.sent_on(request, last, thinks=thinks))))
 
     def live(self, request: Request, ready: float) -> Steps:
         """Send a request, again and again if need be, until it is answered or given up; return the last `Reply`."""

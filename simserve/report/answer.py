@@ -45,7 +45,9 @@ def answer(result: RunResult) -> str:
     else:
         held = "holds" if verdict(result) == "holds" else "is missed"
         asked, met = share_asked(result.slo.attainment), share(simserve["slo"]["attainment"])
-        told = f"The SLO {held}: {met} of requests met it ({asked} asked); {state}."
+        # Of requests and tasks, the share that is smaller is the attainment.
+        whose = "tasks" if simserve["slo"]["by_metric"].get("task") == simserve["slo"]["attainment"] else "requests"
+        told = f"The SLO {held}: {met} of {whose} met it ({asked} asked); {state}."
     missing, failed = classes_missing(result), len(result.threshold_failures)
     if missing:
         more = f" and {len(missing) - _MOST_CLASSES} more" if len(missing) > _MOST_CLASSES else ""

@@ -29,6 +29,7 @@ from simserve.report.answer import (
 from simserve.report.knobs import engine_name
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
 from simserve.report.tables import LATENCY_LABELS
+from simserve.report.tasks import task_text
 from simserve.scenario.formats import formats_line
 from simserve.scenario.pricing import HOURS_PER_MONTH
 from simserve.units import format_seconds
@@ -113,6 +114,9 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
     """
     has_completed = bool(result.summary["completed"])
     lines = [Fact("Cost", cost_text(result.summary, facts.num_gpus(result))), Fact("Load", _load(result))]
+    tasks = task_text(result)
+    if tasks is not None:
+        lines.insert(0, Fact("Tasks", tasks))
     lines.append(Fact("Trust", trust_text(result)))
     if folder is not None:
         asked = "".join(f" {name}" for name in ASKED_FILES if (folder / name).exists())
@@ -125,7 +129,7 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
         warnings=warning_lines(result.summary["simserve"]),
         ways=_ways(result, reference),
         latencies=latency_lines(result) if has_completed else (),
-        facts=lines if has_completed else lines[2:],
+        facts=lines if has_completed else [line for line in lines if line.label not in ("Cost", "Load")],
     )
 
 

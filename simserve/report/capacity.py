@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDEST = 100
-_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "task": "the makespan of tasks"}
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
 
 
@@ -90,8 +90,9 @@ def capacity_lines(capacity: Capacity) -> list[str]:
     if failing is not None:
         parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())
         met = _below(failing.attainment, asked)
+        whose = "tasks" if failing.by_metric.get("task") == failing.attainment else "requests"
         lines.append(
-            f"At {_load(capacity, failing.load)} {unit}, {met} of requests meet it ({asked} "
+            f"At {_load(capacity, failing.load)} {unit}, {met} of {whose} meet it ({asked} "
             f"asked){f': {parts}' if parts else ''}; the run is {failing.stability}."
         )
     knee = found.knee

@@ -17,6 +17,7 @@ from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, s
 from simserve.report.page import environment, write_whole
 from simserve.report.panels import figure_groups, memory_panel, sentence_case
 from simserve.report.quantities import UNDEFINED, number
+from simserve.report.tasks import task_lines
 
 REPORT_FILE = "report.html"
 _WORDS = {"holds": "holds", "missed": "missed", "none": UNDEFINED}
@@ -80,6 +81,7 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "statistics": tables.STATISTICS,
         "fleet_lines": [
             *user_lines(result),
+            *task_lines(result),
             *gateway_lines(result),
             *admission_lines(result),
             *fleet_lines(result),

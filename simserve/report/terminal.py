@@ -19,6 +19,7 @@ from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, s
 from simserve.report.knobs import engine_lines
 from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, Row, latency_rows, slo_rows
+from simserve.report.tasks import task_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -260,6 +261,7 @@ def _facts(result: RunResult) -> Table:
         {
             "Throughput": facts.throughput_lines(result),
             "Users": user_lines(result),
+            "Tasks": task_lines(result),
             "Memory": facts.memory_lines(result),
             "Dollars": facts.cost_lines(result),
             "Energy": facts.energy_lines(result),

@@ -26,11 +26,15 @@ def check_combinations(scenario: Scenario) -> None:
 
 
 def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
-    """Do nothing where the requests say what a tier behind the prefix cache keeps.
+    """Do nothing where the requests are what the scenario asks about.
 
     Raises:
-        ScenarioError: A trace says nothing of what its prompts share.
+        ScenarioError: A trace says nothing of what its prompts share, and a tier behind the prefix cache is to keep
+            it; or there are no tasks, and they have an objective.
     """
+    if scenario.slo is not None and scenario.slo.task is not None and specs.dependencies is None:
+        rule = "has nothing to limit: the workload has no agents' tasks"
+        scenario.refuse("slo.task", rule, "add workload.agents, or leave it out")
     if scenario.deployment.engine.kv_offload is not None and specs.prefixes is None:
         rule = "has nothing to keep: the trace does not say what prompts share"
         scenario.refuse("deployment.engine.kv_offload", rule, "leave it out")

@@ -337,6 +337,8 @@ def _under_way(specs: RequestSpecs, candidates: int, whole: NDArray[np.int64], c
     rows = [*begun, *(np.arange(edges[each], edges[each + 1]) for each in whole)]
     moved = specs.of_rows(np.concatenate(rows))
     assert moved.turn is not None  # conversations
+    if moved.dependencies is not None:
+        return moved.with_roots_first()
     late = np.zeros(len(moved), dtype=np.int64)
     late[: sum(map(len, dropped))] = np.concatenate(dropped)
     return replace(moved, turn=moved.turn - late)

@@ -406,6 +406,7 @@ def records_of(cluster: Cluster) -> RequestRecords:
         class_names=tuple(each.name for each in specs.classes),
         session=specs.session,
         turn=specs.turn,
+        task=specs.task,
         served_by=servers if has_gateway else None,
         **(_transfer_columns(cluster) if cluster.control.disaggregation is not None else {}),
     )

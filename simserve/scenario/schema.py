@@ -29,6 +29,7 @@ from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.presets import UseCase, with_preset
 from simserve.scenario.pricing_spec import PricingSpec
+from simserve.units import PositiveSeconds
 from simserve.validation import FrozenModel
 from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.spec import WorkloadSpec
@@ -42,8 +43,16 @@ kept in memory."""
 class SLOSpec(LatencyLimits):
     """Service-level objective: limits of a request, and the share of requests that must keep them all."""
 
+    task: PositiveSeconds | None = None
+    """Longest makespan of an agent's task, from its first call to its last answer. The share `attainment` is asked of
+    tasks then, and of requests where these have limits of their own."""
     preset: Annotated[UseCase | None, Field(exclude=True)] = None
     """Use case whose published limits hold where none is given here; `slo: chat` is short for `slo: {preset: chat}`."""
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether anything is limited."""
+        return self.task is not None or super().has_limit
 
 
 def _as_warmup(value: object) -> object:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from simserve.engine.conversations import Conversations, next_beginning
 from simserve.engine.numbers import column
 from simserve.engine.state import RequestTable
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.requests import RequestSpecs
 
 
@@ -22,7 +23,7 @@ def conversations_of(
 
     Args:
         specs: Requests; those of a conversation stand side by side, by turn. A closed loop of single requests is one
-            of conversations of one turn.
+            of conversations of one turn. Of tasks the calls without parents stand first.
         latency: Seconds from sending request i to the router, shape [N].
         arrival_time: Filled with when each request was sent, shape [N].
     """
@@ -32,15 +33,20 @@ def conversations_of(
     begins = np.ones(len(specs), dtype=bool)
     if specs.turn is not None:
         assert specs.session is not None
-        is_first[1:] = (np.diff(specs.session) != 0) | (np.diff(specs.turn) != 0)
-        begins = specs.turn[is_first] == 1
+        turn = specs.turn if specs.dependencies is None else np.minimum(specs.turn, 2)
+        is_first[1:] = (np.diff(specs.session) != 0) | (np.diff(turn) != 0)
+        begins = turn[is_first] == 1
     edges = np.append(np.flatnonzero(is_first), len(specs))
+    unanswered = np.diff(edges)
+    if specs.dependencies is not None:
+        tasks = np.append(np.flatnonzero(begins), len(begins))
+        unanswered[begins] = np.diff(edges[tasks])
     owner = specs.loop_of_each[is_first]
     ranges = [np.flatnonzero(owner == loop) for loop in range(len(specs.client_loops))]
     return Conversations(
         group=column(np.cumsum(is_first) - 1, np.int64),
         edges=column(edges, np.int64),
-        unanswered=column(np.diff(edges), np.int64),
+        unanswered=column(unanswered, np.int64),
         begins=column(np.append(begins, True), np.int8),
         loop=column(owner, np.int8),
         next_group=column(np.array([each[0] if len(each) else 0 for each in ranges]), np.int64),
@@ -50,7 +56,19 @@ def conversations_of(
         think_time=column(specs.think_time, np.float64),
         latency=column(latency, np.float64),
         arrival_time=_seen(arrival_time),
+        **({} if specs.dependencies is None else _graph_of(specs.dependencies, len(begins))),
     )
+
+
+def _graph_of(dependencies: Dependencies, num_groups: int) -> dict[str, Any]:
+    """Return what `Conversations` knows of tasks besides."""
+    edges, children = dependencies.children()
+    return {
+        "children": column(children, np.int64),
+        "child_edges": column(edges, np.int64),
+        "num_parents": column(dependencies.num_parents, np.int64),
+        "last_answer": column(np.zeros(num_groups), np.float64),
+    }
 
 
 def _seen(values: NDArray[Any]) -> Any:
@@ -61,8 +79,9 @@ def _seen(values: NDArray[Any]) -> Any:
 def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[tuple[float, int]]:
     """Begin the conversations: yield when the first requests reach the router, and which they are.
 
-    In an open loop the first turn of every conversation, at its time; in a closed loop its clients hold one
-    conversation after another, and begin at 0 or over the ramp-up.
+    In an open loop the first turn of every conversation, at its time, or the calls of a task that wait for no other,
+    each at its own; in a closed loop its clients hold one conversation after another, and begin at 0 or over the
+    ramp-up.
     """
     edges = conversations.edges
     of_request = np.asarray(conversations.group)
@@ -70,7 +89,8 @@ def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[tu
     if is_open.any():
         indices = np.flatnonzero(is_open)
         sent_at = np.asarray(conversations.arrival_time)
-        sent_at[indices] = sent_at[np.asarray(edges)[np.asarray(conversations.group)[indices]]]
+        if not conversations.is_graph:
+            sent_at[indices] = sent_at[np.asarray(edges)[np.asarray(conversations.group)[indices]]]
         ready = sent_at[indices] + np.asarray(conversations.latency)[indices]
         yield from zip(ready.tolist(), indices.tolist(), strict=True)
     for number, clients in enumerate(specs.client_loops):

@@ -37,9 +37,14 @@ class LatencyLimits(FrozenModel):
 
     @model_validator(mode="after")
     def _check_terms(self) -> Self:
-        if self.ttft is None and self.tpot is None and self.e2e is None:
+        if not self.has_limit:
             raise ValueError('needs at least one limit: ttft, tpot or e2e, for example ttft: "1 s"')
         return self
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether anything is limited."""
+        return self.ttft is not None or self.tpot is not None or self.e2e is not None
 
 
 class RetrySpec(FrozenModel):

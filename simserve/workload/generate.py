@@ -83,7 +83,7 @@ def _without_adapters(
         replication=replication,
         ramp_up=getattr(spec.arrivals, "ramp_up", None),
     )
-    if spec.sessions is not None or spec.trace is not None:
+    if spec.sessions is not None or spec.agents is not None or spec.trace is not None:
         return specs
     beginnings = draw_beginnings(spec, len(specs), seed=seed, replication=replication, class_of=specs.request_class)
     return with_beginnings(specs, beginnings)
@@ -96,6 +96,10 @@ def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | No
         from simserve.workload.dialogues import draw_dialogues
 
         return draw_dialogues(spec, spec.sessions, seed=seed, replication=replication, base_path=base_path)
+    if spec.agents is not None:
+        from simserve.workload.tasks import draw_tasks
+
+        return draw_tasks(spec, spec.agents, seed=seed, replication=replication, base_path=base_path)
     if spec.classes is not None:
         return _from_classes(spec, base_path, seed, replication)
     if spec.arrivals is None or spec.prompt_tokens is None or spec.output_tokens is None:
@@ -194,7 +198,29 @@ def _from_trace(
         priority=None if request_class is None else priorities(classes, request_class),
     )
     _check_recorded(spec, specs, file)
+    if spec.agents is not None:
+        return _in_tasks(spec, specs, trace, file, seed, replication)
     return _with_company(spec, specs, seed, replication)
+
+
+def _in_tasks(
+    spec: WorkloadSpec, specs: RequestSpecs, trace: Trace, file: Path, seed: int, replication: int
+) -> RequestSpecs:
+    """Return the rows of a trace as the calls of its tasks; an agent's context grows where it names no blocks."""
+    from simserve.workload.recorded import in_tasks, session_prefixes
+
+    if trace.tasks is None:
+        rule, remedy = "does not say which call waited for which", "leave it out"
+        raise TraceError(rule, file=file, key="workload.agents", remedy=remedy)
+    tasks = trace.tasks.first(len(specs))
+    if specs.prefixes is None:
+        _, first_row, owner = np.unique(tasks.task, return_index=True, return_inverse=True)
+        each = draw_beginnings(spec, len(first_row), seed=seed, replication=replication)
+        beginnings = None if each is None else each.of_rows(owner)
+        grown = session_prefixes(tasks.agent, specs.prompt_tokens, specs.output_tokens, 1.0, beginnings)
+        # Calls of an agent may be under way together.
+        specs = replace(specs, prefixes=replace(grown, is_recorded=True))
+    return in_tasks(specs, tasks)
 
 
 def _check_recorded(spec: WorkloadSpec, specs: RequestSpecs, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Recorded conversations: the rows of a trace as turns that wait for the answer before them. Reads no file."""
+"""Recorded conversations and tasks: the rows of a trace as turns, or calls, that wait for answers. Reads no file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from simserve.workload.conversations import Shape, draw_think_times
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import SessionsSpec
+from simserve.workload.traces.tasks import RecordedTasks
 
 Integers = NDArray[np.int64]
 
@@ -43,6 +44,34 @@ def in_turns(specs: RequestSpecs, sessions: SessionsSpec, *, seed: int, replicat
     waits = sessions.think_time is not None
     arrival_time = np.where(is_first | (not waits), ordered.arrival_time, np.nan)
     return replace(ordered, arrival_time=arrival_time, think_time=think_time, turn=turn)
+
+
+def in_tasks(specs: RequestSpecs, tasks: RecordedTasks) -> RequestSpecs:
+    """Return the rows of a trace as the calls of tasks, each sent when what it waited for is answered.
+
+    A task begins at the time of its first row. Its tools run as long as they did.
+
+    Args:
+        specs: The rows, in their order.
+        tasks: What they waited for.
+    """
+    graph = tasks.dependencies
+    _, first_row, owner = np.unique(tasks.task, return_index=True, return_inverse=True)
+    is_root = graph.num_parents == 0
+    begin = specs.arrival_time[first_row[owner]]
+    think_time = tasks.tool_time.copy()
+    if len(specs.think_time):
+        think_time[is_root] = specs.think_time[is_root]
+    depth = graph.depths()
+    called = replace(
+        specs,
+        arrival_time=np.where(is_root, begin + tasks.offset, np.nan),
+        think_time=think_time,
+        session=tasks.task,
+        turn=depth,
+        dependencies=graph,
+    )
+    return called.of_rows(np.lexsort((depth > 1, first_row[owner])))
 
 
 def session_prefixes(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simserve.workload.class_spec import ClassSpec
 
 if TYPE_CHECKING:
+    from simserve.workload.dependencies import Dependencies
     from simserve.workload.prefixes import PrefixSegments
 
 OPEN = -1
@@ -69,6 +70,10 @@ class RequestSpecs:
             turn before, its ``arrival_time`` being NaN, or the time before which it is not sent. Beside conversations
             a single request is one of one turn, with a negative number as its session.
         adapter: LoRA adapter of each request, from 0, -1: none, int64; None: no request has one.
+        dependencies: Of agents' tasks, which calls each waits for; None: there are no tasks. ``session`` is the number
+            of the task then, and ``turn`` how deep in it the call is, from 1; rows of a task stand side by side, those
+            without parents first. A call is sent ``think_time`` after the last answer to its parents, its
+            ``arrival_time`` being NaN, or the time before which it is not sent.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
             by side. None: all are of one kind, open or the clients'.
         loops: With ``loop``: the clients.
@@ -92,6 +97,7 @@ class RequestSpecs:
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
     adapter: NDArray[np.int64] | None = None
+    dependencies: Dependencies | None = None
     ramp_up: float | None = None
     closes_at: float | None = None
     loop: NDArray[np.int8] | None = None
@@ -121,6 +127,11 @@ class RequestSpecs:
         return self.client_loops[0].begins_at(client)
 
     @property
+    def task(self) -> NDArray[np.int64] | None:
+        """Number of the task of each call, negative: of none; None: there are no tasks."""
+        return None if self.dependencies is None else self.session
+
+    @property
     def sends_out_of_order(self) -> bool:
         """Whether requests may be sent in another order than that of the rows."""
         return self.turn is not None or self.ramp_up is not None
@@ -137,7 +148,20 @@ class RequestSpecs:
         }
         if self.prefixes is not None:
             changed["prefixes"] = self.prefixes.of_rows(rows)
+        if self.dependencies is not None:
+            changed["dependencies"] = self.dependencies.of_rows(rows)
         return replace(self, **changed)
+
+    def with_roots_first(self) -> RequestSpecs:
+        """Return tasks of which calls have been taken away, the calls that wait for none of the others first."""
+        assert self.dependencies is not None
+        assert self.session is not None
+        waits = self.dependencies.num_parents > 0
+        task = np.cumsum(np.diff(self.session, prepend=self.session[:1]) != 0)
+        order = np.lexsort((waits, task))
+        ordered = self.of_rows(order)
+        assert ordered.dependencies is not None
+        return replace(ordered, turn=ordered.dependencies.depths())
 
     def first(self, num_requests: int) -> RequestSpecs:
         """Return the first requests alone; all of them if there are fewer."""
@@ -156,5 +180,6 @@ class RequestSpecs:
             session=None if self.session is None else self.session[some],
             turn=None if self.turn is None else self.turn[some],
             adapter=None if self.adapter is None else self.adapter[some],
+            dependencies=None if self.dependencies is None else self.dependencies.first(num_requests),
             loop=None if self.loop is None else self.loop[some],
         )

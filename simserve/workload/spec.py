@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
+from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
@@ -20,7 +21,20 @@ from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.users import Entry
 
 TraceFormat = Literal[
-    "auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "vllm-timed", "otel", "columns"
+    "auto",
+    "azure",
+    "csv",
+    "mooncake",
+    "burstgpt",
+    "bailian",
+    "sharegpt",
+    "vllm-bench",
+    "vllm-timed",
+    "otel",
+    "agentic-mooncake",
+    "dynamo",
+    "weka",
+    "columns",
 ]
 TraceColumn = Literal["arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "session"]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
@@ -37,7 +51,9 @@ class TraceSpec(FrozenModel):
     (a name) if there are any. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache
     finds. `burstgpt`: requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times.
     `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake`
-    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes.
+    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes. `agentic-mooncake`: `mooncake` with
+    wait_for, delay and tool_wait_ms. `dynamo`: dynamo.request.trace.v1. `weka`: the traces that AgentX replays, no
+    arrival times. These four say what is an agent's task: see `agents`.
     `columns`: any CSV or JSON lines, its columns named by `columns` or told by usual names. Conversations are told
     apart by `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id
     (otel)."""
@@ -95,6 +111,10 @@ class WorkloadSpec(FrozenModel):
     sessions: SessionsSpec | None = None
     """Conversations of several turns, each of which leaves when the one before it is answered. Absent: every request
     stands alone."""
+    agents: AgentsSpec | None = None
+    """Agents' tasks: calls with tools between them, sub-agents and forks. Beside a trace that says which call waited
+    for which: `{}`, and each is sent when what it waited for is answered and its tool has run. Absent: there are no
+    tasks, and the calls of a trace come at their recorded times."""
     shared_prefix: SharedPrefixSpec | None = None
     """System prompts that requests share. Absent: no two prompts begin alike, except turns of one conversation."""
 
@@ -166,13 +186,24 @@ class WorkloadSpec(FrozenModel):
 
     @property
     def has_sessions(self) -> bool:
-        """Whether any of the requests are turns of drawn conversations."""
-        return self.sessions is not None or any(each.sessions is not None for each in self.classes or ())
+        """Whether any of the requests are turns of drawn conversations, or calls of drawn tasks."""
+        talks = self.sessions is not None or any(each.sessions is not None for each in self.classes or ())
+        return talks or self.agents is not None
 
     @property
     def has_shared_prefix(self) -> bool:
         """Whether any of the requests begin with a drawn system prompt or document."""
         return self.shared_prefix is not None or any(each.shared_prefix is not None for each in self.classes or ())
+
+    @model_validator(mode="after")
+    def _check_agents(self) -> Self:
+        if self.agents is None:
+            return self
+        beside = [name for name in ("sessions", "classes") if getattr(self, name) is not None]
+        if beside:
+            raise ValueError(f"has agents and also {beside[0]}; keep one of the two")
+        self.agents.check_drawn() if self.trace is None else self.agents.check_recorded()
+        return self
 
     @model_validator(mode="after")
     def _check_end(self) -> Self:

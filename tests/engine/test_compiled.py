@@ -182,6 +182,39 @@ def test_conversations_of_two_classes_run_compiled_behind_any_router(
     assert runs[0].requests.equals(runs[1].requests)
 
 
+TASKS = {
+    "calls": {"distribution": "geometric", "mean": 6, "max": 20},
+    "tool_time": "1 s",
+    "tool_time_cv": 1,
+    "subagent_share": 0.3,
+    "subagents": {"distribution": "uniform", "min": 1, "max": 3},
+    "fork_share": 0.5,
+}
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"arrivals": {"process": "poisson", "rate": 60}},
+        {"arrivals": {"process": "closed_loop", "concurrency": 40, "think_time": "2 s"}},
+    ],
+)
+@pytest.mark.parametrize("front", [{}, {"admission": {"max_queue": 4}}])
+def test_tasks_of_agents_run_compiled(load: dict[str, Any], front: dict[str, Any]) -> None:
+    """Graphs of calls on four replicas, on both event loops: every byte is the same."""
+    engine = {"name": "vllm", "version": "0.12", "max_model_len": 16384, "gpu_memory_utilization": 0.3}
+    deployment = {"hardware": "h100-sxm-80gb", "replicas": 4, "routing": "prefix", "engine": engine, **front}
+    lengths = {"prompt_tokens": 200, "output_tokens": 50, "num_requests": 1500, "agents": TASKS}
+    scenario = Scenario.model_validate(
+        {"name": "tasks", "model": "llama-3.1-8b", "deployment": deployment, "workload": lengths | load}
+    )
+    runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+
+    assert json.dumps(dict(runs[0].summary)) == json.dumps(dict(runs[1].summary))
+    assert runs[0].requests.equals(runs[1].requests)
+
+
 @needs_numba
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_a_long_run_is_the_same_to_the_bit(async_scheduling: bool) -> None:

@@ -136,7 +136,10 @@ def test_the_page_does_not_grow_with_the_requests() -> None:
     """Fifty times the requests, hardly a byte more."""
     result = run("stable")
     records = result.simulation.records
-    many = type(records)(**{name: np.tile(getattr(records, name), 50) for name in records.__slots__})
+    columns = {name: getattr(records, name) for name in records.__slots__}
+    many = type(records)(
+        **{name: np.tile(each, 50) if isinstance(each, np.ndarray) else each for name, each in columns.items()}
+    )
     simulation = result.simulation
     larger = type(simulation)(**{**{name: getattr(simulation, name) for name in simulation.__slots__}, "records": many})
 

@@ -16,6 +16,7 @@ from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import TraceSpec, WorkloadSpec
 from simserve.workload.traces.formats import READERS, check_format, detect, read_trace
 from simserve.workload.traces.trace import Trace
+from tests.workload.test_agentic_traces import AGENTIC_MOONCAKE, DYNAMO, WEKA
 
 MOONCAKE_FILE = Path(__file__).resolve().parents[2] / "../shared/data/traces/mooncake/conversation_trace.jsonl.gz"
 
@@ -78,6 +79,9 @@ EXAMPLES = {
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,5,6\n",
     "csv": "arrival_time,prompt_tokens,output_tokens\n0,5,6\n",
     "mooncake": MOONCAKE,
+    "agentic-mooncake": AGENTIC_MOONCAKE,
+    "dynamo": DYNAMO,
+    "weka": WEKA,
     "burstgpt": BURSTGPT,
     "bailian": BAILIAN,
     "sharegpt": SHAREGPT,

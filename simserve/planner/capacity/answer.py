@@ -317,7 +317,8 @@ def _effort(
             effort = replace(effort, tolerance=CONVERSATION_TOLERANCE, most_requests=0)
     elif is_closed_loop(scenario) and num_requests is None:
         effort = replace(effort, num_requests=scenario.workload.num_requests)
-        if scenario.workload.sessions is not None and replications is None:
+        has_followers = scenario.workload.sessions is not None or scenario.workload.agents is not None
+        if has_followers and replications is None:
             effort = replace(effort, replications=CONVERSATION_REPLICATIONS)
     return effort
 

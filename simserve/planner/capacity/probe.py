@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simserve.errors import ScenarioError
 from simserve.metrics.percentiles import percentiles
 from simserve.metrics.real_server import evidence_of
-from simserve.metrics.slo import SLO, TERMS, attainment
+from simserve.metrics.slo import SLO, TASK, TERMS, attainment
 from simserve.metrics.stability import Offered
 from simserve.metrics.summary import measure, settled
 from simserve.metrics.throughput import throughput
@@ -184,7 +184,6 @@ def trial(
     records, window, latencies = simulation.records, measured.window, measured.latencies
     shares = attainment(latencies, slo, window.has_arrived)
     rates = throughput(records, window, measured.meets_slo)
-    met = np.zeros(len(records), dtype=np.bool_) if measured.meets_slo is None else measured.meets_slo
     counted = window.has_arrived & latencies.is_completed
     is_open = simulation.is_open_loop and np.isfinite(simulation.offered_rate)
     probability = np.nan
@@ -193,7 +192,7 @@ def trial(
         probability = evidence.probability(None if offered is None else offered.mean)
     return Trial(
         attainment=shares.all_terms,
-        by_metric={term: shares.by_metric[term] for term in TERMS if getattr(slo, term) is not None},
+        by_metric={term: shares.by_metric[term] for term in (*TERMS, TASK) if getattr(slo, term) is not None},
         stability=measured.verdict,
         p95_ttft=_p95(latencies.ttft[counted]),
         p95_tpot=_p95(latencies.tpot[counted]),
@@ -202,7 +201,7 @@ def trial(
         throughput=rates.requests,
         output_throughput=rates.output_tokens,
         in_flight=float(np.mean(measured.sojourns.num_in_system_at_arrivals())) if len(measured.sojourns) else np.nan,
-        met=met[window.has_arrived],
+        met=shares.met,
         has_settled=settled(measured, offered),
         num_simulated=len(records),
         probability=probability,

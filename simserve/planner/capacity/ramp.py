@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.requests import RequestSpecs
 
 REACHED = 0.995
@@ -23,9 +24,9 @@ class Ramp:
     """When the requests of a conversation come, counted from its first.
 
     Attributes:
-        thinking: Pauses of its client before each request, seconds, shape [R].
+        thinking: Pauses of its client, or tools, before each request, seconds, shape [R].
         answers: Answers that it waits for first, shape [R].
-        conversation_seconds: Pauses of a mean conversation.
+        conversation_seconds: Pauses of a mean conversation, or task.
         conversation_turns: Turns of it.
     """
 
@@ -62,6 +63,8 @@ def ramp_of(specs: RequestSpecs) -> Ramp | None:
     """Return how the traffic grows; None without conversations, or where clients hold them in a closed loop."""
     if specs.session is None or specs.turn is None or specs.concurrency is not None or not len(specs):
         return None
+    if specs.dependencies is not None:
+        return _ramp_of_tasks(specs, specs.dependencies)
     begins = np.flatnonzero(np.diff(specs.session, prepend=specs.session[0] - 1))
     is_turn = np.diff(specs.turn, prepend=0) != 0
     is_turn[begins] = True
@@ -76,4 +79,19 @@ def ramp_of(specs: RequestSpecs) -> Ramp | None:
         answers=(specs.turn - 1).astype(np.float64),
         conversation_seconds=float(np.mean((pauses[last] - pauses[begins])[whole])),
         conversation_turns=float(np.mean(specs.turn[last][whole])),
+    )
+
+
+def _ramp_of_tasks(specs: RequestSpecs, graph: Dependencies) -> Ramp:
+    """Return how the traffic of tasks grows: along the longest way to each call."""
+    assert specs.session is not None
+    begins = np.flatnonzero(np.diff(specs.session, prepend=specs.session[0] - 1))
+    thinking = graph.longest(np.where(graph.num_parents > 0, specs.think_time, 0.0))
+    answers = (graph.depths() - 1).astype(np.float64)
+    whole = slice(None, -1) if len(begins) > 1 else slice(None)
+    return Ramp(
+        thinking=thinking,
+        answers=answers,
+        conversation_seconds=float(np.mean(np.maximum.reduceat(thinking, begins)[whole])),
+        conversation_turns=float(np.mean(np.maximum.reduceat(answers, begins)[whole])) + 1.0,
     )

@@ -13,10 +13,14 @@ from numpy.typing import NDArray
 
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.profiles.model import load_model
+from simserve.units import to_text
+from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.length_spec import LognormalLength
 from simserve.workload.lengths import length_distribution
+from simserve.workload.tasks import mean_calls
 from simserve.workload.traces.formats import AUTO, COLUMNS, detect, read_trace
-from simserve.workload.traces.statistics import LengthStatistics, arrival_statistics, length_statistics
+from simserve.workload.traces.statistics import LengthStatistics, beginning_statistics, length_statistics
+from simserve.workload.traces.task_statistics import TaskStatistics, mean, spread, task_statistics
 from simserve.workload.traces.trace import Trace
 
 ASSUMED_MODEL, ASSUMED_HARDWARE = "llama-3.1-8b", "h100-sxm-80gb"
@@ -28,6 +32,8 @@ _WORST_DISTANCE = 0.1
 """Largest distance between the shares of a trace and of its fit up to any length (Kolmogorov-Smirnov) at which the
 fit is taken; beyond it the lengths themselves are."""
 _DEFAULT_RATE = 1.0
+_LEAST_CV, _MOST_CV = 0.05, 20.0
+"""Coefficients of variation that `workload.agents.tool_time_cv` takes; below it times are alike."""
 _SHORTEST_CONTEXT = 2048
 
 
@@ -73,6 +79,8 @@ def replay_scenario(
     trace = read_trace(path, known, columns)
     named = {"columns": dict(columns)} if columns else {}
     workload: dict[str, Any] = {"trace": {"path": shown, "format": known, **named}}
+    if trace.tasks is not None:
+        workload["agents"] = {}
     notes = list(_trace_notes(trace))
     if not trace.has_arrival_times:
         workload = {"arrivals": {"process": "poisson", "rate": _DEFAULT_RATE}, **workload}
@@ -106,26 +114,90 @@ def fit_workload(trace: Trace, name: str) -> Fit:
     mean, cv and longest, or drawn from its own where that fits badly. What it loses: rates that change over time,
     and that long prompts may have long answers.
     """
-    arrivals, arrival_note = _fit_arrivals(trace)
+    tasks = task_statistics(trace)
+    if tasks is not None:
+        return _fit_tasks(trace, tasks, name)
+    arrivals, arrival_note = _fit_arrivals(trace.arrival_time)
     workload: dict[str, Any] = {"arrivals": arrivals}
-    notes, files = [arrival_note], {}
+    notes = [arrival_note]
+    files: dict[str, str] = {}
     for key, lengths in (("prompt_tokens", trace.prompt_tokens), ("output_tokens", trace.output_tokens)):
-        block, distance = _fit_lengths(lengths)
-        what = key.replace("_tokens", "s").replace("outputs", "answers")
-        if block is None:
-            file = f"{name}.{key}.csv"
-            block = {"distribution": "empirical", "path": file, "column": key}
-            files[file] = f"{key}\n" + "".join(f"{length}\n" for length in lengths)
-            notes.append(f"No lognormal is near the {what} ({distance:.0%} off): they are drawn from {file}.")
-        elif block["distribution"] == "lognormal":
-            notes.append(f"The lognormal of the {what} is at most {distance:.1%} of requests off at any length.")
-        workload[key] = block
+        workload[key] = _fit_column(key, lengths, name, files, notes)
     workload["num_requests"] = len(trace.prompt_tokens)
     return Fit(workload, files, tuple(notes))
 
 
-def _fit_arrivals(trace: Trace) -> tuple[dict[str, Any], str]:
-    statistics = arrival_statistics(trace)
+def _fit_column(
+    key: str, lengths: NDArray[np.int64], name: str, files: dict[str, str], notes: list[str]
+) -> dict[str, Any]:
+    """Return a distribution like some lengths; one that is read from a file adds it, and each adds how well it fits."""
+    block, distance = _fit_lengths(lengths)
+    what = key.replace("_tokens", "s").replace("outputs", "answers")
+    if block is None:
+        file = f"{name}.{key}.csv"
+        block = {"distribution": "empirical", "path": file, "column": key}
+        files[file] = f"{key}\n" + "".join(f"{length}\n" for length in lengths)
+        notes.append(f"No lognormal is near the {what} ({distance:.0%} off): they are drawn from {file}.")
+    elif block["distribution"] == "lognormal":
+        notes.append(f"The lognormal of the {what} is at most {distance:.1%} of requests off at any length.")
+    return block
+
+
+def _fit_tasks(trace: Trace, tasks: TaskStatistics, name: str) -> Fit:
+    """Return tasks like those of a trace.
+
+    A prompt is the context and new text; the new text of an agent's further calls is what the length is fitted to, and
+    what their first prompts hold beyond that is the system prompt. Sub-agents that start others are not drawn.
+    """
+    files: dict[str, str] = {}
+    agents = _fit_agents(tasks)
+    spec = AgentsSpec.model_validate(agents)
+    arrivals, arrival_note = _fit_arrivals(tasks.starts)
+    notes = [arrival_note.replace("requests", "tasks")]
+    if "rate" in arrivals:
+        # Tasks a second become calls a second.
+        arrivals["rate"] = float(f"{arrivals['rate'] * mean_calls(spec, None):.4g}")
+    new_tokens = tasks.new_tokens if len(tasks.new_tokens) else tasks.first_tokens
+    system = round(float(np.median(tasks.first_tokens)) - mean(new_tokens))
+    workload: dict[str, Any] = {
+        "arrivals": arrivals,
+        "prompt_tokens": _fit_column("prompt_tokens", new_tokens, name, files, notes),
+        "output_tokens": _fit_column("output_tokens", trace.output_tokens, name, files, notes),
+        "num_requests": len(trace.prompt_tokens),
+        "agents": agents,
+    }
+    if system >= 1:
+        workload["shared_prefix"] = {"num_groups": 1, "tokens": system}
+    if tasks.num_shortened:
+        notes.append(f"{tasks.num_shortened:,} calls have a shorter context than before, which drawn tasks never have.")
+    return Fit(workload, files, tuple(notes))
+
+
+def _fit_agents(tasks: TaskStatistics) -> dict[str, Any]:
+    """Return the `workload.agents` block of some tasks."""
+    agents: dict[str, Any] = {"calls": _fit_count(tasks.calls)}
+    pause, cv = mean(tasks.tool_time), spread(tasks.tool_time)
+    if pause > 0:
+        agents["tool_time"] = to_text(float(f"{pause:.4g}"), "time")
+        if cv >= _LEAST_CV:
+            agents["tool_time_cv"] = float(f"{min(cv, _MOST_CV):.4g}")
+    if len(tasks.subagent_calls) and tasks.subagent_share > 0:
+        agents["subagent_share"] = float(f"{tasks.subagent_share:.4g}")
+        agents["subagents"] = _fit_count(tasks.fan_out)
+        agents["subagent_calls"] = _fit_count(tasks.subagent_calls)
+        if tasks.fork_share > 0:
+            agents["fork_share"] = float(f"{tasks.fork_share:.4g}")
+    return agents
+
+
+def _fit_count(counts: NDArray[np.int64]) -> dict[str, Any]:
+    """Return a distribution of the mean of some counts: one number, a lognormal that is near, else geometric."""
+    block, _ = _fit_lengths(counts)
+    return block or {"distribution": "geometric", "mean": float(f"{counts.mean():.4g}"), "max": int(counts.max())}
+
+
+def _fit_arrivals(times: NDArray[np.float64]) -> tuple[dict[str, Any], str]:
+    statistics = beginning_statistics(times)
     if statistics is None or math.isnan(statistics.mean_rate):
         rule = "holds no arrival times" if statistics is None else "holds a single instant"
         note = f"The trace {rule}: {_DEFAULT_RATE:g} request a second is a placeholder."

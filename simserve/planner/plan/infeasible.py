@@ -167,7 +167,9 @@ def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> 
             metric = min(shares, key=lambda each: shares[each])
             limit = getattr(slo, metric)
             percentile = next(name for share, name in _PERCENTILES if slo.attainment > share)
-            milliseconds = trial.latencies[f"{percentile}_{LATENCIES[metric]}_ms"]
+            # Of tasks there is a share, and no percentile of requests.
+            name = f"{percentile}_{LATENCIES[metric]}_ms" if metric in LATENCIES else None
+            milliseconds = None if name is None else trial.latencies[name]
             reached = None if milliseconds is None else milliseconds / 1e3
     return Miss(
         member=nearest,

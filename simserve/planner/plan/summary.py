@@ -139,11 +139,12 @@ def _assumed(found: Findings, there: Scenario) -> list[str]:
 
 
 def _still_beginning(found: Findings) -> list[str]:
-    """Return that conversations do not come at their rate yet while the scenario's run lasts, where that is so."""
+    """Return that conversations, or tasks, do not come at their rate yet while the scenario's run lasts, if so."""
     workload, trial = found.borne.workload, found.confirmed
     rate = getattr(workload.arrivals, "rate", None)
     reached = None if trial is None else trial.figures["request_throughput"]
-    if workload.sessions is None or workload.trace is not None or rate is None or not reached:
+    has_followers = workload.sessions is not None or workload.agents is not None
+    if not has_followers or workload.trace is not None or rate is None or not reached:
         return []
     if reached >= ENOUGH_OF_RATE * rate:
         return []
@@ -151,8 +152,9 @@ def _still_beginning(found: Findings) -> list[str]:
     if ramp is None:
         return []
     enough = round(2 * rate * ramp.seconds(0.0), -3)
+    kind = "conversations" if workload.agents is None else "tasks"
     return [
-        f"{reached:.3g} requests come a second, not {rate:g}: conversations are still beginning when the run ends; the "
+        f"{reached:.3g} requests come a second, not {rate:g}: {kind} are still beginning when the run ends; the "
         f"fleet for {rate:g} is planned with --set workload.num_requests={max(enough, 1000):.0f}"
     ]
 

@@ -30,6 +30,7 @@ from simserve.workload.arrival_spec import (
     StepArrivals,
 )
 from simserve.workload.conversations import mean_requests
+from simserve.workload.tasks import mean_calls
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
 SECONDS_PER_HOUR = 3600.0
@@ -291,9 +292,11 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
 def least_requests(scenario: Scenario) -> int:
     """Return the requests below which the beginning of a run is too large a part of it."""
     workload = scenario.workload
-    arrivals, sessions = workload.arrivals, workload.sessions
+    arrivals, sessions, agents = workload.arrivals, workload.sessions, workload.agents
     rate = float(getattr(arrivals, "rate", 0.0))
     turns = 1.0 if sessions is None else mean_requests(sessions, scenario.folder)
+    if agents is not None:
+        turns = mean_calls(agents, scenario.folder)
     if isinstance(arrivals, ClosedLoopArrivals):
         return math.ceil(arrivals.concurrency * max(REQUESTS_PER_CLIENT, CONVERSATIONS_PER_CLIENT * turns))
     warmup = 0.0 if isinstance(scenario.run.warmup, str) else float(scenario.run.warmup)
@@ -301,6 +304,9 @@ def least_requests(scenario: Scenario) -> int:
     if sessions is not None:
         thinking = (1 - sessions.tool_share) * (sessions.think_time or 0.0) + sessions.tool_share * sessions.tool_time
         seconds = max(seconds, CONVERSATIONS_PER_RUN * turns * thinking)
+    if agents is not None:
+        # As if all calls came one after another: a bound.
+        seconds = max(seconds, CONVERSATIONS_PER_RUN * turns * agents.tool_time)
     return math.ceil(rate * seconds)
 
 

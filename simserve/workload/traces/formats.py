@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError, UsageError, nearest
+from simserve.workload.traces.agentic_mooncake import WAIT_FIELD, read_agentic_mooncake
 from simserve.workload.traces.azure import read_azure
 from simserve.workload.traces.bailian import read_bailian
 from simserve.workload.traces.burstgpt import read_burstgpt
 from simserve.workload.traces.columns import are_told, header_of, read_columns
 from simserve.workload.traces.csv import read_csv
+from simserve.workload.traces.dynamo import SCHEMA as DYNAMO_SCHEMA
+from simserve.workload.traces.dynamo import read_dynamo
 from simserve.workload.traces.mooncake import BLOCK_TOKENS as MOONCAKE_TOKENS
 from simserve.workload.traces.mooncake import read_mooncake
 from simserve.workload.traces.otel import read_otel
@@ -22,6 +25,7 @@ from simserve.workload.traces.table import read_text
 from simserve.workload.traces.trace import Trace
 from simserve.workload.traces.vllm_bench import read_vllm_bench
 from simserve.workload.traces.vllm_timed import read_vllm_timed
+from simserve.workload.traces.weka import read_weka
 
 _REMEMBERED = 2
 """Traces kept: a search serves the same one on every deployment."""
@@ -38,6 +42,9 @@ READERS: dict[str, Callable[[Path], Trace]] = {
     "vllm-bench": read_vllm_bench,
     "vllm-timed": read_vllm_timed,
     "otel": read_otel,
+    "agentic-mooncake": read_agentic_mooncake,
+    "dynamo": read_dynamo,
+    "weka": read_weka,
     COLUMNS: read_columns,
 }
 """Format -> its reader."""
@@ -54,6 +61,7 @@ _FIELDS = {
     "mooncake": ("timestamp", "input_length"),
     "sharegpt": ("conversations",),
     "otel": ("resourceSpans",),
+    "weka": ("requests", "hash_id_scope"),
 }
 """Fields by which the first object is told, in this order; a span may have any besides its attributes."""
 
@@ -106,6 +114,9 @@ def detect(path: Path) -> str:
     is_json = text[0] in "[{"
     first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
     found = _of_object(first) if is_json else _of_header(first)
+    if found == "mooncake" and f'"{WAIT_FIELD}"' in text:
+        # The first row of a task waits for none.
+        found = "agentic-mooncake"
     if found is None and are_told(first):
         return COLUMNS
     if found is None:
@@ -130,6 +141,8 @@ def _first_object(text: str) -> dict[str, Any]:
 
 def _of_object(first: dict[str, Any]) -> str | None:
     found = next((name for name, fields in _FIELDS.items() if all(field in first for field in fields)), None)
+    if first.get("schema") == DYNAMO_SCHEMA:
+        return "dynamo"
     if found is None and ("attributes" in first or "resource_spans" in first):
         return "otel"
     if found == "mooncake" and _has_small_blocks(first):

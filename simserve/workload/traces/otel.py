@@ -1,4 +1,8 @@
-"""OpenTelemetry spans of LLM calls: JSON lines of spans, or of OTLP batches, with token usage in their attributes."""
+"""OpenTelemetry spans of LLM calls: JSON lines of spans, or of OTLP batches, with token usage in their attributes.
+
+Attributes and operations are those of the semantic conventions for generative AI (opentelemetry.io, gen-ai-spans and
+gen-ai-agent-spans).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,19 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.workload.traces.records import read_records
+from simserve.workload.traces.tasks import RecordedCall, RecordedTasks, tasks_by_time
 from simserve.workload.traces.trace import Trace, numbered
 
 _PROMPT_KEYS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT_KEYS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 """Names of today's and of earlier semantic conventions."""
 _CONVERSATION_KEY = "gen_ai.conversation.id"
+_OPERATION_KEY = "gen_ai.operation.name"
+_AGENT_OPERATION = "invoke_agent"
+_TRACE_KEYS = ("traceId", "trace_id")
+_SPAN_KEYS = ("spanId", "span_id")
+_PARENT_KEYS = ("parentSpanId", "parent_span_id", "parent_id")
+_END_KEYS = ("endTimeUnixNano", "end_time_unix_nano", "end_time", "endTime")
 _START_KEYS = ("startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime")
 _VALUE_KEYS = ("intValue", "doubleValue", "stringValue")
 _NANOSECONDS_ABOVE = 1e14
@@ -28,11 +39,29 @@ class _Span:
     line: int
     fields: Mapping[str, Any]
 
+    def named(self, keys: tuple[str, ...]) -> str | None:
+        """Return the first of some fields that is there, as a text."""
+        found = next((self.fields[key] for key in keys if self.fields.get(key)), None)
+        return None if found is None else str(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call to a model: when it was sent, ns, its tokens, its conversation, and its span."""
+
+    start: int
+    prompt_tokens: int
+    output_tokens: int
+    conversation: str | None
+    span: _Span
+
 
 def read_otel(path: Path) -> Trace:
     """Return the LLM calls among the spans, in order of their start; the first one arrives at 0.
 
-    Spans without token usage (tools, HTTP) are none. Calls without output tokens are left out and counted.
+    Spans without token usage (tools, HTTP) are none. Calls without output tokens are left out and counted. Where spans
+    name their traces, each trace is a task: its agents are the ``invoke_agent`` spans (and the trace itself), and a
+    call is made by the innermost one that it lies in.
 
     Raises:
         TraceError: The file cannot be read, or a call has no start or no whole number of tokens.
@@ -40,18 +69,56 @@ def read_otel(path: Path) -> Trace:
     records = read_records(path)
     spans = [each for row, line in zip(records.rows, records.lines, strict=True) for each in _spans(row, line)]
     calls = [_call(span, attributes, path) for span in spans if _is_call(attributes := _attributes(span.fields))]
-    served = sorted((call for call in calls if call[2] >= 1), key=lambda call: call[0])
+    served = sorted((call for call in calls if call.output_tokens >= 1), key=lambda call: call.start)
     if not served:
         rule = f"holds no span with {_PROMPT_KEYS[0]} and {_OUTPUT_KEYS[0]}"
         raise TraceError(rule, file=path, remedy="export the spans of the LLM client or server with token usage")
-    starts = np.array([call[0] for call in served], dtype=np.int64)
+    starts = np.array([call.start for call in served], dtype=np.int64)
     return Trace(
         arrival_time=(starts - starts[0]) / 1e9,
-        prompt_tokens=np.array([call[1] for call in served], dtype=np.int64),
-        output_tokens=np.array([call[2] for call in served], dtype=np.int64),
-        session=numbered([call[3] for call in served]),
+        prompt_tokens=np.array([call.prompt_tokens for call in served], dtype=np.int64),
+        output_tokens=np.array([call.output_tokens for call in served], dtype=np.int64),
+        session=numbered([call.conversation for call in served]),
+        tasks=_tasks(served, spans, path),
         num_unserved=len(calls) - len(served),
     )
+
+
+def _tasks(calls: list[_Call], spans: list[_Span], path: Path) -> RecordedTasks | None:
+    """Return the tasks of the calls; None where no span says of which trace it is, or when a call ended."""
+    if any(call.span.named(_TRACE_KEYS) is None or call.span.named(_END_KEYS) is None for call in calls):
+        return None
+    known = {(span.named(_TRACE_KEYS), span.named(_SPAN_KEYS)): span for span in spans}
+    first = calls[0].start
+    recorded = []
+    for call in calls:
+        task = call.span.named(_TRACE_KEYS)
+        agents = _agents_around(call.span, known)
+        recorded.append(
+            RecordedCall(
+                task=task,
+                agent=agents[0],
+                started_by=agents[1] if len(agents) > 1 else None,
+                start=(call.start - first) / 1e9,
+                end=(max(_time(call.span, _END_KEYS, path), call.start) - first) / 1e9,
+                prompt_tokens=call.prompt_tokens,
+                output_tokens=call.output_tokens,
+            )
+        )
+    return tasks_by_time(recorded)
+
+
+def _agents_around(span: _Span, known: Mapping[tuple[str | None, str | None], _Span]) -> list[str]:
+    """Return the agents that a span lies in, the innermost first; the last is the trace itself."""
+    trace, around, seen = span.named(_TRACE_KEYS), [], set[str | None]()
+    parent = span.named(_PARENT_KEYS)
+    while parent not in seen and (trace, parent) in known:
+        seen.add(parent)
+        span = known[trace, parent]
+        if _attributes(span.fields).get(_OPERATION_KEY) == _AGENT_OPERATION:
+            around.append(str(parent))
+        parent = span.named(_PARENT_KEYS)
+    return [*around, ""]
 
 
 def _spans(row: Mapping[str, Any], line: int) -> Iterator[_Span]:
@@ -79,15 +146,18 @@ def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_call(attributes: Mapping[str, Any]) -> bool:
+    """Whether a span is a call: those of agents may have the sum of their calls' tokens."""
+    if attributes.get(_OPERATION_KEY) == _AGENT_OPERATION:
+        return False
     return any(key in attributes for key in _PROMPT_KEYS) and any(key in attributes for key in _OUTPUT_KEYS)
 
 
-def _call(span: _Span, attributes: Mapping[str, Any], path: Path) -> tuple[int, int, int, str | None]:
-    """Return start in ns, prompt tokens, output tokens and conversation of a call."""
+def _call(span: _Span, attributes: Mapping[str, Any], path: Path) -> _Call:
     prompt = _tokens(attributes, _PROMPT_KEYS, 1, span.line, path)
     conversation = attributes.get(_CONVERSATION_KEY)
     name = None if conversation is None else str(conversation)
-    return _start(span, path), prompt, _tokens(attributes, _OUTPUT_KEYS, 0, span.line, path), name
+    outputs = _tokens(attributes, _OUTPUT_KEYS, 0, span.line, path)
+    return _Call(_time(span, _START_KEYS, path), prompt, outputs, name, span)
 
 
 def _tokens(attributes: Mapping[str, Any], keys: tuple[str, ...], minimum: int, line: int, path: Path) -> int:
@@ -99,10 +169,11 @@ def _tokens(attributes: Mapping[str, Any], keys: tuple[str, ...], minimum: int, 
     return int(text)
 
 
-def _start(span: _Span, path: Path) -> int:
-    key = next((each for each in _START_KEYS if span.fields.get(each) is not None), None)
+def _time(span: _Span, keys: tuple[str, ...], path: Path) -> int:
+    """Return a time of a span, ns since 1970."""
+    key = next((each for each in keys if span.fields.get(each) is not None), None)
     if key is None:
-        raise TraceError("is missing", file=path, key=f"row {span.line}, {_START_KEYS[0]}")
+        raise TraceError("is missing", file=path, key=f"row {span.line}, {keys[0]}")
     value = span.fields[key]
     try:
         if isinstance(value, str) and not value.isdecimal():

@@ -69,9 +69,14 @@ class LengthStatistics:
 
 def arrival_statistics(trace: Trace) -> ArrivalStatistics | None:
     """Return when the requests arrive; None where the trace does not say."""
-    if not trace.has_arrival_times:
+    return beginning_statistics(trace.arrival_time)
+
+
+def beginning_statistics(arrival_time: NDArray[np.float64]) -> ArrivalStatistics | None:
+    """Return when requests, or tasks, begin, of their times in ascending order; None where they are not known."""
+    if np.isnan(arrival_time).any():
         return None
-    times = trace.arrival_time - trace.arrival_time[0]
+    times = arrival_time - arrival_time[0]
     span, gaps = float(times[-1]), np.diff(times)
     counts = np.bincount((times // _MINUTE).astype(np.int64))
     whole = counts[: int(span // _MINUTE)]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.traces.tasks import RecordedTasks
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixBlocks:
@@ -45,6 +47,7 @@ class Trace:
         max_tokens: What the clients asked for, >= output_tokens, int64; None where the trace does not say.
         prefix_blocks: What prompts share, where the format says it.
         session: Number of the conversation of each request, negative: of none, int64; None where no row says it.
+        tasks: Which requests are calls of agents' tasks, and what they waited for; None where the trace does not say.
         num_unserved: Rows left out, as nothing was served.
         remark: What a reader has to know of the figures, such as that lengths are estimated.
     """
@@ -55,6 +58,7 @@ class Trace:
     max_tokens: NDArray[np.int64] | None = None
     prefix_blocks: PrefixBlocks | None = None
     session: NDArray[np.int64] | None = None
+    tasks: RecordedTasks | None = None
     num_unserved: int = 0
     remark: str | None = None
 

@@ -1,0 +1,161 @@
+"""RecordedTasks: which calls of a trace are an agent's task, and what each waited for; told by names or by times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.workload.dependencies import Dependencies, dependencies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTasks:
+    """The tasks of a trace; row i is call i.
+
+    Attributes:
+        task: Number of the task of each call, negative: it stands alone, int64.
+        agent: Number of the agent that makes it, int64.
+        dependencies: What it waits for; parents stand before it.
+        tool_time: Seconds from the last answer that it waited for to its sending; 0 where it waits for none.
+        offset: Of calls that wait for none: seconds after the first call of the task.
+    """
+
+    task: Integers
+    agent: Integers
+    dependencies: Dependencies
+    tool_time: Floats
+    offset: Floats
+
+    def first(self, num_calls: int) -> RecordedTasks:
+        """Return those of the first calls alone."""
+        some = slice(0, num_calls)
+        return RecordedTasks(
+            task=self.task[some],
+            agent=self.agent[some],
+            dependencies=self.dependencies.first(num_calls),
+            tool_time=self.tool_time[some],
+            offset=self.offset[some],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """A call as it was recorded.
+
+    Attributes:
+        task: Name of its task; None: it stands alone.
+        agent: Name of the agent that made it.
+        started_by: Name of the agent that started that one; None: it was there from the beginning.
+        start: When it was sent, seconds on any clock that the calls of a task share.
+        end: When it was answered.
+        prompt_tokens: Tokens.
+        output_tokens: Tokens.
+        blocks: Numbers of the blocks of tokens that its prompt begins with; None: not known.
+    """
+
+    task: Hashable
+    agent: Hashable
+    started_by: Hashable
+    start: float
+    end: float
+    prompt_tokens: int
+    output_tokens: int
+    blocks: Sequence[int] | None = None
+
+
+@dataclass(slots=True)
+class _Agent:
+    """What is known of an agent while its task is gone through: rows of calls, by what they still wait to be."""
+
+    started_by: Hashable
+    rows: list[int] = field(default_factory=list)
+    unused: list[int] = field(default_factory=list)
+    last: int = -1
+    is_joined: bool = False
+
+
+def tasks_by_time(calls: Sequence[RecordedCall]) -> RecordedTasks:
+    """Return what each call waited for, as far as recorded times tell.
+
+    An agent's call waits for those of its own that were answered before it was sent and that no other call of its has
+    waited for, else for the one that was answered last; an agent's first call, for the last answer that the agent which
+    started it had got; and whoever started an agent waits for the last answer of that agent with the first call that is
+    sent after it. What was under way when a call was sent is not waited for.
+
+    Args:
+        calls: In order of their sending, within a task.
+    """
+    numbers: dict[Hashable, int] = {}
+    task = np.array(
+        [
+            -1 - row if call.task is None else numbers.setdefault(call.task, len(numbers))
+            for row, call in enumerate(calls)
+        ],
+        dtype=np.int64,
+    )
+    rows_of: dict[int, list[int]] = {}
+    for row, number in enumerate(task.tolist()):
+        rows_of.setdefault(number, []).append(row)
+    parents: list[list[int]] = [[] for _ in calls]
+    for rows in rows_of.values():
+        _find_parents(calls, rows, parents)
+    names = [(number, call.agent) for number, call in zip(task.tolist(), calls, strict=True)]
+    agents = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    begins = {number: calls[rows[0]].start for number, rows in rows_of.items()}
+    return RecordedTasks(
+        task=task,
+        agent=np.array([agents[name] for name in names], dtype=np.int64),
+        dependencies=dependencies_of(parents),
+        tool_time=np.array(
+            [
+                call.start - max(calls[each].end for each in own) if own else 0.0
+                for call, own in zip(calls, parents, strict=True)
+            ]
+        ),
+        offset=np.array([call.start - begins[number] for call, number in zip(calls, task.tolist(), strict=True)]),
+    )
+
+
+def _find_parents(calls: Sequence[RecordedCall], rows: Sequence[int], parents: list[list[int]]) -> None:
+    """Fill in the parents of the calls of one task."""
+    agents: dict[Hashable, _Agent] = {}
+    for row in rows:
+        agent = agents.setdefault(calls[row].agent, _Agent(calls[row].started_by))
+        agent.rows.append(row)
+        if agent.last < 0 or calls[row].end >= calls[agent.last].end:
+            agent.last = row
+    started: dict[Hashable, list[_Agent]] = {}
+    for name, agent in agents.items():
+        if agent.started_by in agents and agent.started_by != name:
+            started.setdefault(agent.started_by, []).append(agent)
+    done: dict[Hashable, list[int]] = {}
+    for row in rows:
+        call, agent = calls[row], agents[calls[row].agent]
+        own = [each for each in agent.unused if calls[each].end <= call.start]
+        agent.unused = [each for each in agent.unused if each not in own] + [row]
+        if not own:
+            own = _last_answered(calls, done.get(call.agent, ()), call.start)
+        if not own:
+            own = _last_answered(calls, done.get(agent.started_by, ()), call.start)
+        for child in started.get(call.agent, ()):
+            if not child.is_joined and calls[child.last].end <= call.start:
+                child.is_joined = True
+                own.append(child.last)
+        parents[row] = own
+        done.setdefault(call.agent, []).append(row)
+
+
+def _last_answered(calls: Sequence[RecordedCall], rows: Sequence[int], before: float) -> list[int]:
+    """Return which of some calls was answered last by a time; none where none was."""
+    answered = [each for each in rows if calls[each].end <= before]
+    return [max(answered, key=lambda each: calls[each].end)] if answered else []

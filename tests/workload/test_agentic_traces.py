@@ -1,0 +1,296 @@
+"""Traces of agents' tasks: what each reader takes a call to wait for, and how the calls are replayed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.errors import TraceError
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+from simserve.workload.spec import WorkloadSpec
+from simserve.workload.traces.formats import detect, read_trace
+from simserve.workload.traces.task_statistics import task_statistics
+from simserve.workload.traces.tasks import RecordedCall, tasks_by_time
+from simserve.workload.traces.trace import Trace
+
+
+def lines(*rows: dict[str, Any]) -> str:
+    """Return JSON lines."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+AGENTIC_MOONCAKE = lines(
+    {"request_id": "a", "timestamp": 1000, "input_length": 1000, "output_length": 5, "hash_ids": [0, 1]},
+    {"request_id": "b", "wait_for": ["a"], "delay": 100, "tool_wait_ms": 400, "input_length": 1030, "output_length": 6}
+    | {"hash_ids": [0, 1, 2]},
+    {"request_id": "c", "wait_for": ["a"], "tool_wait_ms": 50, "input_length": 700, "output_length": 7}
+    | {"hash_ids": [0, 3]},
+    {"request_id": "x", "timestamp": 1200, "input_length": 300, "output_length": 2, "hash_ids": [9]},
+    {"request_id": "d", "wait_for": ["b", "c"], "input_length": 1600, "output_length": 8, "hash_ids": [0, 1, 2, 4]},
+)
+SESSIONS = lines(
+    {"session_id": "s", "timestamp": 0, "input_length": 100, "output_length": 5, "wait_for": []},
+    {"session_id": "s", "delay": 250, "input_length": 160, "output_length": 6},
+    {"session_id": "s", "timestamp": 900, "input_length": 200, "output_length": 6},
+)
+
+
+def dynamo(
+    name: str, start: int, seconds: float, agent: str | None, parent: str | None, *hashes: int
+) -> dict[str, Any]:
+    """Return a record of Dynamo: received at ``start`` ms, with a prompt of 64 tokens a hash."""
+    context = {"session_id": agent} | ({} if parent is None else {"parent_session_id": parent})
+    return {
+        "schema": "dynamo.request.trace.v1",
+        "event_type": "request_end",
+        "event_time_unix_ms": start + round(1000 * seconds),
+        **({} if agent is None else {"agent_context": context}),
+        "request": {
+            "request_id": name,
+            "request_received_ms": start,
+            "output_tokens": 16,
+            "replay": {"trace_block_size": 64, "input_length": 64 * len(hashes), "input_sequence_hashes": list(hashes)},
+        },
+    }
+
+
+TOOL = {"schema": "dynamo.request.trace.v1", "event_type": "tool_end", "event_time_unix_ms": 3, "tool": {}}
+DYNAMO = lines(
+    TOOL,
+    dynamo("plan", 10_000, 1.0, "main", None, 2**63 + 5, 7),
+    dynamo("search", 11_500, 2.0, "sub", "main", 2**63 + 5, 7, 8),
+    dynamo("alone", 12_000, 1.0, None, None, 30),
+    dynamo("report", 14_000, 0.5, "main", None, 2**63 + 5, 7, 9),
+)
+
+
+def weka(*requests: dict[str, Any], block_size: int = 64) -> dict[str, Any]:
+    """Return a task in Weka's format."""
+    return {"id": "t", "models": ["m"], "block_size": block_size, "hash_id_scope": "local", "requests": list(requests)}
+
+
+def call(t: float, seconds: float, *hashes: int, out: int = 5) -> dict[str, Any]:
+    """Return a call in Weka's format."""
+    return {"t": t, "type": "s", "in": 64 * len(hashes), "out": out, "hash_ids": list(hashes), "api_time": seconds}
+
+
+SUBAGENT = {"t": 2.0, "type": "subagent", "agent_id": "x", "requests": [call(2.0, 1.0, 8), call(3.5, 1.0, 8, 9)]}
+WEKA = lines(
+    weka(call(0.0, 1.5, 1, 2), SUBAGENT, call(6.0, 1.0, 1, 2, 3), call(8.0, 1.0, 4, out=0)),
+    weka(call(0.5, 1.0, 1), call(0.75, 2.0, 1, 2), call(4.0, 1.0, 1, 2, 3)),
+)
+
+
+def span(name: str, parent: str | None, start: float, end: float, *, operation: str, tokens: int = 0) -> dict[str, Any]:
+    """Return a span of OpenTelemetry, with token usage where there is some."""
+    usage = {"gen_ai.usage.input_tokens": tokens, "gen_ai.usage.output_tokens": 4} if tokens else {}
+    return {
+        "name": name,
+        "traceId": "t1",
+        "spanId": name,
+        **({} if parent is None else {"parentSpanId": parent}),
+        "startTimeUnixNano": round((1e9 + start) * 1e9),
+        "endTimeUnixNano": round((1e9 + end) * 1e9),
+        "attributes": {"gen_ai.operation.name": operation, **usage},
+    }
+
+
+OTEL = lines(
+    span("root", None, 0.0, 9.0, operation="invoke_agent", tokens=999),
+    span("plan", "root", 0.0, 1.0, operation="chat", tokens=100),
+    span("tool", "root", 1.0, 6.0, operation="execute_tool"),
+    span("sub", "tool", 1.5, 6.0, operation="invoke_agent"),
+    span("read", "sub", 2.0, 3.0, operation="chat", tokens=50),
+    span("write", "sub", 4.0, 5.5, operation="chat", tokens=90),
+    span("answer", "root", 6.5, 8.0, operation="chat", tokens=150),
+)
+TEXTS = {"agentic-mooncake": AGENTIC_MOONCAKE, "dynamo": DYNAMO, "weka": WEKA, "otel": OTEL}
+
+
+def read(folder: Path, text: str) -> Trace:
+    """Return the trace that a text is."""
+    path = folder / "trace.jsonl"
+    path.write_text(text, encoding="utf-8")
+    return read_trace(path)
+
+
+def parents(trace: Trace) -> list[list[int]]:
+    """Return the rows that each call waits for."""
+    assert trace.tasks is not None
+    graph = trace.tasks.dependencies
+    return [graph.parents[first:last].tolist() for first, last in zip(graph.offsets, graph.offsets[1:], strict=False)]
+
+
+def replayed(folder: Path, text: str, **workload: Any) -> RequestSpecs:
+    """Return the requests of a replay as tasks."""
+    path = folder / "trace.jsonl"
+    path.write_text(text, encoding="utf-8")
+    return generate(WorkloadSpec.model_validate({"trace": {"path": str(path)}, "agents": {}, **workload}), seed=1)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_format_is_told_by_its_first_row(tmp_path: Path, name: str) -> None:
+    """Without being named."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text(TEXTS[name], encoding="utf-8")
+
+    assert detect(path) == name
+
+
+def test_agentic_mooncake_waits_for_what_it_names(tmp_path: Path) -> None:
+    """Pauses are delay and tool_wait_ms together; rows that hang together are a task."""
+    trace = read(tmp_path, AGENTIC_MOONCAKE)
+
+    assert trace.prompt_tokens.tolist() == [1000, 700, 300, 1030, 1600]
+    assert parents(trace) == [[], [0], [], [0], [1, 3]]
+    assert trace.tasks is not None
+    assert trace.tasks.tool_time.tolist() == [0.0, 0.05, 0.0, 0.5, 0.0]
+    assert trace.tasks.task.tolist() == [0, 0, 1, 0, 0]
+
+
+def test_sessions_of_aiperf_wait_for_their_turn_before(tmp_path: Path) -> None:
+    """After the delay, else as much later as timestamps are apart."""
+    trace = read(tmp_path, SESSIONS)
+
+    assert parents(trace) == [[], [0], [1]]
+    assert trace.tasks is not None
+    assert trace.tasks.tool_time.tolist() == [0.0, 0.25, 0.65]
+
+
+def test_dynamo_tells_agents_apart_and_who_started_them(tmp_path: Path) -> None:
+    """The sub-agent waits for the plan, the report for it; a request without a context stands alone."""
+    trace = read(tmp_path, DYNAMO)
+
+    assert parents(trace) == [[], [0], [], [0, 1]]
+    assert trace.tasks is not None
+    assert trace.tasks.tool_time.tolist() == pytest.approx([0.0, 0.5, 0.0, 0.5])
+    assert trace.tasks.task.tolist() == [0, 0, -3, 0]
+    assert trace.arrival_time.tolist() == [0.0, 1.5, 2.0, 4.0]
+    assert trace.prefix_blocks is not None
+    assert trace.prefix_blocks.ids.tolist() == [0, 1, 0, 1, 2, 3, 0, 1, 4]
+
+
+def test_weka_starts_sub_agents_and_runs_calls_that_overlap_side_by_side(tmp_path: Path) -> None:
+    """The block ids of two tasks are not the same; nothing says when tasks begin; nothing was served: left out."""
+    trace = read(tmp_path, WEKA)
+
+    assert trace.num_unserved == 1
+    assert not trace.has_arrival_times
+    assert [set(own) for own in parents(trace)] == [set(), {0}, {1}, {0, 2}, set(), set(), {4, 5}]
+    assert trace.tasks is not None
+    assert trace.tasks.tool_time.tolist() == [0.0, 0.5, 0.5, 1.5, 0.0, 0.0, 1.25]
+    assert trace.tasks.offset.tolist()[4:6] == [0.0, 0.25]
+    assert trace.prefix_blocks is not None
+    assert trace.prefix_blocks.ids.tolist()[:2] == [0, 1]
+    assert trace.prefix_blocks.ids.tolist()[-3:] != [0, 1, 2]
+
+
+def test_spans_with_parents_are_agents_and_their_calls(tmp_path: Path) -> None:
+    """The span of an agent is no call, though it sums up its tokens; the answer waits for the sub-agent's last call."""
+    trace = read(tmp_path, OTEL)
+
+    assert trace.prompt_tokens.tolist() == [100, 50, 90, 150]
+    assert [set(own) for own in parents(trace)] == [set(), {0}, {1}, {0, 2}]
+    assert trace.tasks is not None
+    assert trace.tasks.tool_time.tolist() == pytest.approx([0.0, 1.0, 1.0, 1.0])
+
+
+def test_what_is_under_way_is_not_waited_for() -> None:
+    """Two calls overlap; the third waits for both, the fourth, sent while it runs, for whom was answered last."""
+    times = [(0.0, 2.0), (1.0, 3.0), (3.5, 6.0), (4.0, 5.0)]
+    calls = [
+        RecordedCall(task=1, agent="", started_by=None, start=start, end=end, prompt_tokens=1, output_tokens=1)
+        for start, end in times
+    ]
+
+    found = tasks_by_time(calls)
+
+    assert found.dependencies.parents.tolist() == [0, 1, 1]
+    assert found.dependencies.num_parents.tolist() == [0, 0, 2, 1]
+    assert found.tool_time.tolist() == [0.0, 0.0, 0.5, 1.0]
+
+
+def test_a_replay_sends_what_was_waited_for_first(tmp_path: Path) -> None:
+    """Rows stand by task, those that wait for none first; only these have a time."""
+    specs = replayed(tmp_path, AGENTIC_MOONCAKE)
+
+    assert specs.prompt_tokens.tolist() == [1000, 700, 1030, 1600, 300]
+    assert specs.dependencies is not None
+    assert specs.dependencies.parents.tolist() == [0, 0, 1, 2]
+    np.testing.assert_allclose(specs.arrival_time, [0.0, np.nan, np.nan, np.nan, 0.2])
+    assert specs.turn is not None
+    assert specs.turn.tolist() == [1, 2, 2, 3, 1]
+
+
+def test_tasks_without_times_take_arrivals(tmp_path: Path) -> None:
+    """Each begins when its first row would arrive; what overlapped in it still does."""
+    specs = replayed(tmp_path, WEKA, arrivals={"process": "constant", "rate": 1.0})
+
+    begins = specs.arrival_time[~np.isnan(specs.arrival_time)]
+    assert begins.tolist() == [1.0, 5.0, 5.25]
+    with pytest.raises(TraceError, match="holds no arrival times"):
+        replayed(tmp_path, WEKA)
+
+
+def test_without_agents_calls_come_at_their_recorded_times(tmp_path: Path) -> None:
+    """Nothing waits for answers that the scenario does not ask to wait."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text(DYNAMO, encoding="utf-8")
+
+    specs = generate(WorkloadSpec.model_validate({"trace": {"path": str(path)}}), seed=1)
+
+    assert specs.dependencies is None
+    assert specs.arrival_time.tolist() == [0.0, 1.5, 2.0, 4.0]
+
+
+def test_statistics_say_what_the_generator_asks(tmp_path: Path) -> None:
+    """Calls, sub-agents, forks, tools, new text."""
+    found = task_statistics(read(tmp_path, DYNAMO))
+    sessions = task_statistics(read(tmp_path, SESSIONS))
+
+    assert found is not None
+    assert found.num_tasks == 2
+    assert found.calls.tolist() == [2, 1]
+    assert (found.subagent_calls.tolist(), found.fan_out.tolist()) == ([1], [1])
+    assert (found.subagent_share, found.fork_share) == (1.0, 1.0)
+    assert found.tool_time.tolist() == []
+    assert found.new_tokens.tolist() == []
+    assert sessions is not None
+    assert sessions.new_tokens.tolist() == [55, 34]
+    assert sessions.tool_time.tolist() == [0.25, 0.65]
+
+
+@pytest.mark.parametrize(
+    ("text", "workload", "message"),
+    [
+        (AGENTIC_MOONCAKE.replace('["b", "c"]', '["b", "q"]'), {}, "names 'q', which no row above has"),
+        (AGENTIC_MOONCAKE.replace('"timestamp": 1200, ', ""), {}, "row 4, timestamp: is missing"),
+        (AGENTIC_MOONCAKE.replace('"delay": 100', '"delay": -1'), {}, "row 2, delay: -1 is not a number of milli"),
+        (DYNAMO.replace('"request_received_ms": 12000, ', ""), {}, "row 4, request_received_ms: is missing"),
+        (DYNAMO.replace('"trace_block_size": 64', '"trace_block_size": 32', 1), {}, "requests of several sizes"),
+        (WEKA.replace('"t": 3.5, ', ""), {}, r"row 1, requests\[1\], requests\[1\], t: is missing"),
+        (WEKA.replace('"in": 64', '"in": "64"'), {}, "is not a whole number >= 1"),
+        (WEKA.replace('"block_size": 64', '"block_size": 32', 1), {}, "must be one whole number >= 1 in all tasks"),
+        ('{"timestamp": 0, "input_length": 9, "output_length": 5}\n', {}, "does not say which call waited for which"),
+    ],
+)
+def test_a_broken_trace_is_named(tmp_path: Path, text: str, workload: dict[str, Any], message: str) -> None:
+    """With its row and field."""
+    with pytest.raises(TraceError, match=message):
+        replayed(tmp_path, text, **workload)
+
+
+def test_a_trace_says_what_its_tasks_are_like() -> None:
+    """The block beside it is empty; without a trace it says how many calls there are."""
+    for block, message in (({"calls": 3}, "write agents: {}"), ({"tool_time": "1 s"}, "agents.tool_time")):
+        with pytest.raises(ValueError, match=message):
+            WorkloadSpec.model_validate({"trace": {"path": "a"}, "agents": block})
+    with pytest.raises(ValueError, match="agents without calls"):
+        WorkloadSpec.model_validate(
+            {"arrivals": {"process": "poisson", "rate": 1}, "prompt_tokens": 1, "output_tokens": 1, "agents": {}}
+        )
