@@ -1,7 +1,7 @@
 // The serving simulator: one configuration, or two side by side, each answered by a run of the engine.
 
 import { bar, dollars, figure, gigabytes, lines, node, number, share } from "./charts.js";
-import { ask, equations, failure, form, save, say } from "./core.js";
+import { ask, equations, failure, form, save, say, wait } from "./core.js";
 
 const ms = (value) => (value === null || value === undefined ? "–" : value >= 1000 ? `${number(value / 1000)} s` : `${number(value)} ms`);
 
@@ -170,7 +170,7 @@ export function drawSimulator({ tab, panel, state, redraw, link, isCurrent, canT
   };
   const update = async (place) => {
     link();
-    areas[place].classList.add("busy");
+    wait(areas[place], true);
     try {
       const began = performance.now(), answered = await ask(`simulator-${place}`, tab.question, sides[place].values);
       found[place] = { ...answered, milliseconds: performance.now() - began };
@@ -180,7 +180,7 @@ export function drawSimulator({ tab, panel, state, redraw, link, isCurrent, canT
       [found[place], errors[place]] = [null, error];
     }
     if (!isCurrent()) return;
-    areas[place].classList.remove("busy");
+    wait(areas[place], false);
     loads[place] = catalogue.offered ? undefined : null;
     show();
     areas[place].dataset.done = String(Number(areas[place].dataset.done ?? 0) + 1);
