@@ -16,9 +16,9 @@ const RANGES = {
 const tiles = (entries) => node("dl", { class: "tiles" }, entries.map(([label, value, name, raw]) => node("div", { "data-key": name }, [node("dt", { text: label }), node("dd", { text: value, "data-value": raw })])));
 const charts = (...figures) => node("div", { class: "charts" }, figures);
 // `isText`: the columns of words, flush left; by default the first alone.
-const table = (head, rows, isText = [true]) => node("div", { class: "scroll" }, [node("table", {}, [
-  node("thead", {}, [node("tr", {}, head.map((text, place) => node("th", { scope: "col", class: isText[place] ? "text" : null, text })))]),
-  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((cell, place) => (typeof cell === "string" ? node(place ? "td" : "th", { scope: place ? null : "row", class: isText[place] ? (cell.length > 40 ? "text sentence" : "text") : null, text: cell }) : node("td", { class: isText[place] ? "text" : null }, [cell])))))),
+const table = (head, rows, isText = [true]) => node("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": `Table: ${head.filter(Boolean).join(", ")}` }, [node("table", {}, [
+  node("thead", {}, [node("tr", {}, head.map((text, place) => node(text ? "th" : "td", { scope: text ? "col" : null, class: isText[place] ? "text" : null, text })))]),
+  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((cell, place) => (typeof cell === "string" ? node(place || !cell ? "td" : "th", { scope: place || !cell ? null : "row", class: isText[place] ? (cell.length > 40 ? "text sentence" : "text") : null, text: cell }) : node("td", { class: isText[place] ? "text" : null }, [cell])))))),
 ])]);
 const tokens = { label: "tokens of a sequence, logarithmic" };
 
