@@ -253,6 +253,7 @@ def _kv_cache(check: Check) -> dict[str, Any]:
             "parts": ["weights", "runtime and reserve", "KV of 16 requests"],
             "most": 2 * memory["total"],
             "mark": memory["total"],
+            "note": "dashed: what the GPU has",
             "frames": [_context_frame(memory, per_token, 500 * 2**power) for power in range(9)],
         },
         "equations": found["equations"],

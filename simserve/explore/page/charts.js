@@ -3,7 +3,9 @@
 const SVG = "http://www.w3.org/2000/svg";
 export const COLORS = ["blue", "vermilion", "orange", "green", "sky", "grey"].map((name) => `var(--${name})`);
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2", ""];
-const W = 420, H = 230, LEFT = 62, RIGHT = 12, TOP = 12, BOTTOM = 40;
+// A drawing is as wide as its place, its letters with it: on a telephone fewer units, so that they can be read.
+const IS_NARROW = window.innerWidth < 480;
+const W = IS_NARROW ? 330 : 420, H = IS_NARROW ? 220 : 230, LEFT = 62, RIGHT = 12, TOP = 12, BOTTOM = 40;
 
 export function node(name, attributes = {}, children = []) {
   const made = document.createElement(name);

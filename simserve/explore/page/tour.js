@@ -36,7 +36,7 @@ function entry(stop, answered) {
 
 const FORMATS = { ms: (value) => `${number(value)} ms`, bytes: bytesTick, dollars };
 
-function frames({ label, title, format, parts, most, mark, frames: all }) {
+function frames({ label, title, note, format, parts, most, mark, frames: all }) {
   const area = node("div"), says = node("p", { class: "says" });
   const highest = most ?? Math.max(...all.flatMap((each) => each.rows.map((row) => row.parts.reduce((sum, part) => sum + part, 0))));
   const start = all[0].rows.length > 1 ? Math.min(190, 12 + 6.2 * Math.max(...all.flatMap((each) => each.rows.map((row) => row.name.length)))) : 66;
@@ -48,7 +48,7 @@ function frames({ label, title, format, parts, most, mark, frames: all }) {
     area.replaceChildren(rowBars(title, each.rows.map((row) => ({ ...row, parts: row.parts.filter((_, at) => used.includes(parts[at])) })), FORMATS[format], { most: most ?? (format === "dollars" ? own : highest), mark, start, parts: used }));
     says.textContent = each.says;
   };
-  return [player({ label, last: all.length - 1, start: 0, name: (at) => all[Math.round(at)].name, paint, seconds: 0.9 * all.length }), says, figure(title, null, used.length > 1 ? key(used, "box") : "", area)];
+  return [player({ label, last: all.length - 1, start: 0, name: (at) => all[Math.round(at)].name, paint, seconds: 0.9 * all.length }), says, figure(title, note, used.length > 1 ? key(used, "box") : "", area)];
 }
 
 function shown(play) {
