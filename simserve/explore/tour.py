@@ -383,8 +383,8 @@ def _fleet(check: Check) -> dict[str, Any]:
             f"What one GPU can sustain within the SLO, and what it costs an hour: {held}.",
             f"By the hour the {cheapest_hour} is the cheapest. What counts is dollars a request, and that GPUs come "
             f"whole: at {_RATES[0]:g} requests a second it is the {_cheapest(_RATES[0], loads)[0]}. Move the slider.",
-            "Simulated with 16-bit weights. The tab also tries other formats, and confirms what it promises on fresh "
-            "traffic.",
+            "All of this with 16-bit weights. With fewer bits another GPU may win: the tab tries the formats, and "
+            "confirms what it promises on fresh traffic.",
         ],
         "play": {
             "kind": "frames",

@@ -23,12 +23,12 @@ const TILES = [
 
 // One change each, against the configuration that stands there: what a second configuration can start from.
 const CHANGES = [
-  ["16-bit weights", () => ({ quantization: "none" })],
+  ["FP8 weights", () => ({ quantization: "fp8" })],
   ["4-bit weights", () => ({ quantization: "awq-int4" })],
   ["twice the traffic", (now) => ({ rate: 2 * now.rate })],
   ["half the GPUs", (now) => ({ gpus: Math.max(1, Math.floor(now.gpus / 2)), tensor_parallel_size: Math.max(1, Math.min(now.tensor_parallel_size, Math.floor(now.gpus / 2))) })],
   ["one replica on all GPUs", (now) => ({ tensor_parallel_size: now.gpus })],
-  ["H100", () => ({ hardware: "h100-sxm-80gb" })],
+  ["L40S", () => ({ hardware: "l40s-48gb" })],
   ["static batches", () => ({ continuous_batching: false })],
   ["reserved KV", () => ({ paged_kv: false })],
   ["no KV cache", () => ({ kv_cache: false })],

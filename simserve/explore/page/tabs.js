@@ -35,7 +35,7 @@ function memoryWall(found, values) {
   const curve = Object.fromEntries(Object.entries(found.curve).map(([name, all]) => [name, all.slice(0, shown)]));
   const here = [{ at: values.batch, name: "here", color: "var(--text)" }, ...(most >= 1 && most < curve.batch.at(-1) ? [{ at: most, name: "memory full", row: 1 }] : [])];
   return [
-    node("h2", { text: `A step with ${values.batch} sequences takes ${number(found.step_ms)} ms; ${binds ? "memory bandwidth" : "arithmetic"} is the bottleneck.` }),
+    node("h2", { text: `A step with ${values.batch} sequence${values.batch === 1 ? "" : "s"} takes ${number(found.step_ms)} ms; ${binds ? "memory bandwidth" : "arithmetic"} is the bottleneck.` }),
     found.fits ? null : node("p", { class: "warn", text: "This much KV does not fit the GPU's memory: the figures are those of a GPU with more." }),
     tiles([["tokens a second, all", number(found.tokens_per_second), "tokens_per_second", found.tokens_per_second], ["tokens a second, each", number(found.tokens_per_second_each), "tokens_per_second_each", found.tokens_per_second_each], ["a step", `${number(found.step_ms)} ms`, "step_ms", found.step_ms], ["least it could take", `${number(found.bound_ms)} ms`, "bound_ms", found.bound_ms], ["FLOP a byte", number(found.intensity), "intensity", found.intensity], ["memory is the limit below", number(found.ridge), "ridge", found.ridge]]),
     charts(
@@ -50,7 +50,7 @@ function memoryWall(found, values) {
 function kvGrowth(found, values) {
   const { curve } = found;
   return [
-    node("h2", { class: found.fits ? "holds" : "missed-answer", text: found.fits ? `${values.batch} requests of ${whole(values.context_tokens)} tokens take ${gigabytes(found.used)} of ${gigabytes(found.room)} for KV.` : `${values.batch} requests of ${whole(values.context_tokens)} tokens need ${gigabytes(found.used)}, and ${gigabytes(found.room)} are left for KV.` }),
+    node("h2", { class: found.fits ? "holds" : "missed-answer", text: found.fits ? `${values.batch} request${values.batch === 1 ? "" : "s"} of ${whole(values.context_tokens)} tokens take${values.batch === 1 ? "s" : ""} ${gigabytes(found.used)} of ${gigabytes(found.room)} for KV.` : `${values.batch} requests of ${whole(values.context_tokens)} tokens need ${gigabytes(found.used)}, and ${gigabytes(found.room)} are left for KV.` }),
     tiles([["KV of a token", `${Math.round(found.kv_bytes_per_token).toLocaleString("en-US")} B`, "kv_bytes_per_token", found.kv_bytes_per_token], ["requests that fit", found.most_requests.toLocaleString("en-US"), "most_requests", found.most_requests], ["KV of these requests", gigabytes(found.used), "used", found.used], ["one sequence outweighs the weights from", found.weights_crossing_tokens ? `${compact(found.weights_crossing_tokens)} tokens` : "–", "crossing", found.weights_crossing_tokens]]),
     charts(
       figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of these requests": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, Math.max(found.memory.total, found.memory.weights + found.memory.kv))),
