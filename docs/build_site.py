@@ -47,6 +47,7 @@ NAV: list[dict[str, Any]] = [
             {"How to scale over a day": "docs/autoscaler.md"},
             {"Deploy it": "docs/exports.md"},
             {"The twin": "docs/twin.md"},
+            {"The page and its tour": "docs/explore.md"},
             {"Calibrate": "calibration/README.md"},
             {"Your own measurements": "docs/measurements.md"},
             {"A gate in CI": "docs/ci-gate.md"},

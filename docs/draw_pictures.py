@@ -40,14 +40,18 @@ def main() -> None:
 
 
 def _explore(page: Any) -> None:
-    """Photograph the simulator with a second configuration: twice the traffic."""
+    """Photograph a stop of the tour, and the simulator with a second configuration: FP8 weights."""
     command = [sys.executable, "-m", "simserve", "explore", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         try:
             address = server.stderr.readline().split()[1]
             page.set_viewport_size({"width": 1440, "height": 1000})
-            page.goto(f"{address}#simulator?b=1&b.quantization=none")
+            page.goto(f"{address}#tour?stop=batching")
+            page.get_by_role("button", name="Show the answer").click()
+            page.wait_for_selector(".reveal h3")
+            _save(page, "tour.png", {"x": 0, "y": 0, "width": 1440, "height": 900})
+            page.goto(f"{address}#simulator?b=1&b.quantization=fp8")
             page.wait_for_function(
                 "() => [...document.querySelectorAll('.answer')].filter((each) => each.dataset.loads > 0).length === 2"
             )

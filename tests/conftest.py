@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,35 @@ def browser() -> Iterator[Any]:
         found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield found
         found.close()
+
+
+_AXE = (
+    Path("node_modules/axe-core"),
+    Path("/usr/lib/node_modules/axe-core"),
+    Path("/usr/local/lib/node_modules/axe-core"),
+)
+"""Where npm installs axe-core, the rules of accessible pages: here, or for all. ``AXE_CORE`` names another."""
+
+
+@pytest.fixture(scope="session")
+def violations() -> Callable[[Any], list[str]]:
+    """Return what says which rules of axe-core a page breaks, wide and light and narrow and dark; skips without it."""
+    places = [Path(os.environ["AXE_CORE"])] if "AXE_CORE" in os.environ else _AXE
+    source = next((each / "axe.min.js" for each in places if (each / "axe.min.js").is_file()), None)
+    if source is None:
+        pytest.skip("needs axe-core: npm install axe-core")
+
+    def found(page: Any) -> list[str]:
+        page.evaluate(source.read_text(encoding="utf-8"))
+        broken = []
+        for width, scheme in ((1440, "light"), (390, "dark")):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            for each in page.evaluate("axe.run().then((found) => found.violations)"):
+                broken += [f"{width} {scheme}: {each['id']}: {node['html'][:160]}" for node in each["nodes"]]
+        return broken
+
+    return found
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from simserve import __version__
 from simserve.errors import InfeasibleError, InputError, SimserveError
-from simserve.explore import batching, lessons, load, money, queries, simulator, tradeoffs, wizard
+from simserve.explore import batching, film, lessons, load, money, queries, simulator, tour, tradeoffs, wizard
 from simserve.explore.catalogue import catalogue
 from simserve.explore.exports import export
 from simserve.explore.limits import BusyError, Check, TooLongError
@@ -48,6 +48,9 @@ _FILES = {
     "charts.js": (_PAGE / "charts.js", "text/javascript; charset=utf-8"),
     "tabs.js": (_PAGE / "tabs.js", "text/javascript; charset=utf-8"),
     "simulator.js": (_PAGE / "simulator.js", "text/javascript; charset=utf-8"),
+    "tour.js": (_PAGE / "tour.js", "text/javascript; charset=utf-8"),
+    "film.css": (TEMPLATES / "film.css", "text/css; charset=utf-8"),
+    "film.js": (TEMPLATES / "film.js", "text/javascript; charset=utf-8"),
 }
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -78,6 +81,8 @@ class Question(Generic[Query]):
 
 
 QUESTIONS: Mapping[str, Question[Any]] = {
+    "tour": Question("A stop of the tour: what is true there", queries.TourQuery, tour.tour, seconds=30.0),
+    "film": Question("The steps of a run, beside another", queries.FilmQuery, film.film, seconds=10.0),
     "simulator": Question("A deployment under traffic", queries.SimulatorQuery, simulator.simulator),
     "load": Question("The load that a deployment can sustain", queries.SimulatorQuery, load.load, seconds=10.0),
     "memory-wall": Question("What a decode step is made of", queries.MemoryQuery, lessons.memory_wall),

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from simserve import __version__
-from simserve.explore import queries
+from simserve.explore import queries, tour
 from simserve.profiles import catalog
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import load_model
@@ -14,7 +14,9 @@ from simserve.units import format_bytes
 from simserve.validation import FrozenModel
 
 _ASKED: dict[str, type[FrozenModel]] = {
+    "tour": queries.TourQuery,
     "simulator": queries.SimulatorQuery,
+    "film": queries.FilmQuery,
     "memory": queries.MemoryQuery,
     "batching": queries.BatchingQuery,
     "paging": queries.PagingQuery,
@@ -27,13 +29,14 @@ _ASKED: dict[str, type[FrozenModel]] = {
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """Return models, GPUs, frameworks and APIs by name with a word about each, and each query's fields."""
+    """Return models, GPUs, frameworks and APIs with a word about each, the tour's stops and each query's fields."""
     return {
         "version": __version__,
         "models": [{"name": name, "about": _model(name)} for name in catalog.names("model")],
         "hardware": [{"name": name, "about": _hardware(name)} for name in catalog.names("hardware")],
         "apis": catalog.names("api"),
         "frameworks": catalog.names("engine"),
+        "stops": tour.described(),
         "fields": {name: _fields(query) for name, query in _ASKED.items()},
     }
 

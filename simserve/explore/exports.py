@@ -21,8 +21,10 @@ from simserve.explore.queries import (
     ParallelQuery,
     SimulatorQuery,
     SpeculationQuery,
+    TourQuery,
     WizardQuery,
 )
+from simserve.explore.tour import STOPS
 from simserve.explore.tradeoffs import best_layout
 from simserve.metrics.files import scenario_text
 from simserve.scenario.load import from_mapping
@@ -49,7 +51,22 @@ def _simulator(query: SimulatorQuery, _check: Check) -> tuple[str, dict[str, Any
     return "What does this deployment do under this traffic? simserve run explore.yaml", query.mapping()
 
 
+def _tour(query: TourQuery, check: Check) -> tuple[str, dict[str, Any]]:
+    stop = next(each for each in STOPS if each.id == query.stop)
+    asked: dict[str, type[FrozenModel]] = {
+        **dict.fromkeys(("memory-wall", "kv-growth"), MemoryQuery),
+        "batching": BatchingQuery,
+        "paging": PagingQuery,
+        "parallel": ParallelQuery,
+        "wizard": WizardQuery,
+    }
+    return EXPORTS[stop.tab](asked[stop.tab](**stop.values), check)
+
+
 def _step(query: MemoryQuery, _check: Check) -> tuple[str, dict[str, Any]]:
+    if query.billion_parameters:
+        rule = "is a free size, which no scenario file has; set it to 0 and choose a model"
+        raise InputError(rule, key="billion_parameters", value=query.billion_parameters)
     return (
         "A batch of sequences of about this length, kept full. simserve run explore.yaml; simserve memory explore.yaml",
         _kept_full(query, query.batch, query.context_tokens),
@@ -148,8 +165,8 @@ def _wizard(query: WizardQuery, _check: Check) -> tuple[str, dict[str, Any]]:
 
 
 EXPORTS: Mapping[str, Export] = {
-    "simulator": cast("Export", _simulator),
-    "load": cast("Export", _simulator),
+    "tour": cast("Export", _tour),
+    **dict.fromkeys(("simulator", "load", "film"), cast("Export", _simulator)),
     **dict.fromkeys(("memory-wall", "kv-growth", "attention", "quantization"), cast("Export", _step)),
     "batching": cast("Export", _batching),
     "paging": cast("Export", _paging),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy as np
 from simserve.errors import InputError, SimserveError
 from simserve.explore.limits import Check
 from simserve.explore.queries import DeploymentQuery, MemoryQuery
+from simserve.perf.memory import plan_memory
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
@@ -18,10 +21,12 @@ from simserve.profiles.model import load_model
 from simserve.profiles.quality import published_quality
 from simserve.report.facts import PART_LABELS
 from simserve.scenario.load import from_mapping
-from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.resolve import ResolvedScenario, engine_config, resolve
 from simserve.units import format_bytes
 
 _MOST_SEATS = 1024
+_LLAMAS = ("llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
+"""What a model of a free size is made from."""
 _FOUR_WEIGHTS = (0.12, -0.83, 0.45, -0.21)
 """An example to round."""
 
@@ -34,9 +39,10 @@ def resolved_query(query: DeploymentQuery, **deployment: Any) -> ResolvedScenari
         ValueError: The GPUs are no whole number of replicas.
     """
     asked = {**query.deployment({"max_num_seqs": _MOST_SEATS, "max_num_batched_tokens": 8192}), **deployment}
+    billions = query.billion_parameters if isinstance(query, MemoryQuery) else 0.0
     mapping = {
         "name": "explore",
-        "model": query.model,
+        "model": _nearest_llama(billions) if billions else query.model,
         "deployment": asked,
         "workload": {
             "arrivals": {"process": "all_at_once"},
@@ -45,7 +51,28 @@ def resolved_query(query: DeploymentQuery, **deployment: Any) -> ResolvedScenari
             "num_requests": 1,
         },
     }
-    return resolve(from_mapping(mapping))
+    found = resolve(from_mapping(mapping))
+    return _with_layers(found, billions) if billions else found
+
+
+def _nearest_llama(billions: float) -> str:
+    """Return the Llama 3 whose size is nearest, in proportion."""
+    return min(_LLAMAS, key=lambda name: abs(math.log(load_model(name).num_parameters / (billions * 1e9))))
+
+
+def _with_layers(found: ResolvedScenario, billions: float) -> ResolvedScenario:
+    """Return a deployment whose model has as many of its layers as come nearest to so many parameters.
+
+    Raises:
+        InputError: The layers cannot be cut as asked.
+    """
+    model = found.shape.model
+    one, two = (model.model_copy(update={"num_hidden_layers": layers}).num_parameters for layers in (1, 2))
+    layers = max(1, round(1 + (billions * 1e9 - one) / (two - one)))
+    name = f"{billions:g} B of Llama 3"
+    shape = replace(found.shape, model=model.model_copy(update={"num_hidden_layers": layers, "name": name}))
+    memory = plan_memory(shape)
+    return replace(found, shape=shape, memory=memory, engine=engine_config(shape, memory))
 
 
 def decode_ms(priced: PricedDeployment, batch: int, context: float) -> dict[str, float]:
@@ -210,7 +237,7 @@ def quantization(query: MemoryQuery, _check: Check) -> dict[str, Any]:
         )
     if not rows:
         raise SimserveError("no format runs on this GPU")
-    stored = load_model(query.model).stored.format
+    stored = load_model(query.model).stored.format if not query.billion_parameters else "none"
     asked = stored if query.quantization == "auto" else query.quantization
     chosen = next((row for row in rows if row["format"] == asked), rows[0])
     base = rows[0]

@@ -12,11 +12,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from simserve.errors import InfeasibleError, SimserveError, UsageError
 from simserve.explore.app import QUESTIONS
 from simserve.explore.catalogue import catalogue
+from simserve.explore.queries import Against
+from simserve.explore.tour import LONG_TAIL, STOPS
 from simserve.metrics.figures import in_json
 from simserve.report.page import TEMPLATES, write_whole
 from simserve.validation import validate
@@ -32,6 +34,8 @@ _CONTEXTS = (2000, 500, 8000, 32_000)
 _STEPS: Options = {"model": _MODELS, "hardware": _GPUS, "batch": (16, 1, 4, 64, 256), "context_tokens": _CONTEXTS}
 _MIXED = (10, 34, 6, 22, 8, 40, 12, 5, 18, 7, 26, 9, 14, 38, 6, 11, 20, 8, 30, 5, 16, 9, 12, 7)
 GRIDS: Mapping[str, Options] = {
+    "tour": {"stop": tuple(stop.id for stop in STOPS)},
+    "film": {"rate": (4.0, 8.0), "against": get_args(Against)[:5]},
     "simulator": {
         "model": ("llama-3.1-8b",),
         "hardware": ("h100-sxm-80gb", "l40s-48gb"),
@@ -46,7 +50,7 @@ GRIDS: Mapping[str, Options] = {
     "memory-wall": _STEPS,
     "kv-growth": _STEPS,
     "attention": {"model": (*_MODELS, "deepseek-v3"), "hardware": _GPUS[:1], "context_tokens": _CONTEXTS},
-    "batching": {"lengths": (_MIXED, (*(50,) * 7, 400), (20,) * 24), "slots": (8, 2, 4, 16)},
+    "batching": {"lengths": (_MIXED, LONG_TAIL, 3 * LONG_TAIL, (20,) * 24), "slots": (8, 2, 4, 16)},
     "paging": {
         "model": _MODELS[:1],
         "hardware": ("h100-sxm-80gb", "l40s-48gb"),
@@ -151,15 +155,17 @@ def page() -> str:
     """Return the page in one file, its scripts and styles in it: what a browser opens from a disk."""
     folder = Path(__file__).parent / "page"
     text = (folder / "index.html").read_text(encoding="utf-8")
-    styles = "\n".join(each.read_text(encoding="utf-8") for each in (TEMPLATES / "common.css", folder / "style.css"))
+    sheets = (TEMPLATES / "common.css", TEMPLATES / "film.css", folder / "style.css")
+    styles = "\n".join(each.read_text(encoding="utf-8") for each in sheets)
     # A browser loads no module from a disk: they stand in the page, under bare names.
     modules = {
         each.stem: "data:text/javascript;base64," + base64.b64encode(_bare(each).encode()).decode()
-        for each in sorted(folder.glob("*.js"))
+        for each in (*sorted(folder.glob("*.js")), TEMPLATES / "film.js")
     }
     imports = json.dumps({"imports": modules}, separators=(",", ":"))
     text = text.replace('<link rel="stylesheet" href="common.css">\n', f"<style>\n{styles}</style>\n")
-    text = text.replace('<link rel="stylesheet" href="style.css">\n', "")
+    for name in ("film.css", "style.css"):
+        text = text.replace(f'<link rel="stylesheet" href="{name}">\n', "")
     scripts = f'<script src="{ANSWERS}"></script>\n<script type="importmap">{imports}</script>\n'
     return text.replace(
         '<script type="module" src="core.js"></script>', scripts + '<script type="module">import "core";</script>'
@@ -167,7 +173,7 @@ def page() -> str:
 
 
 def _bare(file: Path) -> str:
-    return re.sub(r'from "\./(\w+)\.js"', r'from "\1"', file.read_text(encoding="utf-8"))
+    return re.sub(r'(from|import) "\./(\w+)\.js"', r'\1 "\2"', file.read_text(encoding="utf-8"))
 
 
 def _combinations(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -6,7 +6,7 @@ Models and GPUs are names of the catalogue, never paths. Bounds keep a run withi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -191,9 +191,60 @@ class SimulatorQuery(DeploymentQuery):
         return {"distribution": "lognormal", "mean": mean, "cv": self.length_cv, "max": most}
 
 
+Against = Literal[
+    "static batching",
+    "reserved KV memory",
+    "a quarter of the batch limit",
+    "prompts in one piece",
+    "no prefix caching",
+    "drafts",
+    "nothing",
+]
+"""What a film shows beside the run."""
+
+
+class FilmQuery(SimulatorQuery):
+    """A run to watch step by step, beside the same requests with one thing changed."""
+
+    model: Model = "llama-3.1-8b"
+    hardware: Hardware = "l40s-48gb"
+    gpus: Count = 1
+    rate: Annotated[float, Field(gt=0, le=2000)] = 4.0
+    """Requests that arrive a second, at random (Poisson)."""
+    num_requests: Annotated[int, Field(ge=20, le=1000)] = 300
+    """Requests of the run."""
+    against: Against = "static batching"
+    """What is different in the second film; the requests are the same."""
+
+    def other(self) -> FilmQuery | None:
+        """Return the run to set beside this one; None: there is none."""
+        changes: Mapping[str, dict[str, Any]] = {
+            "static batching": {"continuous_batching": False},
+            "reserved KV memory": {"paged_kv": False},
+            "a quarter of the batch limit": {"max_num_seqs": max(self.max_num_seqs // 4, 1)},
+            "prompts in one piece": {"chunked_prefill": False},
+            "no prefix caching": {"prefix_caching": False},
+            "drafts": {"speculative_decoding": True},
+        }
+        return self.model_copy(update=changes[self.against]) if self.against in changes else None
+
+
+Stop = Literal["decoding", "kv-cache", "batching", "paging", "formats", "fleet"]
+"""Where the tour stops, in its order."""
+
+
+class TourQuery(FrozenModel):
+    """One stop of the tour."""
+
+    stop: Stop = "decoding"
+    """Which one."""
+
+
 class MemoryQuery(DeploymentQuery):
     """A decode step and the memory it lives in."""
 
+    billion_parameters: Annotated[float, Field(ge=0, le=500)] = 0.0
+    """A free size: a Llama 3 with as many layers as it takes, in the model's place; 0: the model as it is."""
     gpus: Count = 1
     batch: Annotated[int, Field(ge=1, le=1024)] = 16
     """Sequences that decode together."""
@@ -204,7 +255,7 @@ class MemoryQuery(DeploymentQuery):
 class BatchingQuery(FrozenModel):
     """Answers of given lengths in the slots of one batch."""
 
-    lengths: Annotated[tuple[Annotated[int, Field(ge=1, le=400)], ...], Field(min_length=1, max_length=64)] = (
+    lengths: Annotated[tuple[Annotated[int, Field(ge=1, le=1000)], ...], Field(min_length=1, max_length=64)] = (
         *(10, 34, 6, 22, 8, 40, 12, 5),
         *(18, 7, 26, 9, 14, 38, 6, 11),
         *(20, 8, 30, 5, 16, 9, 12, 7),

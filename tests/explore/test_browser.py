@@ -15,8 +15,8 @@ pytest.importorskip("uvicorn", reason="needs simserve[explore]")
 
 pytestmark = pytest.mark.slow
 
-_TABS = ("simulator", "memory-wall", "kv-growth", "attention", "batching", "paging", "quantization", "speculation",
-         "parallel", "cost", "wizard")  # fmt: skip
+_TABS = ("simulator", "film", "memory-wall", "kv-growth", "attention", "batching", "paging", "quantization",
+         "speculation", "parallel", "cost", "wizard")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_every_tab_opens(browser: Any, address: str, width: int) -> None:
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, tab
         assert visit.page.locator("h2").first.inner_text().endswith((".", "!")), tab
         labels = visit.page.eval_on_selector_all("svg[role=img]", "all => all.map((each) => each.ariaLabel)")
-        assert labels or tab == "wizard", tab
+        assert labels or tab in ("wizard", "film"), tab
         assert all(len(label) > 8 for label in labels), tab
     assert visit.complaints == []
     visit.page.close()
@@ -107,6 +107,7 @@ _MOVES = (
     ("simulator", "simulator-a-speculative_decoding", True, "p95_tpot_ms", -1),
     ("memory-wall", "memory-wall-a-batch", 64, "tokens_per_second", 1),
     ("memory-wall", "memory-wall-a-batch", 64, "tokens_per_second_each", -1),
+    ("memory-wall", "memory-wall-a-billion_parameters", 30, "step_ms", 1),
     ("kv-growth", "kv-growth-a-context_tokens", 8192, "most_requests", -1),
     ("batching", "batching-a-slots", 2, "gain", -1),
     ("paging", "paging-a-max_model_len", 2048, "waste_static", -1),
@@ -130,6 +131,99 @@ def test_controls_move_the_numbers(
 
     assert (visit.value(key) - before) * direction > 0
     assert visit.complaints == []
+    visit.page.close()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_tour_leads_from_a_guess_to_a_tab(browser: Any, address: str, width: int) -> None:
+    """At every stop: predict, see the answer, play, and go on in the tab with the settings of the stop."""
+    visit = Visit(browser, address, width)
+    page = visit.page
+    page.goto(address)
+    links = []
+
+    for place in range(6):
+        page.wait_for_selector(f".tour >> text=Stop {place + 1} of 6")
+        if page.locator("input[type=radio]").count():
+            page.locator("input[type=radio]").last.check()
+        page.get_by_role("button", name="Show the answer").click()
+        page.wait_for_selector(".reveal h3[data-truth]", timeout=60_000)
+        assert page.locator(".verdict").inner_text().startswith("You ")
+        assert page.locator(".play svg, .play canvas").count() >= 1
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        links.append(page.locator(".yours").get_attribute("href"))
+        if place < 5:
+            page.locator(".next").click()
+    assert "of 6 predictions were right" in page.locator(".reveal").inner_text()
+
+    truth = page.locator(".stops button").first
+    truth.click()
+    page.wait_for_selector(".reveal h3[data-truth]")
+    step = float(page.locator(".reveal h3").first.get_attribute("data-truth"))
+    page.locator(".yours").click()
+    visit.settle(0)
+    assert page.locator("#tab-memory-wall").get_attribute("aria-selected") == "true"
+    assert visit.value("step_ms") == step
+    assert [link.split("?")[0] for link in links] == [
+        *("#memory-wall", "#kv-growth", "#batching"),
+        *("#paging", "#parallel", "#wizard"),
+    ]
+    assert visit.complaints == []
+    page.close()
+
+
+def test_a_chart_of_the_tour_moves(browser: Any, address: str) -> None:
+    """By itself once it plays, and where the slider is drawn."""
+    visit = Visit(browser, address)
+    page = visit.page
+    page.goto(f"{address}#tour?stop=fleet")
+    page.locator("input[type=radio]").first.check()
+    page.get_by_role("button", name="Show the answer").click()
+    page.wait_for_selector(".play svg", timeout=60_000)
+    slider, first = page.locator(".player input"), page.locator(".play svg").get_attribute("aria-label")
+
+    slider.press("End")
+    last = page.locator(".play svg").get_attribute("aria-label")
+    assert last != first
+    assert slider.get_attribute("aria-valuetext") == "80 requests a second"
+    page.locator(".player button").click()
+    page.wait_for_timeout(1500)
+    assert page.locator(".play svg").get_attribute("aria-label") != last
+    assert visit.complaints == []
+    page.close()
+
+
+def test_a_film_plays_on_the_page(browser: Any, address: str) -> None:
+    """Again when a control was moved; the one that was there is gone."""
+    visit = Visit(browser, address)
+    visit.open("film")
+    assert visit.page.locator(".film").count() == 1
+    assert visit.page.locator(".film canvas").count() == 4
+
+    visit.enter("film-a-against", "nothing")
+    assert visit.page.locator(".film canvas").count() == 2
+    scrub = visit.page.get_by_label("time", exact=True)
+    before = scrub.get_attribute("aria-valuetext")
+    visit.page.locator(".film-controls button").first.click()
+    visit.page.wait_for_timeout(500)
+
+    assert scrub.get_attribute("aria-valuetext") != before
+    assert visit.complaints == []
+    visit.page.close()
+
+
+def test_lengths_come_from_examples(browser: Any, address: str) -> None:
+    """Seven short answers and a long one: 500 steps, as many as continuous batching takes."""
+    visit = Visit(browser, address)
+    visit.open("batching")
+    done = visit.count()
+
+    visit.page.get_by_role("button", name="7 x 50 + 500").click()
+    visit.settle(done)
+
+    assert visit.value("gain") == 1
+    assert visit.value("idle_static") == pytest.approx(1 - 850 / 4000)
+    assert "lengths=50.50.50.50.50.50.50.500" in visit.page.url
     visit.page.close()
 
 
@@ -158,9 +252,9 @@ def test_tabs_move_with_the_arrow_keys(browser: Any, address: str) -> None:
     visit.page.locator("#tab-simulator").press("ArrowRight")
     visit.settle(0)
 
-    assert visit.page.evaluate("document.activeElement.id") == "tab-memory-wall"
+    assert visit.page.evaluate("document.activeElement.id") == "tab-film"
     assert visit.page.locator("[role=tab][tabindex='0']").count() == 1
-    assert visit.page.url.endswith("#memory-wall")
+    assert visit.page.url.endswith("#film")
     visit.page.close()
 
 
@@ -168,7 +262,7 @@ def test_a_link_restores_everything(browser: Any, address: str) -> None:
     """Two configurations, their controls and their numbers."""
     visit = Visit(browser, address)
     visit.open("simulator")
-    visit.enter("simulator-a-rate", 20)
+    visit.enter("simulator-a-rate", 30)
     visit.page.locator("#compare").click()
     visit.settle(0, 1)
     visit.enter("simulator-b-quantization", "int8", 1)
@@ -180,7 +274,7 @@ def test_a_link_restores_everything(browser: Any, address: str) -> None:
     again.settle(0, 0)
     again.settle(0, 1)
 
-    assert "rate=20" in link
+    assert "rate=30" in link
     assert [again.value("p95_tpot_ms", place) for place in (0, 1)] == figures
     assert figures[1] < figures[0]
     assert again.page.locator("#simulator-b-quantization").input_value() == "int8"

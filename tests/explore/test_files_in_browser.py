@@ -50,6 +50,36 @@ def test_the_exported_page_opens_from_a_disk(browser: Any, tmp_path: Path, width
 
 
 @pytest.mark.parametrize("width", [1440, 390])
+def test_the_tour_and_films_lie_on_the_disk(browser: Any, tmp_path: Path, width: int) -> None:
+    """A stop is answered from what lies there, its link leads to an answer that lies there, and a film plays."""
+    grids = {
+        "tour": {"stop": ("decoding", "paging")},
+        "memory-wall": {"model": ("qwen3-32b", "llama-3.1-8b"), "hardware": ("h100-sxm-80gb",), "batch": (16, 1)},
+        "film": {"num_requests": (40,), "against": ("static batching",)},
+    }
+    pages.write_pages(tmp_path, grids=grids)
+    page, complaints = watched(browser, width)
+    page.goto((tmp_path / "index.html").as_uri())
+    page.get_by_role("button", name="Show the answer").click()
+    page.wait_for_selector(".reveal h3")
+    step = float(page.locator(".reveal h3").get_attribute("data-truth"))
+
+    page.locator(".yours").click()
+    page.wait_for_selector("[data-key=step_ms] dd")
+    assert float(page.locator("[data-key=step_ms] dd").get_attribute("data-value")) == step
+    for link in ("tour?stop=paging", "film"):
+        page.goto("about:blank")
+        page.goto(f"{(tmp_path / 'index.html').as_uri()}#{link}")
+        if link != "film":
+            page.get_by_role("button", name="Show the answer").click()
+        page.wait_for_selector(".film canvas")
+        assert page.locator(".film canvas").count() == 4
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert complaints == []
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
 def test_a_film_plays_from_a_disk(browser: Any, tmp_path: Path, width: int) -> None:
     """Its clock runs, stands still, goes step by step with the arrow keys, and what is under the pointer is told."""
     runs = {

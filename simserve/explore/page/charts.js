@@ -3,7 +3,9 @@
 const SVG = "http://www.w3.org/2000/svg";
 export const COLORS = ["blue", "vermilion", "orange", "green", "sky", "grey"].map((name) => `var(--${name})`);
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2", ""];
-const W = 420, H = 230, LEFT = 62, RIGHT = 12, TOP = 12, BOTTOM = 40;
+// A drawing is as wide as its place, its letters with it: on a telephone fewer units, so that they can be read.
+const IS_NARROW = window.innerWidth < 480;
+const W = IS_NARROW ? 330 : 420, H = IS_NARROW ? 220 : 230, LEFT = 62, RIGHT = 12, TOP = 12, BOTTOM = 40;
 
 export function node(name, attributes = {}, children = []) {
   const made = document.createElement(name);
@@ -64,6 +66,101 @@ function logTicks(low, high) {
   const all = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) all.push(10 ** power);
   return all.filter((value, place) => value >= low && value <= high && place % Math.ceil(all.length / 6) === 0);
+}
+
+// ---- what is under the pointer, or where the arrow keys went: one box of words for all charts.
+
+let box = null;
+
+function told(words, x, y) {
+  if (!box) document.body.append((box = node("div", { class: "tip", role: "status", hidden: true })));
+  box.hidden = !words;
+  if (!words) return;
+  box.textContent = words;
+  box.style.left = `${Math.max(Math.min(x + 14, window.innerWidth - box.offsetWidth - 8), 4)}px`;
+  box.style.top = `${Math.max(Math.min(y + 14, window.innerHeight - box.offsetHeight - 8), 4)}px`;
+}
+
+document.addEventListener("pointermove", (event) => {
+  const mark = event.target.closest?.("[data-tip], [data-read]");
+  if (mark?.dataset.tip) told(mark.dataset.tip, event.clientX, event.clientY);
+  else if (!mark) told("");
+});
+window.addEventListener("scroll", () => told(""), { passive: true });
+
+// Lets a chart be read: spots [{x, y, dots: [[x, y, color]], words()}] in its own units; `axis` says by which of them
+// the nearest is found. The arrow keys go from one spot to the next.
+function readable(svg, spots, axis, { left = LEFT, right = W - RIGHT, top = TOP, bottom = H - BOTTOM } = {}) {
+  if (!spots.length) return svg;
+  const cross = shape("g", { class: "cross" });
+  svg.append(cross);
+  let here = -1;
+  const go = (place, clientX, clientY) => {
+    here = place;
+    const spot = spots[place], size = svg.getBoundingClientRect(), scale = size.width / svg.viewBox.baseVal.width;
+    cross.replaceChildren(
+      ...(axis === "y" ? [] : [shape("line", { x1: spot.x, x2: spot.x, y1: top, y2: bottom })]),
+      ...(axis === "x" ? [] : [shape("line", { x1: left, x2: right, y1: spot.y, y2: spot.y })]),
+      ...(spot.dots ?? []).map(([x, y, color]) => shape("circle", { cx: x, cy: y, r: 3.5, fill: color })),
+    );
+    told(spot.words(), clientX ?? size.left + scale * spot.x, clientY ?? size.top + scale * (spot.y ?? top));
+  };
+  const leave = () => { here = -1; cross.replaceChildren(); told(""); };
+  svg.setAttribute("tabindex", 0);
+  svg.dataset.read = "";
+  svg.addEventListener("pointermove", (event) => {
+    const size = svg.getBoundingClientRect(), scale = size.width / svg.viewBox.baseVal.width;
+    const x = (event.clientX - size.left) / scale, y = (event.clientY - size.top) / scale;
+    const far = (spot) => (axis === "y" ? 0 : (spot.x - x) ** 2) + (axis === "x" ? 0 : (spot.y - y) ** 2);
+    go(spots.reduce((best, spot, place) => (far(spot) < far(spots[best]) ? place : best), 0), event.clientX, event.clientY);
+  });
+  svg.addEventListener("pointerleave", leave);
+  svg.addEventListener("blur", leave);
+  svg.addEventListener("keydown", (event) => {
+    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const next = steps ? Math.min(Math.max(here + steps, 0), spots.length - 1) : { Home: 0, End: spots.length - 1 }[event.key];
+    if (event.key === "Escape") leave();
+    if (next === undefined) return;
+    event.preventDefault();
+    go(next);
+  });
+  return svg;
+}
+
+// What moves: a button that plays, and a slider. `name(at)` says where it stands, `paint(at)` draws it; `at` goes from 0 to `last`.
+export function player({ label, last, start, name, paint, step, seconds = 5 }) {
+  const slider = node("input", { type: "range", min: 0, max: last, step: step ?? 1, "aria-label": label });
+  const words = node("output", {}), button = node("button", { type: "button", text: "Play" });
+  let playing = false;
+  const go = (at) => {
+    slider.value = at;
+    slider.setAttribute("aria-valuetext", name(Number(slider.value)));
+    words.textContent = name(Number(slider.value));
+    paint(Number(slider.value));
+  };
+  const stop = () => { playing = false; button.textContent = "Play"; };
+  slider.addEventListener("input", () => { stop(); go(Number(slider.value)); });
+  button.addEventListener("click", () => {
+    if (playing) { stop(); return; }
+    playing = true;
+    button.textContent = "Pause";
+    const from = Number(slider.value) >= last ? 0 : Number(slider.value), began = performance.now();
+    const frame = (now) => {
+      if (!playing || !slider.isConnected) return;
+      const at = Math.min(from + (last * Math.max(now - began, 0)) / (1000 * seconds), last);
+      go(at);
+      if (at < last) requestAnimationFrame(frame); else stop();
+    };
+    requestAnimationFrame(frame);
+  });
+  go(start ?? last);
+  return node("div", { class: "player" }, [button, node("span", { class: "player-name", text: label }), slider, words]);
+}
+
+// A film, as simserve.report.film makes it; film.js plays it once it is told that there is one.
+export function filmBox(film) {
+  const said = `${number(film.end - film.start)} seconds of the run, as it was recorded, around ${film.why}.`;
+  return node("div", { class: "film" }, [node("p", { class: "quiet", text: said }), node("script", { type: "application/json", text: JSON.stringify(film) })]);
 }
 
 export function figure(title, note, ...parts) {
@@ -139,6 +236,23 @@ export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks
   svg.append(shape("line", { class: "axis", x1: LEFT, x2: W - RIGHT, y1: H - BOTTOM, y2: H - BOTTOM }), shape("line", { class: "axis", x1: LEFT, x2: LEFT, y1: TOP, y2: H - BOTTOM }));
   svg.append(shape("text", { x: (LEFT + W - RIGHT) / 2, y: H - 6, "text-anchor": "middle" }, x.label));
   svg.append(shape("text", { x: 0, y: 0, transform: `translate(11 ${(TOP + H - BOTTOM) / 2}) rotate(-90)`, "text-anchor": "middle" }, y.label));
+  const plain = (words) => words.replace(", logarithmic", "");
+  const rows = series.map((each, place) => ({ ...each, color: each.color ?? COLORS[place % 6], points: pointsOf(each) })).filter((each) => each.points.length);
+  const places = [...new Set(rows.flatMap((each) => each.points.map(([a]) => a)))].filter((a) => a >= x0 && a <= x1).sort((a, b) => a - b);
+  // Of a line of steps the last one that began; of any other the nearest point.
+  const valueAt = (each, at) => {
+    if (each.steps) return each.points.findLast(([a]) => a <= at)?.[1];
+    return each.points.reduce((best, one) => (Math.abs(px(one[0]) - px(at)) < Math.abs(px(best[0]) - px(at)) ? one : best))[1];
+  };
+  readable(svg, places.map((at) => ({
+    x: px(at), y: TOP,
+    dots: rows.map((each) => [px(at), py(valueAt(each, at) ?? 0), each.color]),
+    words: () => {
+      const values = rows.map((each) => valueAt(each, at));
+      const own = areas ? values.map((value, place) => value - (values[place - 1] ?? 0)) : values;
+      return [`${plain(x.label)}: ${(x.format ?? compact)(at)}`, ...rows.map((each, place) => `${each.name}: ${own[place] === undefined ? "–" : (y.format ?? number)(own[place])}`)].join("\n");
+    },
+  })), "x");
   const names = key(series.map((each) => each.name), areas ? "box" : "line");
   if (ghosts.length) names.append(node("li", {}, [keyMark(shape("line", { x1: 0, x2: 28, y1: 8, y2: 8, stroke: "var(--grey)", "stroke-width": 2 })), document.createTextNode(ghosts[0].name)]));
   return node("div", {}, [named || series.length > 1 || ghosts.length ? names : null, svg]);
@@ -157,9 +271,7 @@ export function points({ label, points: all, x, y }) {
   for (const tick of linearTicks(0, x1)) svg.append(shape("text", { x: px(tick), y: H - BOTTOM + 15, "text-anchor": "middle" }, compact(tick)));
   const front = all.filter((each) => !all.some((other) => other !== each && other.x <= each.x && other.y <= each.y));
   for (const each of all) {
-    const dot = shape("circle", { cx: px(each.x), cy: py(each.y), r: each.chosen ? 6 : 4, fill: front.includes(each) ? COLORS[0] : COLORS[5], stroke: each.chosen ? "var(--text)" : "none", "stroke-width": 1.5 });
-    dot.append(shape("title", {}, `${each.name}: ${number(each.x)}, ${number(each.y)}`));
-    svg.append(dot);
+    svg.append(shape("circle", { cx: px(each.x), cy: py(each.y), r: each.chosen ? 6 : 4, fill: front.includes(each) ? COLORS[0] : COLORS[5], stroke: each.chosen ? "var(--text)" : "none", "stroke-width": 1.5 }));
   }
   // The chosen one is named first; of names that would lie on another, the later stay for the pointer alone.
   const placed = [];
@@ -174,7 +286,8 @@ export function points({ label, points: all, x, y }) {
   svg.append(shape("line", { class: "axis", x1: LEFT, x2: W - RIGHT, y1: H - BOTTOM, y2: H - BOTTOM }), shape("line", { class: "axis", x1: LEFT, x2: LEFT, y1: TOP, y2: H - BOTTOM }));
   svg.append(shape("text", { x: (LEFT + W - RIGHT) / 2, y: H - 6, "text-anchor": "middle" }, x.label));
   svg.append(shape("text", { x: 0, y: 0, transform: `translate(11 ${(TOP + H - BOTTOM) / 2}) rotate(-90)`, "text-anchor": "middle" }, y.label));
-  return svg;
+  const spots = [...all].sort((one, other) => one.x - other.x).map((each) => ({ x: px(each.x), y: py(each.y), words: () => `${each.name}\n${x.label}: ${number(each.x)}\n${y.label}: ${(y.format ?? number)(each.y)}` }));
+  return readable(svg, spots, "both");
 }
 
 // One bar of parts: {name: value}; the rest up to `most` stays empty.
@@ -183,20 +296,21 @@ export function bar(label, parts, format, most) {
   const total = most ?? shown.reduce((sum, [, value]) => sum + value, 0);
   const svg = shape("svg", { viewBox: `0 0 ${W} 34`, role: "img", "aria-label": `${label}: ${shown.map(([name, value]) => `${name} ${format(value)}`).join(", ")}` });
   let at = 0;
+  const spots = [];
   svg.append(shape("rect", { x: 0.5, y: 3.5, width: W - 1, height: 26, fill: "none", stroke: "var(--line)" }));
   shown.forEach(([name, value], place) => {
     const width = (Math.min(value, total - at) / total) * W;
-    const rect = shape("rect", { x: (at / total) * W, y: 3, width: Math.max(width, 0), height: 27, fill: COLORS[place % 6] });
-    rect.append(shape("title", {}, `${name}: ${format(value)}`));
-    svg.append(rect);
+    svg.append(shape("rect", { x: (at / total) * W, y: 3, width: Math.max(width, 0), height: 27, fill: COLORS[place % 6] }));
+    spots.push({ x: (at / total) * W + width / 2, y: 16, words: () => `${name}: ${format(value)}${total > value ? `, ${share(value / total)}` : ""}` });
     at += value;
   });
+  readable(svg, spots, "x", { top: 3, bottom: 30 });
   const names = key(shown.map(([name, value]) => `${name} ${format(value)}`), "box");
   return node("div", {}, [svg, names]);
 }
 
 // Horizontal bars: rows of {name, parts: [values], note}.
-export function rowBars(label, rows, format, { most, mark, start = 118 } = {}) {
+export function rowBars(label, rows, format, { most, mark, start = 118, parts = [] } = {}) {
   const height = 24 * rows.length + 6;
   const top = most ?? Math.max(...rows.map((row) => row.parts.reduce((sum, value) => sum + value, 0)), 1e-12);
   const room = W - start - 72;
@@ -206,13 +320,15 @@ export function rowBars(label, rows, format, { most, mark, start = 118 } = {}) {
     svg.append(shape("text", { x: start - 6, y: y + 13, "text-anchor": "end", "font-weight": row.chosen ? 700 : 400 }, row.name));
     let at = 0;
     row.parts.forEach((value, place) => {
-      svg.append(shape("rect", { x: start + (at / top) * room, y, width: Math.max((value / top) * room, 0), height: 17, fill: COLORS[(row.color ?? place) % 6] }));
+      const from = Math.min(at / top, 1), to = Math.min((at + value) / top, 1);
+      svg.append(shape("rect", { x: start + from * room, y, width: Math.max((to - from) * room, 0), height: 17, fill: COLORS[(row.color ?? place) % 6] }));
       at += value;
     });
     svg.append(shape("text", { x: start + Math.min((at / top) * room, room) + 5, y: y + 13 }, row.note ?? format(at)));
   });
   if (mark) svg.append(shape("line", { x1: start + (mark / top) * room, x2: start + (mark / top) * room, y1: 0, y2: height, stroke: "var(--bad)", "stroke-dasharray": "3 3" }));
-  return svg;
+  const wordsOf = (row) => [`${row.name}: ${row.note ?? format(row.parts.reduce((sum, value) => sum + value, 0))}`, ...(row.parts.length > 1 ? row.parts.map((value, place) => value > 0 && parts[place] && `${parts[place]}: ${format(value)}`).filter(Boolean) : [])].join("\n");
+  return readable(svg, rows.map((row, line) => ({ x: start, y: 24 * line + 13, words: () => wordsOf(row) })), "y", { left: start, right: W });
 }
 
 // Slots over steps: spans [slot, start, working until, held until, request].
@@ -225,9 +341,7 @@ export function slots(label, spans, count, steps, most, now) {
   for (const [slot, start, working, held, request] of spans) {
     if (start >= now) continue;
     const end = Math.min(working, now);
-    const rect = shape("rect", { x: px(start), y: slot * row + 1, width: Math.max(px(end) - px(start) - 0.6, 0.5), height: row - 2, fill: COLORS[request % 5] });
-    rect.append(shape("title", {}, `request ${request}: ${working - start} tokens`));
-    svg.append(rect);
+    svg.append(shape("rect", { x: px(start), y: slot * row + 1, width: Math.max(px(end) - px(start) - 0.6, 0.5), height: row - 2, fill: COLORS[request % 5], "data-tip": `request ${request + 1}: ${working - start} tokens, steps ${start} to ${working}${held > working ? `; its slot is held until ${held}` : ""}` }));
     if (held > working && now > working)
       svg.append(shape("rect", { x: px(working), y: slot * row + 1, width: Math.max(px(Math.min(held, now)) - px(working), 0), height: row - 2, fill: "none", stroke: "var(--bad)", "stroke-width": 0.7, "stroke-dasharray": "2 2" }));
   }
@@ -241,15 +355,16 @@ export function blocks(label, requests, capacity) {
   const svg = shape("svg", { viewBox: `0 0 ${W} ${rows * size + 2}`, role: "img", "aria-label": label });
   let token = 0;
   const fill = new Array(cells).fill(null);
+  const owner = new Array(cells).fill(null);
   requests.forEach(([reserved, held], place) => {
     const from = Math.floor((token / capacity) * cells), full = Math.floor(((token + held) / capacity) * cells);
     token += reserved;
     const to = Math.max(Math.floor((token / capacity) * cells), from);
-    for (let cell = from; cell < Math.min(Math.max(to, full), cells); cell += 1) fill[cell] = [COLORS[place % 5], cell < full];
+    for (let cell = from; cell < Math.min(Math.max(to, full), cells); cell += 1) [fill[cell], owner[cell]] = [[COLORS[place % 5], cell < full], `request ${place + 1}: ${held.toLocaleString("en-US")} tokens held, ${reserved.toLocaleString("en-US")} reserved`];
   });
   fill.forEach((found, cell) => {
     const [x, y] = [(cell % columns) * size, Math.floor(cell / columns) * size];
-    svg.append(shape("rect", { x: x + 0.4, y: y + 0.4, width: size - 0.8, height: size - 0.8, fill: found ? found[0] : "var(--grid)", "fill-opacity": found && !found[1] ? 0.22 : 1 }));
+    svg.append(shape("rect", { x: x + 0.4, y: y + 0.4, width: size - 0.8, height: size - 0.8, fill: found ? found[0] : "var(--grid)", "fill-opacity": found && !found[1] ? 0.22 : 1, "data-tip": owner[cell] ?? "free" }));
   });
   return svg;
 }

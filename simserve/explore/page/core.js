@@ -1,9 +1,10 @@
 // The page: tabs, controls, links that restore everything, questions to the engine. Tabs are in tabs.js.
 
 import { download, formatName, node } from "./charts.js";
+import "./film.js";
 import { TABS } from "./tabs.js";
 
-const state = { tab: "simulator", values: {}, other: null, found: {} };
+const state = { tab: TABS[0].id, values: {}, other: null, found: {} };
 let catalogue = null;
 let drawn = 0;
 
@@ -17,6 +18,14 @@ const current = () => TABS.find((each) => each.id === state.tab);
 
 // Lists of names are joined with a tilde, since names may hold a point.
 function text(value) { return Array.isArray(value) ? value.join(typeof value[0] === "string" ? "~" : ".") : String(value); }
+
+// The address of a tab with some of its settings changed.
+export function permalink(id, values) {
+  const plain = defaults(TABS.find((each) => each.id === id)), query = new URLSearchParams();
+  for (const [name, value] of Object.entries(values)) if (text(value) !== text(plain[name])) query.set(name, text(value));
+  const tail = query.toString();
+  return `#${id}${tail ? `?${tail}` : ""}`;
+}
 
 function link() {
   const tab = current(), plain = defaults(tab), query = new URLSearchParams();
@@ -118,6 +127,7 @@ export async function ask(place, question, values, tell = null) {
 // ---- controls, from the fields that the server describes.
 
 const LABELS = {
+  billion_parameters: "Free size, billion parameters", against: "Beside it, the same with",
   model: "Model", hardware: "GPU", gpus: "GPUs", tensor_parallel_size: "GPUs a replica (tensor parallel)", quantization: "Weights", kv_cache_dtype: "KV cache format",
   max_model_len: "Longest sequence, tokens", rate: "Requests a second", prompt_tokens: "Prompt, tokens", output_tokens: "Answer, tokens", length_cv: "Spread of lengths (cv)",
   num_requests: "Requests of the run", max_num_seqs: "Batch limit", max_num_batched_tokens: "Token budget of a step", continuous_batching: "Continuous batching", paged_kv: "Paged KV memory",
@@ -157,18 +167,24 @@ function control(tab, name, values, base, change) {
     kids.push(node("select", { id, onchange: (event) => set(event.target.value) }, choices.map((each) => node("option", { value: each.name, selected: each.name === values[name], text: each.about ? `${each.name} (${each.about})` : name === "quantization" ? formatName(each.name) : each.name }))));
   } else if (Array.isArray(field.default)) {
     // Numbers, as words in a text.
-    kids.push(node("textarea", { id, rows: 3, spellcheck: "false", onchange: (event) => set(event.target.value.split(/[^0-9]+/).map(Number).filter((each) => each > 0)), text: values[name].join(" ") }));
+    const entry = node("textarea", { id, rows: 3, spellcheck: "false", onchange: (event) => set(event.target.value.split(/[^0-9]+/).map(Number).filter((each) => each > 0)), text: values[name].join(" ") });
+    kids.push(entry);
+    const presets = Object.entries(tab.presets?.[name] ?? {}).map(([words, value]) => node("button", { type: "button", class: "chip", text: words, onclick: () => { entry.value = value.join(" "); set([...value]); } }));
+    if (presets.length) kids.push(node("div", { class: "chips wide", role: "group", "aria-label": `${label}: examples` }, presets));
   } else {
     const range = (tab.ranges ?? {})[name] ?? {};
     const low = range.min ?? field.min ?? (field.above ?? 0), high = range.max ?? field.max ?? field.below ?? 100;
-    const isWhole = Number.isInteger(field.default) && !range.step && field.min === Math.floor(field.min ?? 0.5);
+    const isWhole = Number.isInteger(field.default) && !range.step && !range.fraction && field.min === Math.floor(field.min ?? 0.5);
     const toSlider = range.log ? (value) => 1000 * Math.log(Math.max(value, low) / low) / Math.log(high / low) : (value) => value;
     const fromSlider = range.log ? (value) => { const found = low * (high / low) ** (value / 1000); return isWhole ? Math.round(found) : Number(found.toPrecision(3)); } : Number;
     const entry = node("input", { type: "number", id, value: values[name], min: field.min ?? field.above, max: field.max ?? field.below, step: range.step ?? (isWhole ? 1 : "any"), "aria-label": label, title: field.about });
     const slider = node("input", { type: "range", "aria-label": `${label}, slider`, min: range.log ? 0 : low, max: range.log ? 1000 : high, step: range.log ? 1 : (range.step ?? (isWhole ? 1 : (high - low) / 200)), value: toSlider(values[name]) });
     if (range.options) { slider.min = 0; slider.max = range.options.length - 1; slider.step = 1; slider.value = Math.max(range.options.indexOf(values[name]), 0); }
-    slider.addEventListener("input", () => { const value = range.options ? range.options[Number(slider.value)] : fromSlider(Number(slider.value)); entry.value = value; set(value); });
-    entry.addEventListener("change", () => { const value = Number(entry.value); if (entry.value !== "" && Number.isFinite(value)) { if (!range.options) slider.value = toSlider(value); set(value); } });
+    // A slider may run over logarithms or places of a list: what it stands for is said, not where it stands.
+    const tell = () => slider.setAttribute("aria-valuetext", Number(entry.value).toLocaleString("en-US"));
+    slider.addEventListener("input", () => { const value = range.options ? range.options[Number(slider.value)] : fromSlider(Number(slider.value)); entry.value = value; tell(); set(value); });
+    entry.addEventListener("change", () => { const value = Number(entry.value); if (entry.value !== "" && Number.isFinite(value)) { if (!range.options) slider.value = toSlider(value); tell(); set(value); } });
+    tell();
     kids.push(entry, slider);
   }
   return node("div", { class: `field${mark}`, title: field.about }, kids);
@@ -200,6 +216,15 @@ export async function save(question, values) {
   download(await response.text());
 }
 
+// While an area waits it is dimmed, and after a moment a wheel turns; screen readers are told as well.
+export function wait(area, isWaiting) {
+  area.classList.toggle("busy", isWaiting);
+  area.setAttribute("aria-busy", isWaiting);
+}
+
+// Films that were put on the page begin to play.
+export function filmsAdded() { document.dispatchEvent(new Event("simserve-film")); }
+
 export function say(words) { document.getElementById("live").textContent = words; }
 
 // ---- tabs.
@@ -217,18 +242,19 @@ function draw() {
   panel.replaceChildren(node("p", { class: "lead", text: tab.lead }));
   if (catalogue.offered) panel.append(node("p", { class: "note", text: `${Object.keys(window.SIMSERVE.answers[tab.question] ?? {}).length.toLocaleString("en-US")} answers of simserve ${catalogue.version}, computed in advance: choose among their values. simserve explore answers any.` }));
   document.getElementById("save").hidden = Boolean(tab.draw || (catalogue.offered && !tab.scenario));
-  if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, canTake: (values) => Object.entries(values).every(([name, value]) => !catalogue.offered || (offered(tab, name) ?? []).some((each) => text(each) === text(value))), isCurrent: () => turn === drawn }); return; }
+  if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, titleOf: (id) => TABS.find((each) => each.id === id).title, canTake: (values) => Object.entries(values).every(([name, value]) => !catalogue.offered || (offered(tab, name) ?? []).some((each) => text(each) === text(value))), isCurrent: () => turn === drawn }); return; }
   const answer = node("div", { class: "answer" }), rest = node("div", { class: "rest" });
   let waiting = 0;
   const update = async () => {
     link();
-    answer.classList.add("busy");
+    wait(answer, true);
     const show = (found) => {
       state.found[tab.id] = found;
       const parts = tab.render(found, state.values[tab.id], (name, value) => { state.values[tab.id][name] = value; update(); }).filter(Boolean);
-      const split = Math.max(parts.findIndex((each) => each.matches(".tiles")), 0) + 1;
+      const split = Math.max(parts.findLastIndex((each) => each.matches(".tiles, .film")), 0) + 1;
       answer.replaceChildren(...parts.slice(0, split));
       rest.replaceChildren(...parts.slice(split), ...[equations(found.equations)].filter(Boolean));
+      filmsAdded();
     };
     const bar = tab.inParts ? node("progress", { "aria-label": "How far the search is" }) : null;
     const words = node("p", { class: "note", text: "Searching…" });
@@ -239,7 +265,7 @@ function draw() {
     const tell = bar && ((part) => {
       if (turn !== drawn || !answer.contains(bar)) return;
       if (part.progress) { [bar.value, bar.max] = part.progress; words.textContent = `Looking further: ${part.progress[0]} of ${part.progress[1]} searches done.`; }
-      if (part.first) { show(part.first); answer.classList.remove("busy"); answer.prepend(words, bar); answer.dataset.firsts = String(Number(answer.dataset.firsts ?? 0) + 1); words.textContent = tab.soFar; }
+      if (part.first) { show(part.first); wait(answer, false); answer.prepend(words, bar); answer.dataset.firsts = String(Number(answer.dataset.firsts ?? 0) + 1); words.textContent = tab.soFar; }
     });
     try {
       const found = await ask("tab", tab.question, state.values[tab.id], tell);
@@ -251,7 +277,7 @@ function draw() {
       answer.replaceChildren(failure(error));
       rest.replaceChildren();
     }
-    answer.classList.remove("busy");
+    wait(answer, false);
     answer.dataset.done = String(Number(answer.dataset.done ?? 0) + 1);
     say(answer.querySelector("h2")?.textContent ?? answer.textContent.slice(0, 200));
   };

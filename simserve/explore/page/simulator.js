@@ -1,7 +1,7 @@
 // The serving simulator: one configuration, or two side by side, each answered by a run of the engine.
 
 import { bar, dollars, figure, gigabytes, lines, node, number, share } from "./charts.js";
-import { ask, equations, failure, form, save, say } from "./core.js";
+import { ask, equations, failure, form, save, say, wait } from "./core.js";
 
 const ms = (value) => (value === null || value === undefined ? "–" : value >= 1000 ? `${number(value / 1000)} s` : `${number(value)} ms`);
 
@@ -23,12 +23,12 @@ const TILES = [
 
 // One change each, against the configuration that stands there: what a second configuration can start from.
 const CHANGES = [
-  ["16-bit weights", () => ({ quantization: "none" })],
+  ["FP8 weights", () => ({ quantization: "fp8" })],
   ["4-bit weights", () => ({ quantization: "awq-int4" })],
   ["twice the traffic", (now) => ({ rate: 2 * now.rate })],
   ["half the GPUs", (now) => ({ gpus: Math.max(1, Math.floor(now.gpus / 2)), tensor_parallel_size: Math.max(1, Math.min(now.tensor_parallel_size, Math.floor(now.gpus / 2))) })],
   ["one replica on all GPUs", (now) => ({ tensor_parallel_size: now.gpus })],
-  ["H100", () => ({ hardware: "h100-sxm-80gb" })],
+  ["L40S", () => ({ hardware: "l40s-48gb" })],
   ["static batches", () => ({ continuous_batching: false })],
   ["reserved KV", () => ({ paged_kv: false })],
   ["no KV cache", () => ({ kv_cache: false })],
@@ -170,7 +170,7 @@ export function drawSimulator({ tab, panel, state, redraw, link, isCurrent, canT
   };
   const update = async (place) => {
     link();
-    areas[place].classList.add("busy");
+    wait(areas[place], true);
     try {
       const began = performance.now(), answered = await ask(`simulator-${place}`, tab.question, sides[place].values);
       found[place] = { ...answered, milliseconds: performance.now() - began };
@@ -180,7 +180,7 @@ export function drawSimulator({ tab, panel, state, redraw, link, isCurrent, canT
       [found[place], errors[place]] = [null, error];
     }
     if (!isCurrent()) return;
-    areas[place].classList.remove("busy");
+    wait(areas[place], false);
     loads[place] = catalogue.offered ? undefined : null;
     show();
     areas[place].dataset.done = String(Number(areas[place].dataset.done ?? 0) + 1);

@@ -1,7 +1,8 @@
 // The tabs: what each lets one change, which question it asks, and how it shows the answer.
 
-import { bar, blocks, bytesTick, compact, dollars, figure, formatName, gigabytes, key, lines, node, number, points, rowBars, share, slots, whole } from "./charts.js";
+import { bar, blocks, bytesTick, compact, dollars, figure, filmBox, formatName, gigabytes, key, lines, node, number, player, points, rowBars, share, slots, whole } from "./charts.js";
 import { drawSimulator } from "./simulator.js";
+import { drawTour } from "./tour.js";
 
 const SIZES = [1, 2, 4, 8, 16];
 const RANGES = {
@@ -10,14 +11,14 @@ const RANGES = {
   slo_ttft_ms: { min: 20, max: 20000, log: true }, slo_tpot_ms: { min: 5, max: 500, log: true }, acceptance_rate: { min: 0.05, max: 0.95, step: 0.05 }, num_requests: { min: 50, max: 4000, log: true }, seed: { min: 0, max: 50 },
   batch: { min: 1, max: 1024, log: true }, context_tokens: { min: 16, max: 131072, log: true }, slots: { min: 1, max: 32 }, draft_cost: { min: 0, max: 0.5, step: 0.01 },
   operations_usd: { min: 0, max: 20000 }, utilization: { min: 0.05, max: 1, step: 0.05 }, requests_per_month: { min: 1000, max: 1e9, log: true }, concurrency: { min: 1, max: 256, log: true }, discount: { min: 0, max: 0.9, step: 0.05 },
-  attainment: { min: 0.5, max: 0.99, step: 0.01 }, shared_prefix_tokens: { min: 0, max: 4000, step: 50 },
+  attainment: { min: 0.5, max: 0.99, step: 0.01 }, shared_prefix_tokens: { min: 0, max: 4000, step: 50 }, billion_parameters: { min: 0.5, max: 500, log: true, fraction: true },
 };
 const tiles = (entries) => node("dl", { class: "tiles" }, entries.map(([label, value, name, raw]) => node("div", { "data-key": name }, [node("dt", { text: label }), node("dd", { text: value, "data-value": raw })])));
 const charts = (...figures) => node("div", { class: "charts" }, figures);
 // `isText`: the columns of words, flush left; by default the first alone.
-const table = (head, rows, isText = [true]) => node("div", { class: "scroll" }, [node("table", {}, [
-  node("thead", {}, [node("tr", {}, head.map((text, place) => node("th", { scope: "col", class: isText[place] ? "text" : null, text })))]),
-  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((cell, place) => (typeof cell === "string" ? node(place ? "td" : "th", { scope: place ? null : "row", class: isText[place] ? (cell.length > 40 ? "text sentence" : "text") : null, text: cell }) : node("td", { class: isText[place] ? "text" : null }, [cell])))))),
+const table = (head, rows, isText = [true]) => node("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": `Table: ${head.filter(Boolean).join(", ")}` }, [node("table", {}, [
+  node("thead", {}, [node("tr", {}, head.map((text, place) => node(text ? "th" : "td", { scope: text ? "col" : null, class: isText[place] ? "text" : null, text })))]),
+  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((cell, place) => (typeof cell === "string" ? node(place || !cell ? "td" : "th", { scope: place || !cell ? null : "row", class: isText[place] ? (cell.length > 40 ? "text sentence" : "text") : null, text: cell }) : node("td", { class: isText[place] ? "text" : null }, [cell])))))),
 ])]);
 const tokens = { label: "tokens of a sequence, logarithmic" };
 
@@ -34,9 +35,9 @@ function memoryWall(found, values) {
   const curve = Object.fromEntries(Object.entries(found.curve).map(([name, all]) => [name, all.slice(0, shown)]));
   const here = [{ at: values.batch, name: "here", color: "var(--text)" }, ...(most >= 1 && most < curve.batch.at(-1) ? [{ at: most, name: "memory full", row: 1 }] : [])];
   return [
-    node("h2", { text: `A step with ${values.batch} sequences takes ${number(found.step_ms)} ms; ${binds ? "memory bandwidth" : "arithmetic"} is the bottleneck.` }),
+    node("h2", { text: `A step with ${values.batch} sequence${values.batch === 1 ? "" : "s"} takes ${number(found.step_ms)} ms; ${binds ? "memory bandwidth" : "arithmetic"} is the bottleneck.` }),
     found.fits ? null : node("p", { class: "warn", text: "This much KV does not fit the GPU's memory: the figures are those of a GPU with more." }),
-    tiles([["tokens a second, all", number(found.tokens_per_second), "tokens_per_second", found.tokens_per_second], ["tokens a second, each", number(found.tokens_per_second_each), "tokens_per_second_each", found.tokens_per_second_each], ["a step", `${number(found.step_ms)} ms`, "step_ms", found.step_ms], ["least it could take", `${number(found.bound_ms)} ms`, "bound_ms", found.bound_ms], ["FLOP a byte", number(found.intensity), "intensity", found.intensity], ["memory binds below", number(found.ridge), "ridge", found.ridge]]),
+    tiles([["tokens a second, all", number(found.tokens_per_second), "tokens_per_second", found.tokens_per_second], ["tokens a second, each", number(found.tokens_per_second_each), "tokens_per_second_each", found.tokens_per_second_each], ["a step", `${number(found.step_ms)} ms`, "step_ms", found.step_ms], ["least it could take", `${number(found.bound_ms)} ms`, "bound_ms", found.bound_ms], ["FLOP a byte", number(found.intensity), "intensity", found.intensity], ["memory is the limit below", number(found.ridge), "ridge", found.ridge]]),
     charts(
       figure("One step", null, bar("One step", found.step, (value) => `${number(value)} ms`)),
       figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of this batch": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, found.memory.total)),
@@ -49,7 +50,7 @@ function memoryWall(found, values) {
 function kvGrowth(found, values) {
   const { curve } = found;
   return [
-    node("h2", { class: found.fits ? "holds" : "missed-answer", text: found.fits ? `${values.batch} requests of ${whole(values.context_tokens)} tokens take ${gigabytes(found.used)} of ${gigabytes(found.room)} for KV.` : `${values.batch} requests of ${whole(values.context_tokens)} tokens need ${gigabytes(found.used)}, and ${gigabytes(found.room)} are left for KV.` }),
+    node("h2", { class: found.fits ? "holds" : "missed-answer", text: found.fits ? `${values.batch} request${values.batch === 1 ? "" : "s"} of ${whole(values.context_tokens)} tokens take${values.batch === 1 ? "s" : ""} ${gigabytes(found.used)} of ${gigabytes(found.room)} for KV.` : `${values.batch} requests of ${whole(values.context_tokens)} tokens need ${gigabytes(found.used)}, and ${gigabytes(found.room)} are left for KV.` }),
     tiles([["KV of a token", `${Math.round(found.kv_bytes_per_token).toLocaleString("en-US")} B`, "kv_bytes_per_token", found.kv_bytes_per_token], ["requests that fit", found.most_requests.toLocaleString("en-US"), "most_requests", found.most_requests], ["KV of these requests", gigabytes(found.used), "used", found.used], ["one sequence outweighs the weights from", found.weights_crossing_tokens ? `${compact(found.weights_crossing_tokens)} tokens` : "–", "crossing", found.weights_crossing_tokens]]),
     charts(
       figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of these requests": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, Math.max(found.memory.total, found.memory.weights + found.memory.kv))),
@@ -68,27 +69,26 @@ function attention(found) {
   ];
 }
 
-function batching(found, values) {
-  const { static: fixed, continuous } = found.forms, most = Math.max(fixed.steps, continuous.steps);
-  const areas = [node("div"), node("div")];
+// Both forms of batching slot by slot, on one clock.
+export function slotsFilm({ static: fixed, continuous }, count) {
+  const most = Math.max(fixed.steps, continuous.steps), areas = [node("div"), node("div")];
   const paint = (now) => {
-    areas[0].replaceChildren(slots(`Static batching: ${fixed.steps} steps, ${share(fixed.idle)} of the slots idle`, fixed.spans, values.slots, fixed.steps, most, now));
-    areas[1].replaceChildren(slots(`Continuous batching: ${continuous.steps} steps, ${share(continuous.idle)} of the slots idle`, continuous.spans, values.slots, continuous.steps, most, now));
+    areas[0].replaceChildren(slots(`Static batching: ${fixed.steps} steps, ${share(fixed.idle)} of the slots idle`, fixed.spans, count, fixed.steps, most, now));
+    areas[1].replaceChildren(slots(`Continuous batching: ${continuous.steps} steps, ${share(continuous.idle)} of the slots idle`, continuous.spans, count, continuous.steps, most, now));
   };
-  paint(most);
-  let playing = 0;
-  const play = node("button", { type: "button", text: "Play", onclick: () => {
-    cancelAnimationFrame(playing);
-    const start = performance.now(), length = 5000;
-    const frame = (now) => { const at = Math.min((now - start) / length, 1); if (!areas[0].isConnected) return; paint(at * most); if (at < 1) playing = requestAnimationFrame(frame); };
-    playing = requestAnimationFrame(frame);
-  } });
+  return [
+    player({ label: "Step", last: most, name: (at) => `step ${Math.round(at).toLocaleString("en-US")} of ${most.toLocaleString("en-US")}`, paint }),
+    figure("Static: a batch waits for its longest", "a row a slot, a colour a request; dashed: done, and the slot is held until the batch ends", areas[0]),
+    figure("Continuous: the next request takes a slot as soon as it is free", null, areas[1]),
+  ];
+}
+
+function batching(found, values) {
+  const { static: fixed, continuous } = found.forms;
   return [
     node("h2", { text: `Continuous batching is ${number(found.gain)} times as fast: ${continuous.steps} steps in place of ${fixed.steps}.` }),
     tiles([["idle slots, static", share(fixed.idle), "idle_static", fixed.idle], ["idle slots, continuous", share(continuous.idle), "idle_continuous", continuous.idle], ["tokens a step, static", number(fixed.tokens_per_step), "static", fixed.tokens_per_step], ["tokens a step, continuous", number(continuous.tokens_per_step), "continuous", continuous.tokens_per_step], ["gain", `${number(found.gain)}x`, "gain", found.gain]]),
-    play,
-    figure("Static: a batch waits for its longest", "dashed: done, and the slot is held until the batch ends", areas[0]),
-    figure("Continuous: the next request takes a slot as soon as it is free", null, areas[1]),
+    ...slotsFilm(found.forms, values.slots),
   ];
 }
 
@@ -194,9 +194,27 @@ function wizard(found) {
   ];
 }
 
+function film(found, values) {
+  const [own, other] = Object.entries(found.figures), ms = (value) => (value === null ? "–" : value >= 10_000 ? `${number(value / 1000)} s` : `${number(value)} ms`);
+  const rows = [["p95 TTFT", "p95_ttft_ms", ms], ["p95 TPOT", "p95_tpot_ms", ms], ["output tokens a second", "output_throughput", whole], ["sequences in a step", "mean_batch", number], ["preemptions", "preemptions", number]];
+  return [
+    node("h2", { text: found.answer }),
+    other
+      ? table(["the whole run", own[0], other[0]], rows.map(([label, name, format]) => ({ cells: [label, format(own[1][name]), format(other[1][name])] })))
+      : tiles(rows.map(([label, name, format]) => [label, format(own[1][name]), name, own[1][name]])),
+    filmBox(found.film),
+    node("p", { class: "note", text: `${values.num_requests.toLocaleString("en-US")} requests were run; the film shows the steps around the worst moment. Space plays, the arrow keys go from step to step.` }),
+  ];
+}
+
+// What the page opens on: a model and a GPU of today.
+const TODAY = { model: "llama-3.1-8b", hardware: "h100-sxm-80gb" };
+const LONG_TAIL = [50, 50, 50, 50, 50, 50, 50, 500];
+
 export const TABS = [
+  { id: "tour", title: "Tour", question: "tour", fields: "tour", draw: drawTour, controls: [{ items: ["stop"] }], lead: "Six stops, from a single token to a fleet. Guess first: simserve then computes the answer, shows it, and hands you the controls." },
   {
-    id: "simulator", title: "Serving simulator", question: "simulator", fields: "simulator", compares: true, draw: drawSimulator, ranges: RANGES,
+    id: "simulator", title: "Serving simulator", question: "simulator", fields: "simulator", compares: true, defaults: { ...TODAY, gpus: 2, rate: 20 }, draw: drawSimulator, ranges: RANGES,
     when: { num_speculative_tokens: "speculative_decoding", acceptance_rate: "speculative_decoding", paged_kv: "kv_cache" },
     lead: "A deployment under traffic, on the engine that simserve run uses. Move anything; compare two configurations; save one as a scenario file.",
     controls: [
@@ -207,12 +225,24 @@ export const TABS = [
       { title: "Objective and run", items: ["slo_ttft_ms", "slo_tpot_ms", "attainment", "num_requests", "seed"] },
     ],
   },
-  { id: "memory-wall", title: "Memory wall", question: "memory-wall", fields: "memory", ranges: RANGES, render: memoryWall, lead: "Every token reads all weights once, and the KV of its sequence. A larger batch shares the weights; KV is everybody's own.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
-  { id: "kv-growth", title: "KV cache", question: "kv-growth", fields: "memory", ranges: RANGES, render: kvGrowth, lead: "Keys and values of every token of every request stay in GPU memory. They grow with length times requests, and what weights leave is all there is.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Requests", items: ["batch", "context_tokens"] }] },
-  { id: "attention", title: "Attention heads", question: "attention", fields: "memory", ranges: RANGES, render: attention, lead: "Query heads that share keys and values (GQA, MQA), or a compressed latent in their place (MLA), shrink the KV cache.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Requests", items: ["context_tokens"] }] },
-  { id: "batching", title: "Batching", question: "batching", fields: "batching", ranges: RANGES, render: batching, lead: "A static batch answers when its longest answer is done. Continuous batching gives a slot to the next request at once.", controls: [{ items: ["slots", "lengths"] }] },
-  { id: "paging", title: "Paged KV", question: "paging", fields: "paging", ranges: { ...RANGES, prompt_tokens: { min: 10, max: 2000, log: true }, output_tokens: { min: 10, max: 2000, log: true } }, render: paging, lead: "Reserving the longest sequence for everybody leaves most of the reservation empty. Blocks on demand waste part of the last block alone.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "max_model_len"] }, { title: "Requests", items: ["prompt_tokens", "output_tokens", "seed"] }] },
-  { id: "quantization", title: "Quantisation", question: "quantization", fields: "memory", ranges: RANGES, render: quantization, lead: "Fewer bits a weight: less to hold, less to read. What a step does besides is not shortened, and answers may get worse.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
+  {
+    id: "film", title: "Film", question: "film", fields: "film", ranges: RANGES, render: film, patience: 250,
+    when: { num_speculative_tokens: "speculative_decoding", acceptance_rate: "speculative_decoding", paged_kv: "kv_cache" },
+    lead: "A run of the engine, step by step, as it was recorded: who waits, who runs, and what fills the KV memory. Beside it the same requests with one thing changed.",
+    controls: [
+      { title: "Beside it", items: ["against"] },
+      { title: "Traffic", items: ["rate", "prompt_tokens", "output_tokens", "length_cv", "shared_prefix_tokens", "num_requests", "seed"] },
+      { title: "Deployment", items: ["model", "hardware", "gpus", "tensor_parallel_size", "quantization", "kv_cache_dtype"] },
+      { title: "Limits", items: ["max_num_seqs", "max_num_batched_tokens", "max_model_len"] },
+      { title: "Optimisations", items: ["continuous_batching", "kv_cache", "paged_kv", "chunked_prefill", "cuda_graphs", "async_scheduling", "prefix_caching", "speculative_decoding", "num_speculative_tokens", "acceptance_rate"] },
+    ],
+  },
+  { id: "memory-wall", title: "Memory wall", question: "memory-wall", fields: "memory", defaults: TODAY, ranges: RANGES, render: memoryWall, lead: "Every token reads all weights once, and the KV of its sequence. A larger batch shares the weights; KV is everybody's own.", controls: [{ title: "Deployment", items: ["model", "billion_parameters", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
+  { id: "kv-growth", title: "KV cache", question: "kv-growth", fields: "memory", defaults: TODAY, ranges: RANGES, render: kvGrowth, lead: "Keys and values of every token of every request stay in GPU memory. They grow with length times requests, and what weights leave is all there is.", controls: [{ title: "Deployment", items: ["model", "billion_parameters", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Requests", items: ["batch", "context_tokens"] }] },
+  { id: "attention", title: "Attention heads", question: "attention", fields: "memory", defaults: TODAY, ranges: RANGES, render: attention, lead: "Query heads that share keys and values (GQA, MQA), or a compressed latent in their place (MLA), shrink the KV cache.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Requests", items: ["context_tokens"] }] },
+  { id: "batching", title: "Batching", question: "batching", fields: "batching", ranges: RANGES, render: batching, lead: "A static batch answers when its longest answer is done. Continuous batching gives a slot to the next request at once.", presets: { lengths: { "7 x 50 + 500": LONG_TAIL, "three times that": [...LONG_TAIL, ...LONG_TAIL, ...LONG_TAIL], "24 x 500": Array(24).fill(500), "24 x 20": Array(24).fill(20) } }, controls: [{ items: ["slots", "lengths"] }] },
+  { id: "paging", title: "Paged KV", question: "paging", fields: "paging", defaults: { ...TODAY, hardware: "l40s-48gb" }, ranges: { ...RANGES, prompt_tokens: { min: 10, max: 2000, log: true }, output_tokens: { min: 10, max: 2000, log: true } }, render: paging, lead: "Reserving the longest sequence for everybody leaves most of the reservation empty. Blocks on demand waste part of the last block alone.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "max_model_len"] }, { title: "Requests", items: ["prompt_tokens", "output_tokens", "seed"] }] },
+  { id: "quantization", title: "Quantisation", question: "quantization", fields: "memory", defaults: TODAY, ranges: RANGES, render: quantization, lead: "Fewer bits a weight: less to hold, less to read. What a step does besides is not shortened, and answers may get worse.", controls: [{ title: "Deployment", items: ["model", "billion_parameters", "hardware", "quantization"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
   { id: "speculation", title: "Speculation", question: "speculation", fields: "speculation", ranges: { ...RANGES, num_speculative_tokens: { min: 1, max: 10 } }, render: speculation, lead: "A small drafter guesses k tokens, the model checks them in one step. It pays while reading weights binds; a large batch has no arithmetic to spare.", controls: [{ title: "Deployment", items: ["model", "hardware", "tensor_parallel_size", "quantization"] }, { title: "Drafts", items: ["num_speculative_tokens", "acceptance_rate", "draft_cost", "context_tokens"] }] },
   { id: "parallel", title: "Parallelism", question: "parallel", fields: "parallel", ranges: { ...RANGES, gpus: { options: SIZES }, batch: { min: 1, max: 256, log: true } }, render: parallel, lead: "The same GPUs as replicas, as tensor-parallel ranks that share every layer, or as pipeline stages of consecutive layers.", controls: [{ title: "Deployment", items: ["model", "hardware", "gpus", "quantization", "kv_cache_dtype"] }, { title: "Work", items: ["batch", "context_tokens", "prompt_tokens"] }] },
   {

@@ -75,7 +75,7 @@
         canvas.width = Math.round(width * ratio);
         canvas.height = Math.round(height * ratio);
         canvas.style.height = height + "px";
-        canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
+        canvas.getContext("2d", { willReadFrequently: canvas === this.strip }).setTransform(ratio, 0, 0, ratio, 0, 0);
       }
       this.width = width;
       this.seatsWidth = seatsWidth;
@@ -87,7 +87,7 @@
 
     // The whole film of this lane, drawn once: a row a seat, steps below.
     drawStrip(at) {
-      const pen = this.strip.getContext("2d"), height = STRIP / this.rows;
+      const pen = this.strip.getContext("2d", { willReadFrequently: true }), height = STRIP / this.rows;
       if (!this.background) {
         pen.clearRect(0, 0, this.width, STRIP + BAR + 22);
         pen.fillStyle = colour("--panel");
@@ -283,7 +283,7 @@
     };
     const go = (to) => { at = Math.min(Math.max(to, 0), film.length); draw(); };
     const frame = (now) => {
-      if (!playing) return;
+      if (!playing || !host.isConnected) return;
       go(at + ((now - last) / 1e3) * rate * Number(speed.value));
       last = now;
       if (at >= film.length) toggle(); else requestAnimationFrame(frame);
@@ -327,16 +327,22 @@
       lane.strip.addEventListener("click", (event) => go((point(lane.strip, event)[0] / lane.width) * film.length));
     }
 
-    const layout = () => { for (const lane of lanes) lane.size(); draw(); };
+    // A film that was taken off the page has no width to draw on.
+    const layout = () => { if (!host.clientWidth) return; for (const lane of lanes) lane.size(); draw(); };
     new ResizeObserver(layout).observe(host);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", layout);
     at = film.length * .6;
     layout();
   };
 
-  for (const host of document.querySelectorAll(".film")) {
-    if (host.dataset.played) continue;
-    host.dataset.played = "1";
-    play(host);
-  }
+  const playAll = () => {
+    for (const host of document.querySelectorAll(".film")) {
+      if (host.dataset.played) continue;
+      host.dataset.played = "1";
+      play(host);
+    }
+  };
+  // A page that adds a film later says so.
+  document.addEventListener("simserve-film", playAll);
+  playAll();
 })();

@@ -1,0 +1,451 @@
+"""The tour: six stops that ask for a prediction, and what simserve computes for each of them.
+
+What a stop asks is text and stands here whole; what is true is computed when it is asked for, by the functions behind
+the tabs. Each stop leads to a tab with the very settings that it used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from simserve.explore.batching import batching, paging
+from simserve.explore.film import film
+from simserve.explore.lessons import decode_ms, kv_growth, memory_wall, resolved_query
+from simserve.explore.limits import Check
+from simserve.explore.load import load
+from simserve.explore.queries import (
+    BatchingQuery,
+    DeploymentQuery,
+    FilmQuery,
+    MemoryQuery,
+    PagingQuery,
+    SimulatorQuery,
+    TourQuery,
+    WizardQuery,
+)
+from simserve.perf.operators import PART_NAMES
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.pricing import price
+from simserve.report.facts import PART_LABELS
+from simserve.report.quantities import number, share
+from simserve.scenario.pricing import HOURS_PER_MONTH
+from simserve.units import format_bytes
+
+_SMALL, _LARGE = "llama-3.1-8b", "llama-3.1-70b"
+_H100, _L40S = "h100-sxm-80gb", "l40s-48gb"
+_CONTEXT = 2000
+"""Tokens of each sequence where a stop says nothing else."""
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LONG_TAIL = (*(50,) * 7, 500)
+"""Seven short answers and a long one."""
+_SLOTS = 8
+_FLEET_RATE = 40.0
+_HEADROOM = 0.2
+"""Share of traffic that a fleet must be able to take on top, as in the tab."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """What a stop says before anything is computed.
+
+    Attributes:
+        id: Its name in links.
+        title: Of its chapter.
+        setting: What is given.
+        ask: The question.
+        choices: What one may answer; empty: a number.
+        unit: Of the number.
+        low: Left end of the slider, which is logarithmic.
+        high: Right end.
+        start: Where the slider stands.
+        tab: Where one goes on.
+        values: The settings there, where they are not the tab's own.
+    """
+
+    id: str
+    title: str
+    setting: str
+    ask: str
+    tab: str
+    values: Mapping[str, Any]
+    choices: tuple[str, ...] = ()
+    unit: str = ""
+    low: float = 1.0
+    high: float = 100.0
+    start: float = 10.0
+
+
+_FORMATS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("4 GPUs, 16-bit", {"gpus": 4, "tensor_parallel_size": 4}),
+    ("8 GPUs, 16-bit", {"gpus": 8, "tensor_parallel_size": 8}),
+    ("4 GPUs, FP8", {"gpus": 4, "tensor_parallel_size": 4, "quantization": "fp8"}),
+    ("4 GPUs, 4-bit AWQ", {"gpus": 4, "tensor_parallel_size": 4, "quantization": "awq-int4"}),
+)
+_FLEETS = (("L40S", _L40S), ("A100", "a100-sxm-80gb"), ("H100", _H100))
+_RATES = (2.0, 5.0, 10.0, 20.0, 40.0, 80.0)
+
+STOPS: tuple[Stop, ...] = (
+    Stop(
+        id="decoding",
+        title="Why decoding is slow",
+        setting="Llama 3.1 8B with 16-bit weights answers a single request on one H100. A token takes about 16 billion "
+        "floating-point operations. The data sheet of this GPU promises 989 trillion a second, which would be 0.016 ms "
+        "a token.",
+        ask="How long does one token take, in milliseconds?",
+        unit="ms",
+        low=0.01,
+        high=100.0,
+        start=0.1,
+        tab="memory-wall",
+        values={"model": _SMALL, "hardware": _H100, "batch": 1},
+    ),
+    Stop(
+        id="kv-cache",
+        title="What the KV cache costs",
+        setting="The same model on the same H100 of 80 GB. Its weights take 16 GB. Every request is 8,000 tokens long, "
+        "and keys and values of all of them stay in memory while it is answered.",
+        ask="How many such requests fit at once?",
+        unit="requests",
+        low=1.0,
+        high=10_000.0,
+        start=1000.0,
+        tab="kv-growth",
+        values={"model": _SMALL, "hardware": _H100, "context_tokens": 8000},
+    ),
+    Stop(
+        id="batching",
+        title="Batching",
+        setting="A batch has eight slots. Twenty-four requests wait: of every eight, seven want 50 tokens and one "
+        "wants 500. A static batch ends when its longest answer does; continuous batching gives a free slot to the "
+        "next request at once.",
+        ask="How many times as fast is continuous batching?",
+        unit="times",
+        low=1.0,
+        high=10.0,
+        start=1.2,
+        tab="batching",
+        values={"lengths": 3 * LONG_TAIL, "slots": _SLOTS},
+    ),
+    Stop(
+        id="paging",
+        title="Paged KV memory",
+        setting="An L40S of 48 GB serves Llama 3.1 8B to requests of up to 16,384 tokens. Most have about 500: prompts "
+        "of 300, answers of 200. The engine either reserves the longest request for everybody, or hands out blocks of "
+        "16 tokens as they are needed.",
+        ask="How many times as many tokens a second do blocks on demand bring?",
+        unit="times",
+        low=1.0,
+        high=100.0,
+        start=1.5,
+        tab="paging",
+        values={"model": _SMALL, "hardware": _L40S, "max_model_len": 16_384},
+    ),
+    Stop(
+        id="formats",
+        title="Quantisation and parallelism",
+        setting="Llama 3.1 70B answers a single request on four H100, with 16-bit weights that all four share (tensor "
+        "parallel). It should answer faster.",
+        ask="Which change of GPUs or weights shortens the time of a token most?",
+        choices=tuple(name for name, _ in _FORMATS[1:]),
+        tab="parallel",
+        values={"batch": 1},
+    ),
+    Stop(
+        id="fleet",
+        title="What to deploy",
+        setting="40 requests a second arrive for Llama 3.1 8B, prompts of 1,000 and answers of 200 tokens. 95% of them "
+        "must have their first token within 1 s and each further one within 50 ms, with 20% more traffic to spare.",
+        ask="Which GPU does it for the fewest dollars a month?",
+        choices=tuple(name for name, _ in _FLEETS),
+        tab="wizard",
+        values={"rate": _FLEET_RATE},
+    ),
+)
+
+
+def described() -> list[dict[str, Any]]:
+    """Return the stops as the page shows them."""
+    return [asdict(stop) for stop in STOPS]
+
+
+def tour(query: TourQuery, check: Check) -> dict[str, Any]:
+    """Return what is true at a stop: ``truth``, ``answer``, ``lines``, what to ``play`` and the equations.
+
+    Raises:
+        TooLongError: It took too long.
+    """
+    return {"stop": query.stop, **_ANSWERS[query.stop](check)}
+
+
+def _decoding(check: Check) -> dict[str, Any]:
+    found = memory_wall(MemoryQuery(model=_SMALL, hardware=_H100, batch=1), check)
+    steps = {batch: _step(MemoryQuery(model=_SMALL, hardware=_H100), batch) for batch in _BATCHES}
+    lone, many = sum(steps[1].values()), sum(steps[64].values())
+    most = sum(steps[_BATCHES[-1]].values())
+    weights = found["memory"]["weights"]
+    return {
+        "truth": found["step_ms"],
+        "answer": f"A token takes {number(found['step_ms'])} ms: the GPU reads all {format_bytes(weights)} of weights "
+        "for it.",
+        "lines": [
+            f"A step does {number(found['intensity'])} FLOP for each byte that it reads. This GPU can do "
+            f"{number(found['ridge'])} in the time of reading one, so most of its arithmetic stands idle: memory "
+            "bandwidth is the bottleneck.",
+            f"Weights are read once a step, whoever is in it. 64 requests together take {number(many)} ms a step, "
+            f"{number(many / lone)} times as long, and bring 64 tokens in place of one.",
+            "Modelled step times of simserve; the equation below is the bound that no engine can beat.",
+        ],
+        "play": {
+            "kind": "frames",
+            "label": "Requests in the batch",
+            "title": "One step",
+            "format": "ms",
+            "parts": [PART_LABELS[name] for name in PART_NAMES],
+            "most": most,
+            "frames": [_batch_frame(batch, step) for batch, step in steps.items()],
+        },
+        "equations": found["equations"],
+    }
+
+
+def _step(query: DeploymentQuery, batch: int, **deployment: Any) -> dict[str, float]:
+    return decode_ms(price(resolved_query(query, **deployment).shape), batch, _CONTEXT)
+
+
+def _batch_frame(batch: int, step: Mapping[str, float]) -> dict[str, Any]:
+    milliseconds = sum(step.values())
+    rate = 1e3 * batch / milliseconds
+    each = number(rate / batch)
+    return {
+        "name": f"{batch} request{'s' if batch > 1 else ''}",
+        "says": f"{number(rate)} tokens a second in all, {each} for each request",
+        "rows": [_row("a step", list(step.values()), f"{number(milliseconds)} ms")],
+    }
+
+
+def _row(name: str, parts: Sequence[float], note: str, *, is_best: bool = False) -> dict[str, Any]:
+    return {"name": name, "parts": list(parts), "note": note, "chosen": is_best}
+
+
+def _kv_cache(check: Check) -> dict[str, Any]:
+    asked = MemoryQuery(model=_SMALL, hardware=_H100, context_tokens=8000)
+    found = kv_growth(asked, check)
+    memory, per_token = found["memory"], found["kv_bytes_per_token"]
+    count = found["most_requests"]
+    return {
+        "truth": count,
+        "answer": f"{count} requests fit: each takes {format_bytes(8000 * per_token)}.",
+        "lines": [
+            f"A token holds {per_token:,.0f} bytes: a key and a value for each of 8 KV heads in each of 32 layers.",
+            f"Weights and the runtime leave {format_bytes(found['room'])}. One sequence of "
+            f"{found['weights_crossing_tokens']:,.0f} tokens would be as large as all the weights.",
+            "Memory, not arithmetic, says how many requests a GPU can serve at once, and the length of the requests "
+            "says it as much as their number.",
+        ],
+        "play": {
+            "kind": "frames",
+            "label": "Tokens of each of 16 requests",
+            "title": "Memory of one GPU",
+            "format": "bytes",
+            "parts": ["weights", "runtime and reserve", "KV of 16 requests"],
+            "most": 2 * memory["total"],
+            "mark": memory["total"],
+            "note": "dashed: what the GPU has",
+            "frames": [_context_frame(memory, per_token, 500 * 2**power) for power in range(9)],
+        },
+        "equations": found["equations"],
+    }
+
+
+def _context_frame(memory: Mapping[str, float], per_token: float, context: int) -> dict[str, Any]:
+    kv = 16 * per_token * context
+    fits = kv <= memory["kv_room"]
+    most = memory["kv_room"] / (per_token * context)
+    return {
+        "name": f"{context:,} tokens",
+        "says": f"{'fits' if fits else 'does not fit'}; {math.floor(most):,} such requests are the most",
+        "rows": [_row("one GPU", [memory["weights"], memory["other"], kv], f"KV {format_bytes(kv)}")],
+    }
+
+
+def _batching(check: Check) -> dict[str, Any]:
+    query = BatchingQuery(lengths=3 * LONG_TAIL, slots=_SLOTS)
+    found = batching(query, check)
+    static, continuous = found["forms"]["static"], found["forms"]["continuous"]
+    return {
+        "truth": found["gain"],
+        "answer": f"Continuous batching is {number(found['gain'])} times as fast: {continuous['steps']:,} steps in "
+        f"place of {static['steps']:,}.",
+        "lines": [
+            f"In the static batches {share(static['idle'])} of the slots hold an answer that is done or nothing at "
+            "all: seven of eight wait for the long one.",
+            f"Under continuous batching it is {share(continuous['idle'])}. What is left is the end, when only long "
+            "answers are under way.",
+            "Had all answers the same length, both would take the same number of steps.",
+        ],
+        "play": {"kind": "slots", "slots": query.slots, "forms": found["forms"]},
+        "equations": found["equations"],
+    }
+
+
+def _paging(check: Check) -> dict[str, Any]:
+    found = paging(PagingQuery(model=_SMALL, hardware=_L40S, max_model_len=16_384), check)
+    paged, reserved = found["ways"]["paged"], found["ways"]["static"]
+    shown = film(
+        FilmQuery(
+            model=_SMALL,
+            hardware=_L40S,
+            max_model_len=16_384,
+            prompt_tokens=300,
+            max_num_seqs=64,
+            rate=6.0,
+            num_requests=200,
+            against="reserved KV memory",
+        ),
+        check,
+    )
+    return {
+        "truth": found["gain"],
+        "answer": f"Blocks on demand bring {number(found['gain'])} times the tokens a second.",
+        "lines": [
+            f"Reserving 16,384 tokens for everybody leaves {share(reserved['internal_waste'])} of the reserved memory "
+            f"empty, and room for {number(reserved['mean_batch'])} requests at once; paging runs "
+            f"{number(paged['mean_batch'])}.",
+            "A larger batch shares each reading of the weights, which is where the speed comes from.",
+            "The film shows both engines on the same arrivals, 6 requests a second: below, requests queue while most "
+            "of the reserved memory holds nothing.",
+        ],
+        "play": {"kind": "film", "film": shown["film"]},
+        "equations": found["equations"],
+    }
+
+
+def _formats(check: Check) -> dict[str, Any]:
+    check(0, 1)
+    query = DeploymentQuery(model=_LARGE, hardware=_H100)
+    layouts = {name: price(resolved_query(query.model_copy(update=changes)).shape) for name, changes in _FORMATS}
+    alone = {name: sum(decode_ms(priced, 1, _CONTEXT).values()) for name, priced in layouts.items()}
+    base, *others = alone
+    right = min(others, key=lambda name: alone[name])
+    gains = "; ".join(f"{name} {number(alone[base] / alone[name])} times as fast" for name in others)
+    return {
+        "truth": right,
+        "answer": f"{right}: {number(alone[right])} ms a token in place of {number(alone[base])} ms.",
+        "lines": [
+            f"{gains}.",
+            "Fewer bits shorten what is read. More GPUs share the reading, and add communication: after each half of a "
+            "layer they must exchange their results. Neither shortens the work of the host.",
+            "Twice the GPUs cost twice as much; fewer bits may cost quality. In a large batch arithmetic and KV reads "
+            "count, and the order changes: move the slider.",
+        ],
+        "play": {
+            "kind": "frames",
+            "label": "Requests in the batch",
+            "title": "One step",
+            "format": "ms",
+            "parts": [PART_LABELS[name] for name in PART_NAMES],
+            "frames": [_layouts_frame(batch, layouts) for batch in _BATCHES],
+        },
+        "equations": [
+            {
+                "name": "Speed-up",
+                "formula": "milliseconds of a step with 16-bit weights on 4 GPUs / milliseconds after the change",
+                "numbers": f"{number(alone[base])} / {number(alone[right])} = {number(alone[base] / alone[right])}",
+            }
+        ],
+    }
+
+
+def _layouts_frame(batch: int, layouts: Mapping[str, PricedDeployment]) -> dict[str, Any]:
+    steps = {name: decode_ms(priced, batch, _CONTEXT) for name, priced in layouts.items()}
+    total = {name: sum(step.values()) for name, step in steps.items()}
+    best = min(total, key=lambda name: total[name])
+    rows = [
+        _row(name, list(step.values()), f"{number(total[name])} ms", is_best=name == best)
+        for name, step in steps.items()
+    ]
+    return {"name": f"{batch} request{'s' if batch > 1 else ''}", "says": f"quickest: {best}", "rows": rows}
+
+
+def _fleet(check: Check) -> dict[str, Any]:
+    loads = {name: _most(hardware, check) for name, hardware in _FLEETS}
+    right, (replicas, usd) = _cheapest(_FLEET_RATE, loads)
+    most, hourly = loads[right]
+    held = "; ".join(f"{name} {number(each)} requests/s for ${hour:.2f}" for name, (each, hour) in loads.items())
+    cheapest_hour = min(loads, key=lambda name: loads[name][1])
+    return {
+        "truth": right,
+        "answer": f"{replicas} x {right} for ${usd:,.0f} a month.",
+        "lines": [
+            f"What one GPU can sustain within the SLO, and what it costs an hour: {held}.",
+            f"By the hour the {cheapest_hour} is the cheapest. What counts is dollars a request, and that GPUs come "
+            f"whole: at {_RATES[0]:g} requests a second it is the {_cheapest(_RATES[0], loads)[0]}. Move the slider.",
+            "All of this with 16-bit weights. With fewer bits another GPU may win: the tab tries the formats, and "
+            "confirms what it promises on fresh traffic.",
+        ],
+        "play": {
+            "kind": "frames",
+            "label": "Requests a second",
+            "title": "Dollars a month",
+            "format": "dollars",
+            "parts": ["dollars a month"],
+            "frames": [_rate_frame(rate, loads) for rate in _RATES],
+        },
+        "equations": [
+            {
+                "name": f"{right} needed",
+                "formula": "requests a second x (1 + headroom) / what one GPU can sustain, rounded up",
+                "numbers": f"{_FLEET_RATE:g} x {1 + _HEADROOM:g} / {number(most)} = "
+                f"{number(_FLEET_RATE * (1 + _HEADROOM) / most)}, so {replicas}; "
+                f"x ${hourly:.2f} x {HOURS_PER_MONTH} hours = ${usd:,.0f}",
+            }
+        ],
+    }
+
+
+def _most(hardware: str, check: Check) -> tuple[float, float]:
+    """Return the requests a second that one GPU can sustain within the SLO, and its dollars an hour."""
+    traffic = WizardQuery(rate=_FLEET_RATE)
+    query = SimulatorQuery(
+        model=traffic.model,
+        hardware=hardware,
+        gpus=1,
+        rate=_FLEET_RATE / 4,
+        prompt_tokens=traffic.prompt_tokens,
+        output_tokens=traffic.output_tokens,
+        max_num_seqs=256,
+        max_num_batched_tokens=8192,
+    )
+    return float(load(query, check)["most"]), float(resolved_query(query).gpu_hour_usd or math.nan)
+
+
+def _bills(rate: float, loads: Mapping[str, tuple[float, float]]) -> dict[str, tuple[int, float]]:
+    """Return how many of each GPU traffic needs, and their dollars a month."""
+    needed = {name: math.ceil(rate * (1 + _HEADROOM) / most) for name, (most, _) in loads.items()}
+    return {name: (count, count * loads[name][1] * HOURS_PER_MONTH) for name, count in needed.items()}
+
+
+def _cheapest(rate: float, loads: Mapping[str, tuple[float, float]]) -> tuple[str, tuple[int, float]]:
+    return min(_bills(rate, loads).items(), key=lambda each: each[1][1])
+
+
+def _rate_frame(rate: float, loads: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    bills = _bills(rate, loads)
+    best, _ = _cheapest(rate, loads)
+    rows = [
+        _row(f"{count} x {name}", [usd], f"${usd:,.0f}", is_best=name == best) for name, (count, usd) in bills.items()
+    ]
+    return {"name": f"{rate:g} requests a second", "says": f"cheapest: {best}", "rows": rows}
+
+
+_ANSWERS: Mapping[str, Callable[[Check], dict[str, Any]]] = {
+    "decoding": _decoding,
+    "kv-cache": _kv_cache,
+    "batching": _batching,
+    "paging": _paging,
+    "formats": _formats,
+    "fleet": _fleet,
+}
