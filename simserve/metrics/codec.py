@@ -20,6 +20,7 @@ _HOMES: Mapping[str, str] = {
     "TimeSeries": "simserve.sim.series",
     "SpeculationTotals": "simserve.sim.drafts",
     "OffloadTotals": "simserve.sim.offload",
+    "TierTotals": "simserve.sim.offload",
     "PoolOutcome": "simserve.sim.pools",
     "StreamTotals": "simserve.sim.streaming",
     "FrontTotals": "simserve.sim.gateway",

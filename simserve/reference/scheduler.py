@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from simserve.reference.kv_memory import Scheduler
+from simserve.reference.kv_tiers import waiting_seconds
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
 
@@ -234,10 +235,7 @@ class ContinuousScheduler(Scheduler):
         if is_first:
             request.scheduled = step.start
         request.shared = self.cached_prefix(request, request.target)
-        loaded = self.tier.intersection(request.shared)
-        self.tier -= loaded
-        self.cached |= loaded
-        step.loaded_blocks += len(loaded)
+        self.load(request, step)
         request.blocks = len(request.shared)
         request.computed = request.blocks * self.config.block_size
         if is_first:
@@ -245,6 +243,17 @@ class ContinuousScheduler(Scheduler):
         self.running.append(request)
         self.num_admitted += 1
         return request
+
+    def load(self, request: Request, step: Step) -> None:
+        """Bring what a request takes from behind the cache onto the GPU; the step that admits it waits for it."""
+        for block in request.shared:
+            place = self.place_of(request, block)
+            if place == "gpu" or place == "nowhere":
+                continue
+            for tier in self.tiers:
+                tier.blocks.discard(block)
+            self.cached.add(block)
+            step.loaded_blocks[place.name] = step.loaded_blocks.get(place.name, 0) + 1
 
     def seat_computed(self, request: Request) -> bool:
         """Seat a request whose prompt was computed elsewhere; False, with nothing changed, without room for it.
@@ -352,6 +361,7 @@ class ContinuousScheduler(Scheduler):
             # The token of the step that runs is not known yet.
             known -= 1
         self.cache(victim, known)
+        self.write_through(victim, known)
         self.running.remove(victim)
         if victim in self.departing:
             # It has all its tokens: only its memory is taken.
@@ -462,9 +472,8 @@ class ContinuousScheduler(Scheduler):
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
         pipeline = self.config.pipeline_parallel_size
         swapping = self.times.swap_block_seconds * step.moved_blocks
-        if step.loaded_blocks:
-            swapping += self.config.offload_latency + self.config.offload_block_seconds * step.loaded_blocks
-        return swapping + mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
+        computing = mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
+        return swapping + computing + waiting_seconds(self.config, self.store, step, computing)
 
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a step about: tokens, and finishes."""
@@ -484,6 +493,8 @@ class ContinuousScheduler(Scheduler):
         finished = []
         for request in [request for request, _ in step.chunks] + sorted(step.decoding, key=lambda one: one.index):
             if request.is_decoding:
+                if request not in gained:
+                    self.write_through(request, request.target)
                 # All tokens of a step arrive at once.
                 request.generated = min(request.output_tokens, request.generated + gained.get(request, 1))
                 if request.token_times:
@@ -499,6 +510,7 @@ class ContinuousScheduler(Scheduler):
                     self.departing.append(request)
                 else:
                     self.cache(request, request.prompt_tokens + request.output_tokens - 1)
+                    self.write_through(request, request.prompt_tokens + request.output_tokens - 1)
                     self.running.remove(request)
                     self.release(request)
                 request.status, request.finish = "completed", end + self.unsent

@@ -25,7 +25,7 @@ class Step:
     chunks: list[tuple[Request, int]] = field(default_factory=list)
     has_preempted: bool = False
     moved_blocks: int = 0
-    loaded_blocks: int = 0
+    loaded_blocks: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     blocked_by: str = ""
     asks_nobody: bool = False

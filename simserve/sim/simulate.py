@@ -310,7 +310,7 @@ def _run(
         specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority, is_lean=True
     )
     recorder = Recorder(config, times, priced, log=log)
-    if not config.num_offload_blocks:
+    if not config.kv_tiers:
         # Once for caches and router.
         specs = replace(specs, prefixes=prefixes_of(specs))
     paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None)

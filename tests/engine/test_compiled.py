@@ -40,6 +40,7 @@ from tests.engine.strategies import (
     shared_cases,
     speculative_cases,
     swapping_cases,
+    tiered_cases,
     windowed_cases,
 )
 from tests.engine.test_fuzz import CHECKS
@@ -62,6 +63,7 @@ KINDS = {
     "shared": shared_cases,
     "speculative": speculative_cases,
     "swapping": swapping_cases,
+    "tiered": tiered_cases,
     "windowed": windowed_cases,
 }
 
