@@ -167,11 +167,9 @@ def _blocks(size: float, block_bytes: float, key: str) -> int:
     return num_blocks
 
 
-def tiers_usd_per_hour(tiers: Sequence[KVTierSpec], num_replicas: float) -> float:
-    """Return what tiers cost an hour: those of each replica, and a shared one once."""
-    return sum(
-        each.capacity / GIB * each.usd_per_gib_hour * (1.0 if each.shared else num_replicas) for each in tiers
-    )
+def tiers_usd_per_hour(tiers: Sequence[KVTierSpec], count: int, *, is_shared: bool) -> float:
+    """Return what ``count`` of each tier cost an hour: of those that replicas share, or of the others."""
+    return count * sum(each.capacity / GIB * each.usd_per_gib_hour for each in tiers if each.shared == is_shared)
 
 
 def tier_lines(config: EngineConfig, bytes_per_token: float) -> list[str]:
