@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -109,8 +111,17 @@ def count_hits(requests: Sequence[tuple[int, list[Any]]], size: int, *, is_share
     return hits["gpu"] * TOKENS / prompts, hits["behind"] * TOKENS / prompts
 
 
-def simulated(count: int, size: int, *, is_shared: bool) -> dict[str, Any]:
-    """Return the KV figures of a replica that serves the trace so slowly that no two requests meet."""
+def apart(count: int, folder: Path) -> Path:
+    """Return a file with the first requests of the trace, an hour apart, so that no two of them meet."""
+    path = folder / "apart.jsonl"
+    with gzip.open(TRACE, "rt") as lines:
+        rows = [{**json.loads(line), "timestamp": number * 3_600_000} for number, line in enumerate(islice(lines, count))]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def simulated(trace: Path, count: int, size: int, *, is_shared: bool) -> dict[str, Any]:
+    """Return the KV figures of a replica that serves a trace."""
     place = {"tier": "remote", "shared": True} if is_shared else {"tier": "host"}
     tier = {**place, "capacity": f"{size * BLOCK_BYTES} B", "bandwidth": "100 GB/s", "fetch": "always"}
     engine = {
@@ -125,21 +136,18 @@ def simulated(count: int, size: int, *, is_shared: bool) -> dict[str, Any]:
         "name": "mooncake",
         "model": "llama-3.1-8b",
         "deployment": {"hardware": "h200-sxm-141gb", "engine": engine},
-        "workload": {
-            "trace": {"path": str(TRACE), "format": "mooncake", "time_scale": 1000.0},
-            "num_requests": count,
-        },
+        "workload": {"trace": {"path": str(trace), "format": "mooncake"}, "num_requests": count},
     }
     summary = ss.run(Scenario.model_validate(scenario), accelerate="off").summary
     figures: dict[str, Any] = summary["simserve"]["kv"]
     return figures
 
 
-def assert_counted(count: int, size: int, *, is_shared: bool) -> None:
+def assert_counted(count: int, size: int, folder: Path, *, is_shared: bool) -> None:
     """Assert that the simulator finds on each tier what an independent count finds there."""
     gpu, behind = count_hits(served(read_mooncake(TRACE), count), size, is_shared=is_shared)
 
-    figures = simulated(count, size, is_shared=is_shared)
+    figures = simulated(apart(count, folder), count, size, is_shared=is_shared)
 
     assert figures["gpu_hit_rate"] == pytest.approx(gpu, abs=1e-12)
     assert figures["tiers"][0]["hit_rate"] == pytest.approx(behind, abs=1e-12)
@@ -159,14 +167,14 @@ def test_an_endless_cache_finds_what_the_trace_publishes() -> None:
 
 
 @pytest.mark.parametrize("is_shared", [True, False], ids=["store", "host"])
-def test_hit_rates_are_those_of_an_independent_count(is_shared: bool) -> None:
+def test_hit_rates_are_those_of_an_independent_count(is_shared: bool, tmp_path: Path) -> None:
     """The beginning of the trace, with 4,000 blocks behind the GPU."""
-    assert_counted(400, SIZES[0], is_shared=is_shared)
+    assert_counted(400, SIZES[0], tmp_path, is_shared=is_shared)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("is_shared", [True, False], ids=["store", "host"])
-def test_hit_rates_of_the_whole_trace_are_those_of_an_independent_count(is_shared: bool, size: int) -> None:
+def test_hit_rates_of_the_whole_trace_are_those_of_an_independent_count(is_shared: bool, size: int, tmp_path: Path) -> None:
     """All 12,031 requests, three sizes."""
-    assert_counted(12_031, size, is_shared=is_shared)
+    assert_counted(12_031, size, tmp_path, is_shared=is_shared)
