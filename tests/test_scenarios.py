@@ -32,6 +32,7 @@ _EXPECTED = [
     "hundred-requests-a-second",
     "interactive-and-batch",
     "kv-offload",
+    "kv-tiers",
     "limits-wide-open",
     "liveness-cascade",
     "long-context",

@@ -1,20 +1,21 @@
 """KVTier: what stands behind the prefix cache of a replica: host memory, a disk, a store that all replicas share.
 
-*Tiers of a replica* form a chain. A block that gives way on the GPU goes to the first, one that gives way there to the
-next (TensorRT-LLM's rule for its host cache; vLLM's connector, LMCache and HiCache copy every block when it is computed,
-which differs where a tier is not much larger than the one before). Of every segment a tier holds the blocks right behind
-those that the one before holds. Where it is full, the end of the segment that came least recently gives way.
+*Tiers of a replica* form a chain. A block that gives way on the GPU goes to the first, one that gives way there to
+the next (TensorRT-LLM's rule for its host cache; vLLM's connector, LMCache and HiCache copy every block when it is
+computed, which differs where a tier is not much larger than the one before). Of every segment a tier holds the blocks
+right behind those that the one before holds. Where it is full, the end of the segment that came least recently gives
+way.
 
 *A shared store* holds copies. A prompt is written there when it has been computed, and what a request has computed in
 all when it leaves its replica, as LMCache, HiCache and the Mooncake store write through. A request asks the store when
 it comes to a replica; the blocks that it finds are promised to it until it leaves (Mooncake's leases). Where the store
 is full, the end of the segment that was written or asked for least recently gives way.
 
-A request that is admitted and finds the next blocks of its prefix there has them loaded instead of computed: they take
-free GPU blocks, leave the tier unless it is shared, and the step that admits it waits for the copies, one tier after the
-other, as LMCache loads by default; or only for what they take longer than the step, where they are copied layer by layer
-(``overlaps``). Who has the choice loads as far as brings the first token soonest (`simserve.engine.prefix_cache`).
-Copies to a tier run beside the steps and take no time.
+A request that is admitted and finds the next blocks of its prefix there has them loaded instead of computed: they
+take free GPU blocks, leave the tier unless it is shared, and the step that admits it waits for the copies, one tier
+after the other, as LMCache loads by default; or only for what they take longer than the step, where they are copied
+layer by layer (``overlaps``). Who has the choice loads as far as brings the first token soonest
+(`simserve.engine.prefix_cache`). Copies to a tier run beside the steps and take no time.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ always computed, and what nobody uses stays until its memory is needed: of the s
 from its end. (vLLM orders blocks, SGLang nodes of a radix tree; segments are such nodes. Blocks that hold nothing to
 share are taken before any of those.)
 
-What stands behind the cache (`simserve.engine.kv_tier`) is looked through, too. Where a tier leaves the choice, a request
-takes of what it finds as much as brings its first token soonest: what loading takes, latency included, against what
-computing those tokens would take at the pace of a full chunk.
+What stands behind the cache (`simserve.engine.kv_tier`) is looked through, too. Where a tier leaves the choice, a
+request takes of what it finds as much as brings its first token soonest: what loading takes, latency included, against
+what computing those tokens would take at the pace of a full chunk.
 """
 
 from __future__ import annotations

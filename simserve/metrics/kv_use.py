@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
 
 
-def kv_figures(
-    simulation: Simulation, num_blocks: int, block_bytes: float, *, caches_prefixes: bool
-) -> dict[str, Any]:
+def kv_figures(simulation: Simulation, num_blocks: int, block_bytes: float, *, caches_prefixes: bool) -> dict[str, Any]:
     """Return the use of the KV pools, averaged over time.
 
     ``usage_*``: share of the capacity that is reserved. ``internal_waste``: share of what is reserved that

@@ -117,8 +117,8 @@ def unused_tiers(simulation: Simulation) -> list[str]:
     if offload is None:
         return []
     return [
-        f"the {each.name} tier is not used: loading a token takes {format_seconds(each.load_token_seconds)} and its "
-        f"latency, computing it about {format_seconds(offload.token_seconds)}"
+        f"{each.name} tier not used: a token takes {format_seconds(each.load_token_seconds)} to load, about "
+        f"{format_seconds(offload.token_seconds)} to compute"
         for each in offload.tiers
         if each.declined_blocks and not each.loaded_blocks
     ]

@@ -67,7 +67,7 @@ class KVTierSpec(FrozenModel):
     latency: Seconds = 0.0
     """What a step with loads from it waits besides."""
     shared: bool = False
-    """Whether it is one store of all replicas (of a pool): what one has written another can load. The last tier only."""
+    """Whether it is one store of all replicas (of a pool): what one writes another can load. The last tier only."""
     total_bandwidth: PositiveBytesPerSecond | None = None
     """Of a `shared` tier: bandwidth that all replicas load over together, one after the other. Absent: each has its
     own."""

@@ -137,7 +137,11 @@ class OffloadSums:
         tiers = self._config.kv_tiers
         if not tiers:
             return None
-        found = [0] * len(tiers) if paths is None else [sum(paths.loaded_tokens[n :: len(tiers)]) for n in range(len(tiers))]
+        found = (
+            [0] * len(tiers)
+            if paths is None
+            else [sum(paths.loaded_tokens[n :: len(tiers)]) for n in range(len(tiers))]
+        )
         return OffloadTotals(
             tiers=tuple(
                 TierTotals(

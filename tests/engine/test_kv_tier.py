@@ -106,11 +106,71 @@ def test_a_preempted_request_loads_what_it_had_computed() -> None:
     assert kept.totals.offload.loaded_tokens == 0
 
 
+def test_what_gives_way_in_one_tier_goes_to_the_next() -> None:
+    """Room for two of the four blocks in host memory: the other two of them come from the disk, more slowly."""
+    run = served(four(), PATHS, kv_tiers=[{"num_blocks": 2}, {"block_seconds": 0.75}])
+
+    assert run.records.cached_tokens.tolist() == [0, 0, 0, 16]
+    assert run.totals.offload is not None
+    host, disk = run.totals.offload.tiers
+    assert (host.loaded_tokens, disk.loaded_tokens) == (8, 8)
+    assert (host.load_seconds, disk.load_seconds) == (1.0, 1.5)
+    assert (run.records.first_token_time - run.records.scheduled_time)[3] == pytest.approx(1.1 + 2.5)
+
+
+def test_who_has_the_choice_loads_only_what_is_faster() -> None:
+    """A block takes 4 x 0.135 s to compute: half a second to load pays, 0.6 does not, nor does a long latency."""
+    fast, slow, far = (
+        served(four(), PATHS, kv_tiers=[{"has_choice": True, **each}])
+        for each in ({}, {"block_seconds": 0.6}, {"latency": 0.2})
+    )
+
+    assert fast.records.cached_tokens.tolist() == [0, 0, 0, 16]
+    for run in (slow, far):
+        assert run.records.cached_tokens.tolist() == [0, 0, 0, 0]
+        assert run.totals.offload is not None
+        (tier,) = run.totals.offload.tiers
+        assert (tier.loaded_blocks, tier.declined_blocks) == (0, 4)
+
+
+def test_loads_that_overlap_cost_what_outlasts_the_step() -> None:
+    """Four blocks in two seconds beside a step of 1.1."""
+    run = served(four(), PATHS, kv_tiers=[{"overlaps": True}])
+
+    assert (run.records.first_token_time - run.records.scheduled_time)[3] == pytest.approx(2.0)
+    assert run.totals.offload is not None
+    assert run.totals.offload.load_seconds == pytest.approx(0.9)
+
+
+def test_a_store_knows_what_another_replica_computed() -> None:
+    """Two replicas take turns: the second prompt is the first one's, and lies in the store alone."""
+    tier = KVTierConfig(name="remote", num_blocks=100, block_seconds=0.5, is_shared=True)
+    config = make_config(enable_prefix_caching=True, num_blocks=9, max_model_len=28, kv_tiers=(tier,))
+    deployment = replace(make_deployment(config, TIMES, 2), routing="round_robin")
+    specs = with_paths(make_specs([0.0, 10.0], 17, 1), [[(1, 16)], [(1, 16)]])
+
+    result = simulate(deployment, specs)
+
+    assert result.records.replica_id.tolist() == [0, 1]
+    assert result.records.cached_tokens.tolist() == [0, 16]
+    assert (result.records.first_token_time - result.records.scheduled_time)[1] == pytest.approx(1.1 + 2.0)
+
+
+def test_replicas_queue_for_the_bandwidth_of_a_store() -> None:
+    """Two replicas ask at once for four blocks that take the link a second each: one waits four, the other eight."""
+    tier = KVTierConfig(name="remote", num_blocks=100, block_seconds=0.5, is_shared=True, store_block_seconds=1.0)
+    config = make_config(enable_prefix_caching=True, num_blocks=9, max_model_len=28, kv_tiers=(tier,))
+    deployment = replace(make_deployment(config, TIMES, 3), routing="round_robin")
+    specs = with_paths(make_specs([0.0, 10.0, 10.0], 17, 1), [[(1, 16)]] * 3)
+
+    records = simulate(deployment, specs).records
+
+    assert (records.first_token_time - records.scheduled_time)[1:].tolist() == pytest.approx([1.1 + 4.0, 1.1 + 8.0])
+
+
 def test_waiting_for_loads_is_part_of_the_step_time() -> None:
     """The seconds by part add up to those of the steps, also on a replica that is slow for a while."""
-    config = make_config(
-        enable_prefix_caching=True, num_blocks=9, max_model_len=28, kv_tiers=tiers({})
-    )
+    config = make_config(enable_prefix_caching=True, num_blocks=9, max_model_len=28, kv_tiers=tiers({}))
     deployment = make_deployment(config, TIMES, 1)
     slow = Control(faults=make_faults({"kind": "slow", "at": "15 s", "duration": "9 s", "factor": 2}))
     for each in (deployment, replace(deployment, control=slow)):

@@ -115,7 +115,9 @@ def apart(count: int, folder: Path) -> Path:
     """Return a file with the first requests of the trace, an hour apart, so that no two of them meet."""
     path = folder / "apart.jsonl"
     with gzip.open(TRACE, "rt") as lines:
-        rows = [{**json.loads(line), "timestamp": number * 3_600_000} for number, line in enumerate(islice(lines, count))]
+        rows = [
+            {**json.loads(line), "timestamp": number * 3_600_000} for number, line in enumerate(islice(lines, count))
+        ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -175,6 +177,8 @@ def test_hit_rates_are_those_of_an_independent_count(is_shared: bool, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("is_shared", [True, False], ids=["store", "host"])
-def test_hit_rates_of_the_whole_trace_are_those_of_an_independent_count(is_shared: bool, size: int, tmp_path: Path) -> None:
+def test_hit_rates_of_the_whole_trace_are_those_of_an_independent_count(
+    is_shared: bool, size: int, tmp_path: Path
+) -> None:
     """All 12,031 requests, three sizes."""
     assert_counted(12_031, size, tmp_path, is_shared=is_shared)
