@@ -102,8 +102,9 @@ class ContinuousScheduler(Scheduler):
         if step.asks_nobody:
             return "blocks"
         head = self.waiting[0]
-        is_whole = not self.config.enable_chunked_prefill
-        if step.budget == 0 or (is_whole and head.prompt_tokens + head.generated > step.budget):
+        target = head.prompt_tokens + head.generated
+        target -= len(self.cached_prefix(head, target)) * self.config.block_size
+        if step.budget == 0 or (not self.config.enable_chunked_prefill and target > step.budget):
             return "budget"
         is_contiguous = self.config.kv_allocation in ("pow2", "oracle")
         has_tokens = is_contiguous and self.kv_tokens - self.used_tokens >= self.span_of(head)
