@@ -156,7 +156,8 @@ def test_shares_are_shares(name: str) -> None:
     inner = summary(name)["simserve"]
     shares = {
         **inner["utilization"],
-        **{key: value for key, value in inner["kv"].items() if key not in ("num_blocks", "preemptions")},
+        **{key: value for key, value in inner["kv"].items() if key not in ("num_blocks", "preemptions", "tiers")},
+        **{(tier["tier"], key): tier[key] for tier in inner["kv"]["tiers"] for key in ("hit_rate", "peak_usage")},
         **inner["bottleneck"]["step_shares"],
         **inner["bottleneck"]["waiting_shares"],
     }

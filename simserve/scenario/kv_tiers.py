@@ -184,6 +184,8 @@ def tier_lines(config: EngineConfig, bytes_per_token: float) -> list[str]:
     for tier in config.kv_tiers:
         total = format_bytes(tier.num_blocks * size * bytes_per_token)
         name = f"{tier.name} tier, shared by the replicas" if tier.is_shared else f"{tier.name} tier"
+        if config.kv_tiers == (tier,) and not tier.has_choice:
+            name = "second KV tier"
         lines.append(
             f"{name}: {total} / ({bytes_per_token:,.0f} B a token x {size} tokens a block) = {tier.num_blocks:,} "
             f"blocks = {tier.num_blocks * size:,} tokens behind the prefix cache; loading a token takes "
