@@ -34,6 +34,7 @@ _EXPECTED = [
     "hundred-tenants",
     "interactive-and-batch",
     "kv-offload",
+    "kv-tiers",
     "limits-wide-open",
     "liveness-cascade",
     "long-context",
@@ -157,7 +158,8 @@ def test_shares_are_shares(name: str) -> None:
     inner = summary(name)["simserve"]
     shares = {
         **inner["utilization"],
-        **{key: value for key, value in inner["kv"].items() if key not in ("num_blocks", "preemptions")},
+        **{key: value for key, value in inner["kv"].items() if key not in ("num_blocks", "preemptions", "tiers")},
+        **{(tier["tier"], key): tier[key] for tier in inner["kv"]["tiers"] for key in ("hit_rate", "peak_usage")},
         **inner["bottleneck"]["step_shares"],
         **inner["bottleneck"]["waiting_shares"],
     }

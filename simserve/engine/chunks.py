@@ -6,7 +6,7 @@ from simserve.engine.admission import estimate_of, has_room, note_full
 from simserve.engine.decoding import finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
-from simserve.engine.kv_tier import take_loading_seconds
+from simserve.engine.kv_tier import keep_in_store, take_loading_seconds, take_overlapped_seconds
 from simserve.engine.loras import (
     count_decoding,
     has_lora_seat,
@@ -206,9 +206,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 replica.batch_log.extend((index, replica.start_time, READMITTED))
             if cache is not None:
                 replica.prefilling.append(index)
+                if cache.has_tiers:
+                    load_prefix(replica, requests, index, blocks)
                 if cached:
-                    if cache.tier is not None:
-                        load_prefix(replica, requests, index, blocks)
                     if grows:
                         replica.free_blocks -= idle
                         if keeps_windows:
@@ -285,8 +285,9 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     increment = 0.0
     num_steps = 1
     loading = 0.0
-    if replica.cache is not None and replica.cache.tier is not None:
-        loading = take_loading_seconds(replica.cache.tier)
+    cache = replica.cache
+    if cache is not None and cache.has_tiers:
+        loading = take_loading_seconds(cache, replica.start_time)
         first += loading
     if replica.loras is not None:
         waited = take_lora_loading(replica.loras)
@@ -295,6 +296,10 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     if num_decodes:
         slope = replica.decode_slope[num_decodes] * times.mixed_decode_factor
         first += replica.decode_attention_base[num_decodes] + slope * replica.context_sum
+    if cache is not None and cache.has_tiers:
+        waiting = take_overlapped_seconds(cache, first - loading)
+        first += waiting
+        loading += waiting
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
     if num_chunks == 1 and not (has_preempted or loading) and (total >= config.max_chunk_tokens or total >= budget):
         # There is more of the prompt than this chunk.
@@ -411,6 +416,10 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             elif not done:
                 replica.prefilling.append(index)
             continue
+        if cache is not None:
+            store = cache.paths.store
+            if store is not None:
+                keep_in_store(store, cache, index, computed)
         if done or cache is not None:
             replica.prefilling.remove(index)
             replica.prefilled_tokens -= done

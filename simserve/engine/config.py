@@ -17,6 +17,32 @@ KVAllocation = Literal["paged", "static", "pow2", "oracle", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KVTierConfig:
+    """A place behind the prefix cache of a replica.
+
+    Attributes:
+        name: How results call it.
+        num_blocks: KV blocks that it holds.
+        block_seconds: Seconds that a replica takes to load one of them.
+        latency: Seconds that a step with loads waits besides.
+        is_shared: Whether it is one store of all replicas, not a tier of each.
+        store_block_seconds: Of a shared one: seconds for which a block occupies what all replicas load over; 0: nothing
+            is shared.
+        has_choice: Whether blocks are loaded only where that is faster than computing their tokens.
+        overlaps: Whether loads run beside the step that waits for them, layer by layer.
+    """
+
+    name: str = "tier"
+    num_blocks: int
+    block_seconds: float = 0.0
+    latency: float = 0.0
+    is_shared: bool = False
+    store_block_seconds: float = 0.0
+    has_choice: bool = False
+    overlaps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Limits and rules of one replica's scheduler.
 
@@ -44,15 +70,13 @@ class EngineConfig:
         reserve_full_prompt: ``on_demand`` admits only if the whole prompt fits in free blocks (vLLM's
             ``scheduler_reserve_full_isl``).
         enable_prefix_caching: Whether requests that begin alike share KV blocks; ``continuous`` and ``paged`` alone.
-        num_offload_blocks: With ``enable_prefix_caching``: KV blocks of the tier behind the cache
-            (`simserve.engine.kv_tier`); 0: none.
-        offload_block_seconds: Seconds that loading one of them adds to a step.
-        offload_latency: Seconds that a step with loads waits besides.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
             ``continuous`` alone.
         max_cpu_loras: Adapters that host memory keeps, those on the GPU among them; at least ``max_loras``.
         lora_host_seconds: Seconds that a step waits for an adapter from host memory.
         lora_disk_seconds: What it waits besides where it comes from disk.
+        kv_tiers: With ``enable_prefix_caching``: the tiers behind the cache, the nearest first; one that replicas share
+            is the last (`simserve.engine.kv_tier`).
         block_size: Tokens a KV block.
         num_blocks: KV blocks of the replica; ``num_blocks * block_size`` tokens of KV, of ``full_groups +
             window_groups`` groups of layers where windows are kept.
@@ -106,13 +130,11 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     reserve_full_prompt: bool = False
     enable_prefix_caching: bool = False
-    num_offload_blocks: int = 0
-    offload_block_seconds: float = 0.0
-    offload_latency: float = 0.0
     max_loras: int = 0
     max_cpu_loras: int = 0
     lora_host_seconds: float = 0.0
     lora_disk_seconds: float = 0.0
+    kv_tiers: tuple[KVTierConfig, ...] = ()
     block_size: int
     num_blocks: int
     full_groups: int = 1

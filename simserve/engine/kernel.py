@@ -26,6 +26,7 @@ from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.departing import release_departing
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
+from simserve.engine.kv_tier import ask_store
 from simserve.engine.late_tokens import hand_over
 from simserve.engine.loras import count_waiting, lora_seconds
 from simserve.engine.numbers import sum_around
@@ -56,6 +57,12 @@ def submit(replica: Replica, requests: RequestTable, index: int, now: float) -> 
     if replica.mode == STATIC:
         submit_static(replica, requests, index, now)
         return
+    if replica.has_extras:
+        cache = replica.cache
+        if cache is not None:
+            store = cache.paths.store
+            if store is not None:
+                ask_store(store, cache, index)
     replica.waiting.append(index)
     if replica.loras is not None:
         count_waiting(replica.loras, index, 1)
@@ -311,6 +318,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
                 num_steps = progress.affordable_steps(replica.step, num_steps, replica.free_blocks)
             elif num_decoding * (num_steps // replica.block_size + 1) > replica.free_blocks:
                 num_steps = min(num_steps, steps_until_dry(replica))
+            if waiting and replica.has_extras and _may_ask_for_less(replica, num_steps):
+                num_steps = 1
     slope = replica.decode_slope[num_decoding]
     first = replica.decode_base[num_decoding] + slope * replica.context_sum
     increment = slope * num_decoding
@@ -334,6 +343,15 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         # Who arrives and finds no seat makes the batch full.
         has_seat = replica.num_running < replica.max_num_seqs
         replica.is_open = (has_seat or replica.keeps_full) and not replica.is_full
+
+
+def _may_ask_for_less(replica: Replica, num_steps: int) -> bool:
+    """Return whether a leap may push blocks down the tiers, so that the head of the queue would load fewer of them."""
+    cache = replica.cache
+    if cache is None or not cache.has_choice:
+        return False
+    growth = replica.num_decoding * ((num_steps * replica.tokens_per_decode) // replica.block_size + 2)
+    return cache.num_idle + replica.block_weight * growth > replica.free_blocks
 
 
 def _schedule(replica: Replica, requests: RequestTable) -> bool:

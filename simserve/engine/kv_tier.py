@@ -1,73 +1,216 @@
-"""KVTier: host memory or disk behind the prefix cache of one replica; what the cache drops goes there, and comes back.
+"""KVTier: what stands behind the prefix cache of a replica: host memory, a disk, a store that all replicas share.
 
-A block that gives way on the GPU is kept in the tier (TensorRT-LLM's rule for its host cache; vLLM's connector and
-LMCache copy every block when it is computed, which differs where the tier is not much larger than the GPU's cache).
-A request that is admitted and finds the next blocks of its prefix there has them loaded instead of computed: they take
-free GPU blocks, leave the tier, and the step that admits it waits for the copies, as LMCache loads by default. (vLLM's
-own connector loads behind the steps before, at best for nothing.) Copies to the tier run beside the steps. Where the
-tier is full, the end of the segment that came least recently is forgotten.
+*Tiers of a replica* form a chain. A block that gives way on the GPU goes to the first, one that gives way there to
+the next (TensorRT-LLM's rule for its host cache; vLLM's connector, LMCache and HiCache copy every block when it is
+computed, which differs where a tier is not much larger than the one before). Of every segment a tier holds the blocks
+right behind those that the one before holds. Where it is full, the end of the segment that came least recently gives
+way.
 
-Of every segment the tier holds the blocks right behind those that the cache holds.
+*A shared store* holds copies. A prompt is written there when it has been computed, and what a request has computed in
+all when it leaves its replica, as LMCache, HiCache and the Mooncake store write through. A request asks the store when
+it comes to a replica; the blocks that it finds are promised to it until it leaves (Mooncake's leases). Where the store
+is full, the end of the segment that was written or asked for least recently gives way.
+
+A request that is admitted and finds the next blocks of its prefix there has them loaded instead of computed: they
+take free GPU blocks, leave the tier unless it is shared, and the step that admits it waits for the copies, one tier
+after the other, as LMCache loads by default; or only for what they take longer than the step, where they are copied
+layer by layer (``overlaps``). Who has the choice loads as far as brings the first token soonest
+(`simserve.engine.prefix_cache`). Copies to a tier run beside the steps and take no time.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simserve.engine.config import KVTierConfig
+    from simserve.engine.prefix_cache import PrefixCache
 
 
 class KVTier:
-    """The second tier of one replica.
+    """One tier of a replica, or the store of all.
 
     Segments of which anything lies here have a slot, from 1 on; the lists go by slot. Slot 0 stands for all others.
 
-    Args:
-        num_blocks: KV blocks that it holds.
-        block_seconds: Seconds that loading a block adds to the step.
-        latency: Seconds that a step with loads waits besides.
-
     Attributes:
+        num_blocks: KV blocks that it holds.
+        block_seconds: Seconds that a replica takes to load one.
+        latency: Seconds that a step with loads waits besides.
+        store_block_seconds: Seconds for which a block occupies what replicas share; 0: they share nothing.
+        has_choice: Whether a block is loaded only where that is faster than computing it.
+        overlaps: Whether loads run beside the step.
+        free_at: When everything that replicas have asked of a store is loaded, seconds.
         slots: Segment -> its slot.
         segments: The segment in each slot.
         held: Its blocks here.
         free_slots: Slots of segments that are gone.
         order: Slots in use; the one first that came least recently.
         num_stored: Blocks here.
-        loading_seconds: What the step that is being planned waits for its loads.
+        loading_seconds: What the step that is being planned takes to load; of a store, the replica's cache knows it.
         num_loaded: Blocks loaded so far.
         num_written: Blocks that came here so far.
+        num_declined: Blocks that were found here so far and computed all the same, as that was faster.
         peak: Most blocks that were here at a time.
         load_seconds: Seconds that steps waited for loads so far.
     """
 
     __slots__ = (
         "block_seconds",
+        "free_at",
         "free_slots",
+        "has_choice",
         "held",
         "latency",
         "load_seconds",
         "loading_seconds",
         "num_blocks",
+        "num_declined",
         "num_loaded",
         "num_stored",
         "num_written",
         "order",
+        "overlaps",
         "peak",
         "segments",
         "slots",
+        "store_block_seconds",
     )
 
-    def __init__(self, num_blocks: int, block_seconds: float, latency: float) -> None:
-        self.num_blocks, self.block_seconds, self.latency = num_blocks, block_seconds, latency
+    def __init__(self, config: KVTierConfig) -> None:
+        self.num_blocks, self.block_seconds, self.latency = config.num_blocks, config.block_seconds, config.latency
+        self.store_block_seconds = config.store_block_seconds
+        self.has_choice, self.overlaps = config.has_choice, config.overlaps
         self.slots: dict[int, int] = {}
         self.segments, self.held = [-1], [0]
         self.free_slots: list[int] = []
         self.order: OrderedDict[int, None] = OrderedDict()
-        self.num_stored = self.num_loaded = self.num_written = self.peak = 0
-        self.loading_seconds = self.load_seconds = 0.0
+        self.num_stored = self.num_loaded = self.num_written = self.num_declined = self.peak = 0
+        self.loading_seconds = self.load_seconds = self.free_at = 0.0
 
 
-def keep_in_tier(tier: KVTier, segment: int, blocks: int) -> None:
-    """Take in the last ``blocks`` blocks that the cache held of a segment."""
+def keep_in_tiers(cache: PrefixCache, segment: int, blocks: int) -> None:
+    """Take the last ``blocks`` blocks that the cache held of a segment into the first tier; what is full passes on."""
+    num_tiers = cache.num_tiers
+    if not num_tiers:
+        return
+    _add(cache.tiers[0], segment, blocks)
+    level = 0
+    while level >= 0:
+        tier = cache.tiers[level]
+        excess = tier.num_stored - tier.num_blocks
+        if excess <= 0:
+            tier.peak = max(tier.peak, tier.num_stored)
+            level -= 1
+            continue
+        oldest = least_recent(tier.order)
+        passed, count = tier.segments[oldest], min(excess, tier.held[oldest])
+        take_from_tier(tier, oldest, count)
+        if level + 1 < num_tiers:
+            # What comes to the next tier makes room there before more comes.
+            level += 1
+            _add(cache.tiers[level], passed, count)
+
+
+def drop_from_tiers(cache: PrefixCache, segment: int, blocks: int) -> None:
+    """Forget up to ``blocks`` blocks of a segment: the cache has computed them itself."""
+    for level in range(cache.num_tiers):
+        tier = cache.tiers[level]
+        slot = tier.slots.get(segment, 0)
+        if slot:
+            count = min(blocks, tier.held[slot])
+            take_from_tier(tier, slot, count)
+            blocks -= count
+
+
+def keep_in_store(store: KVTier, cache: PrefixCache, index: int, tokens: int) -> None:
+    """Write the full blocks of the first ``tokens`` tokens of a request; its beginning is what came last."""
+    paths = cache.paths
+    blocks = tokens // paths.block_size
+    first = paths.starts[index]
+    for entry in range(paths.starts[index + 1] - 1, first - 1, -1):
+        start = paths.ends[entry - 1] if entry > first else 0
+        if start >= blocks:
+            continue
+        slot = store.slots.get(paths.segments[entry], 0)
+        missing = min(paths.ends[entry], blocks) - start - store.held[slot]
+        if missing > 0:
+            _add(store, paths.segments[entry], missing)
+        else:
+            give_up(store.order, slot)
+    while store.num_stored > store.num_blocks:
+        oldest = least_recent(store.order)
+        take_from_tier(store, oldest, min(store.num_stored - store.num_blocks, store.held[oldest]))
+    store.peak = max(store.peak, store.num_stored)
+
+
+def ask_store(store: KVTier, cache: PrefixCache, index: int) -> None:
+    """Promise a request that comes to a replica the blocks of its beginning that the store has."""
+    paths = cache.paths
+    first = paths.starts[index]
+    entry, until, found = first, paths.starts[index + 1], 0
+    while entry < until:
+        blocks = min(store.held[store.slots.get(paths.segments[entry], 0)], paths.ends[entry] - found)
+        if not blocks:
+            break
+        found += blocks
+        entry += 1
+        if found < paths.ends[entry - 1]:
+            break
+    paths.promised_blocks[index] = found
+    for each in range(entry - 1, first - 1, -1):
+        give_up(store.order, store.slots.get(paths.segments[each], 0))
+
+
+def take_loading_seconds(cache: PrefixCache, now: float) -> float:
+    """Return what the step that is planned ``now`` waits for loads that hold it up, and count it."""
+    seconds = 0.0
+    for level in range(cache.num_tiers):
+        tier = cache.tiers[level]
+        if not tier.overlaps:
+            seconds += tier.loading_seconds
+            tier.load_seconds += tier.loading_seconds
+            tier.loading_seconds = 0.0
+    store = cache.paths.store
+    if store is not None and cache.num_loading:
+        _queue_at_store(store, cache, now)
+        if not store.overlaps:
+            seconds += cache.loading_seconds
+            store.load_seconds += cache.loading_seconds
+            cache.loading_seconds = 0.0
+    return seconds
+
+
+def take_overlapped_seconds(cache: PrefixCache, step_seconds: float) -> float:
+    """Return by how much the loads that run beside a step outlast it, and count it: each tier's share of them all."""
+    loading = cache.loading_seconds
+    for level in range(cache.num_tiers):
+        loading += cache.tiers[level].loading_seconds
+    waiting = max(loading - step_seconds, 0.0)
+    share = 0.0
+    if waiting:
+        share = waiting / loading
+    for level in range(cache.num_tiers):
+        tier = cache.tiers[level]
+        tier.load_seconds += share * tier.loading_seconds
+        tier.loading_seconds = 0.0
+    store = cache.paths.store
+    if store is not None:
+        store.load_seconds += share * cache.loading_seconds
+        cache.loading_seconds = 0.0
+    return waiting
+
+
+def _queue_at_store(store: KVTier, cache: PrefixCache, now: float) -> None:
+    """Let the loads of a step wait for those that other replicas have asked of the store before."""
+    if store.store_block_seconds:
+        store.free_at = max(store.free_at, now) + cache.num_loading * store.store_block_seconds
+        cache.loading_seconds = max(cache.loading_seconds, store.latency + (store.free_at - now))
+    cache.num_loading = 0
+
+
+def _add(tier: KVTier, segment: int, blocks: int) -> None:
+    """Add blocks of a segment, which then is the one that came last."""
     slot = tier.slots.get(segment, 0)
     if not slot:
         if tier.free_slots:
@@ -82,29 +225,10 @@ def keep_in_tier(tier: KVTier, segment: int, blocks: int) -> None:
     give_up(tier.order, slot)
     tier.num_stored += blocks
     tier.num_written += blocks
-    while tier.num_stored > tier.num_blocks:
-        oldest = least_recent(tier.order)
-        take_from_tier(tier, oldest, min(tier.num_stored - tier.num_blocks, tier.held[oldest]))
-    tier.peak = max(tier.peak, tier.num_stored)
-
-
-def drop_from_tier(tier: KVTier, segment: int, blocks: int) -> None:
-    """Forget up to ``blocks`` blocks of a segment: the cache has computed them itself."""
-    slot = tier.slots.get(segment, 0)
-    if slot:
-        take_from_tier(tier, slot, min(blocks, tier.held[slot]))
-
-
-def take_loading_seconds(tier: KVTier) -> float:
-    """Return what the planned step waits for its loads, and count it."""
-    seconds = tier.loading_seconds
-    tier.loading_seconds = 0.0
-    tier.load_seconds += seconds
-    return seconds
 
 
 def take_from_tier(tier: KVTier, slot: int, blocks: int) -> None:
-    """Let blocks of a segment go: to the GPU, or for good."""
+    """Let blocks of a segment go: to the GPU, to the next tier, or for good."""
     tier.num_stored -= blocks
     tier.held[slot] -= blocks
     if not tier.held[slot]:

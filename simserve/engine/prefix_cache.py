@@ -6,6 +6,10 @@ soon as the step that computes it is scheduled, a request looks for its prefix w
 always computed, and what nobody uses stays until its memory is needed: of the segment that was used least recently,
 from its end. (vLLM orders blocks, SGLang nodes of a radix tree; segments are such nodes. Blocks that hold nothing to
 share are taken before any of those.)
+
+What stands behind the cache (`simserve.engine.kv_tier`) is looked through, too. Where a tier leaves the choice, a
+request takes of what it finds as much as brings its first token soonest: what loading takes, latency included, against
+what computing those tokens would take at the pace of a full chunk.
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ from numpy.typing import NDArray
 
 from simserve.engine.kv_tier import (
     KVTier,
-    drop_from_tier,
+    drop_from_tiers,
     give_up,
-    keep_in_tier,
+    keep_in_store,
+    keep_in_tiers,
     least_recent,
     take_from_tier,
 )
@@ -43,8 +48,11 @@ class PrefixPaths:
         pinned_until: While it runs: one past the last entry whose segment the request uses.
         shared_blocks: While it runs: its leading blocks that lie in the cache.
         is_private: While it runs: 1 from where another request had cached the same block first.
-        cached_tokens: Tokens found in the cache, or in the tier behind it, when the request was first admitted.
-        loaded_tokens: Those of them that came from the tier.
+        cached_tokens: Tokens found in the cache, or loaded from behind it, when the request was first admitted.
+        num_levels: Tiers behind the cache, a store that replicas share among them.
+        loaded_tokens: Those of the cached tokens that came from each of them, ``num_levels`` entries a request.
+        store: The store that all replicas share; None: there is none.
+        promised_blocks: Leading blocks of the request that the store had when it came to its replica.
     """
 
     __slots__ = (
@@ -53,10 +61,13 @@ class PrefixPaths:
         "ends",
         "is_private",
         "loaded_tokens",
+        "num_levels",
         "pinned_until",
+        "promised_blocks",
         "segments",
         "shared_blocks",
         "starts",
+        "store",
     )
 
     def __init__(
@@ -66,6 +77,8 @@ class PrefixPaths:
         ends: NDArray[np.int64],
         block_size: int,
         as_lists: bool = True,
+        num_levels: int = 0,
+        store: KVTier | None = None,
     ) -> None:
         """Lay out the paths in blocks; a segment that ends no block is left out.
 
@@ -75,6 +88,8 @@ class PrefixPaths:
             ends: Token of the request at which it ends, ascending within a request.
             block_size: Tokens a block.
             as_lists: Whether they are read from Python, which is fastest with lists.
+            num_levels: Tiers behind the cache.
+            store: The last of them, where replicas share it.
         """
         blocks = ends // block_size
         before = np.concatenate([[0], blocks[:-1]])
@@ -98,7 +113,9 @@ class PrefixPaths:
             self.pinned_until = array("q", starts[:-1].astype(np.int64).tobytes())
             self.shared_blocks, self.is_private = array("q", bytes(8 * num_requests)), bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
-        self.loaded_tokens = array("q", bytes(8 * num_requests))
+        self.num_levels, self.store = num_levels, store
+        self.loaded_tokens = array("q", bytes(8 * num_requests * num_levels))
+        self.promised_blocks = array("q", bytes(8 * num_requests if store is not None else 0))
 
     def forget(self, index: int) -> None:
         """Let a request use nothing: the replica that held its blocks is gone."""
@@ -124,28 +141,52 @@ class PrefixCache:
         idle: Slots with blocks that nobody uses, the one first that was given up least recently.
         num_idle: Those blocks. They count as free, since they give way.
         num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
-        tier: Where blocks go that give way (`simserve.engine.kv_tier`); None: nowhere.
+        tiers: Where blocks go that give way, the nearest first (`simserve.engine.kv_tier`).
+        num_tiers: How many those are.
+        has_tiers: Whether there are any, or a store that replicas share (``paths.store``).
+        has_choice: Whether any of them leaves it to the request what it loads.
+        token_seconds: What computing a token of a prompt takes, but for attention.
+        pair_seconds: What a query-key pair adds to that.
+        num_loading: Blocks that the step that is being planned loads from the store.
+        loading_seconds: What it takes for them.
     """
 
     __slots__ = (
         "free_slots",
+        "has_choice",
+        "has_tiers",
         "held",
         "idle",
+        "loading_seconds",
         "num_duplicates",
         "num_idle",
+        "num_loading",
         "num_others",
+        "num_tiers",
+        "pair_seconds",
         "paths",
         "reaches",
         "segments",
         "slots",
-        "tier",
+        "tiers",
+        "token_seconds",
         "used",
         "users",
     )
 
-    def __init__(self, paths: PrefixPaths, tier: KVTier | None = None) -> None:
+    def __init__(
+        self,
+        paths: PrefixPaths,
+        tiers: Sequence[KVTier] = (),
+        token_seconds: float = 0.0,
+        pair_seconds: float = 0.0,
+    ) -> None:
         self.paths = paths
-        self.tier = tier
+        self.tiers, self.num_tiers = tiers, len(tiers)
+        self.has_tiers = bool(tiers) or paths.store is not None
+        self.has_choice = any(each.has_choice for each in (*tiers, paths.store) if each is not None)
+        self.token_seconds, self.pair_seconds = token_seconds, pair_seconds
+        self.num_loading, self.loading_seconds = 0, 0.0
         self.slots: dict[int, int] = {}
         self.segments = [-1]
         self.held = [0]
@@ -175,18 +216,17 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
 
     Returns:
         The blocks that it would find, and how many of them would no longer count as free if it used them: idle ones,
-        and those that the tier behind the cache would load into free ones.
+        and those that it would load into free ones.
     """
+    if cache.has_tiers:
+        return _find_in_tiers(cache, index, tokens)
     paths = cache.paths
-    tier = cache.tier
     limit = (tokens - 1) // paths.block_size
     slots, held, used, ends, segments = cache.slots, cache.held, cache.used, paths.ends, paths.segments
     found = idle = 0
     for entry in range(paths.starts[index], paths.starts[index + 1]):
         slot = slots.get(segments[entry], 0)
         blocks = held[slot]
-        if tier is not None:
-            blocks += tier.held[tier.slots.get(segments[entry], 0)]
         size = ends[entry] - found
         is_whole = blocks >= size
         if is_whole:
@@ -202,6 +242,69 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
         if not is_whole:
             break
     return found, idle
+
+
+def _find_in_tiers(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
+    """As `find_prefix`, through the tiers behind the cache, up to where going on would gain nothing."""
+    paths, tiers, num_tiers, store = cache.paths, cache.tiers, cache.num_tiers, cache.paths.store
+    limit = (tokens - 1) // paths.block_size
+    slots, held, used, ends, segments = cache.slots, cache.held, cache.used, paths.ends, paths.segments
+    has_choice = cache.has_choice
+    promised = 0
+    if store is not None:
+        promised = paths.promised_blocks[index]
+    found = idle = taken = taken_idle = asked = 0
+    gain = most = 0.0
+    for entry in range(paths.starts[index], paths.starts[index + 1]):
+        segment, missing = segments[entry], min(ends[entry], limit) - found
+        slot = slots.get(segment, 0)
+        for level in range(-1, num_tiers + 1):
+            seconds = 0.0
+            if level < 0:
+                blocks = min(held[slot], missing)
+                idle += max(blocks - used[slot], 0)
+            elif level < num_tiers:
+                tier = tiers[level]
+                blocks = min(tier.held[tier.slots.get(segment, 0)], missing)
+                idle += blocks
+                if has_choice and blocks:
+                    seconds = _loading_seconds(tier, blocks, asked >> level & 1)
+            else:
+                blocks = min(max(promised - found, 0), missing)
+                idle += blocks
+                if has_choice and blocks and store is not None:
+                    seconds = _loading_seconds(store, blocks, asked >> level & 1)
+            if not blocks:
+                continue
+            if has_choice:
+                gain += _computing_seconds(cache, found, blocks) - seconds
+                if level >= 0:
+                    asked |= 1 << level
+            found += blocks
+            missing -= blocks
+            if gain >= most:
+                taken, taken_idle, most = found, idle, gain
+        if missing or found == limit:
+            break
+    return taken, taken_idle
+
+
+def _loading_seconds(tier: KVTier, blocks: int, is_asked: int) -> float:
+    """Return what loading blocks costs whoever has the choice; the first from a tier waits for its latency."""
+    if not tier.has_choice:
+        return 0.0
+    seconds = blocks * tier.block_seconds
+    if not is_asked:
+        seconds += tier.latency
+    return seconds
+
+
+def _computing_seconds(cache: PrefixCache, position: int, blocks: int) -> float:
+    """Return what computing blocks behind the first ``position`` of a prompt takes, at the pace of a full chunk."""
+    block_size = cache.paths.block_size
+    tokens = blocks * block_size
+    pairs = tokens * (position * block_size) + tokens * (tokens + 1) * 0.5
+    return tokens * cache.token_seconds + pairs * cache.pair_seconds
 
 
 def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
@@ -266,8 +369,8 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
         before = shared
         shared = end if end < blocks else blocks
         held[slot] = cache.used[slot] = shared - start
-        if cache.tier is not None:
-            drop_from_tier(cache.tier, segments[until - 1], shared - before)
+        if cache.num_tiers:
+            drop_from_tiers(cache, segments[until - 1], shared - before)
         users[slot] = 1
     paths.pinned_until[index] = until
     paths.shared_blocks[index] = shared
@@ -282,6 +385,9 @@ def leave_prefix(replica: Replica, index: int, tokens: int) -> None:
     if cache is None:
         return
     cache_blocks(cache, index, tokens)
+    store = cache.paths.store
+    if store is not None:
+        keep_in_store(store, cache, index, tokens)
     paths, slots, held, used, users = cache.paths, cache.slots, cache.held, cache.used, cache.users
     num_others, idle = cache.num_others, cache.idle
     segments, ends = paths.segments, paths.ends
@@ -359,8 +465,8 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
         slot = least_recent(cache.idle)
         in_use = cache.used[slot]
         blocks = cache.held[slot] - in_use
-        if cache.tier is not None:
-            keep_in_tier(cache.tier, cache.segments[slot], min(blocks, excess))
+        if cache.num_tiers:
+            keep_in_tiers(cache, cache.segments[slot], min(blocks, excess))
         if blocks > excess:
             cache.held[slot] -= excess
             cache.num_idle -= excess
@@ -375,40 +481,82 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
 
 
 def load_prefix(replica: Replica, requests: RequestTable, index: int, blocks: int) -> None:
-    """Bring what a request that is admitted found in the tier, of its first ``blocks`` blocks, into the cache.
+    """Bring what a request that is admitted loads from behind the cache, of its first ``blocks`` blocks, into it.
 
     It is idle there until `use_prefix`, and counts as found on the first admission alone.
     """
     cache = replica.cache
     assert cache is not None
-    assert cache.tier is not None
-    loaded = _load(cache, cache.tier, index, blocks)
-    if requests.scheduled_time[index] == replica.start_time:
-        cache.paths.loaded_tokens[index] = loaded * replica.block_size
-
-
-def _load(cache: PrefixCache, tier: KVTier, index: int, blocks: int) -> int:
-    paths, slots, held = cache.paths, cache.slots, cache.held
-    entry, start, loaded = paths.starts[index], 0, 0
+    paths = cache.paths
+    is_first = requests.scheduled_time[index] == replica.start_time
+    if cache.has_choice:
+        _note_declined(cache, index, blocks, requests.prompt_tokens[index] + requests.generated_tokens[index])
+    slots, held = cache.slots, cache.held
+    entry, start = paths.starts[index], 0
     while start < blocks:
         segment, end = paths.segments[entry], min(paths.ends[entry], blocks)
         slot = slots.get(segment, 0)
         here = held[slot]
         missing = end - start - here
         if missing > 0:
-            take_from_tier(tier, tier.slots.get(segment, 0), missing)
-            if not tier.loading_seconds:
-                tier.loading_seconds = tier.latency
-            tier.loading_seconds += missing * tier.block_seconds
-            tier.num_loaded += missing
+            for level in range(paths.num_levels):
+                loaded = _load(cache, level, segment, missing)
+                here += loaded
+                missing -= loaded
+                if is_first:
+                    paths.loaded_tokens[index * paths.num_levels + level] += loaded * paths.block_size
             if not slot:
                 slot = new_slot(cache, segment)
-            held[slot] = here + missing
-            cache.num_idle += missing
-            if here <= cache.used[slot]:
+            before = held[slot]
+            held[slot] = here
+            cache.num_idle += here - before
+            if before <= cache.used[slot]:
                 # None of its blocks were idle.
                 give_up(cache.idle, slot)
-            loaded += missing
         start = end
         entry += 1
-    return loaded
+
+
+def _load(cache: PrefixCache, level: int, segment: int, missing: int) -> int:
+    """Load up to ``missing`` blocks of a segment from a tier, or all from the store; return how many."""
+    if not missing:
+        return 0
+    store = cache.paths.store
+    if level == cache.num_tiers and store is not None:
+        if not cache.loading_seconds:
+            cache.loading_seconds = store.latency
+        cache.loading_seconds += missing * store.block_seconds
+        cache.num_loading += missing
+        store.num_loaded += missing
+        return missing
+    tier = cache.tiers[level]
+    slot = tier.slots.get(segment, 0)
+    blocks = min(tier.held[slot], missing)
+    if blocks:
+        take_from_tier(tier, slot, blocks)
+        if not tier.loading_seconds:
+            tier.loading_seconds = tier.latency
+        tier.loading_seconds += blocks * tier.block_seconds
+        tier.num_loaded += blocks
+    return blocks
+
+
+def _note_declined(cache: PrefixCache, index: int, taken: int, tokens: int) -> None:
+    """Count the blocks of a request that lie in tiers right behind the ``taken`` ones, and are computed instead."""
+    paths, store = cache.paths, cache.paths.store
+    limit = (tokens - 1) // paths.block_size
+    found = 0
+    for entry in range(paths.starts[index], paths.starts[index + 1]):
+        segment, end = paths.segments[entry], min(paths.ends[entry], limit)
+        found += min(cache.held[cache.slots.get(segment, 0)], end - found)
+        for level in range(cache.num_tiers):
+            tier = cache.tiers[level]
+            blocks = min(tier.held[tier.slots.get(segment, 0)], end - found)
+            found += blocks
+            tier.num_declined += max(min(blocks, found - taken), 0)
+        if store is not None:
+            blocks = min(max(paths.promised_blocks[index] - found, 0), end - found)
+            found += blocks
+            store.num_declined += max(min(blocks, found - taken), 0)
+        if found < end or found == limit:
+            break

@@ -22,12 +22,11 @@ def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) 
 
         replica.loras = Loras(replica.config, requests.adapter)
     if paths is not None:
+        from simserve.engine.kv_tier import KVTier
         from simserve.engine.prefix_cache import PrefixCache
 
-        config, tier = replica.config, None
-        if config.num_offload_blocks:
-            from simserve.engine.kv_tier import KVTier
-
-            tier = KVTier(config.num_offload_blocks, config.offload_block_seconds, config.offload_latency)
-        replica.cache = PrefixCache(paths, tier)
+        tiers = [KVTier(each) for each in replica.config.kv_tiers if not each.is_shared]
+        seconds, chunk = replica.times.token_seconds, replica.config.max_chunk_tokens
+        chunk = min(chunk, len(seconds) - 1)
+        replica.cache = PrefixCache(paths, tiers, seconds[chunk] / chunk, replica.times.prefill_pair_seconds)
         replica.has_extras = True

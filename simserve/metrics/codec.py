@@ -21,6 +21,7 @@ _HOMES: Mapping[str, str] = {
     "SpeculationTotals": "simserve.sim.drafts",
     "OffloadTotals": "simserve.sim.offload",
     "LoraTotals": "simserve.sim.loras",
+    "TierTotals": "simserve.sim.offload",
     "PoolOutcome": "simserve.sim.pools",
     "StreamTotals": "simserve.sim.streaming",
     "FrontTotals": "simserve.sim.gateway",

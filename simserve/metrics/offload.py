@@ -1,12 +1,15 @@
-"""What a second KV tier brought: hit rates by tier, bytes over its link, and what steps waited for them."""
+"""What KV tiers behind the prefix cache brought: hit rates, bytes, and what steps waited for them; what they cost."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.bottleneck import PARTS
+from simserve.metrics.figures import ratio
 from simserve.metrics.gateway import on_replicas
+from simserve.units import format_seconds
 
 if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
@@ -15,6 +18,23 @@ OFFLOAD = "KV offload"
 """What binds where steps wait for the second tier more than for anything else."""
 _NOTICEABLE = 0.05
 """Share of the busy time from which waiting for loads is part of the explanation."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierPrices:
+    """What KV tiers cost beside the GPUs.
+
+    Attributes:
+        usd_per_gpu_hour: Those of replicas, over their GPUs.
+        store_usd_per_hour: A store that they share.
+    """
+
+    usd_per_gpu_hour: float = 0.0
+    store_usd_per_hour: float = 0.0
+
+    def usd_per_hour(self, num_gpus: float) -> float:
+        """Return the dollars of an hour for a fleet of so many GPUs."""
+        return num_gpus * self.usd_per_gpu_hour + self.store_usd_per_hour
 
 
 def hit_rates(simulation: Simulation, *, caches_prefixes: bool) -> dict[str, float]:
@@ -54,6 +74,56 @@ def offload_figures(simulation: Simulation, block_bytes: float) -> dict[str, Any
     }
 
 
+def tier_figures(simulation: Simulation, block_bytes: float) -> list[dict[str, Any]]:
+    """Return the figures of each tier behind the prefix cache, the nearest first; none without one.
+
+    ``hit_rate``: share of the prompt tokens of the requests that were scheduled that was loaded from it.
+    ``recomputed_bytes``: blocks that were found there and computed all the same, as that was faster.
+    ``load_us_per_token compute_us_per_token``: what a replica takes for a token; the latter is an estimate at the pace
+    of a full chunk, without attention. ``is_used``: whether anything was loaded from it.
+
+    Args:
+        simulation: The run.
+        block_bytes: Of a KV block, over all GPUs of a replica.
+    """
+    offload = simulation.totals.offload
+    if offload is None:
+        return []
+    records = simulation.records
+    prompt = float(records.prompt_tokens[on_replicas(records)].sum())
+    return [
+        {
+            "tier": each.name,
+            "shared": each.is_shared,
+            "num_blocks": each.num_blocks,
+            "capacity_bytes": each.num_blocks * block_bytes,
+            "peak_usage": each.peak_blocks / each.num_blocks,
+            "hit_rate": ratio(float(each.loaded_tokens), prompt),
+            "loaded_bytes": each.loaded_blocks * block_bytes,
+            "written_bytes": each.written_blocks * block_bytes,
+            "recomputed_bytes": each.declined_blocks * block_bytes,
+            "load_seconds": each.load_seconds,
+            "load_us_per_token": each.load_token_seconds * 1e6,
+            "compute_us_per_token": offload.token_seconds * 1e6,
+            "is_used": each.loaded_blocks > 0,
+        }
+        for each in offload.tiers
+    ]
+
+
+def unused_tiers(simulation: Simulation) -> list[str]:
+    """Return which tiers had what requests asked for, and were not used since computing it was faster."""
+    offload = simulation.totals.offload
+    if offload is None:
+        return []
+    return [
+        f"{each.name} tier not used: a token takes {format_seconds(each.load_token_seconds)} to load, about "
+        f"{format_seconds(offload.token_seconds)} to compute"
+        for each in offload.tiers
+        if each.declined_blocks and not each.loaded_blocks
+    ]
+
+
 def name_offload(found: dict[str, Any], simulation: Simulation) -> None:
     """Let the second tier be what binds, where steps wait for it half of their time, or for links and mostly for it."""
     offload, totals = simulation.totals.offload, simulation.totals
@@ -71,4 +141,8 @@ def offload_sentences(simulation: Simulation) -> list[str]:
     offload, busy = simulation.totals.offload, simulation.totals.busy_seconds
     if offload is None or not busy > 0 or offload.load_seconds < _NOTICEABLE * busy:
         return []
-    return [f"Steps waited for KV blocks from the second tier {offload.load_seconds / busy:.0%} of their time."]
+    share = f"{offload.load_seconds / busy:.0%} of their time"
+    if len(offload.tiers) == 1:
+        return [f"Steps waited for KV blocks from the second tier {share}."]
+    slowest = max(offload.tiers, key=lambda each: each.load_seconds)
+    return [f"Steps waited for KV blocks from the tiers {share}, most of it for the {slowest.name} tier."]

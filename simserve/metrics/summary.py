@@ -21,7 +21,13 @@ from simserve.metrics.latency import RequestLatencies, further_latencies, latenc
 from simserve.metrics.loras import lora_figures, lora_sentences, name_loading
 from simserve.metrics.losses import loss_sentences, reasons, statuses
 from simserve.metrics.occupancy import Sojourns, sojourns
-from simserve.metrics.offload import name_offload, offload_figures, offload_sentences
+from simserve.metrics.offload import (
+    TierPrices,
+    name_offload,
+    offload_figures,
+    offload_sentences,
+    unused_tiers,
+)
 from simserve.metrics.overflow import overflow_figures, overflow_share
 from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
 from simserve.metrics.prediction_interval import prediction_interval
@@ -110,6 +116,7 @@ class RunFacts:
         users: How many users send the requests, None where the scenario does not say.
         warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
         num_adapters: LoRA adapters that requests ask for, None without.
+        tier_prices: What KV tiers cost beside the GPUs.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
         waiting: Share of the time to first tokens that requests waited for their first step.
@@ -146,6 +153,7 @@ class RunFacts:
     users: UsersFacts | None = None
     warnings: Sequence[str] = ()
     num_adapters: int | None = None
+    tier_prices: TierPrices = field(default_factory=TierPrices)
     offered: Offered | None = None
     finishable: float | None = None
     waiting: float = 0.0
@@ -255,11 +263,12 @@ def _headline(
         slo_attainment=objective["attainment"],
         scalars=totals | money.dollars,
     )
+    block_bytes = facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
     return {
         **totals,
         **latency_summary(measured.latencies, in_window, simulation.totals.itl),
         "simserve": {
-            **_identity(facts),
+            **_identity(facts, simulation),
             "load": _load(simulation),
             **further_latencies(records, measured.latencies, in_window),
             "stability": measured.verdict,
@@ -270,6 +279,7 @@ def _headline(
             "kv": kv_figures(
                 simulation,
                 facts.memory.num_kv_blocks,
+                block_bytes,
                 caches_prefixes=facts.engine_resolved.get("enable_prefix_caching") is not False,
             ),
             "window": _window(measured.window),
@@ -288,9 +298,7 @@ def _headline(
             "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
             "transfers": transfer_figures(simulation),
             "regions": region_figures(simulation, measured.latencies, measured.window, measured.meets_slo),
-            "offload": offload_figures(
-                simulation, facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
-            ),
+            "offload": offload_figures(simulation, block_bytes),
             "loras": lora_figures(simulation, specs, facts.num_adapters),
             "streaming": stream_figures(simulation),
             "overflow": money.overflow,
@@ -368,13 +376,14 @@ def _money(
         throughput=rates,
         electricity_usd_per_hour=energy["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
         api_usd_per_hour=overflow["usd_per_hour"] or 0.0,
+        tiers_usd_per_hour=facts.tier_prices.usd_per_hour(gpus),
     )
     return _Money(dollars, energy, overflow, gpu_hour_usd)
 
 
-def _identity(facts: RunFacts) -> dict[str, Any]:
+def _identity(facts: RunFacts, simulation: Simulation) -> dict[str, Any]:
     return {
-        "warnings": list(facts.warnings),
+        "warnings": [*facts.warnings, *unused_tiers(simulation)],
         "version": facts.version,
         "seed": facts.seed,
         "scenario_name": facts.scenario_name,

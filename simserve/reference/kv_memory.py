@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from simserve.reference.kv_tiers import Store, Tier, worth_taking
 from simserve.reference.request import Request
 
 if TYPE_CHECKING:
-    from simserve.engine.config import EngineConfig
+    from simserve.engine.config import EngineConfig, KVTierConfig
     from simserve.engine.tables import StepTimes
     from simserve.reference.steps import Step
     from simserve.sim.own_parts import Judge
@@ -44,9 +45,9 @@ class Scheduler(ABC):
         # Cached blocks, (segment, position in the request), and when each segment was last given up by a user.
         self.cached: set[tuple[int, int]] = set()
         self.last_used: dict[int, int] = {}
-        # The tier behind them: what gave way, and when a block of each segment last came.
-        self.tier: set[tuple[int, int]] = set()
-        self.came: dict[int, int] = {}
+        # What stands behind them: the tiers of this replica, and the store that it may share with others.
+        self.tiers = [Tier(each) for each in config.kv_tiers if not each.is_shared]
+        self.store: Store | None = None
         self.free_in_host = config.num_swap_blocks
         self.spans: list[tuple[int, int]] = []
         # LoRA adapters that have been used and are not now, the one first that is so the longest; and what was asked.
@@ -74,8 +75,11 @@ class Scheduler(ABC):
         step.seconds = seconds + self.times.swap_block_seconds * step.moved_blocks
 
     def submit(self, request: Request) -> None:
-        """Queue a request."""
+        """Queue a request; a store promises it the blocks that it has of its beginning."""
         self.waiting.append(request)
+        if self.store is not None:
+            longest = max((end for _, end in request.path), default=0)
+            request.promised = self.store.promise(self.blocks_on_path(request, longest // self.config.block_size))
 
     def look_again(self, _now: float) -> float:
         """Return when there is something to do though nothing arrives; inf: never."""
@@ -90,6 +94,7 @@ class Scheduler(ABC):
         else:
             # Full blocks stay cached, as those of a request that has finished do.
             self.cache(request, request.computed)
+            self.write_through(request, request.computed)
             self.running.remove(request)
             self.release(request)
             self.drop_adapter(request)
@@ -135,6 +140,7 @@ class Scheduler(ABC):
         """Take back what those hold that were done when the step was scheduled; their blocks stay cached."""
         for request in self.departing:
             self.cache(request, request.prompt_tokens + request.output_tokens - 1)
+            self.write_through(request, request.prompt_tokens + request.output_tokens - 1)
             self.running.remove(request)
             self.release(request)
         self.departing = []
@@ -266,14 +272,27 @@ class Scheduler(ABC):
             self.keep(block)
 
     def keep(self, block: tuple[int, int]) -> None:
-        """Take a block into the tier, if there is one; what came least recently gives way there, its end first."""
-        if not self.config.num_offload_blocks:
-            return
-        self.tier.add(block)
-        self.came[block[0]] = 1 + max(self.came.values(), default=0)
-        if len(self.tier) > self.config.num_offload_blocks:
-            oldest = min({segment for segment, _ in self.tier}, key=lambda segment: self.came[segment])
-            self.tier.remove(max(each for each in self.tier if each[0] == oldest))
+        """Take a block into the first tier; what gives way to it goes to the next, and from the last it is gone."""
+        given: tuple[int, int] | None = block
+        for tier in self.tiers:
+            if given is not None:
+                given = tier.put(given)
+
+    def write_through(self, request: Request, tokens: int) -> None:
+        """Write the first ``tokens`` tokens of a request to the store, if there is one."""
+        if self.store is not None:
+            self.store.write(self.blocks_on_path(request, tokens // self.config.block_size))
+
+    def place_of(self, request: Request, block: tuple[int, int]) -> KVTierConfig | Literal["gpu", "nowhere"]:
+        """Return where a request would get a block from, the nearest place that has it."""
+        if block in self.cached:
+            return "gpu"
+        for tier in self.tiers:
+            if block in tier.blocks:
+                return tier.config
+        if self.store is not None and block in request.promised:
+            return self.store.config
+        return "nowhere"
 
     def blocks_on_path(self, request: Request, num_blocks: int) -> list[tuple[int, int]]:
         """Return the first blocks of a request by segment and position; a block is its last token's."""
@@ -288,10 +307,16 @@ class Scheduler(ABC):
         return found
 
     def cached_prefix(self, request: Request, tokens: int) -> list[tuple[int, int]]:
-        """Return the cached blocks that a request begins with; the last of its ``tokens`` is computed in any case."""
+        """Return the blocks that a request begins with and need not be computed; its last token is in any case."""
         wanted = self.blocks_on_path(request, (tokens - 1) // self.config.block_size)
-        missing = [number for number, block in enumerate(wanted) if block not in self.cached | self.tier]
-        return wanted[: missing[0]] if missing else wanted
+        places: list[KVTierConfig | None] = []
+        for block in wanted:
+            place = self.place_of(request, block)
+            if place == "nowhere":
+                break
+            places.append(None if place == "gpu" else place)
+        found = wanted[: len(places)]
+        return found[: worth_taking(self.config, self.times, found, places)]
 
     def cache(self, request: Request, tokens: int) -> None:
         """Cache the full blocks of the first ``tokens`` tokens, up to one that another request has cached first."""
@@ -299,7 +324,8 @@ class Scheduler(ABC):
             request.is_private = request.is_private or block in self.cached
             if not request.is_private:
                 self.cached.add(block)
-                self.tier.discard(block)
+                for tier in self.tiers:
+                    tier.blocks.discard(block)
                 request.shared.append(block)
 
     def release(self, request: Request) -> None:

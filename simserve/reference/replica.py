@@ -11,6 +11,7 @@ from simserve.reference.admission import FinishPace
 from simserve.reference.clock import PLANS, STEP_ENDS, SUBMITS
 from simserve.reference.data_parallel import DataParallelReplica
 from simserve.reference.kv_memory import Scheduler
+from simserve.reference.kv_tiers import Store
 from simserve.reference.scheduler import ContinuousScheduler
 from simserve.reference.static import StaticScheduler
 
@@ -61,6 +62,7 @@ class Pool:
         replicas: All that were ever launched.
         wanted: Replicas that an autoscaler asked for last; None: there is none.
         in_flux: Replicas that an update will bring back, less those that it has launched on top.
+        store: KV blocks that they share; None: each has its own alone.
     """
 
     name: str
@@ -78,6 +80,17 @@ class Pool:
     replicas: list[Replica] = field(default_factory=list)
     wanted: int | None = None
     in_flux: int = 0
+    store: Store | None = None
+
+    def __post_init__(self) -> None:
+        """Let its replicas share a store, where they do."""
+        self.store = next((Store(each) for each in self.config.kv_tiers if each.is_shared), None)
+
+    def new_scheduler(self) -> Scheduler:
+        """Return what moves a new replica; it holds nothing, and reads what others have stored."""
+        scheduler = self.make_scheduler(self.config, self.times)
+        scheduler.store = self.store
+        return scheduler
 
     @property
     def present(self) -> list[Replica]:
@@ -105,7 +118,7 @@ class Replica:
     def __init__(self, cluster: Cluster, pool: Pool, number: int, place: int) -> None:
         self.cluster, self.clock, self.pool = cluster, cluster.clock, pool
         self.number, self.place, self.state = number, place, "starting"
-        self.scheduler = pool.make_scheduler(pool.config, pool.times)
+        self.scheduler = pool.new_scheduler()
         self.members: dict[Request, int] = {}
         self.held: set[Request] = set()
         self.doomed: dict[Request, float] = {}
@@ -337,7 +350,7 @@ class Replica:
         self.held.clear()
         self.doomed = {}
         self.is_freezing = self.is_frozen = False
-        self.scheduler = self.pool.make_scheduler(self.pool.config, self.pool.times)
+        self.scheduler = self.pool.new_scheduler()
         on_their_way = self.cluster.transfers.lose(self, members)
         if self.state in ("draining", "stopped"):
             self.stop()

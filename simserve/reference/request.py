@@ -46,6 +46,7 @@ class Request:
     window_blocks: int = 0
     shared: list[tuple[int, int]] = field(default_factory=list)
     is_private: bool = False
+    promised: set[tuple[int, int]] = field(default_factory=set)
     span: tuple[int, int] = (0, 0)
     is_swapped: bool = False
     ready: float = math.nan
@@ -102,6 +103,7 @@ class Request:
         self.computed = self.target = self.generated = self.blocks = self.window_blocks = 0
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
         self.is_private = self.is_swapped = False
+        self.promised = set()
         self.scheduled = self.finish = self.handed_over = math.nan
         self.token_times, self.gaps, self.elsewhere = [], [], None
         self.replica, self.status, self.reason = -1, "unfinished", ""

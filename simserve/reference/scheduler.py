@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from simserve.reference.kv_memory import Scheduler
+from simserve.reference.kv_tiers import waiting_seconds
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
 
@@ -104,8 +105,9 @@ class ContinuousScheduler(Scheduler):
         if not asked:
             return "blocks" if step.has_preempted else "loras"
         head = asked[0]
-        is_whole = not self.config.enable_chunked_prefill
-        if step.budget == 0 or (is_whole and head.prompt_tokens + head.generated > step.budget):
+        target = head.prompt_tokens + head.generated
+        target -= len(self.cached_prefix(head, target)) * self.config.block_size
+        if step.budget == 0 or (not self.config.enable_chunked_prefill and target > step.budget):
             return "budget"
         is_contiguous = self.config.kv_allocation in ("pow2", "oracle")
         has_tokens = is_contiguous and self.kv_tokens - self.used_tokens >= self.span_of(head)
@@ -246,10 +248,7 @@ class ContinuousScheduler(Scheduler):
         if is_first:
             request.scheduled = step.start
         request.shared = self.cached_prefix(request, request.target)
-        loaded = self.tier.intersection(request.shared)
-        self.tier -= loaded
-        self.cached |= loaded
-        step.loaded_blocks += len(loaded)
+        self.load(request, step)
         request.blocks = len(request.shared)
         request.computed = request.blocks * self.config.block_size
         if is_first:
@@ -257,6 +256,17 @@ class ContinuousScheduler(Scheduler):
         self.running.append(request)
         self.num_admitted += 1
         return request
+
+    def load(self, request: Request, step: Step) -> None:
+        """Bring what a request takes from behind the cache onto the GPU; the step that admits it waits for it."""
+        for block in request.shared:
+            place = self.place_of(request, block)
+            if place == "gpu" or place == "nowhere":
+                continue
+            for tier in self.tiers:
+                tier.blocks.discard(block)
+            self.cached.add(block)
+            step.loaded_blocks[place.name] = step.loaded_blocks.get(place.name, 0) + 1
 
     def seat_computed(self, request: Request) -> bool:
         """Seat a request whose prompt was computed elsewhere; False, with nothing changed, without room for it.
@@ -364,6 +374,7 @@ class ContinuousScheduler(Scheduler):
             # The token of the step that runs is not known yet.
             known -= 1
         self.cache(victim, known)
+        self.write_through(victim, known)
         self.running.remove(victim)
         if victim in self.departing:
             # It has all its tokens: only its memory is taken.
@@ -475,9 +486,8 @@ class ContinuousScheduler(Scheduler):
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
         pipeline = self.config.pipeline_parallel_size
         swapping = self.times.swap_block_seconds * step.moved_blocks
-        if step.loaded_blocks:
-            swapping += self.config.offload_latency + self.config.offload_block_seconds * step.loaded_blocks
-        seconds = swapping + mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
+        computing = mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
+        seconds = swapping + computing + waiting_seconds(self.config, self.store, step, computing)
         return seconds + self.seconds_of_adapters(step)
 
     def seconds_of_adapters(self, step: Step) -> float:
@@ -516,6 +526,8 @@ class ContinuousScheduler(Scheduler):
         finished = []
         for request in [request for request, _ in step.chunks] + sorted(step.decoding, key=lambda one: one.index):
             if request.is_decoding:
+                if request not in gained:
+                    self.write_through(request, request.target)
                 # All tokens of a step arrive at once.
                 request.generated = min(request.output_tokens, request.generated + gained.get(request, 1))
                 if request.token_times:
@@ -531,6 +543,7 @@ class ContinuousScheduler(Scheduler):
                     self.departing.append(request)
                 else:
                     self.cache(request, request.prompt_tokens + request.output_tokens - 1)
+                    self.write_through(request, request.prompt_tokens + request.output_tokens - 1)
                     self.running.remove(request)
                     self.release(request)
                 request.status, request.finish = "completed", end + self.unsent

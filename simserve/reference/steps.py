@@ -26,9 +26,9 @@ class Step:
     chunks: list[tuple[Request, int]] = field(default_factory=list)
     has_preempted: bool = False
     moved_blocks: int = 0
-    loaded_blocks: int = 0
     loaded_adapters: int = 0
     adapters_from_disk: int = 0
+    loaded_blocks: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     blocked_by: str = ""
     asks_nobody: bool = False

@@ -224,11 +224,14 @@ def memory_lines(result: RunResult) -> list[str]:
 
 
 def offload_lines(result: RunResult) -> list[str]:
-    """Return what came from the KV tier behind the prefix cache, and how long steps waited; empty without one."""
+    """Return what came from the KV tiers behind the prefix cache, and how long steps waited; empty without one."""
     simserve = result.summary["simserve"]
     offload, hits = simserve["offload"], simserve["kv"]["offload_hit_rate"]
     if offload["num_blocks"] is None:
         return []
+    tiers = simserve["kv"]["tiers"]
+    if len(tiers) > 1 or any(each["shared"] for each in tiers):
+        return [_tier_line(each) for each in tiers]
     return [
         f"{share(hits or 0.0)} of the prompt tokens were loaded from the tier behind it, "
         f"{format_bytes(offload['loaded_bytes'])}, for which steps waited {format_seconds(offload['load_seconds'])}; "
@@ -246,6 +249,17 @@ def lora_lines(result: RunResult) -> list[str]:
         f"{counted(loras['swaps'], 'load')}, {count(loras['disk_loads'])} of them from disk, for which steps waited "
         f"{format_seconds(loras['load_seconds'])}; computing adapters took {format_seconds(loras['step_seconds'])}"
     ]
+
+
+def _tier_line(tier: Mapping[str, Any]) -> str:
+    """Return what one of several tiers brought."""
+    owner = "shared by the replicas" if tier["shared"] else "of each replica"
+    found = f"{share(tier['hit_rate'] or 0.0)} of the prompt tokens came from the {tier['tier']} tier"
+    waited = f"{format_bytes(tier['loaded_bytes'])}, for which steps waited {format_seconds(tier['load_seconds'])}"
+    declined = tier["recomputed_bytes"]
+    computed = f"; {format_bytes(declined)} more lay there and were computed, as that was faster" if declined else ""
+    held = f"{format_bytes(tier['capacity_bytes'])} {owner}, {share(tier['peak_usage'])} full at most"
+    return f"{found}, {waited}{computed} ({held})"
 
 
 def memory_arithmetic(result: RunResult) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simserve.engine.config import EngineConfig
+from simserve.scenario.deployment_spec import EngineSpec
 from simserve.scenario.fleet_rules import check_fleet
 from simserve.scenario.gateway_combinations import check_gateway
 from simserve.scenario.objective import limits_by_class
@@ -35,9 +36,10 @@ def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
     if scenario.slo is not None and scenario.slo.task is not None and specs.dependencies is None:
         rule = "has nothing to limit: the workload has no agents' tasks"
         scenario.refuse("slo.task", rule, "add workload.agents, or leave it out")
-    if scenario.deployment.engine.kv_offload is not None and specs.prefixes is None:
+    engine = scenario.deployment.engine
+    if (engine.kv_offload is not None or engine.kv_tiers) and specs.prefixes is None:
         rule = "has nothing to keep: the trace does not say what prompts share"
-        scenario.refuse("deployment.engine.kv_offload", rule, "leave it out")
+        scenario.refuse(f"deployment.engine.{_tiers_key(engine)}", rule, "leave it out")
 
 
 def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
@@ -117,9 +119,14 @@ def _check_offload(scenario: Scenario) -> None:
         f"deployment.pools.{number}.engine": pool.engine for number, pool in enumerate(deployment.pools) if pool.engine
     }
     for key, engine in keys.items():
-        if engine.kv_offload is not None:
+        if engine.kv_offload is not None or engine.kv_tiers:
             rule = "has nothing to keep: no two prompts of the workload begin alike"
-            scenario.refuse(f"{key}.kv_offload", rule, "add workload.sessions or shared_prefix, or leave it out")
+            remedy = "add workload.sessions or shared_prefix, or leave it out"
+            scenario.refuse(f"{key}.{_tiers_key(engine)}", rule, remedy)
+
+
+def _tiers_key(engine: EngineSpec) -> str:
+    return "kv_tiers" if engine.kv_tiers else "kv_offload"
 
 
 def _check_admission(scenario: Scenario) -> None:

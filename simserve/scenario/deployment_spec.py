@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -11,7 +11,7 @@ from simserve.perf.expert_exchange import All2AllBackend
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import hardware_name
 from simserve.scenario.formats import KVCacheDtype, Quantization
-from simserve.scenario.kv_offload import KVOffloadSpec
+from simserve.scenario.kv_tiers import KVOffloadSpec, KVTierSpec, check_tiers
 from simserve.scenario.loras import LoraLoadSpec
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
@@ -59,6 +59,16 @@ class EngineSpec(EngineOptions, EngineChoice):
     """A second tier behind the prefix cache, in host memory or on disk; absent: what gives way is computed again."""
     lora_load: LoraLoadSpec | None = None
     """How LoRA adapters reach the GPU, with `max_loras`; absent: from NVMe and over the GPU's host link."""
+    kv_tiers: tuple[KVTierSpec, ...] | None = None
+    """Several tiers behind the prefix cache, the nearest first: host memory, a disk, a remote store; instead of
+    `kv_offload`. Absent: none."""
+
+    @model_validator(mode="after")
+    def _tiers_go_together(self) -> Self:
+        if self.kv_offload is not None and self.kv_tiers:
+            raise ValueError("has kv_offload and also kv_tiers; keep one of the two")
+        check_tiers(self.kv_tiers or ())
+        return self
 
 
 HardwareName = Annotated[str, AfterValidator(hardware_name)]

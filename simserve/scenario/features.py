@@ -45,6 +45,8 @@ def asked_features(deployment: DeploymentSpec) -> Iterator[AskedFeature]:
     yield from _of_options(deployment.engine)
     if deployment.engine.kv_offload is not None:
         yield AskedFeature("kv_offload", "engine.kv_offload", None)
+    if deployment.engine.kv_tiers:
+        yield AskedFeature("kv_offload", "engine.kv_tiers", None)
     if deployment.quantization in FORMAT_FEATURES:
         yield AskedFeature(deployment.quantization, "quantization", deployment.quantization)
     kv_format = f"kv_cache_{deployment.kv_cache_dtype}"

@@ -16,7 +16,7 @@ from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes
-from simserve.scenario.kv_offload import offload_lines
+from simserve.scenario.kv_tiers import tier_lines
 from simserve.scenario.loras import lora_lines
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
 from simserve.scenario.schema import Scenario
@@ -317,8 +317,8 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "parts": dict(memory.parts),
         "arithmetic": [
             *memory.arithmetic,
-            *offload_lines(resolved.engine, memory.kv_bytes_per_token * shape.num_gpus),
             *lora_lines(resolved.engine, shape, resolved.scenario.workload.loras),
+            *tier_lines(resolved.engine, memory.kv_bytes_per_token * shape.num_gpus),
         ],
         "open_limits": open_limits(resolved),
         "quality": quality_of(shape),

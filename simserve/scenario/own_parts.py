@@ -43,8 +43,8 @@ def _check_step_seconds(resolved: ResolvedScenario) -> None:
         "static batching": any(each.batching == "static" for each in engines),
         "serving without a KV cache": any(each.kv_allocation == "none" for each in engines),
         "data-parallel attention": any(each.data_parallel_size > 1 for each in engines),
-        "a tier behind the prefix cache": any(each.num_offload_blocks for each in engines),
         "LoRA adapters": any(each.max_loras for each in engines),
+        "a tier behind the prefix cache": any(each.kv_tiers for each in engines),
         "a fault that slows replicas": any(fault.kind == "slow" for fault in resolved.scenario.deployment.faults),
     }
     found = next((name for name, applies in checks.items() if applies), None)

@@ -80,8 +80,8 @@ def uncounted(deployment: Deployment) -> str | None:
     engines = [each.engine for each in deployment.pools] or [deployment.engine]
     found = {
         "engine.batching": any(each.batching == "static" for each in engines),
-        "engine.kv_offloading_size": any(each.num_offload_blocks for each in engines),
         "engine.max_loras": any(each.max_loras for each in engines),
+        "engine.kv_offloading_size": any(each.kv_tiers for each in engines),
     }
     return uncovered(deployment) or next((key for key, applies in found.items() if applies), None)
 

@@ -25,7 +25,7 @@ from simserve.scenario.combinations import check_combinations, check_engine
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.features import AskedFeature, check_feature, check_features
 from simserve.scenario.formats import formats_of, with_formats
-from simserve.scenario.kv_offload import with_offload
+from simserve.scenario.kv_tiers import with_tiers
 from simserve.scenario.loras import with_loras
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
@@ -127,7 +127,7 @@ def resolve(scenario: Scenario | ResolvedScenario, connector: str | None = None)
         price = gpu_hour(scenario.pricing, shape.hardware)
     with scenario.blaming("deployment"):
         asked = scenario.deployment.engine
-        engine = with_offload(engine_config(shape, memory), asked.kv_offload, shape, memory)
+        engine = with_tiers(engine_config(shape, memory), asked.kv_offload, asked.kv_tiers, shape, memory)
         engine = with_loras(engine, scenario.workload.loras, asked.lora_load, shape)
     if scenario.deployment.streaming is not None or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         engine = replace(engine, api_token_seconds=0.0)  # sent as the block says, or by nobody
@@ -311,6 +311,8 @@ def _connector(scenario: Scenario, connector: str | None) -> str | None:
     """Return what moves KV caches in and out of the engine, in words; None: nothing does."""
     if scenario.deployment.engine.kv_offload is not None:
         return "kv_offload"
+    if scenario.deployment.engine.kv_tiers:
+        return "kv_tiers"
     return connector
 
 

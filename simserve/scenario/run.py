@@ -12,6 +12,7 @@ import numpy as np
 from simserve import __version__
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.conditions import conditions
+from simserve.metrics.offload import TierPrices
 from simserve.metrics.pools import drafted
 from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
 from simserve.metrics.result import RunResult
@@ -25,6 +26,7 @@ from simserve.scenario.control import control_of
 from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
+from simserve.scenario.kv_tiers import tiers_usd_per_hour
 from simserve.scenario.objective import objective
 from simserve.scenario.own_parts import check_own_parts
 from simserve.scenario.pools import pool_setups
@@ -428,6 +430,7 @@ def _facts(
         quality=quality_of(resolved.shape),
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
         gpus_per_replica=resolved.shape.num_gpus,
+        tier_prices=_tier_prices(resolved),
         users=_users(scenario, specs),
         num_adapters=None if scenario.workload.loras is None else scenario.workload.loras.num_adapters,
         speculation=_speculation(resolved, priced, simulation),
@@ -435,6 +438,14 @@ def _facts(
             pool.name: own.gpu_hour_usd for pool, own in zip(scenario.deployment.pools, resolved.pools, strict=True)
         },
     )
+
+
+def _tier_prices(resolved: ResolvedScenario) -> TierPrices:
+    """Return what the KV tiers of all pools cost beside the GPUs."""
+    pools = [(each, each.scenario.deployment) for each in resolved.pools or (resolved,)]
+    own = sum(tiers_usd_per_hour(each.engine.kv_tiers or (), each.replicas, is_shared=False) for _, each in pools)
+    shared = sum(tiers_usd_per_hour(each.engine.kv_tiers or (), 1, is_shared=True) for _, each in pools)
+    return TierPrices(own / resolved.num_gpus, shared)
 
 
 def _users(scenario: Scenario, specs: RequestSpecs) -> UsersFacts | None:

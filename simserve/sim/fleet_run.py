@@ -121,7 +121,7 @@ class FleetRun:
         is_interpreted = compiled is None
         paces = pool_paces(setups, specs)
         self._specs = specs = with_any_pace(specs, paces)
-        if not any(each.engine.num_offload_blocks for each in setups):
+        if not any(each.engine.kv_tiers for each in setups):
             # Once for caches and router.
             self._specs = specs = replace(specs, prefixes=prefixes_of(specs))
         entrances = [number for number, each in enumerate(setups) if each.role != "decode"]

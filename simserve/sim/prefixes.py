@@ -28,12 +28,16 @@ def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = Tru
     """
     if specs.prefixes is None or not config.enable_prefix_caching:
         return None
+    from simserve.engine.kv_tier import KVTier
     from simserve.engine.prefix_cache import PrefixPaths
 
     # A tier behind the cache ages by segment, so that finer ones are nearer to its blocks.
-    prefixes = specs.prefixes if config.num_offload_blocks else prefixes_of(specs)
+    prefixes = specs.prefixes if config.kv_tiers else prefixes_of(specs)
     assert prefixes is not None
-    return PrefixPaths(prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size, as_lists)
+    store = next((KVTier(each) for each in config.kv_tiers if each.is_shared), None)
+    return PrefixPaths(
+        prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size, as_lists, len(config.kv_tiers), store
+    )
 
 
 def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:

@@ -84,8 +84,8 @@ class RunTotals:
         series: The run over time.
         swapped_blocks: KV blocks copied to host memory and back, each way counted.
         speculation: What drafts add up to; None: no speculative decoding.
-        offload: What second KV tiers add up to; None: there are none.
         loras: What LoRA adapters add up to; None: no request has one.
+        offload: What KV tiers behind the prefix caches add up to; None: there are none.
     """
 
     num_steps: int
@@ -138,10 +138,10 @@ class Recorder:
         """By replica and rank the leaps with decodes (`simserve.sim.streaming.Clocks`); None: not kept."""
         self.scales_parts = False
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
-        self._offload = OffloadSums()
+        self._offload = OffloadSums(config, times.token_seconds)
         self._loras = LoraSums()
         self.paths: PrefixPaths | None = None
-        """What requests share on these replicas, for what they found in a second KV tier."""
+        """What requests share on these replicas, for what they found in tiers behind the cache."""
         self._histogram = Histogram()
         self._rows: Floats = np.empty((len(LEAP_FIELDS), 0))
         # Pools of one run share their sums over time.
@@ -167,10 +167,12 @@ class Recorder:
         if sum(lengths) < num_step_runs:
             return
         self._swapped_blocks += compiled.take_swapped_blocks(numbers)
-        for tier in compiled.tiers_of(numbers):
-            self._offload.take(tier)
         for loras in compiled.loras_of(numbers):
             self._loras.take(loras)
+        for tiers in compiled.tiers_of(numbers):
+            self._offload.take(tiers)
+        if self.paths is not None and self.paths.store is not None:
+            self._offload.take_store(compiled.store_of(self.paths))
         self._add_irregular(compiled.take_gaps(numbers))
         counts = [length for length in lengths if length]
         busy = [number for number, length in zip(numbers, lengths, strict=True) if length]
@@ -194,12 +196,14 @@ class Recorder:
         for replica in replicas:
             self._swapped_blocks += replica.num_swapped_blocks
             replica.num_swapped_blocks = 0
-            if replica.cache is not None and replica.cache.tier is not None:
-                self._offload.take(replica.cache.tier)
             if replica.loras is not None:
                 self._loras.take(replica.loras)
+            if replica.cache is not None:
+                self._offload.take(replica.cache.tiers)
             gaps += replica.irregular_gaps
             replica.irregular_gaps.clear()
+        if self.paths is not None and self.paths.store is not None:
+            self._offload.take_store(self.paths.store)
         self._add_irregular(np.array(gaps, dtype=np.float64).reshape(-1, 2))
         busy = [replica for replica in replicas if replica.step_runs]
         counts = [len(replica.step_runs) // LEAP_BYTES for replica in busy]
@@ -323,16 +327,9 @@ class Recorder:
             series=series,
             swapped_blocks=self._swapped_blocks,
             speculation=None if self._drafts is None else self._drafts.totals(),
-            offload=self._offload_totals(),
+            offload=self._offload.totals(self.paths),
             loras=self._loras.totals(self._adapter_seconds()) if self._config.max_loras else None,
         )
-
-    def _offload_totals(self) -> OffloadTotals | None:
-        num_blocks = self._config.num_offload_blocks
-        if not num_blocks:
-            return None
-        found = 0 if self.paths is None else sum(self.paths.loaded_tokens)
-        return self._offload.totals(num_blocks, found)
 
     def _adapter_seconds(self) -> float:
         """Return by how much adapters made steps longer, loads left out: what no other part of them accounts for."""

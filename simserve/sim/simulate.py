@@ -317,7 +317,7 @@ def _run(
         adapter=specs.adapter,
     )
     recorder = Recorder(config, times, priced, log=log)
-    if not config.num_offload_blocks:
+    if not config.kv_tiers:
         # Once for caches and router.
         specs = replace(specs, prefixes=prefixes_of(specs))
     paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None)

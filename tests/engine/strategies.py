@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 from hypothesis import strategies as st
 
-from simserve.engine.config import EngineConfig
+from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.tables import StepTimes
 from simserve.reference.request import ONE_TOKEN
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
@@ -266,13 +266,53 @@ def shared_cases(draw: st.DrawFn) -> Case:
 def offloading_cases(draw: st.DrawFn) -> Case:
     """Draw a replica with a prefix cache and a tier behind it, that may be too small, slow, or free of cost."""
     case = draw(shared_cases().filter(_has_one_rank))
-    config = replace(
-        case.config,
-        num_offload_blocks=draw(st.sampled_from([1, 3, 10, 1000])),
-        offload_block_seconds=draw(st.integers(0, 5)) * math.sqrt(41.0) / 512.0,
-        offload_latency=draw(st.sampled_from([0, 1])) * math.sqrt(43.0) / 64.0,
+    tier = KVTierConfig(
+        name="host",
+        num_blocks=draw(st.sampled_from([1, 3, 10, 1000])),
+        block_seconds=draw(st.integers(0, 5)) * math.sqrt(41.0) / 512.0,
+        latency=draw(st.sampled_from([0, 1])) * math.sqrt(43.0) / 64.0,
     )
-    return Case(config, case.times, case.specs)
+    return Case(replace(case.config, kv_tiers=(tier,)), case.times, case.specs)
+
+
+@st.composite
+def tiered_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica with several tiers, that may leave the choice, overlap, or be a store that others could read."""
+    case = draw(shared_cases().filter(_has_one_rank))
+    return Case(replace(case.config, kv_tiers=draw(kv_tiers())), case.times, case.specs)
+
+
+@st.composite
+def kv_tiers(draw: st.DrawFn) -> tuple[KVTierConfig, ...]:
+    """Draw one to three tiers of a replica, a store that replicas share, or both."""
+    names = draw(st.sampled_from([(), ("host",), ("host", "disk"), ("host", "disk", "remote")]))
+    own = tuple(
+        KVTierConfig(
+            name=name,
+            num_blocks=draw(st.sampled_from([1, 3, 10, 1000])),
+            block_seconds=draw(st.integers(0, 5)) * math.sqrt(41.0 + place) / 512.0,
+            latency=draw(st.sampled_from([0, 1])) * math.sqrt(47.0 + place) / 64.0,
+            has_choice=draw(st.booleans()),
+            overlaps=draw(st.booleans()),
+        )
+        for place, name in enumerate(names)
+    )
+    return (*own, draw(stores())) if not own or draw(st.booleans()) else own
+
+
+@st.composite
+def stores(draw: st.DrawFn) -> KVTierConfig:
+    """Draw a store that replicas share, at a bandwidth that they may share, too."""
+    return KVTierConfig(
+        name="store",
+        num_blocks=draw(st.sampled_from([1, 3, 10, 1000])),
+        block_seconds=draw(st.integers(0, 5)) * math.sqrt(59.0) / 512.0,
+        latency=draw(st.sampled_from([0, 1])) * math.sqrt(67.0) / 64.0,
+        is_shared=True,
+        store_block_seconds=draw(st.integers(0, 3)) * math.sqrt(61.0) / 512.0,
+        has_choice=draw(st.booleans()),
+        overlaps=draw(st.booleans()),
+    )
 
 
 @st.composite

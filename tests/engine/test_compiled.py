@@ -41,6 +41,7 @@ from tests.engine.strategies import (
     shared_cases,
     speculative_cases,
     swapping_cases,
+    tiered_cases,
     windowed_cases,
 )
 from tests.engine.test_fuzz import CHECKS
@@ -64,6 +65,7 @@ KINDS = {
     "shared": shared_cases,
     "speculative": speculative_cases,
     "swapping": swapping_cases,
+    "tiered": tiered_cases,
     "windowed": windowed_cases,
 }
 

@@ -25,6 +25,7 @@ from tests.engine.strategies import (
     shared_cases,
     speculative_cases,
     swapping_cases,
+    tiered_cases,
     windowed_cases,
 )
 from tests.fuzzing import examples
@@ -106,6 +107,13 @@ def test_the_kernel_agrees_with_the_walker_when_blocks_go_to_a_second_tier(case:
     agree_or_discard(case)
 
 
+@given(tiered_cases())
+@settings(max_examples=examples(200), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_when_blocks_go_down_several_tiers(case: Case) -> None:
+    """The same with host, disk and a store: what gives way, what is loaded, computed all the same, or overlapped."""
+    agree_or_discard(case)
+
+
 @given(windowed_cases())
 @settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_layers_keep_a_window(case: Case) -> None:
@@ -124,6 +132,7 @@ def test_the_kernel_agrees_with_the_walker_when_layers_keep_a_window(case: Case)
         ordered_cases(),
         swapping_cases(),
         offloading_cases(),
+        tiered_cases(),
         windowed_cases(),
     )
 )

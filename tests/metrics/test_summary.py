@@ -70,7 +70,7 @@ INNER = {
     "bottleneck": "binding explanation step_shares waiting_shares",
     "utilization": "busy mfu mbu",
     "kv": "num_blocks usage_mean usage_peak internal_waste external_waste prefix_hit_rate preemptions "
-    "gpu_hit_rate offload_hit_rate",
+    "gpu_hit_rate offload_hit_rate tiers",
     "window": "start_s end_s requests",
     "slo": "attainment by_metric",
     "classes": None,
@@ -188,6 +188,7 @@ def test_figures_of_a_run_by_hand() -> None:
             "preemptions": 0,
             "gpu_hit_rate": 0.25,
             "offload_hit_rate": None,
+            "tiers": [],
         }
     )
     assert inner["slo"] == {"attainment": 0.5, "by_metric": {"ttft": 0.5, "tpot": None, "e2e": None}}

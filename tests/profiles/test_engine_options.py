@@ -15,7 +15,12 @@ from simserve.validation import validate
 
 def test_options_are_the_keys_of_a_scenario_and_of_a_resolved_engine() -> None:
     """The scenario adds only which engine, which version, and the second KV tier."""
-    assert EngineSpec.model_fields.keys() - EngineOptions.model_fields.keys() == {"name", "version", "kv_offload"}
+    assert EngineSpec.model_fields.keys() - EngineOptions.model_fields.keys() == {
+        "name",
+        "version",
+        "kv_offload",
+        "kv_tiers",
+    }
     assert EngineOptions.model_fields.keys() <= ResolvedEngine.model_fields.keys()
 
 

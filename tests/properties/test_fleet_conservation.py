@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.engine.config import EngineConfig
+from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.state import Replica
 from simserve.engine.transfers import AT_REPLICA
 from simserve.sim.autoscaling_spec import AutoscalingSpec
@@ -57,9 +57,11 @@ def engines(draw: st.DrawFn) -> EngineConfig:
         scheduler=draw(st.sampled_from(["mixed", "prefill_first"])),
         scheduling_policy=draw(st.sampled_from(["fcfs", "shortest_first"])),
         data_parallel_size=draw(st.sampled_from([1, 1, 2])),
-        num_offload_blocks=draw(st.sampled_from([0, 5, 1000])),
-        offload_block_seconds=0.01,
-        offload_latency=0.05,
+        kv_tiers=draw(
+            st.sampled_from([0, 5, 1000]).map(
+                lambda size: (KVTierConfig(num_blocks=size, block_seconds=0.01, latency=0.05),) if size else ()
+            )
+        ),
     )
 
 
@@ -221,8 +223,8 @@ def check_scheduler(replica: Replica) -> None:
     assert not any(cache.used)
     assert not any(cache.reaches.values())
     assert cache.num_idle == sum(cache.held) <= replica.num_blocks
-    if cache.tier is not None:
-        assert cache.tier.num_stored == sum(cache.tier.held) <= cache.tier.num_blocks
+    for tier in cache.tiers:
+        assert tier.num_stored == sum(tier.held) <= tier.num_blocks
 
 
 @given(requests(), clusters())

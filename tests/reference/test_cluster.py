@@ -18,9 +18,11 @@ from simserve.scenario.reference_run import by_reference, uncovered
 from simserve.scenario.verify import compared
 from simserve.sim.control import Control
 from simserve.sim.records import REASONS
+from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, simulate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_config
+from tests.engine.strategies import stores, tiered_cases
 from tests.fuzzing import examples
 from tests.properties import test_conservation, test_fleet_conservation
 from tests.sim.test_fleet_run import KINDS, deployments
@@ -160,3 +162,20 @@ def test_replicas_and_clients_are_those_of_the_plane_at_length(data: st.DataObje
 def test_fleets_are_those_of_the_plane_at_length(data: st.DataObject) -> None:
     """The same as above, with more examples."""
     assert_alike(*data.draw(st.sampled_from([conserved, pooled]))(data))
+
+
+def storing(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
+    """Draw replicas that share a store of KV blocks, behind tiers of their own or alone."""
+    case = data.draw(tiered_cases())
+    tiers = (*(tier for tier in case.config.kv_tiers if not tier.is_shared), data.draw(stores()))
+    config = in_step(case.config, kv_tiers=tiers, frontend_latency=LATENCY)
+    deployment = make_deployment(config, case.times, data.draw(st.integers(2, 3)))
+    policy = data.draw(st.sampled_from(["round_robin", "least_outstanding", "prefix"]))
+    return replace(deployment, control=Control(routing=RoutingSpec(policy=policy))), own_times(case.specs)
+
+
+@given(data=st.data())
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_replicas_that_share_a_store_are_those_of_the_plane(data: st.DataObject) -> None:
+    """What one replica writes another loads, queues for, or computes all the same."""
+    assert_alike(*storing(data))

@@ -14,6 +14,8 @@ from simserve.scenario.resolve import resolve
 SLOW = "{kind: slow, at: 1 s, duration: 1 s"
 LINK = "{kind: link, at: 1 s, duration: 1 s"
 SPLIT = "[{name: p, role: prefill}, {name: d, role: decode}]"
+HOST = "{tier: host, capacity: 10 GiB}"
+STORE = "{tier: remote, capacity: 1 TB, bandwidth: 5 GB/s, shared: true}"
 SHARED = "workload.shared_prefix={num_groups: 2, tokens: 100}"
 CLASSES = "workload.classes=[{name: chat, share: 1.0, %s}]"
 
@@ -90,6 +92,20 @@ def refusal(*overrides: str, name: str = "chatbot") -> str:
         (
             [SHARED, "deployment.engine.kv_offload={size: 1 GB}", "deployment.engine.enable_prefix_caching=false"],
             "is off",
+        ),
+        ([f"deployment.engine.kv_tiers=[{HOST}]"], "no two prompts of the workload begin alike"),
+        ([SHARED, f"deployment.engine.kv_tiers=[{HOST.replace('10 GiB', '10 kB')}]"], "holds no KV block"),
+        ([SHARED, f"deployment.engine.kv_tiers=[{STORE}, {HOST}]"], "the nearest first"),
+        ([SHARED, f"deployment.engine.kv_tiers=[{HOST}, {HOST}]"], "write each once"),
+        (
+            [SHARED, f"deployment.engine.kv_tiers=[{{{HOST[1:-1]}, shared: true}}, {STORE}]"],
+            "only the last may be shared",
+        ),
+        ([SHARED, "deployment.engine.kv_tiers=[{tier: disk, capacity: 1 TB}]"], "needs the bandwidth of disk"),
+        ([SHARED, f"deployment.engine.kv_tiers=[{{{HOST[1:-1]}, total_bandwidth: 1 GB/s}}]"], "is not shared"),
+        (
+            [SHARED, f"deployment.engine.kv_tiers=[{HOST}]", "deployment.engine.kv_offload={size: 1 GB}"],
+            "keep one of the two",
         ),
         (["deployment.faults=[{kind: slow, at: 1 s, duration: 1 s, replica: 3}]"], "must be below deployment.replicas"),
         (["deployment.faults=[{kind: slow, at: 1 s, mttr: 1 s}]"], "give duration, not mttr"),

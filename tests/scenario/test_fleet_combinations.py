@@ -134,6 +134,7 @@ def test_a_tier_of_several_gpus_is_shared_by_them() -> None:
         for size in (1, 2)
     )
 
-    assert one.num_offload_blocks == two.num_offload_blocks > 1000
-    assert one.offload_block_seconds == pytest.approx(2 * two.offload_block_seconds)
-    assert one.offload_latency == 0.001
+    ((first,), (second,)) = (one.kv_tiers, two.kv_tiers)
+    assert first.num_blocks == second.num_blocks > 1000
+    assert first.block_seconds == pytest.approx(2 * second.block_seconds)
+    assert first.latency == 0.001

@@ -47,6 +47,39 @@ def test_host_memory_behind_the_cache_pays_and_a_slow_disk_does_not() -> None:
     assert inner(host)["offload"]["loaded_bytes"] > 1e11
 
 
+def test_a_store_that_replicas_share_finds_what_others_computed() -> None:
+    """Tiers of each replica know its own turns alone; a store knows all, unless it is slower than computing."""
+    tiers = "deployment.engine.kv_tiers"
+    shared, alone, slow = (
+        result_of("kv-tiers", "workload.num_requests=1500", *more)
+        for more in ([], [f"{tiers}.2.shared=false"], [f"{tiers}.2.bandwidth=300 MB/s"])
+    )
+
+    kv = inner(shared)["kv"]
+    rates = [tier["hit_rate"] for tier in kv["tiers"]]
+    assert [tier["tier"] for tier in kv["tiers"]] == ["host", "disk", "remote"]
+    assert kv["gpu_hit_rate"] + sum(rates) == pytest.approx(kv["prefix_hit_rate"])
+    assert kv["prefix_hit_rate"] > inner(alone)["kv"]["prefix_hit_rate"] + 0.1
+    assert kv["tiers"][2]["is_used"]
+    assert not inner(shared)["warnings"]
+    remote = inner(slow)["kv"]["tiers"][2]
+    assert (remote["is_used"], remote["loaded_bytes"]) == (False, 0.0)
+    assert remote["recomputed_bytes"] > 1e9
+    assert inner(slow)["warnings"][0].startswith("remote tier not used: a token takes 437 us to load")
+
+
+def test_a_tier_is_paid_for_beside_the_gpus() -> None:
+    """A terabyte that all share once, 32 GiB of each of four replicas four times."""
+    key = "deployment.engine.kv_tiers"
+    free, store, host = (
+        inner(result_of("kv-tiers", "workload.num_requests=200", f"{key}.2.usd_per_gib_hour=0", *more))["cost"]
+        for more in ([], [f"{key}.2.usd_per_gib_hour=0.001"], [f"{key}.0.usd_per_gib_hour=0.001"])
+    )
+
+    assert store["usd_per_hour"] - free["usd_per_hour"] == pytest.approx(1e12 / 2**30 * 0.001)
+    assert host["usd_per_hour"] - free["usd_per_hour"] == pytest.approx(4 * 32 * 0.001)
+
+
 def test_a_roll_out_has_a_hole_that_a_surge_fills() -> None:
     """One at a time is felt, three at a time is an outage, and a fifth GPU for the time leaves nothing to be felt."""
     one, three, surge = (

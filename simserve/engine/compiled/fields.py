@@ -30,35 +30,40 @@ _NUMBERS = {"int": INTEGER, "float": FLOAT, "bool": BOOLEAN}
 CONFIG = Record("config", {each.name: _NUMBERS[each.type] for each in fields(EngineConfig) if each.type in _NUMBERS})
 TIMES = Record("times", {each.name: FLOAT for each in fields(StepTimes) if each.type == "float"})
 
+TIER = Record(
+    "tier",
+    {
+        **dict.fromkeys(("block_seconds", "free_at", "latency", "load_seconds", "loading_seconds"), FLOAT),
+        **dict.fromkeys(("free_slots", "held", "segments"), Items("q")),
+        **dict.fromkeys(("has_choice", "overlaps"), BOOLEAN),
+        **dict.fromkeys(("num_blocks", "num_declined", "num_loaded", "num_stored", "num_written", "peak"), INTEGER),
+        "order": Order(),
+        "slots": Index(),
+        "store_block_seconds": FLOAT,
+    },
+)
 PATHS = Record(
     "paths",
     {
         **dict.fromkeys(("cached_tokens", "ends", "loaded_tokens", "pinned_until", "segments"), Column("q")),
-        **dict.fromkeys(("shared_blocks", "starts"), Column("q")),
-        "block_size": INTEGER,
+        **dict.fromkeys(("promised_blocks", "shared_blocks", "starts"), Column("q")),
+        **dict.fromkeys(("block_size", "num_levels"), INTEGER),
         "is_private": Column("b"),
-    },
-)
-TIER = Record(
-    "tier",
-    {
-        **dict.fromkeys(("block_seconds", "latency", "load_seconds", "loading_seconds"), FLOAT),
-        **dict.fromkeys(("free_slots", "held", "segments"), Items("q")),
-        **dict.fromkeys(("num_blocks", "num_loaded", "num_stored", "num_written", "peak"), INTEGER),
-        "order": Order(),
-        "slots": Index(),
+        "store": Pointer(TIER),
     },
 )
 CACHE = Record(
     "cache",
     {
         **dict.fromkeys(("free_slots", "held", "num_others", "reach_heads", "segments", "used", "users"), Items("q")),
-        **dict.fromkeys(("num_duplicates", "num_idle", "free_reach"), INTEGER),
+        **dict.fromkeys(("num_duplicates", "num_idle", "num_loading", "num_tiers", "free_reach"), INTEGER),
+        **dict.fromkeys(("has_choice", "has_tiers"), BOOLEAN),
+        **dict.fromkeys(("loading_seconds", "pair_seconds", "token_seconds"), FLOAT),
         "idle": Order(),
         "paths": Pointer(PATHS),
         "reaches": Items("qqq"),
         "slots": Index(),
-        "tier": Pointer(TIER),
+        "tiers": Records(TIER),
     },
 )
 """``reaches`` holds chains of (blocks, requests, next), 1 added to positions; ``reach_heads``: where each begins."""

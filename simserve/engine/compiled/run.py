@@ -33,6 +33,8 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.data_plane import DataPlane
 from simserve.engine.gateway import Gateway
+from simserve.engine.kv_tier import KVTier
+from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.progress import Progress
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable
@@ -43,6 +45,7 @@ from simserve.engine.transfers import Port
 Drive = Callable[[int, int, float], int]
 _OF_A_LINK = ("seconds", "waited")
 _OF_A_REPLICA = ("identity", "rank")
+_OF_REACHES = ("free_reach", "reach_heads", "reaches")
 
 
 def reason_against(config: EngineConfig) -> str | None:
@@ -157,18 +160,18 @@ class Compiled:
         if own is None:
             return None
         if id(own.paths) not in self._paths:
-            self._paths[id(own.paths)] = _columns(fields.PATHS, own.paths)
+            self._paths[id(own.paths)] = paths = _columns(fields.PATHS, own.paths)
+            if own.paths.store is not None:
+                paths.put("store", _tiers([own.paths.store]))
         cache = Memory(fields.CACHE)
         for name, kind in fields.CACHE.fields.items():
             if isinstance(kind, Order | Index):
                 cache.put(name, None)
-            elif isinstance(kind, Items) and name not in ("reach_heads", "reaches"):
+            elif isinstance(kind, Items | str) and name not in _OF_REACHES:
                 cache.put(name, getattr(own, name))
-        if own.tier is not None:
-            self._tiers[number] = tier = Memory(fields.TIER)
-            for name, kind in fields.TIER.fields.items():
-                tier.put(name, None if isinstance(kind, Order | Index) else getattr(own.tier, name))
-            cache.put("tier", tier)
+        if own.tiers:
+            self._tiers[number] = _tiers(own.tiers)
+            cache.put("tiers", self._tiers[number])
         cache.put("reach_heads", own.num_others)
         cache.put("paths", self._paths[id(own.paths)])
         return cache
@@ -311,9 +314,14 @@ class Compiled:
         """Return the irregular gaps of replicas, shape [gaps, 2], and forget them."""
         return self._take("irregular_gaps", numbers).reshape(-1, 2)
 
-    def tiers_of(self, numbers: Sequence[int]) -> list[View]:
-        """Return the tiers behind the prefix caches of some replicas, as they are."""
-        return [View(self._tiers[number]) for number in numbers if number in self._tiers]
+    def tiers_of(self, numbers: Sequence[int]) -> list[list[View]]:
+        """Return the tiers behind the prefix cache of each of some replicas, as they are."""
+        found = [self._tiers[number] for number in numbers if number in self._tiers]
+        return [[View(tiers, level) for level in range(tiers.count)] for tiers in found]
+
+    def store_of(self, paths: PrefixPaths) -> View:
+        """Return the store that replicas share, as it is."""
+        return View(self._paths[id(paths)].kept["store"])
 
     def loras_of(self, numbers: Sequence[int]) -> list[View]:
         """Return the LoRA adapters of some replicas, as they are."""
@@ -402,6 +410,15 @@ def _side_by_side(record: Record, values: Sequence[object]) -> Memory | None:
         for name, kind in record.fields.items():
             if not isinstance(kind, Queue):
                 memory.put(name, getattr(value, name), number)
+    return memory
+
+
+def _tiers(tiers: Sequence[KVTier]) -> Memory:
+    """Return tiers that hold nothing, side by side."""
+    memory = Memory(fields.TIER, len(tiers))
+    for number, tier in enumerate(tiers):
+        for name, kind in fields.TIER.fields.items():
+            memory.put(name, None if isinstance(kind, Order | Index) else getattr(tier, name), number)
     return memory
 
 

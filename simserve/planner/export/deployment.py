@@ -313,6 +313,7 @@ def _rare_keys(scenario: Scenario) -> dict[str, Any]:
     engine = deployment.engine.overrides()
     found |= {f"engine.{key}": value for key, value in engine.items() if key not in _SAID_OF_ENGINE}
     found["engine.kv_offload"] = deployment.engine.kv_offload
+    found["engine.kv_tiers"] = deployment.engine.kv_tiers
     return {key: value for key, value in found.items() if value not in (None, False, [], ())}
 
 

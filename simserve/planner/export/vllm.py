@@ -9,6 +9,7 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
 from simserve.planner.export.experts import balancing_words, overlap_words
 from simserve.planner.export.flags import Flags, flags_of
+from simserve.planner.export.kv_tiers import vllm_tier_words
 from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
 from simserve.profiles.engine_profile import version_key
 
@@ -178,12 +179,7 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
     words += _adapters(deployment, flags)
-    if flags.has("--kv-offloading-size"):
-        tier = deployment.take("engine.kv_offload")
-        if tier is not None:
-            key = "deployment.engine.kv_offload"
-            words += flags.render("--kv-offloading-size", f"{tier.size / 2**30:g}", key=key)
-            words += flags.render("--kv-offloading-backend", "native", key=key)
+    words += vllm_tier_words(deployment, flags)
     speculative = deployment.take("speculative")
     if speculative is not None:
         words += _speculative(deployment, flags, speculative)

@@ -21,6 +21,7 @@ from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_wor
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import load_model
+from simserve.units import to_text
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
 """GPU of a server whose words do not say one."""
@@ -70,6 +71,8 @@ class Reading:
         ignored: Flags without effect.
         not_simulated: Flags that have one, which the simulation does not have.
         notes: Full sentences.
+        host_memory: What it keeps of the prefix cache in host memory; None: nothing.
+        switches: Switches that only mean something beside other flags.
     """
 
     engine: str
@@ -91,6 +94,8 @@ class Reading:
     ignored: list[str] = field(default_factory=list)
     not_simulated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    host_memory: HostMemory | None = None
+    switches: dict[str, bool] = field(default_factory=dict)
 
     def count(self, flag: str, value: object) -> int:
         """Return a whole number as servers take it: ``16384``, ``16_384``, ``16k`` (16,000) or ``16K`` (16,384).
@@ -140,6 +145,21 @@ class Reading:
             self.not_simulated.append(f"{flag} {value}")
         else:
             self.deployment["kv_cache_dtype"] = known
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """What a server keeps of its prefix cache in host memory.
+
+    Attributes:
+        num_bytes: Bytes.
+        is_of_rank: Whether of each rank, not of all together.
+        overlaps: Whether blocks come back layer by layer beside the step.
+    """
+
+    num_bytes: float
+    is_of_rank: bool
+    overlaps: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +344,7 @@ def draft_of(
         notes.append("Not simulated: " + ", ".join(reading.not_simulated) + ".")
     if reading.ignored:
         notes.append("Without effect on the simulation: " + ", ".join(dict.fromkeys(reading.ignored)) + ".")
+    _keep_in_host(reading, deployment, workload)
     if workload is None:
         notes.append(PLACEHOLDER_NOTE)
         workload = placeholder_workload(reading.options.get("max_model_len", profile.max_position_embeddings))
@@ -334,6 +355,25 @@ def draft_of(
         "workload": dict(workload),
     }
     return Draft(mapping, tuple(notes), title.format(served))
+
+
+def _keep_in_host(reading: Reading, deployment: dict[str, Any], workload: Mapping[str, Any] | None) -> None:
+    """Put host memory behind the prefix cache where prompts share anything; else say what to set with such traffic."""
+    held = reading.host_memory
+    if held is None:
+        return
+    ranks = 1
+    if held.is_of_rank:
+        ranks = deployment.get("tensor_parallel_size", 1) * deployment.get("pipeline_parallel_size", 1)
+    tier = {"tier": "host", "capacity": to_text(held.num_bytes * ranks, "bytes"), "fetch": "always"}
+    tiers = [{**tier, "overlap": True} if held.overlaps else tier]
+    if any((workload or {}).get(key) for key in ("sessions", "shared_prefix", "trace")):
+        deployment["engine"]["kv_tiers"] = tiers
+        return
+    reading.notes.append(
+        f"It keeps {tier['capacity']} of KV cache in host memory, of no use to traffic whose prompts share nothing: "
+        f"with workload.sessions or shared_prefix, set deployment.engine.kv_tiers to {json.dumps(tiers)}."
+    )
 
 
 def _overridden_length(reading: Reading, profile: ModelProfile) -> int | None:

@@ -8,6 +8,13 @@ from collections.abc import Callable, Sequence
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import flags_of
 from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.kv_tiers import (
+    read_hicache_ratio,
+    read_hicache_size,
+    read_hicache_storage,
+    read_hierarchical_cache,
+    settle_hierarchical_cache,
+)
 from simserve.planner.importers.pasted import read_pasted, without_shell
 from simserve.planner.importers.server import (
     DTYPES,
@@ -155,6 +162,7 @@ def settle(reading: Reading) -> None:
         is_normal = reading.experts.get("mode") == "normal"
         reading.deployment["all2all_backend"] = "deepep_high_throughput" if is_normal else "deepep_low_latency"
     _settle_speculation(reading)
+    settle_hierarchical_cache(reading)
 
 
 def _settle_speculation(reading: Reading) -> None:
@@ -319,6 +327,10 @@ VOCABULARY = Vocabulary(
         "--mem-fraction-static": _share,
         "--cpu-offload-gb": _cpu_offload,
         "--enable-lora": _enable_lora,
+        "--enable-hierarchical-cache": read_hierarchical_cache,
+        "--hicache-size": read_hicache_size,
+        "--hicache-ratio": read_hicache_ratio,
+        "--hicache-storage-backend": read_hicache_storage,
         "--chunked-prefill-size": _chunk,
         "--max-prefill-tokens": _prefill_tokens,
         "--max-total-tokens": _total_tokens,

@@ -13,6 +13,7 @@ from simserve.errors import ScenarioError
 from simserve.perf.expert_exchange import All2AllBackend
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.kv_tiers import read_lmcache_variable, read_offloading_backend, read_offloading_size
 from simserve.planner.importers.pasted import Pasted, is_file, read_pasted, with_dotted, without_shell
 from simserve.planner.importers.server import (
     DTYPES,
@@ -379,6 +380,8 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--num-redundant-experts": redundant_experts("--num-redundant-experts"),
     "--cpu-offload-gb": _cpu_offload,
     "--enable-lora": _enable_lora,
+    "--kv-offloading-size": read_offloading_size,
+    "--kv-offloading-backend": read_offloading_backend,
     "--quantization": _quantization,
     "--dtype": _dtype,
     "--kv-cache-dtype": _kv_cache_dtype,
@@ -417,6 +420,8 @@ def _read_variables(reading: Reading, pasted: Pasted) -> None:
         if name == "VLLM_PP_LAYER_PARTITION":
             layers = [reading.count(name, each) for each in value.split(",")]
             reading.deployment["pipeline_layer_partition"] = layers
+        elif read_lmcache_variable(reading, name, value):
+            continue
         elif _VARIABLES_WITH_EFFECT.fullmatch(name) and not _HARMLESS_VARIABLES.fullmatch(name):
             reading.not_simulated.append(f"{name}={value}")
         else:

@@ -10,6 +10,7 @@ from typing import Any
 from simserve.planner.overrides import Overrides
 from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.scenario.schema import Scenario
+from simserve.units import to_text
 
 
 def describe(scenario: Scenario) -> str:
@@ -70,6 +71,8 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
         yield "no prefix caching"
     if deployment.engine.kv_offload is not None:
         yield "a second tier behind the prefix cache"
+    for tier in deployment.engine.kv_tiers or ():
+        yield f"{to_text(tier.capacity, 'bytes')} of KV cache on a {tier.tier} tier"
     if deployment.response_cache is not None:
         yield "a response cache"
     if deployment.engine.scheduling_policy not in (None, "fcfs"):

@@ -16,6 +16,7 @@ from simserve.planner.search.explain import plain
 from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
 from simserve.scenario.fit import leading_warnings
+from simserve.scenario.kv_tiers import tiers_usd_per_hour
 from simserve.scenario.objective import objective_mapping
 from simserve.scenario.resolve import assumed_architectures, resolve
 from simserve.scenario.schema import Scenario
@@ -255,8 +256,12 @@ def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
             f"{bought_words} x ${member.usd_per_gpu_hour:,.4g} an hour = ${hourly:,.2f} an hour = "
             f"${hourly * HOURS_PER_MONTH:,.0f} a month of 30 days"
         )
+        tiers = deployment.engine.kv_tiers or ()
+        own = tiers_usd_per_hour(tiers, bought, is_shared=False) + tiers_usd_per_hour(tiers, 1, is_shared=True)
+        if own:
+            yield f"and KV tiers take ${own:,.2f} an hour = ${own * HOURS_PER_MONTH:,.0f} a month"
         if deployment.overflow is not None and trial.usd_per_hour is not None:
-            api = trial.usd_per_hour - trial.num_gpus * member.usd_per_gpu_hour
+            api = trial.usd_per_hour - trial.num_gpus * member.usd_per_gpu_hour - own
             yield f"and {deployment.overflow.api} takes ${api:,.2f} an hour = ${api * HOURS_PER_MONTH:,.0f} a month"
 
 

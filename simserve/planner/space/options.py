@@ -8,7 +8,7 @@ for it. A new deployment option becomes searchable with one more function in `_O
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from simserve.errors import InputError
@@ -19,8 +19,10 @@ from simserve.profiles import catalog
 from simserve.profiles.api import load_api
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.features import lack_of
+from simserve.scenario.kv_tiers import KVTierSpec
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import replica_shape
+from simserve.units import to_text
 
 DRAFT_SHARE = 0.2
 """Active parameters of a draft model over its target's, at most: beyond, drafting eats what it saves."""
@@ -30,6 +32,9 @@ DRAFT_ACCEPTANCE = 0.6
 draft models, over all its tasks (calibration/speculation.md)."""
 OFFLOAD_SIZE = "64 GiB"
 """Of a replica: what a node of these GPUs has to spare."""
+TIERS_KEY = "deployment.engine.kv_tiers"
+TIER_SIZES = (0.5, 1.0, 2.0, 4.0)
+"""Times the capacity of a scenario's first KV tier that a plan tries."""
 MTP_ACCEPTANCE = (0.88, 0.87)
 """Rate and decay, the means of MTP layers on coding prompts (calibration/speculation.md)."""
 SCALINGS: tuple[tuple[str, float, int], ...] = (
@@ -182,7 +187,12 @@ def _cache(setting: Setting) -> Option | LeftOut:
 
 
 def _offload(setting: Setting) -> Option | LeftOut:
-    """Offer a second tier behind the prefix cache: host memory that a node has anyway, so it is in the GPU's price."""
+    """Offer a second tier behind the prefix cache: host memory that a node has anyway, so it is in the GPU's price.
+
+    Tiers that the scenario has are sized, at their own price.
+    """
+    if setting.scenario.deployment.engine.kv_tiers:
+        return _sizes(setting.scenario.deployment.engine.kv_tiers)
     own, key = setting.scenario.deployment.engine.kv_offload, "deployment.engine.kv_offload"
     if own is not None:
         mapping = own.model_dump(mode="json", exclude_none=True)
@@ -196,6 +206,23 @@ def _offload(setting: Setting) -> Option | LeftOut:
         return lack
     offered = Choice(f"{OFFLOAD_SIZE} of host memory behind the prefix cache", {key: {"size": OFFLOAD_SIZE}})
     return Option("offload", (Choice("no second tier"), offered))
+
+
+def _sizes(tiers: Sequence[KVTierSpec]) -> Option:
+    """Return the tiers of a scenario with the first of them smaller and larger, and none at all."""
+    choices = [Choice("no KV tiers", {TIERS_KEY: None})]
+    for factor in TIER_SIZES:
+        capacity = to_text(tiers[0].capacity * factor, "bytes")
+        changed = (tiers[0].model_dump(mode="json", exclude_none=True) | {"capacity": capacity}, *_dumped(tiers[1:]))
+        label = f"{capacity} of {tiers[0].tier} memory behind the prefix cache"
+        if tiers[0].tier != "host":
+            label = f"{capacity} of a {tiers[0].tier} store behind the prefix cache"
+        choices.append(Choice(label, {TIERS_KEY: list(changed)}, "" if factor == 1.0 else "tier size"))
+    return Option("offload", tuple(choices), own=1 + TIER_SIZES.index(1.0))
+
+
+def _dumped(tiers: Sequence[KVTierSpec]) -> list[dict[str, Any]]:
+    return [each.model_dump(mode="json", exclude_none=True) for each in tiers]
 
 
 def _answers(setting: Setting) -> Option | LeftOut:

@@ -299,6 +299,22 @@ def test_another_engines_scenario_is_written_with_a_note() -> None:
     assert "simulates sglang 0.5.4" in result.notes[1]
 
 
+def test_tiers_behind_host_memory_are_those_of_lmcache() -> None:
+    """Its backend, its variables as notes; host memory alone is vLLM's own connector's."""
+    alone = "deployment.engine.kv_tiers=[{tier: host, capacity: 64 GiB}]"
+    several, one = export(load("kv-tiers"), "vllm"), export(load("kv-tiers", [alone]), "vllm")
+    store = "deployment.engine.kv_tiers=[{tier: remote, capacity: 1 TB, bandwidth: 5 GB/s}]"
+    none = export(load("kv-tiers", [store]), "vllm")
+
+    assert several.line.endswith("--kv-offloading-size 32 --kv-offloading-backend lmcache")
+    assert_parses(several)
+    assert any("LMCACHE_MAX_LOCAL_DISK_SIZE=186.265" in note for note in several.notes)
+    assert any("LMCACHE_REMOTE_URL" in note for note in several.notes)
+    assert one.line.endswith("--kv-offloading-size 64 --kv-offloading-backend native")
+    assert "--kv-offloading" not in none.line
+    assert any("engine.kv_tiers" in note for note in none.notes)
+
+
 def test_a_second_kv_tier_is_said_where_the_version_has_one() -> None:
     """64 GiB for vLLM's own connector; an older version gets a note."""
     new = export(load("kv-offload"), "vllm")

@@ -156,3 +156,27 @@ def test_no_line_ends_in_a_traceback(pieces: list[str], noise: str) -> None:
         text = draft.title
     assert text
     assert "\n" not in text
+
+
+def test_a_hierarchical_cache_is_host_memory_behind_the_prefix_cache() -> None:
+    """GB of each rank; without the switch, sizes mean nothing; placeholder traffic has no use for it."""
+    on = imported(f"{LINE} --tp-size 2 --enable-hierarchical-cache --hicache-size 100 --hicache-storage-backend file")
+    off = imported(f"{LINE} --hicache-size 100")
+    ratio = imported(f"{LINE} --enable-hierarchical-cache --hicache-ratio 2")
+
+    tier = '[{"tier": "host", "capacity": "200 GB", "fetch": "always", "overlap": true}]'
+    assert any(tier in note for note in on.notes)
+    assert any("--hicache-storage-backend file is a KV tier" in note for note in on.notes)
+    assert not any("host memory" in note for note in off.notes)
+    assert any("--hicache-ratio 2 is a multiple" in note for note in ratio.notes)
+
+
+def test_tiers_are_exported_to_a_hierarchical_cache() -> None:
+    """Host memory of each rank, and one storage behind it; further tiers are notes."""
+    tiers = "[{tier: host, capacity: 400 GB}, {tier: disk, capacity: 1 TB, bandwidth: 5 GB/s}]"
+    words = ["deployment.engine.name=sglang", "deployment.engine.version=0.5.4", f"deployment.engine.kv_tiers={tiers}"]
+    scenario = make_scenario([*words, "workload.shared_prefix={num_groups: 2, tokens: 50}"])
+
+    result = export(scenario, "sglang")
+
+    assert "--enable-hierarchical-cache --hicache-size 400 --hicache-storage-backend file" in result.line

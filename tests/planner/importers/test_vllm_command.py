@@ -594,3 +594,25 @@ def test_limits_by_hand_are_read() -> None:
 
     assert (engine.num_gpu_blocks_override, engine.long_prefill_token_threshold) == (4000, 512)
     assert engine.kv_cache_memory_bytes == 20_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("line", "capacity"),
+    [
+        (f"{LLAMA} -tp 2 --kv-offloading-size 64 --kv-offloading-backend native", "64 GiB"),
+        (f"LMCACHE_MAX_LOCAL_CPU_SIZE=20 {LLAMA} -tp 2", "40 GiB"),
+    ],
+)
+def test_host_memory_behind_the_prefix_cache_is_read(line: str, capacity: str) -> None:
+    """vLLM counts all ranks, LMCache each; the placeholder traffic has no use for it, so it is a note."""
+    draft = imported(line)
+
+    assert draft.scenario.deployment.engine.kv_tiers is None
+    assert any(f'"tier": "host", "capacity": "{capacity}"' in note for note in draft.notes)
+
+
+def test_lmcache_places_without_a_bandwidth_are_named() -> None:
+    """A disk and a remote store are added by hand."""
+    draft = imported(f"LMCACHE_REMOTE_URL=lm://store:65432 {LLAMA}")
+
+    assert any("LMCACHE_REMOTE_URL is a KV tier" in note for note in draft.notes)
