@@ -44,6 +44,7 @@ _EXPECTED = [
     "overload-and-shedding",
     "paged-vs-static",
     "prefix-routing",
+    "reasoning",
     "response-cache",
     "rolling-update",
     "single-gpu-7b",
@@ -569,3 +570,17 @@ def test_a_batch_slows_the_people_beside_it_and_smaller_batches_less() -> None:
     assert people["slo"]["attainment"] < 0.95 < narrowed["slo"]["attainment"]
     assert narrowed["p95_tpot_ms"] < 0.6 * people["p95_tpot_ms"]
     assert documents[1]["p95_e2el_ms"] > 1.5 * documents[0]["p95_e2el_ms"]
+
+
+def test_reasoning_hides_most_of_its_tokens_and_a_budget_brings_the_answer_forward() -> None:
+    """Four tokens in five are hidden; a budget of 1,024 more than halves p95 of the wait; a low limit costs answers."""
+    plain, budget, limited = (
+        summary("reasoning", *more)["simserve"]
+        for more in ((), ("workload.thinking_token_budget=1024",), ("workload.max_tokens=1500",))
+    )
+
+    assert 0.75 < plain["reasoning"]["thinking_share"] < 0.85
+    assert plain["slo"]["attainment"] >= 0.95
+    assert budget["reasoning"]["ttfvt_ms"]["p95"] < 0.5 * plain["reasoning"]["ttfvt_ms"]["p95"]
+    assert plain["reasoning"]["num_without_answer"] == 0
+    assert limited["reasoning"]["num_without_answer"] > 100

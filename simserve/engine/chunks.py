@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simserve.engine.admission import estimate_of, has_room, note_full
+from simserve.engine.answers import note_recomputed
 from simserve.engine.decoding import finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
@@ -392,6 +393,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
                 requests.itl_max[index] = gap
             if replica.batch_log is not None:
                 replica.batch_log.extend((index, now, RECOMPUTED))
+            if replica.has_thinking:
+                note_recomputed(replica, requests, index, generated + 1)
         else:
             replica.api_free_at = max(replica.api_free_at, now) + replica.api_token_seconds
             requests.first_token_time[index] = replica.api_free_at

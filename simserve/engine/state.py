@@ -78,6 +78,9 @@ class RequestTable:
     range_start        int    contiguous KV allocation: first token of its range
     num_preemptions    int
     swapped_tokens     int    its KV tokens in host memory while it waits; 0: none
+    thinking_tokens    int    tokens that it generates before those of its answer; empty: nobody thinks, as the next two
+    answer_step        int    while it thinks and decodes: the step counter at which its answer begins; else -1
+    answer_time        s      when the first token of its answer was there, where that is not its first token
     replica_id         int    -1: none
     rank               int    which scheduler of its replica has it, where that has several; else 0, or empty
     status, reason     int
@@ -85,6 +88,8 @@ class RequestTable:
     """
 
     __slots__ = (
+        "answer_step",
+        "answer_time",
         "computed_tokens",
         "context_base",
         "finish_step",
@@ -110,6 +115,7 @@ class RequestTable:
         "scheduled_time",
         "status",
         "swapped_tokens",
+        "thinking_tokens",
     )
 
     def __init__(
@@ -121,6 +127,7 @@ class RequestTable:
         pace: NDArray[np.int64] | None = None,
         priority: NDArray[np.int64] | None = None,
         is_lean: bool = False,
+        thinking_tokens: NDArray[np.int64] | None = None,
     ) -> None:
         """Apply the length limits of ``config`` and lay out the columns.
 
@@ -132,6 +139,7 @@ class RequestTable:
             pace: With speculative decoding, parts of a token a decode step, shape [N]; None: not drawn.
             priority: The smaller the sooner, shape [N]; None: all alike.
             is_lean: Whether columns that ``config`` never reads stay empty: no other engine serves these requests.
+            thinking_tokens: Of ``output_tokens``, those before the answer, shape [N]; None: nobody thinks.
 
         Raises:
             InvariantError: The engine speculates, and no paces were drawn.
@@ -168,6 +176,9 @@ class RequestTable:
             self.priority = _whole("q", priority)
         self.range_start = _zeros("q", 0 if is_lean and config.kv_allocation not in CONTIGUOUS else num_requests)
         self.swapped_tokens = _zeros("q", 0 if is_lean and config.preemption_mode != "swap" else num_requests)
+        self.thinking_tokens = _whole("q", np.zeros(0) if thinking_tokens is None else thinking_tokens)
+        self.answer_step = _whole("q", np.full(len(self.thinking_tokens), -1))
+        self.answer_time = _floats(len(self.thinking_tokens), math.nan)
 
 
 class Replica:
@@ -180,6 +191,7 @@ class Replica:
 
     __slots__ = (
         "advances",
+        "answer_heap",
         "api_free_at",
         "api_token_seconds",
         "attended_keys",
@@ -223,6 +235,7 @@ class Replica:
         "has_plain_admission",
         "has_priorities",
         "has_slots",
+        "has_thinking",
         "has_window_pool",
         "held_back",
         "identity",
@@ -346,6 +359,9 @@ class Replica:
         self.prefilled_tokens = 0
         self.step = 0
         self.finish_heap: list[int] = []
+        # Whether requests think before they answer, and those that do now, as in the heap of finishes.
+        self.has_thinking = False
+        self.answer_heap: list[int] = []
 
         capacity = config.num_blocks * config.block_size
         self.num_blocks = capacity // config.max_model_len if config.kv_allocation == "static" else config.num_blocks

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from simserve.metrics.latency import RequestLatencies
 
-TERMS = ("ttft", "tpot", "e2e")
+TERMS = ("ttft", "tpot", "e2e", "ttfvt")
+NAMED_TERMS = TERMS[:3]
+"""Those that every result names; the last one only where it has a bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class SLO:
         e2e: Bound on E2E.
         attainment: Share of submitted requests that must meet every bound, in (0, 1].
         by_class: Objective of a class of requests, instead of this one.
+        ttfvt: Bound on the time to the first visible token.
     """
 
     ttft: float | None
@@ -33,6 +36,7 @@ class SLO:
     e2e: float | None
     attainment: float
     by_class: Mapping[str, SLO] = field(default_factory=dict)
+    ttfvt: float | None = None
 
     def has_bound(self, term: str) -> bool:
         """Return whether any request has a bound on ``term``."""
@@ -45,7 +49,7 @@ class Attainment:
 
     Attributes:
         all_terms: Share that met every bound.
-        by_metric: Share that met the bound on ``ttft``, ``tpot``, ``e2e``; NaN where there is no bound.
+        by_metric: Share that met the bound on ``ttft``, ``tpot``, ``e2e``, ``ttfvt``; NaN where there is no bound.
     """
 
     all_terms: float
@@ -92,6 +96,7 @@ def attainment(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool
     by_metric = {
         term: _share(requests_meeting(latencies, slo, (term,)), submitted) if slo.has_bound(term) else np.nan
         for term in TERMS
+        if term in NAMED_TERMS or slo.has_bound(term)
     }
     return Attainment(all_terms=_share(requests_meeting(latencies, slo), submitted), by_metric=by_metric)
 

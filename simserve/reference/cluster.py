@@ -74,6 +74,7 @@ class Cluster:
         )
         request = Request(index, prompt, output, asked)
         request.pace = ONE_TOKEN if specs.pace is None else int(specs.pace[index])
+        request.thinking_tokens = 0 if specs.thinking_tokens is None else int(specs.thinking_tokens[index])
         request.priority = 0 if specs.priority is None else int(specs.priority[index])
         request.kind = 0 if specs.request_class is None else int(specs.request_class[index])
         if specs.prefixes is not None:

@@ -494,6 +494,8 @@ class ContinuousScheduler(Scheduler):
                 if len(request.token_times) == 1 and self.token_seconds:
                     self.unsent += self.token_seconds
                     request.handed_over = end + self.unsent
+                if math.isnan(request.answer_began) and request.generated > request.thinking_tokens:
+                    request.answer_began = end + self.unsent
             if request.generated == request.output_tokens:
                 if self.releases_late:
                     self.departing.append(request)

@@ -7,6 +7,7 @@ from simserve.scenario.fleet_rules import check_fleet
 from simserve.scenario.front_combinations import check_front
 from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
+from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.requests import RequestSpecs
 
 
@@ -17,6 +18,7 @@ def check_combinations(scenario: Scenario) -> None:
         ScenarioError: An option that cannot do what it says, or that is not simulated beside another.
     """
     _check_classes(scenario)
+    _check_thinking(scenario)
     _check_admission(scenario)
     check_fleet(scenario)
     _check_pools(scenario)
@@ -47,6 +49,9 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
     if is_split and (is_static or not has_cache):
         rule = "hands over KV caches while batches run: that takes continuous batching and a KV cache"
         scenario.refuse("deployment.pools", rule, "give every pool the role both")
+    if scenario.workload.has_thinking and not has_cache:
+        rule = "is simulated with a KV cache only, whose decode steps are the times of tokens"
+        scenario.refuse("workload.thinking_tokens", rule, "leave it out, or set deployment.engine.kv_allocation: paged")
     if streaming is None or not streaming.stream:
         return
     rule = ""
@@ -68,6 +73,18 @@ def _check_classes(scenario: Scenario) -> None:
         if each.pool is not None and each.pool not in names:
             known = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
             scenario.refuse(f"{key}.pool", "names no pool that takes requests", known, each.pool)
+
+
+def _check_thinking(scenario: Scenario) -> None:
+    workload = scenario.workload
+    if workload.has_thinking:
+        return
+    owners: dict[str, LatencyLimits | None] = {"slo": scenario.slo}
+    owners |= {f"workload.classes.{number}.slo": each.slo for number, each in enumerate(workload.classes or ())}
+    for key, slo in owners.items():
+        if slo is not None and slo.ttfvt is not None:
+            rule = "limits the time to the first visible token, and nothing is hidden before it"
+            scenario.refuse(f"{key}.ttfvt", rule, "give workload.thinking_tokens, or limit ttft instead")
 
 
 def _check_pools(scenario: Scenario) -> None:

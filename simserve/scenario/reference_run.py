@@ -404,6 +404,8 @@ def records_of(cluster: Cluster) -> RequestRecords:
         session=specs.session,
         turn=specs.turn,
         served_by=servers if has_front else None,
+        thinking_tokens=None if specs.thinking_tokens is None else column("tokens_thought", np.int64),
+        answer_time=None if specs.thinking_tokens is None else column("first_visible_token"),
         **(_transfer_columns(cluster) if cluster.control.disaggregation is not None else {}),
     )
 

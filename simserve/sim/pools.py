@@ -163,7 +163,13 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
     if not pools:
         boundless = replace(elsewhere, max_model_len=_BOUNDLESS, enable_chunked_prefill=True)
         return RequestTable(
-            specs.prompt_tokens, specs.output_tokens, specs.max_tokens, boundless, specs.pace, specs.priority
+            specs.prompt_tokens,
+            specs.output_tokens,
+            specs.max_tokens,
+            boundless,
+            specs.pace,
+            specs.priority,
+            thinking_tokens=specs.thinking_tokens,
         )
     configs = [pool.engine for pool in pools]
     longest = min(config.max_model_len for config in configs)
@@ -171,7 +177,15 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
     unchunked = [pool.engine for pool in pools if pool.role != "decode" and not pool.engine.enable_chunked_prefill]
     strictest = min(unchunked, key=lambda config: config.max_num_batched_tokens, default=configs[0])
     config = replace(strictest, max_model_len=longest)
-    return RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority)
+    return RequestTable(
+        specs.prompt_tokens,
+        specs.output_tokens,
+        specs.max_tokens,
+        config,
+        specs.pace,
+        specs.priority,
+        thinking_tokens=specs.thinking_tokens,
+    )
 
 
 def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:

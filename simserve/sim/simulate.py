@@ -26,6 +26,7 @@ from simserve.sim.records import RequestRecords
 from simserve.sim.routing import router_of
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
+from simserve.sim.thinking import answer_columns
 from simserve.sim.units import new_replica
 from simserve.workload.requests import RequestSpecs
 
@@ -307,7 +308,14 @@ def _run(
     compiled = compiled_for(accelerate, len(specs), reason_against(config))
     times = times.as_lists() if compiled is None else times
     requests = RequestTable(
-        specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority, is_lean=True
+        specs.prompt_tokens,
+        specs.output_tokens,
+        specs.max_tokens,
+        config,
+        specs.pace,
+        specs.priority,
+        is_lean=True,
+        thinking_tokens=specs.thinking_tokens,
     )
     recorder = Recorder(config, times, priced, log=log)
     if not config.num_offload_blocks:
@@ -382,4 +390,5 @@ def _records(
         class_names=tuple(each.name for each in specs.classes),
         session=specs.session,
         turn=specs.turn,
+        **answer_columns(requests, specs),
     )

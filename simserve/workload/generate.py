@@ -19,6 +19,7 @@ from simserve.workload.lengths import length_distribution
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import TraceSpec, WorkloadSpec
+from simserve.workload.thinking import with_thinking
 
 if TYPE_CHECKING:
     from simserve.workload.traces.trace import Trace
@@ -77,6 +78,7 @@ def generate(
     )
     if spec.sessions is not None or spec.trace is not None:
         return specs
+    specs = with_thinking(specs, spec, seed=seed, replication=replication, base_path=base_path)
     beginnings = draw_beginnings(spec, len(specs), seed=seed, replication=replication, class_of=specs.request_class)
     return with_beginnings(specs, beginnings)
 

@@ -22,6 +22,7 @@ from simserve.workload.prefixes import PrefixSegments, joined
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some
 from simserve.workload.spec import WorkloadSpec
+from simserve.workload.thinking import with_thinking
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
 """Requests that are drawn at first for a closed loop: so many, and so many a client."""
@@ -124,6 +125,7 @@ def _part(spec: WorkloadSpec, number: int | None, seed: int, replication: int, b
         session=-1 - np.arange(count, dtype=np.int64),
         turn=np.ones(count, dtype=np.int64),
     )
+    specs = with_thinking(specs, spec, base_path=base_path, **drawn)
     return with_beginnings(specs, draw_beginnings(spec, count, class_of=rows.request_class, suffix=suffix, **drawn))
 
 

@@ -43,6 +43,7 @@ class RequestSpecs:
             closed loop (``concurrency`` not None) all NaN: a client sends request i when an earlier one is answered.
         prompt_tokens: >= 1, int64.
         output_tokens: Tokens the model would generate before it stops, >= 1, int64.
+        thinking_tokens: Of ``output_tokens``, those thought before the answer, int64; None: nobody thinks.
         max_tokens: What the client asks for at most, >= 1, int64. ``-1`` stands for the model's limit
             (``max_model_len - prompt_tokens``).
         think_time: Closed loop and conversations: seconds between the answer a client got and its sending of request i,
@@ -94,6 +95,7 @@ class RequestSpecs:
     closes_at: float | None = None
     loop: NDArray[np.int8] | None = None
     loops: tuple[ClientLoop, ...] = ()
+    thinking_tokens: NDArray[np.int64] | None = None
 
     @property
     def client_loops(self) -> tuple[ClientLoop, ...]:
@@ -154,4 +156,5 @@ class RequestSpecs:
             session=None if self.session is None else self.session[some],
             turn=None if self.turn is None else self.turn[some],
             loop=None if self.loop is None else self.loop[some],
+            thinking_tokens=None if self.thinking_tokens is None else self.thinking_tokens[some],
         )

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
-from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
+from simserve.workload.class_spec import MAX_CLASSES, MAX_MAX_TOKENS, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.users import FrontDoor
@@ -64,8 +64,6 @@ class TraceSpec(FrozenModel):
 
 DEFAULT_NUM_REQUESTS = 1000
 """Requests of a workload that does not say when it ends."""
-MAX_MAX_TOKENS = 10**9
-"""Tokens that a client may ask for at most: beyond any model."""
 
 
 class WorkloadSpec(FrozenModel):
@@ -77,9 +75,16 @@ class WorkloadSpec(FrozenModel):
     """Lengths of the prompts."""
     output_tokens: Length | None = None
     """Lengths of the answers the model would give."""
+    thinking_tokens: Length | None = None
+    """Reasoning models: lengths of what they think before the answer, hidden from the client. `output_tokens` are then
+    those of the visible answer, and `max_tokens` limits both together. Thinking is dropped from the history of a
+    conversation. Absent: none."""
+    thinking_token_budget: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None
+    """Most tokens that a request may think; the answer begins there at the latest. Absent: as many as drawn."""
     max_tokens: int | Literal["exact", "model_limit"] = "exact"
     """Most tokens the client asks for: `exact` (the trace's own column where it has one, else the length of
-    the answer), a number, or `model_limit` (what the prompt leaves of the model's length)."""
+    the answer, with the thinking before it), a number, or `model_limit` (what the prompt leaves of the model's
+    length)."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
     """Number of requests; all are served to the end. Absent, and `duration` too: 1000. With a trace: only its first;
     absent: all."""
@@ -164,6 +169,23 @@ class WorkloadSpec(FrozenModel):
     def has_sessions(self) -> bool:
         """Whether any of the requests are turns of drawn conversations."""
         return self.sessions is not None or any(each.sessions is not None for each in self.classes or ())
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether any of the requests think before they answer."""
+        return self.thinking_tokens is not None or any(each.thinking_tokens is not None for each in self.classes or ())
+
+    @model_validator(mode="after")
+    def _check_thinking(self) -> Self:
+        if self.trace is not None and self.has_thinking:
+            raise ValueError(
+                "has a trace and also thinking_tokens; the answers of a trace hold what was thought: leave it out"
+            )
+        own = [(each.thinking_token_budget, each.thinking_tokens) for each in self.classes or ()]
+        for budget, length in ((self.thinking_token_budget, self.thinking_tokens), *own):
+            if budget is not None and length is None and not self.has_thinking:
+                raise ValueError("has a thinking_token_budget and no thinking_tokens; give them, or leave it out")
+        return self
 
     @property
     def has_shared_prefix(self) -> bool:

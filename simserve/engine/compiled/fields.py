@@ -80,7 +80,11 @@ _COLUMNS = {
         "i",
     ),
     **dict.fromkeys(
-        ("ready_time", "scheduled_time", "first_token_time", "finish_time", "itl_max", "last_token_time"), "d"
+        (
+            *("ready_time", "scheduled_time", "first_token_time", "finish_time", "itl_max", "last_token_time"),
+            "answer_time",
+        ),
+        "d",
     ),
 }
 REQUESTS = Record("requests", {name: Column(_COLUMNS.get(name, "q")) for name in RequestTable.__slots__})
@@ -115,6 +119,7 @@ _REPLICA: dict[str, Kind] = {
             "has_plain_admission",
             "has_priorities",
             "has_slots",
+            "has_thinking",
             "is_contiguous",
             "is_full",
             "is_open",
@@ -131,6 +136,7 @@ _REPLICA: dict[str, Kind] = {
     ),
     **dict.fromkeys(
         (
+            "answer_heap",
             "chunk_requests",
             "chunk_tokens",
             "crossing_heap",
@@ -177,7 +183,16 @@ _HOT = (
     *("identity", "config", "times", "cache", "progress", "gap_values", "gap_leaps", "residues", "finish_heap"),
     *("chunk_requests", "chunk_tokens", "leaps", "running", "prefilling", "late_tokens", "stall_leaps", "finished"),
     *("batch_log", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
-    *("waiting", "keeps_windows", "block_weight", "releases_late", "departing", "is_full"),
+    *(
+        "waiting",
+        "keeps_windows",
+        "block_weight",
+        "releases_late",
+        "departing",
+        "is_full",
+        "has_thinking",
+        "answer_heap",
+    ),
 )
 _OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})
@@ -349,7 +364,7 @@ REGIONS = Record(
     {
         **dict.fromkeys(("arrives_at", "way_back"), Column("d")),
         "home": Column("i"),
-        "is_streamed": BOOLEAN,
+        **dict.fromkeys(("has_thinking", "is_streamed"), BOOLEAN),
         **dict.fromkeys(("nearest", "place_of", "place_of_pool"), Items("q")),
         "num_places": INTEGER,
         "seconds": Items("d"),

@@ -167,7 +167,7 @@ def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> 
             metric = min(shares, key=lambda each: shares[each])
             limit = getattr(slo, metric)
             percentile = next(name for share, name in _PERCENTILES if slo.attainment > share)
-            milliseconds = trial.latencies[f"{percentile}_{LATENCIES[metric]}_ms"]
+            milliseconds = trial.latencies.get(f"{percentile}_{LATENCIES.get(metric, metric)}_ms")
             reached = None if milliseconds is None else milliseconds / 1e3
     return Miss(
         member=nearest,
