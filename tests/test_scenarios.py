@@ -53,6 +53,7 @@ _EXPECTED = [
     "stale-router",
     "static-vs-continuous",
     "streaming",
+    "structured-output",
     "swap-or-recompute",
     "ten-thousand-users",
     "two-pools",
@@ -584,3 +585,19 @@ def test_reasoning_hides_most_of_its_tokens_and_a_budget_brings_the_answer_forwa
     assert budget["reasoning"]["ttfvt_ms"]["p95"] < 0.5 * plain["reasoning"]["ttfvt_ms"]["p95"]
     assert plain["reasoning"]["num_without_answer"] == 0
     assert limited["reasoning"]["num_without_answer"] > 100
+
+
+def test_structured_output_costs_more_where_the_gpu_waits_for_masks() -> None:
+    """vLLM 0.12 hides masks behind the GPU, 0.11 does not; a request in ten that is constrained hardly shows."""
+    hidden, waited, few, outlines = (
+        summary("structured-output", *more)
+        for more in (
+            (),
+            ("deployment.engine.version=0.11",),
+            ("workload.structured_output.share=0.1",),
+            ("workload.structured_output.backend=outlines",),
+        )
+    )
+
+    assert few["mean_tpot_ms"] < hidden["mean_tpot_ms"] < waited["mean_tpot_ms"] < outlines["mean_tpot_ms"]
+    assert outlines["p99_ttft_ms"] > 1330 > waited["p99_ttft_ms"]

@@ -15,6 +15,7 @@ from simserve.errors import InputError
 from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
 from simserve.perf.expert_exchange import All2AllBackend, ExchangeLinks
+from simserve.perf.masks import Masks
 from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import Precision, format_name, kv_element_bytes, resolve_precision
 from simserve.perf.weights import layer_weights_bytes
@@ -79,6 +80,7 @@ class ReplicaShape:
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
         speculation: Speculative decoding; None: one token a step.
         windowed_kv: How layers with a sliding window keep no more than their window; None: they keep everything.
+        masks: What the grammars of constrained answers cost a step; None: no answer is constrained.
     """
 
     hardware: HardwareProfile
@@ -98,6 +100,7 @@ class ReplicaShape:
     attention: Attention = "flash"
     speculation: Speculation | None = None
     windowed_kv: WindowedKV | None = None
+    masks: Masks | None = None
 
     @property
     def kv_element_bytes(self) -> float:
@@ -285,7 +288,10 @@ class ReplicaShape:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know, such as arithmetic other than a format's name says."""
         fitted = self.hardware.calibration.note if self.hardware.calibration else ""
-        notes = (self.precision.note, self._offload_note, self._plugin_note, fitted, self._measured_note)
+        notes = (
+            *(self.precision.note, self._offload_note, self._plugin_note, fitted, self._measured_note),
+            "" if self.masks is None else self.masks.note,
+        )
         return tuple(note for note in notes if note)
 
     @property

@@ -99,7 +99,11 @@ class Cluster:
     def latencies(self) -> list[float]:
         """Return the seconds from sending each request to the router."""
         config = self.pools[0].config
-        return [config.frontend_latency + config.tokenization_per_token * one.prompt_tokens for one in self.requests]
+        waits = [0.0] * len(self.requests) if self.specs.grammar_wait is None else self.specs.grammar_wait.tolist()
+        return [
+            config.frontend_latency + config.tokenization_per_token * one.prompt_tokens + wait
+            for one, wait in zip(self.requests, waits, strict=True)
+        ]
 
     def run(self) -> None:
         """Run until every request has come to its end, or nothing can happen any more."""

@@ -7,7 +7,7 @@ from simserve.report.quantities import UNDEFINED, count, counted, dollars, numbe
 
 
 def reasoning_lines(result: RunResult) -> list[str]:
-    """Return how long readers waited for the answer, and what the thinking before it cost; empty where nobody thinks."""
+    """Return how long readers waited for the answer, and what the thinking before it cost; empty without thinking."""
     block = result.summary["simserve"].get("reasoning")
     if block is None or block["ttfvt_ms"] is None:
         return []

@@ -285,6 +285,7 @@ def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients
         arrival_time=np.full(len(specs), np.nan),
         think_time=thinking,
         concurrency=clients,
+        grammar_wait=None,
         is_stationary=False,
         offered_rate=math.nan,
         closes_at=None,

@@ -10,6 +10,7 @@ import numpy as np
 
 from simserve.errors import ScenarioError
 from simserve.scenario.combinations import check_traffic
+from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_paces
 from simserve.sim.simulate import Deployment, Simulation, simulate
@@ -17,6 +18,7 @@ from simserve.units import to_text
 from simserve.workload.arrival_spec import MAX_REQUESTS
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
+from simserve.workload.structured import with_grammars
 
 _MARGIN, _LEAST_GROWTH, _MOST_GROWTH = 1.2, 2.0, 100.0
 """How many more requests are drawn for clients that ran out of them: by the time that is left, and between these."""
@@ -81,6 +83,10 @@ def traffic(scenario: Scenario, replication: int, num_requests: int | None = Non
             num_requests=num_requests,
         )
     check_traffic(scenario, specs)
+    structured = scenario.workload.structured_output
+    if structured is not None:
+        replicas = num_replicas(scenario.deployment)
+        specs = with_grammars(specs, structured, replicas, seed=seed, replication=replication)
     specs = with_paces(specs, scenario.deployment.speculative, seed, replication)
     warmup = scenario.run.warmup
     last = float(specs.arrival_time[np.isfinite(specs.arrival_time)].max(initial=-np.inf))
@@ -93,6 +99,13 @@ def traffic(scenario: Scenario, replication: int, num_requests: int | None = Non
                 remedy="nothing would be left to measure",
             )
     return specs
+
+
+def num_replicas(deployment: DeploymentSpec) -> int:
+    """Return the replicas that take requests at the start, of all pools."""
+    if not deployment.pools:
+        return deployment.replicas
+    return sum(pool.replicas for pool in deployment.pools if pool.role != "decode")
 
 
 def _ran_out(specs: RequestSpecs, simulation: Simulation) -> bool:

@@ -274,9 +274,10 @@ def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
 
 
 def frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
-    """Return the seconds from sending each request to the router."""
+    """Return the seconds from sending each request to the router; one that waits for its grammar is routed then."""
     tokens = specs.prompt_tokens.astype(np.float64)
-    return config.frontend_latency + config.tokenization_per_token * tokens
+    latency: NDArray[np.float64] = config.frontend_latency + config.tokenization_per_token * tokens
+    return latency if specs.grammar_wait is None else latency + specs.grammar_wait
 
 
 def replay(

@@ -69,6 +69,8 @@ class RequestSpecs:
             (in a closed loop, when a client is free), each further one ``think_time`` after the last answer of the
             turn before, its ``arrival_time`` being NaN, or the time before which it is not sent. Beside conversations
             a single request is one of one turn, with a negative number as its session.
+        grammar_wait: Seconds that each request waits behind the tokeniser until its grammar is compiled, float64. Those
+            that arrive at times of their own stand in the order in which they are ready. None: nothing is constrained.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
             by side. None: all are of one kind, open or the clients'.
         loops: With ``loop``: the clients.
@@ -96,6 +98,7 @@ class RequestSpecs:
     loop: NDArray[np.int8] | None = None
     loops: tuple[ClientLoop, ...] = ()
     thinking_tokens: NDArray[np.int64] | None = None
+    grammar_wait: NDArray[np.float64] | None = None
 
     @property
     def client_loops(self) -> tuple[ClientLoop, ...]:
@@ -123,7 +126,7 @@ class RequestSpecs:
     @property
     def sends_out_of_order(self) -> bool:
         """Whether requests may be sent in another order than that of the rows."""
-        return self.turn is not None or self.ramp_up is not None
+        return self.turn is not None or self.ramp_up is not None or self.grammar_wait is not None
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -156,5 +159,6 @@ class RequestSpecs:
             session=None if self.session is None else self.session[some],
             turn=None if self.turn is None else self.turn[some],
             loop=None if self.loop is None else self.loop[some],
+            grammar_wait=None if self.grammar_wait is None else self.grammar_wait[some],
             thinking_tokens=None if self.thinking_tokens is None else self.thinking_tokens[some],
         )

@@ -16,6 +16,7 @@ from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arri
 from simserve.workload.class_spec import MAX_CLASSES, MAX_MAX_TOKENS, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
+from simserve.workload.structured_spec import StructuredOutputSpec
 from simserve.workload.users import FrontDoor
 
 TraceFormat = Literal[
@@ -85,6 +86,8 @@ class WorkloadSpec(FrozenModel):
     """Most tokens the client asks for: `exact` (the trace's own column where it has one, else the length of
     the answer, with the thinking before it), a number, or `model_limit` (what the prompt leaves of the model's
     length)."""
+    structured_output: StructuredOutputSpec | None = None
+    """Answers that must follow a schema. Absent: none must."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
     """Number of requests; all are served to the end. Absent, and `duration` too: 1000. With a trace: only its first;
     absent: all."""
