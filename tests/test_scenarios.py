@@ -25,6 +25,7 @@ _EXPECTED = [
     "cold-start",
     "data-residency",
     "disaggregation",
+    "embeddings",
     "fair-tenants",
     "first-token-in-100-ms",
     "framework-comparison",
@@ -601,3 +602,16 @@ def test_structured_output_costs_more_where_the_gpu_waits_for_masks() -> None:
 
     assert few["mean_tpot_ms"] < hidden["mean_tpot_ms"] < waited["mean_tpot_ms"] < outlines["mean_tpot_ms"]
     assert outlines["p99_ttft_ms"] > 1330 > waited["p99_ttft_ms"]
+
+
+def test_embeddings_end_with_their_prompts() -> None:
+    """No token is generated, the first one's time is the whole request's, and full steps make a token cheaper."""
+    queries = summary("embeddings")
+    corpus = summary("embeddings", "workload.arrivals={process: all_at_once}")
+
+    assert queries["total_output_tokens"] == 0
+    assert queries["mean_ttft_ms"] == queries["mean_e2el_ms"]
+    assert queries["mean_tpot_ms"] is None
+    assert queries["simserve"]["cost"]["usd_per_million_output_tokens"] is None
+    costs = [each["simserve"]["cost"]["usd_per_million_tokens"] for each in (corpus, queries)]
+    assert costs[0] < 0.7 * costs[1]

@@ -391,7 +391,7 @@ def records_of(cluster: Cluster) -> RequestRecords:
         first_token_time=column("first_token"),
         finish_time=column("finish"),
         prompt_tokens=np.asarray(specs.prompt_tokens, dtype=np.int64),
-        output_tokens=column("generated", np.int64),
+        output_tokens=specs.visible_output(column("generated", np.int64)),
         cached_tokens=column("cached_tokens", np.int64),
         num_preemptions=column("num_preemptions", np.int32),
         replica_id=column("replica", np.int32),

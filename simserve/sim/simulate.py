@@ -379,7 +379,7 @@ def _records(
         first_token_time=np.frombuffer(requests.first_token_time),
         finish_time=np.frombuffer(requests.finish_time),
         prompt_tokens=np.asarray(specs.prompt_tokens, dtype=np.int64),
-        output_tokens=np.frombuffer(requests.generated_tokens, dtype=np.int64),
+        output_tokens=specs.visible_output(np.frombuffer(requests.generated_tokens, dtype=np.int64)),
         cached_tokens=np.zeros(num_requests, dtype=np.int64) if cached_tokens is None else cached_tokens,
         num_preemptions=np.frombuffer(requests.num_preemptions, dtype=np.int32),
         replica_id=np.frombuffer(requests.replica_id, dtype=np.int32),

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
-from simserve.workload.length_spec import Length
+from simserve.workload.length_spec import AnswerLength, Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 
 MAX_CLASSES = 100
@@ -91,8 +91,8 @@ class ClassSpec(FrozenModel):
     """System prompts, or documents, that its requests share, instead of `workload.shared_prefix`."""
     prompt_tokens: Length | None = None
     """Lengths of its prompts."""
-    output_tokens: Length | None = None
-    """Lengths of its answers."""
+    output_tokens: AnswerLength | None = None
+    """Lengths of its answers; `0`: it has none, as embeddings and rerankers."""
     thinking_tokens: Length | None = None
     """Reasoning models: lengths of what its requests think before the answer, instead of `workload.thinking_tokens`."""
     thinking_token_budget: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None

@@ -78,7 +78,7 @@ def generate(
     )
     if spec.sessions is not None or spec.trace is not None:
         return specs
-    specs = with_thinking(specs, spec, seed=seed, replication=replication, base_path=base_path)
+    specs = with_thinking(specs, spec, seed=seed, replication=replication, base_path=base_path).without_answers()
     beginnings = draw_beginnings(spec, len(specs), seed=seed, replication=replication, class_of=specs.request_class)
     return with_beginnings(specs, beginnings)
 

@@ -154,7 +154,7 @@ def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence
         classes=spec.classes or (),
         prefixes=_prefixes(spec, parts),
     )
-    return together.of_rows(_by_beginning(together, spec.num_requests))
+    return together.without_answers().of_rows(_by_beginning(together, spec.num_requests))
 
 
 def _empty() -> dict[str, Any]:

@@ -69,6 +69,8 @@ class RequestSpecs:
             (in a closed loop, when a client is free), each further one ``think_time`` after the last answer of the
             turn before, its ``arrival_time`` being NaN, or the time before which it is not sent. Beside conversations
             a single request is one of one turn, with a negative number as its session.
+        is_prefill_only: Whether a request is done with its prompt, as an embedding is: to an engine it generates one
+            token, to its client none, bool; None: all have answers.
         grammar_wait: Seconds that each request waits behind the tokeniser until its grammar is compiled, float64. Those
             that arrive at times of their own stand in the order in which they are ready. None: nothing is constrained.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
@@ -99,6 +101,7 @@ class RequestSpecs:
     loops: tuple[ClientLoop, ...] = ()
     thinking_tokens: NDArray[np.int64] | None = None
     grammar_wait: NDArray[np.float64] | None = None
+    is_prefill_only: NDArray[np.bool_] | None = None
 
     @property
     def client_loops(self) -> tuple[ClientLoop, ...]:
@@ -161,4 +164,21 @@ class RequestSpecs:
             loop=None if self.loop is None else self.loop[some],
             grammar_wait=None if self.grammar_wait is None else self.grammar_wait[some],
             thinking_tokens=None if self.thinking_tokens is None else self.thinking_tokens[some],
+            is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
         )
+
+    def without_answers(self) -> RequestSpecs:
+        """Return the same where those without output tokens are done with their prompt."""
+        has_none = self.output_tokens == 0
+        if not has_none.any():
+            return self
+        return replace(
+            self,
+            output_tokens=np.maximum(self.output_tokens, 1),
+            max_tokens=np.where(has_none, 1, self.max_tokens),
+            is_prefill_only=has_none,
+        )
+
+    def visible_output(self, generated: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tokens that clients get of what engines generated."""
+        return generated if self.is_prefill_only is None else np.where(self.is_prefill_only, 0, generated)

@@ -14,7 +14,7 @@ from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import MAX_CLASSES, MAX_MAX_TOKENS, ClassSpec, check_classes
-from simserve.workload.length_spec import Length
+from simserve.workload.length_spec import AnswerLength, Length, NoLength
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.structured_spec import StructuredOutputSpec
 from simserve.workload.users import FrontDoor
@@ -74,8 +74,9 @@ class WorkloadSpec(FrozenModel):
     """When requests arrive; beside a trace: instead of its own times, in the order of its rows."""
     prompt_tokens: Length | None = None
     """Lengths of the prompts."""
-    output_tokens: Length | None = None
-    """Lengths of the answers the model would give."""
+    output_tokens: AnswerLength | None = None
+    """Lengths of the answers the model would give. `0`: none, as of embeddings and rerankers: the prompt is computed,
+    and that is the request."""
     thinking_tokens: Length | None = None
     """Reasoning models: lengths of what they think before the answer, hidden from the client. `output_tokens` are then
     those of the visible answer, and `max_tokens` limits both together. Thinking is dropped from the history of a
@@ -177,6 +178,14 @@ class WorkloadSpec(FrozenModel):
     def has_thinking(self) -> bool:
         """Whether any of the requests think before they answer."""
         return self.thinking_tokens is not None or any(each.thinking_tokens is not None for each in self.classes or ())
+
+    @model_validator(mode="after")
+    def _check_answers(self) -> Self:
+        own = [(each.output_tokens or self.output_tokens, each.sessions) for each in self.classes or ()]
+        for length, sessions in ((self.output_tokens, self.sessions), *own):
+            if isinstance(length, NoLength) and (sessions or self.sessions) is not None:
+                raise ValueError("has sessions, and requests without an answer; leave one of the two out")
+        return self
 
     @model_validator(mode="after")
     def _check_thinking(self) -> Self:

@@ -87,6 +87,8 @@ def with_thinking(
     )
     if drawn is None:
         return specs
+    # Who gives no answer thinks about none.
+    drawn = np.where(specs.output_tokens == 0, 0, drawn)
     output_tokens = specs.output_tokens + drawn
     return replace(
         specs,
