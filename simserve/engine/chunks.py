@@ -182,6 +182,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 requests.replica_id[index] = replica.identity
                 if cache is not None:
                     cache.paths.cached_tokens[index] = cached
+                if replica.has_encoder:
+                    replica.encoder_seconds += requests.encoder_seconds[index]
                 if replica.batch_log is not None:
                     replica.batch_log.extend((index, replica.start_time, ADMITTED))
             elif replica.batch_log is not None:
@@ -263,6 +265,11 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     if replica.cache is not None and replica.cache.tier is not None:
         loading = take_loading_seconds(replica.cache.tier)
         first += loading
+    if replica.has_encoder:
+        # The images of whoever is admitted go first, in this very step.
+        loading += replica.encoder_seconds
+        first += replica.encoder_seconds
+        replica.encoder_seconds = 0.0
     if num_decodes:
         slope = replica.decode_slope[num_decodes] * times.mixed_decode_factor
         first += replica.decode_attention_base[num_decodes] + slope * replica.context_sum

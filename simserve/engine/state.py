@@ -80,6 +80,7 @@ class RequestTable:
     swapped_tokens     int    its KV tokens in host memory while it waits; 0: none
     thinking_tokens    int    tokens that it generates before those of its answer; empty: nobody thinks, as the next two
     answer_step        int    while it thinks and decodes: the step counter at which its answer begins; else -1
+    encoder_seconds    s      what encoding its images adds to its first step; empty: there are none
     answer_time        s      when the first token of its answer was there, where that is not its first token
     replica_id         int    -1: none
     rank               int    which scheduler of its replica has it, where that has several; else 0, or empty
@@ -92,6 +93,7 @@ class RequestTable:
         "answer_time",
         "computed_tokens",
         "context_base",
+        "encoder_seconds",
         "finish_step",
         "finish_time",
         "first_token_time",
@@ -128,6 +130,7 @@ class RequestTable:
         priority: NDArray[np.int64] | None = None,
         is_lean: bool = False,
         thinking_tokens: NDArray[np.int64] | None = None,
+        encoder_seconds: NDArray[np.float64] | None = None,
     ) -> None:
         """Apply the length limits of ``config`` and lay out the columns.
 
@@ -140,6 +143,7 @@ class RequestTable:
             priority: The smaller the sooner, shape [N]; None: all alike.
             is_lean: Whether columns that ``config`` never reads stay empty: no other engine serves these requests.
             thinking_tokens: Of ``output_tokens``, those before the answer, shape [N]; None: nobody thinks.
+            encoder_seconds: What encoding its images takes, shape [N]; None: there are none.
 
         Raises:
             InvariantError: The engine speculates, and no paces were drawn.
@@ -179,6 +183,9 @@ class RequestTable:
         self.thinking_tokens = _whole("q", np.zeros(0) if thinking_tokens is None else thinking_tokens)
         self.answer_step = _whole("q", np.full(len(self.thinking_tokens), -1))
         self.answer_time = _floats(len(self.thinking_tokens), math.nan)
+        self.encoder_seconds = _floats(0 if encoder_seconds is None else num_requests, 0.0)
+        if encoder_seconds is not None:
+            np.frombuffer(self.encoder_seconds)[:] = encoder_seconds
 
 
 class Replica:
@@ -215,6 +222,7 @@ class Replica:
         "departing_blocks",
         "departing_tokens",
         "departing_window_blocks",
+        "encoder_seconds",
         "end_time",
         "estimate_shrinking",
         "estimate_sum",
@@ -229,6 +237,7 @@ class Replica:
         "gap_leaps",
         "gap_values",
         "grows",
+        "has_encoder",
         "has_extras",
         "has_late_tokens",
         "has_left",
@@ -426,6 +435,10 @@ class Replica:
         self.priced_tokens = 0
         self.attended_pairs = 0.0
         self.attended_keys = 0.0
+
+        # Whether requests have images, and what encoding those of the ones just admitted takes, seconds.
+        self.has_encoder = False
+        self.encoder_seconds = 0.0
 
         self.leap_index = 0
         self.gap_leaps: list[int] = []

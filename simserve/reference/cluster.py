@@ -75,6 +75,7 @@ class Cluster:
         request = Request(index, prompt, output, asked)
         request.pace = ONE_TOKEN if specs.pace is None else int(specs.pace[index])
         request.thinking_tokens = 0 if specs.thinking_tokens is None else int(specs.thinking_tokens[index])
+        request.encoder_seconds = 0.0 if specs.encoder_seconds is None else float(specs.encoder_seconds[index])
         request.priority = 0 if specs.priority is None else int(specs.priority[index])
         request.kind = 0 if specs.request_class is None else int(specs.request_class[index])
         if specs.prefixes is not None:
@@ -99,10 +100,12 @@ class Cluster:
     def latencies(self) -> list[float]:
         """Return the seconds from sending each request to the router."""
         config = self.pools[0].config
-        waits = [0.0] * len(self.requests) if self.specs.grammar_wait is None else self.specs.grammar_wait.tolist()
+        nothing, images = [0.0] * len(self.requests), self.specs.images
+        waits = nothing if self.specs.grammar_wait is None else self.specs.grammar_wait.tolist()
+        scaling = nothing if images is None else images.preprocess_seconds.tolist()
         return [
-            config.frontend_latency + config.tokenization_per_token * one.prompt_tokens + wait
-            for one, wait in zip(self.requests, waits, strict=True)
+            config.frontend_latency + config.tokenization_per_token * one.prompt_tokens + own + wait
+            for one, own, wait in zip(self.requests, scaling, waits, strict=True)
         ]
 
     def run(self) -> None:

@@ -34,6 +34,7 @@ class Request:
     priority: int = 0
     kind: int = 0
     thinking_tokens: int = 0
+    encoder_seconds: float = 0.0
     path: list[tuple[int, int]] = field(default_factory=list)
     max_tokens: int = 0
     is_truncated: bool = False

@@ -233,6 +233,7 @@ class ContinuousScheduler(Scheduler):
         is_first = math.isnan(request.scheduled)
         if is_first:
             request.scheduled = step.start
+            step.encoder_seconds += request.encoder_seconds
         request.shared = self.cached_prefix(request, request.target)
         loaded = self.tier.intersection(request.shared)
         self.tier -= loaded
@@ -461,7 +462,7 @@ class ContinuousScheduler(Scheduler):
         contexts = [request.computed + request.fraction for request in step.decoding]
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
         pipeline = self.config.pipeline_parallel_size
-        swapping = self.times.swap_block_seconds * step.moved_blocks
+        swapping = self.times.swap_block_seconds * step.moved_blocks + step.encoder_seconds
         if step.loaded_blocks:
             swapping += self.config.offload_latency + self.config.offload_block_seconds * step.loaded_blocks
         return swapping + mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)

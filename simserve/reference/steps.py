@@ -26,6 +26,7 @@ class Step:
     has_preempted: bool = False
     moved_blocks: int = 0
     loaded_blocks: int = 0
+    encoder_seconds: float = 0.0
     seconds: float = 0.0
     blocked_by: str = ""
     asks_nobody: bool = False

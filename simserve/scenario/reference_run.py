@@ -301,6 +301,7 @@ def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup], *, has_own_se
     sums, recorders = series_sums(), []
     for number, setup in enumerate(setups):
         recorder = Recorder(setup.engine, setup.step_times.as_lists(), setup.priced, sums)
+        recorder.encodes_images = cluster.specs.encoder_seconds is not None
         recorder.scales_parts = has_own_seconds or any(fault.kind == "slow" for fault in cluster.control.faults)
         own = sorted(key for key in cluster.rows if key[0] == number)
         gaps = [gap for one in cluster.requests if _pool_of(cluster, one) == number for gap in one.past_gaps + one.gaps]

@@ -170,6 +170,7 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
             specs.pace,
             specs.priority,
             thinking_tokens=specs.thinking_tokens,
+            encoder_seconds=specs.encoder_seconds,
         )
     configs = [pool.engine for pool in pools]
     longest = min(config.max_model_len for config in configs)
@@ -185,6 +186,7 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
         specs.pace,
         specs.priority,
         thinking_tokens=specs.thinking_tokens,
+        encoder_seconds=specs.encoder_seconds,
     )
 
 

@@ -133,6 +133,8 @@ class Recorder:
         """By replica and rank the leaps with decodes (`simserve.sim.streaming.Clocks`); None: not kept."""
         self.scales_parts = False
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
+        self.encodes_images = False
+        """Whether steps encode images: what they take beyond their parts is the encoder's arithmetic."""
         self._offload = OffloadSums()
         self.paths: PrefixPaths | None = None
         """What requests share on these replicas, for what they found in a second KV tier."""
@@ -340,6 +342,8 @@ class Recorder:
             parts[3] += max(rest - together, 0.0)
         elif self.scales_parts and parts.sum() > 0:
             parts = parts * ((self._busy - drafting - copying) / parts.sum())
+        elif self.encodes_images:
+            parts[2] += max(self._busy - drafting - copying - float(parts.sum()), 0.0)
         parts[3] += copying
         return [*parts.tolist(), drafting]
 

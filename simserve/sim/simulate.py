@@ -277,6 +277,8 @@ def frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.fl
     """Return the seconds from sending each request to the router; one that waits for its grammar is routed then."""
     tokens = specs.prompt_tokens.astype(np.float64)
     latency: NDArray[np.float64] = config.frontend_latency + config.tokenization_per_token * tokens
+    if specs.images is not None:
+        latency = latency + specs.images.preprocess_seconds
     return latency if specs.grammar_wait is None else latency + specs.grammar_wait
 
 
@@ -317,8 +319,10 @@ def _run(
         specs.priority,
         is_lean=True,
         thinking_tokens=specs.thinking_tokens,
+        encoder_seconds=specs.encoder_seconds,
     )
     recorder = Recorder(config, times, priced, log=log)
+    recorder.encodes_images = specs.encoder_seconds is not None
     if not config.num_offload_blocks:
         # Once for caches and router.
         specs = replace(specs, prefixes=prefixes_of(specs))

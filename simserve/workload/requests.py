@@ -17,6 +17,27 @@ OPEN = -1
 """In `RequestSpecs.loop`: a request, or the conversation that it is of, arrives at a time of its own."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageColumns:
+    """The images of all requests, one row a request; all shape [N].
+
+    Attributes:
+        count: Images, int64.
+        tokens: Tokens of the prompt that stand for them, int64.
+        preprocess_seconds: What a CPU takes to scale and cut them before the prompt is complete, float64.
+    """
+
+    count: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    preprocess_seconds: NDArray[np.float64]
+
+    def of_rows(self, rows: NDArray[np.int64]) -> ImageColumns:
+        """Return those of some requests, in that order."""
+        return ImageColumns(
+            count=self.count[rows], tokens=self.tokens[rows], preprocess_seconds=self.preprocess_seconds[rows]
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ClientLoop:
     """The clients of one closed loop.
@@ -71,6 +92,8 @@ class RequestSpecs:
             a single request is one of one turn, with a negative number as its session.
         is_prefill_only: Whether a request is done with its prompt, as an embedding is: to an engine it generates one
             token, to its client none, bool; None: all have answers.
+        images: What the images of each request hold; None: there are none.
+        encoder_seconds: What encoding them adds to its first step, float64; None: there are none.
         grammar_wait: Seconds that each request waits behind the tokeniser until its grammar is compiled, float64. Those
             that arrive at times of their own stand in the order in which they are ready. None: nothing is constrained.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
@@ -102,6 +125,8 @@ class RequestSpecs:
     thinking_tokens: NDArray[np.int64] | None = None
     grammar_wait: NDArray[np.float64] | None = None
     is_prefill_only: NDArray[np.bool_] | None = None
+    images: ImageColumns | None = None
+    encoder_seconds: NDArray[np.float64] | None = None
 
     @property
     def client_loops(self) -> tuple[ClientLoop, ...]:
@@ -143,6 +168,8 @@ class RequestSpecs:
         }
         if self.prefixes is not None:
             changed["prefixes"] = self.prefixes.of_rows(rows)
+        if self.images is not None:
+            changed["images"] = self.images.of_rows(rows)
         return replace(self, **changed)
 
     def first(self, num_requests: int) -> RequestSpecs:
@@ -165,6 +192,8 @@ class RequestSpecs:
             grammar_wait=None if self.grammar_wait is None else self.grammar_wait[some],
             thinking_tokens=None if self.thinking_tokens is None else self.thinking_tokens[some],
             is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
+            images=None if self.images is None else self.images.of_rows(np.arange(len(self))[some]),
+            encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],
         )
 
     def without_answers(self) -> RequestSpecs:

@@ -7,39 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 from simserve.scenario.reference_run import records_of
 from simserve.sim.simulate import replay
 from tests.agreement import NEAR, assert_near, closest_tie
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
-from tests.engine.strategies import (
-    Case,
-    cases,
-    pressed_cases,
-    ranked_cases,
-    shared_cases,
-    speculative_cases,
-    swapping_cases,
-)
+from tests.engine.strategies import Case, thinking_cases
 from tests.engine.test_fuzz import CHECKS
 from tests.fuzzing import examples
 from tests.walker import Walk
-
-KINDS = [cases(), pressed_cases(), ranked_cases(), shared_cases(), speculative_cases(), swapping_cases()]
-
-
-@st.composite
-def thinking_cases(draw: st.DrawFn) -> Case:
-    """Draw a replica with a KV cache, and requests a part of whose tokens is thinking, up to all of them."""
-    case = draw(st.one_of(KINDS))
-    assume(case.config.kv_allocation != "none")
-    outputs = case.specs.output_tokens.tolist()
-    thinking = [draw(st.integers(0, output)) for output in outputs]
-    ahead = draw(st.booleans()) and case.config.batching == "continuous"
-    sending = draw(st.sampled_from([0.0, 0.0, 0.011, 0.2]))
-    config = replace(case.config, async_scheduling=ahead, api_token_seconds=sending, async_output=False)
-    return Case(config, case.times, replace(case.specs, thinking_tokens=np.array(thinking, dtype=np.int64)))
 
 
 @given(thinking_cases())
@@ -71,6 +47,8 @@ def agree(case: Case) -> None:
     assert records.answer_time is not None
     np.testing.assert_array_equal(records.thinking_tokens, expected.thinking_tokens)
     assert_near("answer_time", records.answer_time, expected.answer_time)
+    assert_near("first_token_time", records.first_token_time, expected.first_token_time)
+    assert_near("finish_time", records.finish_time, expected.finish_time)
 
 
 def thinking(case_specs: object, *tokens: int) -> object:

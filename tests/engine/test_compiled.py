@@ -40,6 +40,7 @@ from tests.engine.strategies import (
     shared_cases,
     speculative_cases,
     swapping_cases,
+    thinking_cases,
     windowed_cases,
 )
 from tests.engine.test_fuzz import CHECKS
@@ -62,6 +63,7 @@ KINDS = {
     "shared": shared_cases,
     "speculative": speculative_cases,
     "swapping": swapping_cases,
+    "thinking": thinking_cases,
     "windowed": windowed_cases,
 }
 

@@ -71,11 +71,12 @@ def comparable(control: Control) -> Control:
 def own_times(specs: RequestSpecs) -> RequestSpecs:
     """Return the requests, no two of which arrive, or are thought about, at times that small sums make equal.
 
-    A part of the tokens of each is hidden thinking.
+    A part of the tokens of each is hidden thinking; some have an image to encode.
     """
     generator = np.random.default_rng(len(specs))
     apart = generator.random(len(specs)) * 1e-3
-    specs = replace(specs, thinking_tokens=generator.integers(0, specs.output_tokens + 1))
+    encoding = np.where(generator.random(len(specs)) < 0.3, 0.0713, 0.0)
+    specs = replace(specs, thinking_tokens=generator.integers(0, specs.output_tokens + 1), encoder_seconds=encoding)
     if specs.concurrency is None and specs.turn is None:
         specs = replace(specs, arrival_time=np.sort(specs.arrival_time + apart))
     return replace(specs, think_time=specs.think_time + apart if len(specs.think_time) else specs.think_time)

@@ -82,7 +82,7 @@ _COLUMNS = {
     **dict.fromkeys(
         (
             *("ready_time", "scheduled_time", "first_token_time", "finish_time", "itl_max", "last_token_time"),
-            "answer_time",
+            *("answer_time", "encoder_seconds"),
         ),
         "d",
     ),
@@ -97,6 +97,7 @@ _REPLICA: dict[str, Kind] = {
             "attended_keys",
             "attended_pairs",
             "context_sum",
+            "encoder_seconds",
             "end_time",
             "estimate_shrinking",
             "estimate_sum",
@@ -113,6 +114,7 @@ _REPLICA: dict[str, Kind] = {
     **dict.fromkeys(
         (
             "grows",
+            "has_encoder",
             "has_extras",
             "has_late_tokens",
             "has_left",
@@ -183,16 +185,8 @@ _HOT = (
     *("identity", "config", "times", "cache", "progress", "gap_values", "gap_leaps", "residues", "finish_heap"),
     *("chunk_requests", "chunk_tokens", "leaps", "running", "prefilling", "late_tokens", "stall_leaps", "finished"),
     *("batch_log", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
-    *(
-        "waiting",
-        "keeps_windows",
-        "block_weight",
-        "releases_late",
-        "departing",
-        "is_full",
-        "has_thinking",
-        "answer_heap",
-    ),
+    *("waiting", "keeps_windows", "block_weight", "releases_late", "departing", "is_full"),
+    *("has_thinking", "answer_heap", "has_encoder"),
 )
 _OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})
