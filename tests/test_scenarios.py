@@ -31,6 +31,7 @@ _EXPECTED = [
     "framework-comparison",
     "halve-the-api-bill",
     "hundred-requests-a-second",
+    "images",
     "interactive-and-batch",
     "kv-offload",
     "limits-wide-open",
@@ -47,6 +48,7 @@ _EXPECTED = [
     "prefix-routing",
     "reasoning",
     "response-cache",
+    "rl-rollouts",
     "rolling-update",
     "single-gpu-7b",
     "small-model-first",
@@ -615,3 +617,38 @@ def test_embeddings_end_with_their_prompts() -> None:
     assert queries["simserve"]["cost"]["usd_per_million_output_tokens"] is None
     costs = [each["simserve"]["cost"]["usd_per_million_tokens"] for each in (corpus, queries)]
     assert costs[0] < 0.7 * costs[1]
+
+
+def test_images_cost_time_on_the_cpu_in_the_encoder_and_as_tokens() -> None:
+    """Each of the three goes by itself: scaled by clients, known to the encoder's cache, or of 256 tokens each."""
+    plain, scaled, cached, few = (
+        summary("images", *more)
+        for more in (
+            (),
+            ("workload.images.preprocess_time=0 ms",),
+            ("workload.images.cached_share=1",),
+            ("model=gemma-3-27b",),
+        )
+    )
+
+    def images(result: dict[str, Any]) -> dict[str, Any]:
+        return result["simserve"]["images"]
+
+    assert 0.3 < images(plain)["ttft_share"] < 0.7
+    assert scaled["mean_ttft_ms"] < plain["mean_ttft_ms"] - 0.8 * images(plain)["mean_preprocess_ms"] / 2
+    assert images(cached)["mean_encoder_ms"] == 0.0
+    assert cached["mean_ttft_ms"] < plain["mean_ttft_ms"]
+    assert cached["total_input_tokens"] == plain["total_input_tokens"]
+    assert images(few)["tokens"] == 256 * images(few)["images"]
+    assert sum(plain["simserve"]["steps"]["seconds_by_part"].values()) == pytest.approx(
+        plain["simserve"]["utilization"]["busy"] * plain["duration"], rel=0.02
+    )
+
+
+def test_a_round_of_rollouts_waits_for_its_longest_answers() -> None:
+    """Half of the answers are there in less than half of the round; a shorter limit shortens it."""
+    whole, cut = (summary("rl-rollouts", *more) for more in ((), ("workload.max_tokens=8192",)))
+
+    assert whole["p50_e2el_ms"] / 1e3 < 0.5 * whole["duration"]
+    assert cut["duration"] < 0.8 * whole["duration"]
+    assert whole["simserve"]["kv"]["prefix_hit_rate"] > 0.5

@@ -44,6 +44,9 @@ _TOTALS = frozenset(
         "simserve.reasoning.thinking_tokens",
         "simserve.reasoning.visible_tokens",
         "simserve.reasoning.num_without_answer",
+        "simserve.images.requests",
+        "simserve.images.images",
+        "simserve.images.tokens",
     }
 )
 _TOTAL_GROUPS = (

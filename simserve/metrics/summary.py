@@ -16,6 +16,7 @@ from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.figures import in_json, ratio, rows_where
 from simserve.metrics.front import front_figures, front_sentences
+from simserve.metrics.images import image_figures
 from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
 from simserve.metrics.losses import fates, loss_sentences, reasons
@@ -282,6 +283,7 @@ def _headline(
             "reasoning": reasoning_figures(
                 records, measured.latencies, in_window, money.dollars["usd_per_million_output_tokens"]
             ),
+            "images": image_figures(specs, measured.latencies, in_window),
             "confidence_intervals": None,
             "prediction_interval": None,
             "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),

@@ -100,12 +100,10 @@ class Cluster:
     def latencies(self) -> list[float]:
         """Return the seconds from sending each request to the router."""
         config = self.pools[0].config
-        nothing, images = [0.0] * len(self.requests), self.specs.images
-        waits = nothing if self.specs.grammar_wait is None else self.specs.grammar_wait.tolist()
-        scaling = nothing if images is None else images.preprocess_seconds.tolist()
+        waits = [0.0] * len(self.requests) if self.specs.own_wait is None else self.specs.own_wait.tolist()
         return [
-            config.frontend_latency + config.tokenization_per_token * one.prompt_tokens + own + wait
-            for one, own, wait in zip(self.requests, scaling, waits, strict=True)
+            config.frontend_latency + config.tokenization_per_token * one.prompt_tokens + wait
+            for one, wait in zip(self.requests, waits, strict=True)
         ]
 
     def run(self) -> None:

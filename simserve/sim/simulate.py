@@ -274,12 +274,10 @@ def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
 
 
 def frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
-    """Return the seconds from sending each request to the router; one that waits for its grammar is routed then."""
+    """Return the seconds from sending each request to the router, with what it waits for by itself."""
     tokens = specs.prompt_tokens.astype(np.float64)
     latency: NDArray[np.float64] = config.frontend_latency + config.tokenization_per_token * tokens
-    if specs.images is not None:
-        latency = latency + specs.images.preprocess_seconds
-    return latency if specs.grammar_wait is None else latency + specs.grammar_wait
+    return latency if specs.own_wait is None else latency + specs.own_wait
 
 
 def replay(

@@ -94,8 +94,8 @@ class RequestSpecs:
             token, to its client none, bool; None: all have answers.
         images: What the images of each request hold; None: there are none.
         encoder_seconds: What encoding them adds to its first step, float64; None: there are none.
-        grammar_wait: Seconds that each request waits behind the tokeniser until its grammar is compiled, float64. Those
-            that arrive at times of their own stand in the order in which they are ready. None: nothing is constrained.
+        own_wait: Seconds that each request waits behind the tokeniser by itself, for its images to be scaled and for
+            its grammar, float64: others pass it (`in_order_of_readiness`). None: nobody does.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
             by side. None: all are of one kind, open or the clients'.
         loops: With ``loop``: the clients.
@@ -123,7 +123,7 @@ class RequestSpecs:
     loop: NDArray[np.int8] | None = None
     loops: tuple[ClientLoop, ...] = ()
     thinking_tokens: NDArray[np.int64] | None = None
-    grammar_wait: NDArray[np.float64] | None = None
+    own_wait: NDArray[np.float64] | None = None
     is_prefill_only: NDArray[np.bool_] | None = None
     images: ImageColumns | None = None
     encoder_seconds: NDArray[np.float64] | None = None
@@ -154,7 +154,7 @@ class RequestSpecs:
     @property
     def sends_out_of_order(self) -> bool:
         """Whether requests may be sent in another order than that of the rows."""
-        return self.turn is not None or self.ramp_up is not None or self.grammar_wait is not None
+        return self.turn is not None or self.ramp_up is not None or self.own_wait is not None
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -189,12 +189,23 @@ class RequestSpecs:
             session=None if self.session is None else self.session[some],
             turn=None if self.turn is None else self.turn[some],
             loop=None if self.loop is None else self.loop[some],
-            grammar_wait=None if self.grammar_wait is None else self.grammar_wait[some],
+            own_wait=None if self.own_wait is None else self.own_wait[some],
             thinking_tokens=None if self.thinking_tokens is None else self.thinking_tokens[some],
             is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
             images=None if self.images is None else self.images.of_rows(np.arange(len(self))[some]),
             encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],
         )
+
+    def waiting(self, seconds: NDArray[np.float64]) -> RequestSpecs:
+        """Return requests each of which waits so much longer by itself before it reaches the router."""
+        return replace(self, own_wait=seconds if self.own_wait is None else self.own_wait + seconds)
+
+    def in_order_of_readiness(self) -> RequestSpecs:
+        """Return those that arrive at times of their own in the order in which their waits end; others as they are."""
+        is_open = self.turn is None and self.loop is None and self.concurrency is None
+        if self.own_wait is None or not is_open:
+            return self
+        return self.of_rows(np.argsort(self.arrival_time + self.own_wait, kind="stable"))
 
     def without_answers(self) -> RequestSpecs:
         """Return the same where those without output tokens are done with their prompt."""

@@ -14,6 +14,7 @@ from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import MAX_CLASSES, MAX_MAX_TOKENS, ClassSpec, check_classes
+from simserve.workload.image_spec import ImagesSpec
 from simserve.workload.length_spec import AnswerLength, Length, NoLength
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.structured_spec import StructuredOutputSpec
@@ -87,6 +88,8 @@ class WorkloadSpec(FrozenModel):
     """Most tokens the client asks for: `exact` (the trace's own column where it has one, else the length of
     the answer, with the thinking before it), a number, or `model_limit` (what the prompt leaves of the model's
     length)."""
+    images: ImagesSpec | None = None
+    """Images in prompts, their tokens on top of `prompt_tokens`. Absent: text alone."""
     structured_output: StructuredOutputSpec | None = None
     """Answers that must follow a schema. Absent: none must."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
@@ -178,6 +181,14 @@ class WorkloadSpec(FrozenModel):
     def has_thinking(self) -> bool:
         """Whether any of the requests think before they answer."""
         return self.thinking_tokens is not None or any(each.thinking_tokens is not None for each in self.classes or ())
+
+    @model_validator(mode="after")
+    def _check_images(self) -> Self:
+        if self.images is not None and self.trace is not None:
+            raise ValueError("has a trace and also images; the prompts of a trace hold their tokens: leave images out")
+        if self.images is not None and self.has_sessions:
+            raise ValueError("has sessions and also images, which are not simulated in conversations; leave one out")
+        return self
 
     @model_validator(mode="after")
     def _check_answers(self) -> Self:

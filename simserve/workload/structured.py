@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,11 +32,7 @@ def with_grammars(
     is_open = specs.turn is None and specs.loop is None and specs.concurrency is None
     times = specs.arrival_time if is_open else np.full(len(specs), np.nan)
     waits = grammar_waits(schema, times, spec.cost.compile_time, num_replicas)
-    specs = replace(specs, grammar_wait=waits)
-    if not is_open:
-        return specs
-    # In the order in which they are ready: nobody stands behind a grammar that is not its own.
-    return specs.of_rows(np.argsort(specs.arrival_time + waits, kind="stable"))
+    return specs.waiting(waits)
 
 
 def grammar_waits(

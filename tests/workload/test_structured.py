@@ -20,7 +20,7 @@ def waits(schema: list[int], times: list[float], replicas: int = 1) -> list[floa
 def constrained(specs: RequestSpecs, replicas: int = 1, **keys: object) -> RequestSpecs:
     """Return requests, all of one schema unless ``keys`` say otherwise."""
     spec = validate(StructuredOutputSpec, {"compile_time": "1 s", **keys})
-    return with_grammars(specs, spec, replicas, seed=1, replication=0)
+    return with_grammars(specs, spec, replicas, seed=1, replication=0).in_order_of_readiness()
 
 
 def test_the_first_of_a_schema_waits_and_who_comes_meanwhile_waits_for_the_rest() -> None:
@@ -38,8 +38,8 @@ def test_unconstrained_requests_wait_for_nobody() -> None:
     assert waits([-1, 0, -1], [0.0, 0.1, 0.2]) == [0.0, 1.0, 0.0]
     specs = constrained(make_specs([0.0, 0.5, 3.0], [1, 2, 3], 5), share=0.5)
 
-    assert specs.grammar_wait is not None
-    ready = specs.arrival_time + specs.grammar_wait
+    assert specs.own_wait is not None
+    ready = specs.arrival_time + specs.own_wait
     assert (np.diff(ready) >= 0).all()
     assert sorted(specs.prompt_tokens.tolist()) == [1, 2, 3]
 
@@ -48,16 +48,16 @@ def test_schemas_are_drawn_apart() -> None:
     """The share of constrained requests is as asked; of many schemas each is compiled once."""
     specs = constrained(make_specs(np.arange(4000) * 10.0, 5, 5), share=0.25, num_schemas=7)
 
-    assert specs.grammar_wait is not None
-    assert np.count_nonzero(specs.grammar_wait) == 7
+    assert specs.own_wait is not None
+    assert np.count_nonzero(specs.own_wait) == 7
 
 
 def test_clients_who_wait_for_answers_compile_once_a_replica() -> None:
     """When they come is not known beforehand: only the first request on each of two replicas waits."""
     specs = constrained(make_closed_loop(3, [5] * 6, 5), replicas=2)
 
-    assert specs.grammar_wait is not None
-    assert specs.grammar_wait.tolist() == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    assert specs.own_wait is not None
+    assert specs.own_wait.tolist() == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_costs_are_as_published_unless_they_are_given() -> None:
