@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simserve.metrics.result import RunResult
 from simserve.planner.cost.model import SECONDS_PER_MONTH
 from simserve.report import facts, tables
+from simserve.report.images import image_lines
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import count, counted, dollars, number, share
 from simserve.report.reasoning import reasoning_lines
@@ -145,7 +146,8 @@ def _share_panels(result: RunResult) -> tuple[Panel, ...]:
     bottleneck = result.summary["simserve"]["bottleneck"]
     parts = facts.listed_shares(bottleneck["step_shares"], facts.PART_LABELS) or "no step ran"
     waits = facts.listed_shares(bottleneck["waiting_shares"], facts.WAIT_LABELS) or "no request waited"
-    further = [*facts.step_lines(result)[1:], *speculation_lines(result), *reasoning_lines(result)]
+    further = [*facts.step_lines(result)[1:], *speculation_lines(result)]
+    further += [*reasoning_lines(result), *image_lines(result)]
     per_step = "; ".join(further)
     per_request = facts.waiting_lines(result)[0].partition(";")[0]
     return (

@@ -16,6 +16,7 @@ from simserve.report.arriving import traffic
 from simserve.report.brief import Brief, LatencyLine, Way, brief_of_run
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
+from simserve.report.images import image_lines
 from simserve.report.knobs import engine_lines
 from simserve.report.reasoning import reasoning_lines
 from simserve.report.speculation import speculation_lines
@@ -267,6 +268,7 @@ def _facts(result: RunResult) -> Table:
             "Step time": facts.step_lines(result),
             "Speculation": speculation_lines(result),
             "Reasoning": reasoning_lines(result),
+            "Images": image_lines(result),
             "Queue": facts.waiting_lines(result),
             "Front": front_lines(result),
             "Admission": door_lines(result),
