@@ -81,6 +81,7 @@ class ReplicaShape:
         speculation: Speculative decoding; None: one token a step.
         windowed_kv: How layers with a sliding window keep no more than their window; None: they keep everything.
         masks: What the grammars of constrained answers cost a step; None: no answer is constrained.
+        encodes_images: Whether prompts have images, so that the vision tower is loaded too.
     """
 
     hardware: HardwareProfile
@@ -101,6 +102,7 @@ class ReplicaShape:
     speculation: Speculation | None = None
     windowed_kv: WindowedKV | None = None
     masks: Masks | None = None
+    encodes_images: bool = False
 
     @property
     def kv_element_bytes(self) -> float:

@@ -285,6 +285,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
         operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
         masks=_masks(scenario, engine),
+        encodes_images=scenario.workload.images is not None,
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from simserve.errors import InputError
+from simserve.perf.memory import plan_memory
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.vision import ATTENTION_START, BLACKWELL_EFFICIENCY, HOPPER_EFFICIENCY, encoder_seconds
 from simserve.profiles.vision import VisionTower
@@ -73,6 +76,17 @@ def test_attention_is_within_a_quarter_of_the_tables(table: dict[int, float], ef
     for patches, measured in table.items():
         priced = ATTENTION_START + 4 * 1152 * patches**2 / (efficiency * peak)
         assert priced * 1e3 == pytest.approx(measured, rel=0.25)
+
+
+def test_the_tower_takes_memory_where_prompts_have_images() -> None:
+    """Half of its 411 M weights in 16 bit on each of two GPUs, which KV has no more."""
+    shape, tower = qwen(ranks=2)
+    text, images = plan_memory(shape), plan_memory(replace(shape, encodes_images=True))
+
+    assert "vision_weights" not in text.parts
+    assert images.parts["vision_weights"] == tower.num_parameters
+    assert text.kv_bytes - images.kv_bytes == pytest.approx(tower.num_parameters)
+    assert any("vision tower" in line for line in images.arithmetic)
 
 
 def test_heads_that_cannot_be_cut_are_refused() -> None:
