@@ -18,7 +18,7 @@ from simserve.workload.image_spec import ImagesSpec
 from simserve.workload.length_spec import AnswerLength, Length, NoLength
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.structured_spec import StructuredOutputSpec
-from simserve.workload.users import FrontDoor
+from simserve.workload.users import Entry
 
 TraceFormat = Literal[
     "auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "vllm-timed", "otel", "columns"
@@ -71,7 +71,7 @@ DEFAULT_NUM_REQUESTS = 1000
 class WorkloadSpec(FrozenModel):
     """The traffic of a scenario: a trace, or arrivals with lengths."""
 
-    arrivals: Annotated[Arrivals, FrontDoor()] | None = None
+    arrivals: Annotated[Arrivals, Entry()] | None = None
     """When requests arrive; beside a trace: instead of its own times, in the order of its rows."""
     prompt_tokens: Length | None = None
     """Lengths of the prompts."""
