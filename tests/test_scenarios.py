@@ -26,12 +26,14 @@ _EXPECTED = [
     "cold-start",
     "data-residency",
     "disaggregation",
+    "embeddings",
     "fair-tenants",
     "first-token-in-100-ms",
     "framework-comparison",
     "halve-the-api-bill",
     "hundred-requests-a-second",
     "hundred-tenants",
+    "images",
     "interactive-and-batch",
     "kv-offload",
     "kv-tiers",
@@ -47,7 +49,9 @@ _EXPECTED = [
     "overload-and-shedding",
     "paged-vs-static",
     "prefix-routing",
+    "reasoning",
     "response-cache",
+    "rl-rollouts",
     "rolling-update",
     "single-gpu-7b",
     "small-model-first",
@@ -55,6 +59,7 @@ _EXPECTED = [
     "stale-router",
     "static-vs-continuous",
     "streaming",
+    "structured-output",
     "swap-or-recompute",
     "ten-thousand-users",
     "two-pools",
@@ -573,3 +578,81 @@ def test_a_batch_slows_the_people_beside_it_and_smaller_batches_less() -> None:
     assert people["slo"]["attainment"] < 0.95 < narrowed["slo"]["attainment"]
     assert narrowed["p95_tpot_ms"] < 0.6 * people["p95_tpot_ms"]
     assert documents[1]["p95_e2el_ms"] > 1.5 * documents[0]["p95_e2el_ms"]
+
+
+def test_reasoning_hides_most_of_its_tokens_and_a_budget_brings_the_answer_forward() -> None:
+    """Four tokens in five are hidden; a budget of 1,024 more than halves p95 of the wait; a low limit costs answers."""
+    plain, budget, limited = (
+        summary("reasoning", *more)["simserve"]
+        for more in ((), ("workload.thinking_token_budget=1024",), ("workload.max_tokens=1500",))
+    )
+
+    assert 0.75 < plain["reasoning"]["thinking_share"] < 0.85
+    assert plain["slo"]["attainment"] >= 0.95
+    assert budget["reasoning"]["ttfvt_ms"]["p95"] < 0.5 * plain["reasoning"]["ttfvt_ms"]["p95"]
+    assert plain["reasoning"]["num_without_answer"] == 0
+    assert limited["reasoning"]["num_without_answer"] > 100
+
+
+def test_structured_output_costs_more_where_the_gpu_waits_for_masks() -> None:
+    """vLLM 0.12 hides masks behind the GPU, 0.11 does not; a request in ten that is constrained hardly shows."""
+    hidden, waited, few, outlines = (
+        summary("structured-output", *more)
+        for more in (
+            (),
+            ("deployment.engine.version=0.11",),
+            ("workload.structured_output.share=0.1",),
+            ("workload.structured_output.backend=outlines",),
+        )
+    )
+
+    assert few["mean_tpot_ms"] < hidden["mean_tpot_ms"] < waited["mean_tpot_ms"] < outlines["mean_tpot_ms"]
+    assert outlines["p99_ttft_ms"] > 1330 > waited["p99_ttft_ms"]
+
+
+def test_embeddings_end_with_their_prompts() -> None:
+    """No token is generated, the first one's time is the whole request's, and full steps make a token cheaper."""
+    queries = summary("embeddings")
+    corpus = summary("embeddings", "workload.arrivals={process: all_at_once}")
+
+    assert queries["total_output_tokens"] == 0
+    assert queries["mean_ttft_ms"] == queries["mean_e2el_ms"]
+    assert queries["mean_tpot_ms"] is None
+    assert queries["simserve"]["cost"]["usd_per_million_output_tokens"] is None
+    costs = [each["simserve"]["cost"]["usd_per_million_tokens"] for each in (corpus, queries)]
+    assert costs[0] < 0.7 * costs[1]
+
+
+def test_images_cost_time_on_the_cpu_in_the_encoder_and_as_tokens() -> None:
+    """Each of the three goes by itself: scaled by clients, known to the encoder's cache, or of 256 tokens each."""
+    plain, scaled, cached, few = (
+        summary("images", *more)
+        for more in (
+            (),
+            ("workload.images.preprocess_time=0 ms",),
+            ("workload.images.cached_share=1",),
+            ("model=gemma-3-27b",),
+        )
+    )
+
+    def images(result: dict[str, Any]) -> dict[str, Any]:
+        return result["simserve"]["images"]
+
+    assert 0.3 < images(plain)["ttft_share"] < 0.7
+    assert scaled["mean_ttft_ms"] < plain["mean_ttft_ms"] - 0.8 * images(plain)["mean_preprocess_ms"] / 2
+    assert images(cached)["mean_encoder_ms"] == 0.0
+    assert cached["mean_ttft_ms"] < plain["mean_ttft_ms"]
+    assert cached["total_input_tokens"] == plain["total_input_tokens"]
+    assert images(few)["tokens"] == 256 * images(few)["images"]
+    assert sum(plain["simserve"]["steps"]["seconds_by_part"].values()) == pytest.approx(
+        plain["simserve"]["utilization"]["busy"] * plain["duration"], rel=0.02
+    )
+
+
+def test_a_round_of_rollouts_waits_for_its_longest_answers() -> None:
+    """Half of the answers are there in less than half of the round; a shorter limit shortens it."""
+    whole, cut = (summary("rl-rollouts", *more) for more in ((), ("workload.max_tokens=8192",)))
+
+    assert whole["p50_e2el_ms"] / 1e3 < 0.5 * whole["duration"]
+    assert cut["duration"] < 0.8 * whole["duration"]
+    assert whole["simserve"]["kv"]["prefix_hit_rate"] > 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simserve.engine.admission import estimate_of, has_room, note_full
+from simserve.engine.answers import note_recomputed
 from simserve.engine.decoding import finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
@@ -200,6 +201,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 requests.replica_id[index] = replica.identity
                 if cache is not None:
                     cache.paths.cached_tokens[index] = cached
+                if replica.has_encoder:
+                    replica.encoder_seconds += requests.encoder_seconds[index]
                 if replica.batch_log is not None:
                     replica.batch_log.extend((index, replica.start_time, ADMITTED))
             elif replica.batch_log is not None:
@@ -293,6 +296,11 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         waited = take_lora_loading(replica.loras)
         loading += waited
         first += waited + lora_seconds(replica, replica.loras, num_decodes)
+    if replica.has_encoder:
+        # The images of whoever is admitted go first, in this very step.
+        loading += replica.encoder_seconds
+        first += replica.encoder_seconds
+        replica.encoder_seconds = 0.0
     if num_decodes:
         slope = replica.decode_slope[num_decodes] * times.mixed_decode_factor
         first += replica.decode_attention_base[num_decodes] + slope * replica.context_sum
@@ -431,6 +439,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
                 requests.itl_max[index] = gap
             if replica.batch_log is not None:
                 replica.batch_log.extend((index, now, RECOMPUTED))
+            if replica.has_thinking:
+                note_recomputed(replica, requests, index, generated + 1)
         else:
             replica.api_free_at = max(replica.api_free_at, now) + replica.api_token_seconds
             requests.first_token_time[index] = replica.api_free_at

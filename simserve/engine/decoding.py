@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import heappush
 
+from simserve.engine.answers import expect_answer
 from simserve.engine.departing import depart
 from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kv import release_fixed
@@ -24,6 +25,8 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
         context: Its tokens in the KV cache.
         generated: Its tokens generated, at least one and fewer than all.
     """
+    if replica.has_thinking:
+        expect_answer(replica, requests, index, generated)
     if replica.progress is not None:
         join_at_pace(replica, requests, replica.progress, index, context, generated)
         if replica.keeps_windows:
@@ -67,6 +70,8 @@ def finish_decoding(replica: Replica, requests: RequestTable, index: int) -> Non
 
 def leave_decoding(replica: Replica, requests: RequestTable, index: int, context: int, generated: int) -> None:
     """Take a request out of the aggregates of the decoding ones, and its growing blocks with it."""
+    if replica.has_thinking:
+        requests.answer_step[index] = -1
     replica.num_decoding -= 1
     replica.context_sum -= context
     if replica.grows:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from heapq import heappop
 from math import ceil, inf, nextafter, sqrt
 
+from simserve.engine.answers import begin_answers
 from simserve.engine.api_server import pass_on
 from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
 from simserve.engine.decoding import finish_decoding, steps_until_dry
@@ -144,6 +145,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     now = replica.end_time
     first, increment = replica.first_seconds, replica.increment_seconds
     num_decodes = first_gaps = replica.num_scheduled_decodes
+    api_free_at = replica.api_free_at
     if replica.api_token_seconds:
         pass_on(replica, num_decodes * num_steps)
     grows, block_size = replica.grows, replica.block_size
@@ -256,6 +258,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     if num_chunks:
         num_finished = complete_chunks(replica, requests, num_steps)
     if num_decodes:
+        if replica.answer_heap:
+            begin_answers(replica, requests, num_steps, api_free_at)
         heap = replica.finish_heap
         # The entries of the steps that are over.
         until = (replica.step + 1) << SHIFT

@@ -54,6 +54,8 @@ def join_at_pace(
 
 def leave_at_pace(replica: Replica, requests: RequestTable, progress: Progress, index: int) -> None:
     """Take a request out of the aggregates of the decoding ones, and its growing blocks with it."""
+    if replica.has_thinking:
+        requests.answer_step[index] = -1
     step, pace, base = replica.step, requests.pace[index], requests.context_base[index]
     context = (base + pace * step) / GRID
     replica.num_decoding -= 1

@@ -24,6 +24,7 @@ class Regions:
         place_of: Of each replica, its region.
         spill_above: Requests a replica above which a request goes farther; inf: never.
         is_streamed: Whether answers are on their way token by token, so that the way back is in no row.
+        has_thinking: Whether requests think before they answer.
 
     Attributes:
         arrives_at: When requests arrive that are on their way, seconds; `ARRIVED`: they are not.
@@ -32,6 +33,7 @@ class Regions:
 
     __slots__ = (
         "arrives_at",
+        "has_thinking",
         "home",
         "is_streamed",
         "nearest",
@@ -54,10 +56,11 @@ class Regions:
         place_of: list[int],
         spill_above: float,
         is_streamed: bool,
+        has_thinking: bool = False,
     ) -> None:
         self.home, self.num_places, self.nearest, self.seconds = home, num_places, nearest, seconds
         self.place_of_pool, self.place_of = place_of_pool, place_of
-        self.spill_above, self.is_streamed = spill_above, is_streamed
+        self.spill_above, self.is_streamed, self.has_thinking = spill_above, is_streamed, has_thinking
         self.arrives_at: MutableSequence[float] = array("d", [ARRIVED]) * len(home)
         self.way_back: MutableSequence[float] = array("d", [0.0]) * len(home)
 
@@ -108,4 +111,6 @@ def answered_at(regions: Regions, requests: RequestTable, index: int, number: in
     else:
         requests.first_token_time[index] += back
         requests.finish_time[index] += back
+        if regions.has_thinking:
+            requests.answer_time[index] += back
     return now + back

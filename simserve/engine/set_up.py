@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) -> None:
     """Give a new replica its queue and, where prompts share anything (``paths``), its prefix cache."""
+    replica.has_thinking = len(requests.thinking_tokens) > 0
+    replica.has_encoder = len(requests.encoder_seconds) > 0
     if replica.config.scheduling_policy != "fcfs":
         from simserve.engine.queue import OrderedQueue
 

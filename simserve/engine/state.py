@@ -82,6 +82,10 @@ class RequestTable:
     range_start        int    contiguous KV allocation: first token of its range
     num_preemptions    int
     swapped_tokens     int    its KV tokens in host memory while it waits; 0: none
+    thinking_tokens    int    tokens that it generates before those of its answer; empty: nobody thinks, as the next two
+    answer_step        int    while it thinks and decodes: the step counter at which its answer begins; else -1
+    encoder_seconds    s      what encoding its images adds to its first step; empty: there are none
+    answer_time        s      when the first token of its answer was there, where that is not its first token
     replica_id         int    -1: none
     adapter            int    LoRA adapter, -1: none; empty where no request has one
     rank               int    which scheduler of its replica has it, where that has several; else 0, or empty
@@ -91,8 +95,11 @@ class RequestTable:
 
     __slots__ = (
         "adapter",
+        "answer_step",
+        "answer_time",
         "computed_tokens",
         "context_base",
+        "encoder_seconds",
         "finish_step",
         "finish_time",
         "first_token_time",
@@ -116,6 +123,7 @@ class RequestTable:
         "scheduled_time",
         "status",
         "swapped_tokens",
+        "thinking_tokens",
     )
 
     def __init__(
@@ -128,6 +136,8 @@ class RequestTable:
         priority: NDArray[np.int64] | None = None,
         is_lean: bool = False,
         adapter: NDArray[np.int64] | None = None,
+        thinking_tokens: NDArray[np.int64] | None = None,
+        encoder_seconds: NDArray[np.float64] | None = None,
     ) -> None:
         """Apply the length limits of ``config`` and lay out the columns.
 
@@ -140,6 +150,8 @@ class RequestTable:
             priority: The smaller the sooner, shape [N]; None: all alike.
             adapter: LoRA adapter of each, from 0, -1: none, shape [N]; None: no request has one.
             is_lean: Whether columns that ``config`` never reads stay empty: no other engine serves these requests.
+            thinking_tokens: Of ``output_tokens``, those before the answer, shape [N]; None: nobody thinks.
+            encoder_seconds: What encoding its images takes, shape [N]; None: there are none.
 
         Raises:
             InvariantError: The engine speculates, and no paces were drawn.
@@ -177,6 +189,12 @@ class RequestTable:
         self.range_start = _zeros("q", 0 if is_lean and config.kv_allocation not in CONTIGUOUS else num_requests)
         self.adapter = _whole("i", np.zeros(0) if adapter is None else adapter)
         self.swapped_tokens = _zeros("q", 0 if is_lean and config.preemption_mode != "swap" else num_requests)
+        self.thinking_tokens = _whole("q", np.zeros(0) if thinking_tokens is None else thinking_tokens)
+        self.answer_step = _whole("q", np.full(len(self.thinking_tokens), -1))
+        self.answer_time = _floats(len(self.thinking_tokens), math.nan)
+        self.encoder_seconds = _floats(0 if encoder_seconds is None else num_requests, 0.0)
+        if encoder_seconds is not None:
+            np.frombuffer(self.encoder_seconds)[:] = encoder_seconds
 
 
 class Replica:
@@ -189,6 +207,7 @@ class Replica:
 
     __slots__ = (
         "advances",
+        "answer_heap",
         "api_free_at",
         "api_token_seconds",
         "attended_keys",
@@ -212,6 +231,7 @@ class Replica:
         "departing_blocks",
         "departing_tokens",
         "departing_window_blocks",
+        "encoder_seconds",
         "end_time",
         "estimate_shrinking",
         "estimate_sum",
@@ -226,12 +246,14 @@ class Replica:
         "gap_step_runs",
         "gap_values",
         "grows",
+        "has_encoder",
         "has_extras",
         "has_late_tokens",
         "has_left",
         "has_plain_admission",
         "has_priorities",
         "has_slots",
+        "has_thinking",
         "has_window_pool",
         "held_back",
         "identity",
@@ -358,6 +380,9 @@ class Replica:
         self.prefilled_tokens = 0
         self.step = 0
         self.finish_heap: list[int] = []
+        # Whether requests think before they answer, and those that do now, as in the heap of finishes.
+        self.has_thinking = False
+        self.answer_heap: list[int] = []
 
         capacity = config.num_blocks * config.block_size
         self.num_blocks = capacity // config.max_model_len if config.kv_allocation == "static" else config.num_blocks
@@ -422,6 +447,10 @@ class Replica:
         self.priced_tokens = 0
         self.attended_pairs = 0.0
         self.attended_keys = 0.0
+
+        # Whether requests have images, and what encoding those of the ones just admitted takes, seconds.
+        self.has_encoder = False
+        self.encoder_seconds = 0.0
 
         self.leap_index = 0
         self.gap_step_runs: list[int] = []

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.latency import MS, PERCENTILES, RequestLatencies
 from simserve.metrics.percentiles import percentiles
-from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
+from simserve.metrics.slo import NAMED_TERMS, SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.steady_state import Window
 from simserve.metrics.throughput import throughput
 from simserve.sim.records import STATUSES, RequestRecords
@@ -75,7 +75,7 @@ def _slo(
     names: tuple[str, ...],
 ) -> dict[str, Any]:
     if slo is None or not is_own.any() or latencies.request_class is None:
-        return {"attainment": np.nan, "by_metric": dict.fromkeys(TERMS, np.nan)}
+        return {"attainment": np.nan, "by_metric": dict.fromkeys(NAMED_TERMS, np.nan)}
     name = names[int(latencies.request_class[is_own][0])]
     own = slo.by_class.get(name, slo)
     shares = attainment(latencies, slo, submitted)

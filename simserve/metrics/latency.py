@@ -49,6 +49,7 @@ class RequestLatencies:
         request_class: Index into ``class_names``; None without classes.
         class_names: The classes of requests.
         task: Of the tasks that requests are calls of; None: there are none.
+        thinking_ttfvt: First visible token's time - arrival, of completed requests that have one; None: nobody thinks.
     """
 
     ttft: NDArray[np.float64]
@@ -58,6 +59,12 @@ class RequestLatencies:
     request_class: NDArray[np.int16] | None = None
     class_names: tuple[str, ...] = ()
     task: TaskLatencies | None = None
+    thinking_ttfvt: NDArray[np.float64] | None = None
+
+    @property
+    def ttfvt(self) -> NDArray[np.float64]:
+        """First visible token's time - arrival: TTFT where nothing is hidden before it."""
+        return self.ttft if self.thinking_ttfvt is None else self.thinking_ttfvt
 
 
 def request_latencies(records: RequestRecords) -> RequestLatencies:
@@ -78,6 +85,7 @@ def request_latencies(records: RequestRecords) -> RequestLatencies:
         request_class=records.request_class,
         class_names=records.class_names,
         task=_task_latencies(records),
+        thinking_ttfvt=None if records.answer_time is None else records.answer_time - records.arrival_time,
     )
 
 
@@ -107,10 +115,10 @@ def latency_summary(latencies: RequestLatencies, in_window: NDArray[np.bool_], i
     """
     rows = rows_where(in_window & latencies.is_completed)
     summaries = (
-        _describe(latencies.ttft[rows]),
-        _describe(latencies.tpot[rows]),
+        describe(latencies.ttft[rows]),
+        describe(latencies.tpot[rows]),
         _describe_histogram(itl),
-        _describe(latencies.e2e[rows]),
+        describe(latencies.e2e[rows]),
     )
     return {
         f"{statistic}_{name}": value * MS
@@ -139,12 +147,13 @@ def further_latencies(
         "ntpot_ms": latencies.e2e[rows] / np.maximum(records.output_tokens[rows], 1),
     }
     return {
-        name: {statistic: value * MS for statistic, value in _describe(values).items()}
+        name: {statistic: value * MS for statistic, value in describe(values).items()}
         for name, values in columns.items()
     }
 
 
-def _describe(values: NDArray[np.float64]) -> dict[str, float]:
+def describe(values: NDArray[np.float64]) -> dict[str, float]:
+    """Return ``mean median std p50 p90 p95 p99`` of those values that are defined, in their unit; NaN without any."""
     mean = float(values.mean()) if len(values) else np.nan
     if not np.isfinite(mean):
         # Some are undefined.

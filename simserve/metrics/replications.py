@@ -41,6 +41,12 @@ _TOTALS = frozenset(
         "simserve.speculation.num_draft_tokens",
         "simserve.speculation.num_accepted_tokens",
         "simserve.speculation.draft_seconds",
+        "simserve.reasoning.thinking_tokens",
+        "simserve.reasoning.visible_tokens",
+        "simserve.reasoning.num_without_answer",
+        "simserve.images.requests",
+        "simserve.images.images",
+        "simserve.images.tokens",
     }
 )
 _TOTAL_GROUPS = (

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from simserve.metrics.latency import RequestLatencies
 
-TERMS = ("ttft", "tpot", "e2e")
+TERMS = ("ttft", "tpot", "e2e", "ttfvt")
+NAMED_TERMS = TERMS[:3]
+"""Those that every result names; the last one only where it has a bound."""
 TASK = "task"
 """The bound on the makespan of agents' tasks, beside those on latencies of requests."""
 
@@ -29,6 +31,7 @@ class SLO:
         task: Bound on the makespan of agents' tasks.
         attainment: Share of submitted requests that must meet every bound, in (0, 1]; and of tasks, theirs.
         by_class: Objective of a class of requests, instead of this one.
+        ttfvt: Bound on the time to the first visible token.
     """
 
     ttft: float | None
@@ -37,6 +40,7 @@ class SLO:
     attainment: float
     task: float | None = None
     by_class: Mapping[str, SLO] = field(default_factory=dict)
+    ttfvt: float | None = None
 
     @property
     def limits_requests(self) -> bool:
@@ -55,8 +59,8 @@ class Attainment:
     Attributes:
         all_terms: Share that met every bound. With a bound on tasks: that of requests that met theirs, or of tasks,
             whichever is smaller.
-        by_metric: Share that met the bound on ``ttft``, ``tpot``, ``e2e``; NaN where there is no bound. With a bound
-            on tasks: also ``task``, the share of those begun that finished in time.
+        by_metric: Share that met the bound on ``ttft``, ``tpot``, ``e2e``, ``ttfvt``; NaN where there is no bound. With
+            a bound on tasks: also ``task``, the share of those begun that finished in time.
         met: Whether each submitted request (or task) met it: of those that ``all_terms`` is the share of.
     """
 
@@ -108,6 +112,7 @@ def attainment(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool
     by_metric = {
         term: _share(requests_meeting(latencies, slo, (term,)), submitted) if slo.has_bound(term) else np.nan
         for term in TERMS
+        if term in NAMED_TERMS or slo.has_bound(term)
     }
     met = requests_meeting(latencies, replace(slo, task=None))
     share = _share(met, submitted)

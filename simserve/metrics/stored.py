@@ -183,6 +183,9 @@ def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
         known["prefill_replica_id"] = np.ma.getdata(columns["prefill_replica_id"])
         for name in ("prefill_end", "transfer_start", "transfer_end"):
             known[f"{name}_time"] = _floats(columns[f"{name}_s"])
+    if "answer_s" in columns:
+        known["thinking_tokens"] = np.ma.getdata(columns["thinking_tokens"])
+        known["answer_time"] = _floats(columns["answer_s"])
     if "region" in columns:
         names = tuple(dict.fromkeys(columns["region"]))
         known["region_names"] = names

@@ -16,6 +16,7 @@ from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.figures import in_json, ratio, rows_where
 from simserve.metrics.gateway import gateway_figures, gateway_sentences
+from simserve.metrics.images import image_figures
 from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
 from simserve.metrics.loras import lora_figures, lora_sentences, name_loading
@@ -31,9 +32,10 @@ from simserve.metrics.offload import (
 from simserve.metrics.overflow import overflow_figures, overflow_share
 from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
 from simserve.metrics.prediction_interval import prediction_interval
+from simserve.metrics.reasoning import reasoning_figures
 from simserve.metrics.regions import region_figures, region_sentences
 from simserve.metrics.replicas import mean_gpus, replica_figures
-from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
+from simserve.metrics.slo import NAMED_TERMS, SLO, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
 from simserve.metrics.stability import Offered, Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
@@ -293,6 +295,10 @@ def _headline(
             "energy": money.energy,
             "steps": _steps(simulation.totals),
             "speculation": speculation_summary(facts.speculation, drafted(simulation), simulation.totals),
+            "reasoning": reasoning_figures(
+                records, measured.latencies, in_window, money.dollars["usd_per_million_output_tokens"]
+            ),
+            "images": image_figures(specs, measured.latencies, in_window),
             "confidence_intervals": None,
             "prediction_interval": None,
             "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
@@ -437,7 +443,7 @@ def steady_rates(simulation: Simulation, measured: Measured) -> dict[str, float]
 
 def _slo(slo: SLO | None, measured: Measured) -> dict[str, Any]:
     if slo is None:
-        return {"attainment": math.nan, "by_metric": dict.fromkeys(TERMS, math.nan)}
+        return {"attainment": math.nan, "by_metric": dict.fromkeys(NAMED_TERMS, math.nan)}
     shares = attainment(measured.latencies, slo, measured.window.has_arrived)
     return {"attainment": shares.all_terms, "by_metric": shares.by_metric}
 

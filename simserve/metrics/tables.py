@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.latency import MS, request_latencies
+from simserve.metrics.latency import MS, RequestLatencies, request_latencies
 from simserve.metrics.slo import SLO, requests_meeting
 from simserve.metrics.tasks import Tasks
 from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
@@ -43,7 +43,8 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     beside conversations; ``slo_ok`` without an SLO. ``served_by`` is
     ``replica``, ``api`` or ``cache`` for completed requests, and null for the others. ``ttft_ms`` is
     there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests. With disaggregation the times
-    of the transfer follow, with agents' tasks ``task_id``.
+    of the transfer follow, with agents' tasks ``task_id``; where requests think, what they thought and when
+    their answers began.
     """
     latencies = request_latencies(records)
     return [
@@ -70,6 +71,7 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("served_by", _served_by(records), "VARCHAR", SERVERS),
         *_transfer_columns(records),
         *([] if records.task is None else [Column("task_id", records.task, "BIGINT", is_null_below_zero=True)]),
+        *_answer_columns(records, latencies),
         *([Column("region", records.client_region, "VARCHAR", records.region_names)] if records.region_names else []),
     ]
 
@@ -110,6 +112,16 @@ def _transfer_columns(records: RequestRecords) -> list[Column]:
         Column("prefill_end_s", records.prefill_end_time, "DOUBLE"),
         Column("transfer_start_s", records.transfer_start_time, "DOUBLE"),
         Column("transfer_end_s", records.transfer_end_time, "DOUBLE"),
+    ]
+
+
+def _answer_columns(records: RequestRecords, latencies: RequestLatencies) -> list[Column]:
+    if records.answer_time is None:
+        return []
+    return [
+        Column("thinking_tokens", records.thinking_tokens, "BIGINT"),
+        Column("answer_s", records.answer_time, "DOUBLE"),
+        Column("ttfvt_ms", latencies.ttfvt * MS, "DOUBLE"),
     ]
 
 

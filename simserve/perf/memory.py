@@ -97,6 +97,10 @@ class MemoryPlan:
     parts: Mapping[str, float]
 
 
+VISION_BYTES = 2.0
+"""Bytes of a weight of a vision tower, which quantised checkpoints leave in 16 bit."""
+
+
 def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     """Return how the memory of the fullest GPU of a replica is used.
 
@@ -111,6 +115,8 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     lines = [_weight_line(shape, needs["weights"])]
     if shape.speculation is not None and shape.speculation.draft is not None:
         lines.append(_draft_line(shape, shape.speculation.draft, needs["draft_weights"]))
+    if "vision_weights" in needs:
+        lines.append(f"vision tower: {format_bytes(needs['vision_weights'])} of its layers in 16 bit, on each GPU")
     if "states" in needs:
         size = f"{format_bytes(state_bytes(shape))} in {_stateful_layers(shape)}"
         lines.append(f"states: {state_slots(shape):,} x {size} = {format_bytes(needs['states'])}")
@@ -223,6 +229,8 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
         needs["draft_weights"] = draft_weights_bytes(shape.speculation)
     if shape.engine.max_loras:
         needs["lora_weights"] = shape.engine.max_loras * slot_bytes(shape)
+    if shape.encodes_images and shape.model.vision is not None:
+        needs["vision_weights"] = shape.model.vision.num_parameters * VISION_BYTES / ranks
     if shape.model.has_states:
         needs["states"] = state_slots(shape) * state_bytes(shape)
     relaid = relaid_expert_bytes(shape)

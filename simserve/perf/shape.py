@@ -15,6 +15,7 @@ from simserve.errors import InputError
 from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
 from simserve.perf.expert_exchange import All2AllBackend, ExchangeLinks
+from simserve.perf.masks import Masks
 from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import Precision, format_name, kv_element_bytes, resolve_precision
 from simserve.perf.weights import layer_weights_bytes
@@ -81,6 +82,8 @@ class ReplicaShape:
         speculation: Speculative decoding; None: one token a step.
         lora_target: What the LoRA adapters of the workload are made for; without them, all that may have one.
         windowed_kv: How layers with a sliding window keep no more than their window; None: they keep everything.
+        masks: What the grammars of constrained answers cost a step; None: no answer is constrained.
+        encodes_images: Whether prompts have images, so that the vision tower is loaded too.
     """
 
     hardware: HardwareProfile
@@ -101,6 +104,8 @@ class ReplicaShape:
     speculation: Speculation | None = None
     lora_target: LoraTarget = "all"
     windowed_kv: WindowedKV | None = None
+    masks: Masks | None = None
+    encodes_images: bool = False
 
     @property
     def kv_element_bytes(self) -> float:
@@ -288,7 +293,10 @@ class ReplicaShape:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know, such as arithmetic other than a format's name says."""
         fitted = self.hardware.calibration.note if self.hardware.calibration else ""
-        notes = (self.precision.note, self._offload_note, self._plugin_note, fitted, self._measured_note)
+        notes = (
+            *(self.precision.note, self._offload_note, self._plugin_note, fitted, self._measured_note),
+            "" if self.masks is None else self.masks.note,
+        )
         return tuple(note for note in notes if note)
 
     @property

@@ -32,6 +32,7 @@ from simserve.perf.indexer import index_key_seconds, index_pair_seconds, index_s
 from simserve.perf.launches import launch_wait
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.loras import lora_times
+from simserve.perf.masks import exposed_mask_seconds
 from simserve.perf.memory import kv_bytes_per_token
 from simserve.perf.mixed_attention import mixed_decode_factor
 from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
@@ -276,6 +277,8 @@ def _sequence_rounds(stage: Stage, sequences: Array) -> Array:
     parts = parts * stage.shape.engine.gpu_time_factor
     host = stage.shape.engine.host_seconds_per_request * sampled
     parts[HOST] += _exposed_host_seconds(stage, parts.sum(axis=0), host)
+    # Beside prompts the GPU has work enough to hide masks behind, where they are hidden at all.
+    parts[HOST] += exposed_mask_seconds(stage.shape.masks, sampled, np.full_like(sampled, np.inf))
     return _with_empty_step(parts * num_micro_batches(sequences[1:], num_stages))
 
 
@@ -311,6 +314,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     is_eager = captured > shape.engine.cuda_graph_max_batch
     waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer, has_prompts=False)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
+    parts[HOST] += exposed_mask_seconds(shape.masks, decoding, gpu_seconds, width)
     parts *= passes
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, padded)

@@ -23,6 +23,7 @@ from simserve.profiles.model_blocks import (
     SparseIndexer,
 )
 from simserve.profiles.model_shapes import Gemm
+from simserve.profiles.vision import VisionTower
 from simserve.validation import FrozenModel
 
 DType = Literal["bf16", "fp16", "fp32"]
@@ -130,6 +131,8 @@ class ModelProfile(FrozenModel):
     """Compressed attention (DeepSeek-V4); null for every other kind."""
     linear_attention: LinearAttention | None = None
     """Layers with a state instead of keys and values; null where every layer has attention."""
+    vision: VisionTower | None = None
+    """What encodes images; null for a model of text alone, or one whose tower nobody has described."""
     mamba: Mamba2 | None = None
     """The Mamba-2 layers of ``layer_pattern``; null without."""
     num_residual_streams: PositiveInt = 1

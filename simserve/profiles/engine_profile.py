@@ -47,6 +47,7 @@ FEATURES: Mapping[str, str] = {
     "eplb": "balancing of the load of experts (EPLB)",
     "data_parallel_attention": "data-parallel attention",
     "pipeline_layer_partition": "choice of the layers of each pipeline stage",
+    "grammar_overlap": "filling of grammar masks while the GPU computes",
     "kv_transfer": "hand-over of KV caches between servers",
     "kv_offload": "second tier behind the prefix cache",
     "max_loras": "LoRA adapters",

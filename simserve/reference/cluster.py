@@ -74,6 +74,8 @@ class Cluster:
         )
         request = Request(index, prompt, output, asked)
         request.pace = ONE_TOKEN if specs.pace is None else int(specs.pace[index])
+        request.thinking_tokens = 0 if specs.thinking_tokens is None else int(specs.thinking_tokens[index])
+        request.encoder_seconds = 0.0 if specs.encoder_seconds is None else float(specs.encoder_seconds[index])
         request.priority = 0 if specs.priority is None else int(specs.priority[index])
         request.adapter = -1 if specs.adapter is None else int(specs.adapter[index])
         request.kind = 0 if specs.request_class is None else int(specs.request_class[index])
@@ -99,7 +101,11 @@ class Cluster:
     def latencies(self) -> list[float]:
         """Return the seconds from sending each request to the router."""
         config = self.pools[0].config
-        return [config.frontend_latency + config.tokenization_per_token * one.prompt_tokens for one in self.requests]
+        waits = [0.0] * len(self.requests) if self.specs.own_wait is None else self.specs.own_wait.tolist()
+        return [
+            config.frontend_latency + config.tokenization_per_token * one.prompt_tokens + wait
+            for one, wait in zip(self.requests, waits, strict=True)
+        ]
 
     def run(self) -> None:
         """Run until every request has come to its end, or nothing can happen any more."""

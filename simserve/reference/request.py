@@ -34,6 +34,8 @@ class Request:
     priority: int = 0
     adapter: int = -1
     kind: int = 0
+    thinking_tokens: int = 0
+    encoder_seconds: float = 0.0
     path: list[tuple[int, int]] = field(default_factory=list)
     max_tokens: int = 0
     is_truncated: bool = False
@@ -53,6 +55,7 @@ class Request:
     scheduled: float = math.nan
     handed_over: float = math.nan
     token_times: list[float] = field(default_factory=list)
+    answer_began: float = math.nan
     gaps: list[float] = field(default_factory=list)
 
     status: str = "unfinished"
@@ -88,6 +91,23 @@ class Request:
         return max(self.gaps, default=math.nan)
 
     @property
+    def first_visible_token(self) -> float:
+        """When the first token behind its thinking was there; a server elsewhere sends its tokens evenly."""
+        if self.status != "completed" or self.thinking_tokens >= self.generated:
+            return math.nan
+        if not self.thinking_tokens:
+            return self.first_token
+        if self.elsewhere is not None:
+            share = self.thinking_tokens / max(self.generated - 1, 1)
+            return self.first_token + (self.finish - self.first_token) * share
+        return self.answer_began
+
+    @property
+    def tokens_thought(self) -> int:
+        """Tokens that it has thought: fewer than it would where its limit cut them."""
+        return min(self.thinking_tokens, self.generated)
+
+    @property
     def is_decoding(self) -> bool:
         """Whether an admitted request has all its tokens in the KV cache but the newest."""
         return self.computed >= self.target
@@ -104,7 +124,7 @@ class Request:
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
         self.is_private = self.is_swapped = False
         self.promised = set()
-        self.scheduled = self.finish = self.handed_over = math.nan
+        self.scheduled = self.finish = self.handed_over = self.answer_began = math.nan
         self.token_times, self.gaps, self.elsewhere = [], [], None
         self.replica, self.status, self.reason = -1, "unfinished", ""
 

@@ -247,6 +247,7 @@ class ContinuousScheduler(Scheduler):
         is_first = math.isnan(request.scheduled)
         if is_first:
             request.scheduled = step.start
+            step.encoder_seconds += request.encoder_seconds
         request.shared = self.cached_prefix(request, request.target)
         self.load(request, step)
         request.blocks = len(request.shared)
@@ -485,7 +486,7 @@ class ContinuousScheduler(Scheduler):
         contexts = [request.computed + request.fraction for request in step.decoding]
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
         pipeline = self.config.pipeline_parallel_size
-        swapping = self.times.swap_block_seconds * step.moved_blocks
+        swapping = self.times.swap_block_seconds * step.moved_blocks + step.encoder_seconds
         computing = mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
         seconds = swapping + computing + waiting_seconds(self.config, self.store, step, computing)
         return seconds + self.seconds_of_adapters(step)
@@ -538,6 +539,8 @@ class ContinuousScheduler(Scheduler):
                 if len(request.token_times) == 1 and self.token_seconds:
                     self.unsent += self.token_seconds
                     request.handed_over = end + self.unsent
+                if math.isnan(request.answer_began) and request.generated > request.thinking_tokens:
+                    request.answer_began = end + self.unsent
             if request.generated == request.output_tokens:
                 if self.releases_late:
                     self.departing.append(request)

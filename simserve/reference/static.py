@@ -40,6 +40,7 @@ class StaticScheduler(Scheduler):
         batch, self.running = self.running, []
         for request in batch:
             request.generated, request.token_times = request.output_tokens, [end]
+            request.answer_began = end
             request.status, request.finish = "completed", end
         return sorted(batch, key=lambda one: one.index)
 

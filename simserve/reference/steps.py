@@ -29,6 +29,7 @@ class Step:
     loaded_adapters: int = 0
     adapters_from_disk: int = 0
     loaded_blocks: dict[str, int] = field(default_factory=dict)
+    encoder_seconds: float = 0.0
     seconds: float = 0.0
     blocked_by: str = ""
     asks_nobody: bool = False

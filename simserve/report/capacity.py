@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDEST = 100
-_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "task": "the makespan of tasks"}
+_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT", "task": "the makespan of tasks"}
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
 
 

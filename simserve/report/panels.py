@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from simserve.metrics.result import RunResult
 from simserve.planner.cost.model import SECONDS_PER_MONTH
 from simserve.report import facts, tables
+from simserve.report.images import image_lines
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import count, counted, dollars, number, share
+from simserve.report.reasoning import reasoning_lines
 from simserve.report.sketch import Sketch
 from simserve.report.sketch_svg import sketch_svg
 from simserve.report.speculation import speculation_lines
@@ -144,7 +146,9 @@ def _share_panels(result: RunResult) -> tuple[Panel, ...]:
     bottleneck = result.summary["simserve"]["bottleneck"]
     parts = facts.listed_shares(bottleneck["step_shares"], facts.PART_LABELS) or "no step ran"
     waits = facts.listed_shares(bottleneck["waiting_shares"], facts.WAIT_LABELS) or "no request waited"
-    per_step = "; ".join([*facts.step_lines(result)[1:], *speculation_lines(result)])
+    further = [*facts.step_lines(result)[1:], *speculation_lines(result)]
+    further += [*reasoning_lines(result), *image_lines(result)]
+    per_step = "; ".join(further)
     per_request = facts.waiting_lines(result)[0].partition(";")[0]
     return (
         panel("steps", "A step", per_step, plots.step_time(result), f"{sentence_case(parts)}."),

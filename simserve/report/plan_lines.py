@@ -13,7 +13,7 @@ from simserve.scenario.formats import formats_line
 _NO_GAIN = 1.05
 """Times the throughput below which a change is not called a gain."""
 
-_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT"}
 LEVERS = {
     "quantise": "Quantise weights",
     "quantise_kv": "Quantise the KV cache",
@@ -210,7 +210,7 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
         if miss.get("attainment") is not None:
             values = ", ".join(
                 f"{_TERMS[term]} {number(miss[f'p95_{LATENCIES[term]}_ms'])} ms"
-                for term in _TERMS
+                for term in LATENCIES
                 if miss[f"p95_{LATENCIES[term]}_ms"] is not None
             )
             lines.append(f"  simulated: {share(miss['attainment'])} of requests meet the SLO; p95: {values}")

@@ -16,7 +16,9 @@ from simserve.report.arriving import traffic
 from simserve.report.brief import Brief, LatencyLine, Way, brief_of_run
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
+from simserve.report.images import image_lines
 from simserve.report.knobs import engine_lines
+from simserve.report.reasoning import reasoning_lines
 from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, Row, latency_rows, slo_rows
 from simserve.report.tasks import task_lines
@@ -267,6 +269,8 @@ def _facts(result: RunResult) -> Table:
             "Energy": facts.energy_lines(result),
             "Step time": facts.step_lines(result),
             "Speculation": speculation_lines(result),
+            "Reasoning": reasoning_lines(result),
+            "Images": image_lines(result),
             "Queue": facts.waiting_lines(result),
             "Front": gateway_lines(result),
             "Admission": admission_lines(result),

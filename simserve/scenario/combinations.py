@@ -8,6 +8,7 @@ from simserve.scenario.fleet_rules import check_fleet
 from simserve.scenario.gateway_combinations import check_gateway
 from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
+from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.requests import RequestSpecs
 
 
@@ -18,6 +19,7 @@ def check_combinations(scenario: Scenario) -> None:
         ScenarioError: An option that cannot do what it says, or that is not simulated beside another.
     """
     _check_classes(scenario)
+    _check_thinking(scenario)
     _check_admission(scenario)
     check_fleet(scenario)
     _check_pools(scenario)
@@ -54,6 +56,15 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
     if is_split and (is_static or not has_cache):
         rule = "hands over KV caches while batches run: that takes continuous batching and a KV cache"
         scenario.refuse("deployment.pools", rule, "give every pool the role both")
+    if scenario.workload.images is not None and (is_static or not has_cache):
+        rule = "are encoded in the steps of continuous batching with a KV cache"
+        scenario.refuse("workload.images", rule, "leave them out, or the engine's batching and kv_allocation")
+    if scenario.workload.images is not None and deployment.pools:
+        rule = "are encoded on the GPUs of equal replicas; pools of several kinds, or for encoders, are not simulated"
+        scenario.refuse("workload.images", rule, "leave deployment.pools out")
+    if scenario.workload.has_thinking and not has_cache:
+        rule = "is simulated with a KV cache only, whose decode steps are the times of tokens"
+        scenario.refuse("workload.thinking_tokens", rule, "leave it out, or set deployment.engine.kv_allocation: paged")
     if streaming is None or not streaming.stream:
         return
     rule = ""
@@ -75,6 +86,18 @@ def _check_classes(scenario: Scenario) -> None:
         if each.pool is not None and each.pool not in names:
             known = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
             scenario.refuse(f"{key}.pool", "names no pool that takes requests", known, each.pool)
+
+
+def _check_thinking(scenario: Scenario) -> None:
+    workload = scenario.workload
+    if workload.has_thinking:
+        return
+    owners: dict[str, LatencyLimits | None] = {"slo": scenario.slo}
+    owners |= {f"workload.classes.{number}.slo": each.slo for number, each in enumerate(workload.classes or ())}
+    for key, slo in owners.items():
+        if slo is not None and slo.ttfvt is not None:
+            rule = "limits the time to the first visible token, and nothing is hidden before it"
+            scenario.refuse(f"{key}.ttfvt", rule, "give workload.thinking_tokens, or limit ttft instead")
 
 
 def _check_pools(scenario: Scenario) -> None:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.metrics.stability import Offered
 from simserve.metrics.student import two_sided_quantile
+from simserve.scenario.replication import as_sent
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
-from simserve.scenario.speculative import with_paces
 from simserve.sim.control import Control
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.simulate import Deployment, Simulation, simulate
@@ -266,7 +266,7 @@ def _drawn(scenario: Scenario, num_requests: int) -> RequestSpecs:
             replication=REPLICATION,
             base_path=scenario.folder,
         )
-    return with_paces(specs, scenario.deployment.speculative, scenario.run.seed, REPLICATION)
+    return as_sent(specs, scenario, REPLICATION)
 
 
 def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:
@@ -285,6 +285,7 @@ def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients
         arrival_time=np.full(len(specs), np.nan),
         think_time=thinking,
         concurrency=clients,
+        own_wait=None,
         is_stationary=False,
         offered_rate=math.nan,
         closes_at=None,

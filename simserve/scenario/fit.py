@@ -16,6 +16,7 @@ from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes
+from simserve.scenario.images import with_images
 from simserve.scenario.kv_tiers import tier_lines
 from simserve.scenario.loras import lora_lines
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
@@ -136,7 +137,8 @@ def _traffic(resolved: ResolvedScenario) -> RequestSpecs:
     """Return the requests of the scenario's first run."""
     scenario = resolved.scenario
     with scenario.blaming("workload"):
-        return generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
+        specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
+    return with_images(specs, scenario, 0)
 
 
 def _within_limits(resolved: ResolvedScenario, specs: RequestSpecs) -> Limited:

@@ -304,6 +304,7 @@ def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup], *, has_own_se
     sums, recorders = series_sums(), []
     for number, setup in enumerate(setups):
         recorder = Recorder(setup.engine, setup.step_times.as_lists(), setup.priced, sums)
+        recorder.encodes_images = cluster.specs.encoder_seconds is not None
         recorder.scales_parts = has_own_seconds or any(fault.kind == "slow" for fault in cluster.control.faults)
         own = sorted(key for key in cluster.rows if key[0] == number)
         gaps = [gap for one in cluster.requests if _pool_of(cluster, one) == number for gap in one.past_gaps + one.gaps]
@@ -394,7 +395,7 @@ def records_of(cluster: Cluster) -> RequestRecords:
         first_token_time=column("first_token"),
         finish_time=column("finish"),
         prompt_tokens=np.asarray(specs.prompt_tokens, dtype=np.int64),
-        output_tokens=column("generated", np.int64),
+        output_tokens=specs.visible_output(column("generated", np.int64)),
         cached_tokens=column("cached_tokens", np.int64),
         num_preemptions=column("num_preemptions", np.int32),
         replica_id=column("replica", np.int32),
@@ -408,6 +409,8 @@ def records_of(cluster: Cluster) -> RequestRecords:
         turn=specs.turn,
         task=specs.task,
         served_by=servers if has_gateway else None,
+        thinking_tokens=None if specs.thinking_tokens is None else column("tokens_thought", np.int64),
+        answer_time=None if specs.thinking_tokens is None else column("first_visible_token"),
         **(_transfer_columns(cluster) if cluster.control.disaggregation is not None else {}),
     )
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from simserve.errors import ScenarioError
 from simserve.scenario.combinations import check_traffic
+from simserve.scenario.deployment_spec import DeploymentSpec
+from simserve.scenario.images import with_images
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_paces
 from simserve.sim.simulate import Deployment, Simulation, simulate
@@ -17,6 +19,7 @@ from simserve.units import to_text
 from simserve.workload.arrival_spec import MAX_REQUESTS
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
+from simserve.workload.structured import with_grammars
 
 _MARGIN, _LEAST_GROWTH, _MOST_GROWTH = 1.2, 2.0, 100.0
 """How many more requests are drawn for clients that ran out of them: by the time that is left, and between these."""
@@ -80,8 +83,7 @@ def traffic(scenario: Scenario, replication: int, num_requests: int | None = Non
             base_path=scenario.folder,
             num_requests=num_requests,
         )
-    check_traffic(scenario, specs)
-    specs = with_paces(specs, scenario.deployment.speculative, seed, replication)
+    specs = as_sent(specs, scenario, replication)
     warmup = scenario.run.warmup
     last = float(specs.arrival_time[np.isfinite(specs.arrival_time)].max(initial=-np.inf))
     if not isinstance(warmup, str) and specs.concurrency is None and warmup >= last:
@@ -93,6 +95,29 @@ def traffic(scenario: Scenario, replication: int, num_requests: int | None = Non
                 remedy="nothing would be left to measure",
             )
     return specs
+
+
+def as_sent(specs: RequestSpecs, scenario: Scenario, replication: int) -> RequestSpecs:
+    """Return requests as the scenario's deployment gets them: with images, grammars, and the paces of drafts.
+
+    Raises:
+        ScenarioError: The model takes no images, or a trace does not say what a tier behind the cache keeps.
+    """
+    check_traffic(scenario, specs)
+    seed, structured = scenario.run.seed, scenario.workload.structured_output
+    specs = with_images(specs, scenario, replication)
+    if structured is not None:
+        replicas = num_replicas(scenario.deployment)
+        specs = with_grammars(specs, structured, replicas, seed=seed, replication=replication)
+    specs = with_paces(specs, scenario.deployment.speculative, seed, replication)
+    return specs.in_order_of_readiness()
+
+
+def num_replicas(deployment: DeploymentSpec) -> int:
+    """Return the replicas that take requests at the start, of all pools."""
+    if not deployment.pools:
+        return deployment.replicas
+    return sum(pool.replicas for pool in deployment.pools if pool.role != "decode")
 
 
 def _ran_out(specs: RequestSpecs, simulation: Simulation) -> bool:

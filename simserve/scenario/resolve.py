@@ -11,6 +11,7 @@ from typing import Any
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
 from simserve.perf.expert_exchange import All2AllBackend
+from simserve.perf.masks import Masks
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
 from simserve.perf.shape import ReplicaShape
@@ -31,6 +32,7 @@ from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.workload.arrival_spec import AllAtOnceArrivals
+from simserve.workload.structured_spec import ADVANCE_SECONDS
 
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
 """What the scheduler obeys that an engine has under the same name."""
@@ -286,6 +288,8 @@ def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
         operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
         lora_target="all" if scenario.workload.loras is None else scenario.workload.loras.target_modules,
+        masks=_masks(scenario, engine),
+        encodes_images=scenario.workload.images is not None,
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
@@ -295,6 +299,19 @@ def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
             shape = with_speculation(shape, deployment.speculative, folder)
         rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
         return with_windowed_kv(shape, rules, _connector(scenario, connector))
+
+
+def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:
+    """Return what the grammars of constrained answers cost a step; None: no answer is constrained."""
+    structured = scenario.workload.structured_output
+    if structured is None:
+        return None
+    return Masks(
+        share=structured.share,
+        mask_seconds=structured.cost.mask_time,
+        advance_seconds=ADVANCE_SECONDS,
+        is_overlapped="grammar_overlap" in engine.features,
+    )
 
 
 def _all2all_backend(deployment: DeploymentSpec, hardware: HardwareProfile, engine: ResolvedEngine) -> All2AllBackend:

@@ -99,6 +99,7 @@ def _all_at_once(specs: RequestSpecs) -> RequestSpecs:
         arrival_time=np.zeros(len(first)),
         think_time=np.empty(0),
         concurrency=None,
+        own_wait=None,
         is_stationary=False,
         offered_rate=float("nan"),
         session=None,

@@ -9,7 +9,7 @@ them. With speculative decoding a request gains its pace in tokens a step, and t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,8 @@ class Events:
         time: When the others were there, ascending, shape [others]; at one instant in the order of answers.
         owner: Which answer each belongs to, shape [others].
         is_before: Whether that is before the run, shape [others].
+        answer: With which of its events, from 0, each shows its first visible token, shape [answers]; None: with the
+            first, since nobody thinks.
     """
 
     counts: Integers
@@ -87,12 +89,25 @@ class Events:
     time: Floats
     owner: Integers
     is_before: NDArray[np.bool_]
+    answer: Integers | None = None
 
 
 def events_of(
     records: RequestRecords, own: Integers, spec: StreamingSpec, clock: Clock, pace: Integers | None
 ) -> Events:
-    """Return the events of the answers ``own`` of a replica.
+    """Return the events of the answers ``own`` of a replica; arguments as of `_events`."""
+    events = _events(records, own, spec, clock, pace)
+    if records.thinking_tokens is None:
+        return events
+    thinking = records.thinking_tokens[own]
+    answer = thinking // spec.buffer_tokens if spec.stream else np.zeros_like(thinking)
+    if pace is not None and spec.stream:
+        answer = _drafted_before(events.counts, records.output_tokens[own], spec.buffer_tokens, pace, thinking)
+    return replace(events, answer=np.where(thinking < records.output_tokens[own], answer, events.counts))
+
+
+def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: Clock, pace: Integers | None) -> Events:
+    """Return the events, but for those that show first visible tokens.
 
     Args:
         records: As the engine saw them.
@@ -178,11 +193,7 @@ def _drafted(
     pace: Integers,
 ) -> Events:
     """Return the events of requests that gain several tokens a step."""
-    tokens, owner = _tokens(counts, output, size), np.repeat(np.arange(len(counts)), counts)
-    until_end = -(-GRID * (output - 1) // pace)
-    back = until_end[owner] - -(-GRID * (tokens - 1) // pace[owner])
-    is_sent = np.append((owner[1:] != owner[:-1]) | (back[1:] != back[:-1]), True)
-    owner, tokens, back = owner[is_sent], tokens[is_sent], back[is_sent]
+    owner, tokens, back = _drafted_tokens(counts, output, size, pace)
     counts = np.bincount(owner, minlength=len(counts))
     times = clock.times(np.maximum(done[owner] - back, 1) - 1)
     spread = (tokens == 1) | ~is_whole[owner]
@@ -190,3 +201,23 @@ def _drafted(
     times[spread] = first[whose] + (last - first)[whose] * (tokens[spread] - 1) / np.maximum(output - 1, 1)[whose]
     times[np.cumsum(counts) - 1] = last
     return _in_no_run(counts, times)
+
+
+def _drafted_tokens(
+    counts: Integers, output: Integers, size: int, pace: Integers
+) -> tuple[Integers, Integers, Integers]:
+    """Return of the events of requests that gain several tokens a step, those of one step being one event, each one's
+    answer, with which token it is complete, and how many steps before the last it is there.
+    """
+    tokens, owner = _tokens(counts, output, size), np.repeat(np.arange(len(counts)), counts)
+    until_end = -(-GRID * (output - 1) // pace)
+    back = until_end[owner] - -(-GRID * (tokens - 1) // pace[owner])
+    is_sent = np.append((owner[1:] != owner[:-1]) | (back[1:] != back[:-1]), True)
+    return owner[is_sent], tokens[is_sent], back[is_sent]
+
+
+def _drafted_before(sent: Integers, output: Integers, size: int, pace: Integers, thinking: Integers) -> Integers:
+    """Return how many events of each answer hold nothing but thinking, where it gains several tokens a step."""
+    owner, tokens, _ = _drafted_tokens(-(-output // size), output, size, pace)
+    before: Integers = np.bincount(owner[tokens <= thinking[owner]], minlength=len(sent))
+    return before

@@ -183,6 +183,7 @@ class FleetRun:
             # What a decode replica takes in has been computed elsewhere.
             takes_in = setup.role == "decode"
             recorder.paths = None if takes_in else prefix_paths(setup.engine, specs, as_lists=is_interpreted)
+            recorder.encodes_images = specs.encoder_seconds is not None
             recorder.scales_parts = self.own is not None and self.own.step_seconds is not None
             if control.streaming is not None:
                 recorder.clocks = {}

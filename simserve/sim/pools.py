@@ -171,6 +171,8 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
             specs.pace,
             specs.priority,
             adapter=specs.adapter,
+            thinking_tokens=specs.thinking_tokens,
+            encoder_seconds=specs.encoder_seconds,
         )
     configs = [pool.engine for pool in pools]
     longest = min(config.max_model_len for config in configs)
@@ -186,6 +188,8 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
         specs.pace,
         specs.priority,
         adapter=specs.adapter,
+        thinking_tokens=specs.thinking_tokens,
+        encoder_seconds=specs.encoder_seconds,
     )
 
 

@@ -140,6 +140,8 @@ class Recorder:
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._offload = OffloadSums(config, times.token_seconds)
         self._loras = LoraSums()
+        self.encodes_images = False
+        """Whether steps encode images: what they take beyond their parts is the encoder's arithmetic."""
         self.paths: PrefixPaths | None = None
         """What requests share on these replicas, for what they found in tiers behind the cache."""
         self._histogram = Histogram()
@@ -332,8 +334,11 @@ class Recorder:
         )
 
     def _adapter_seconds(self) -> float:
-        """Return by how much adapters made steps longer, loads left out: what no other part of them accounts for."""
-        if self._steps is None or not self._config.max_loras or self.scales_parts:
+        """Return by how much adapters made steps longer, loads left out: what no other part of them accounts for.
+
+        Beside an encoder the two are not told apart, and count as its arithmetic.
+        """
+        if self._steps is None or not self._config.max_loras or self.scales_parts or self.encodes_images:
             return 0.0
         drafting = 0.0 if self._drafts is None else self._drafts.seconds
         others = float(self._steps.parts.sum()) + drafting + self._offload.seconds + self._loras.seconds
@@ -356,6 +361,8 @@ class Recorder:
             parts[3] += max(rest - together, 0.0)
         elif self.scales_parts and parts.sum() > 0:
             parts = parts * ((self._busy - drafting - copying) / parts.sum())
+        elif self.encodes_images:
+            parts[2] += max(self._busy - drafting - copying - float(parts.sum()), 0.0)
         parts[3] += copying
         # Adapters are weights that are read beside the others.
         parts[0] += self._adapter_seconds()

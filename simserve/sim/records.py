@@ -74,6 +74,8 @@ class RequestRecords:
         prefill_replica_id: Replica that computed it; -1: it was not handed over.
         client_region: Index into ``region_names``; None: regions do not matter.
         region_names: The regions that clients are in.
+        thinking_tokens: Of ``output_tokens``, those before the answer; None, as the next one: nobody thinks.
+        answer_time: When the first visible token was there, of completed requests; NaN: ``max_tokens`` left none.
     """
 
     arrival_time: NDArray[np.float64]
@@ -102,6 +104,8 @@ class RequestRecords:
     prefill_replica_id: NDArray[np.int32] | None = None
     client_region: NDArray[np.int16] | None = None
     region_names: tuple[str, ...] = ()
+    thinking_tokens: NDArray[np.int64] | None = None
+    answer_time: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         """Return the number of requests."""

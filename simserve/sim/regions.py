@@ -34,6 +34,7 @@ class Regions:
         self.names = tuple(dict.fromkeys([*spec.clients, *own]))
         self.home = _homes(spec, self.names, specs)
         self._pools, self._spill_above = pools, spec.spill_above
+        self._has_thinking = specs.thinking_tokens is not None
         self._places = places = list(dict.fromkeys(pool.region for pool in pools))
         self._seconds = [{place: spec.one_way(name, place) or 0.0 for place in places} for name in self.names]
         self._nearest = [sorted(places, key=seconds.__getitem__) for seconds in self._seconds]
@@ -56,6 +57,7 @@ class Regions:
             place_of=[place for place, numbers in zip(place_of_pool, members, strict=True) for _ in numbers],
             spill_above=INFINITY if self._spill_above is None else self._spill_above,
             is_streamed=is_streamed,
+            has_thinking=self._has_thinking,
         )
 
 

@@ -27,6 +27,7 @@ from simserve.sim.replicas import new_replica
 from simserve.sim.routing import router_of
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
+from simserve.sim.thinking import answer_columns
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
@@ -273,9 +274,10 @@ def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
 
 
 def frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
-    """Return the seconds from sending each request to the router."""
+    """Return the seconds from sending each request to the router, with what it waits for by itself."""
     tokens = specs.prompt_tokens.astype(np.float64)
-    return config.frontend_latency + config.tokenization_per_token * tokens
+    latency: NDArray[np.float64] = config.frontend_latency + config.tokenization_per_token * tokens
+    return latency if specs.own_wait is None else latency + specs.own_wait
 
 
 def replay(
@@ -315,8 +317,11 @@ def _run(
         specs.priority,
         is_lean=True,
         adapter=specs.adapter,
+        thinking_tokens=specs.thinking_tokens,
+        encoder_seconds=specs.encoder_seconds,
     )
     recorder = Recorder(config, times, priced, log=log)
+    recorder.encodes_images = specs.encoder_seconds is not None
     if not config.kv_tiers:
         # Once for caches and router.
         specs = replace(specs, prefixes=prefixes_of(specs))
@@ -377,7 +382,7 @@ def _records(
         first_token_time=np.frombuffer(requests.first_token_time),
         finish_time=np.frombuffer(requests.finish_time),
         prompt_tokens=np.asarray(specs.prompt_tokens, dtype=np.int64),
-        output_tokens=np.frombuffer(requests.generated_tokens, dtype=np.int64),
+        output_tokens=specs.visible_output(np.frombuffer(requests.generated_tokens, dtype=np.int64)),
         cached_tokens=np.zeros(num_requests, dtype=np.int64) if cached_tokens is None else cached_tokens,
         num_preemptions=np.frombuffer(requests.num_preemptions, dtype=np.int32),
         replica_id=np.frombuffer(requests.replica_id, dtype=np.int32),
@@ -390,4 +395,5 @@ def _records(
         session=specs.session,
         turn=specs.turn,
         task=specs.task,
+        **answer_columns(requests, specs),
     )

@@ -74,6 +74,7 @@ def client_view(
         way_back: Seconds from the region of its replica to each client, beside the network; None: no regions.
     """
     first, finish = records.first_token_time.copy(), records.finish_time.copy()
+    answer = None if records.answer_time is None else records.answer_time.copy()
     itl_max = np.where(records.replica_id < 0, records.itl_max, np.nan)
     itl = Histogram()
     num_events, delay, busiest, cost = 0, 0.0, 0.0, spec.cost_per_event / spec.api_servers
@@ -93,6 +94,8 @@ def client_view(
         until = max(end_time, float(sent.last.max()))
         busiest = max(busiest, cost * count / until if until > 0 else 0.0)
         first[own], finish[own] = sent.first, sent.last
+        if answer is not None:
+            answer[own] = sent.answer
         itl_max[own] = np.where(counts > 1, sent.largest, np.nan)
         if count == len(own):
             continue
@@ -105,7 +108,13 @@ def client_view(
         )
     latency = spec.network_latency + (0.0 if way_back is None else way_back)
     # Whoever got no answer still hears of it over the network.
-    seen = replace(records, first_token_time=first + latency, finish_time=finish + latency, itl_max=itl_max)
+    seen = replace(
+        records,
+        first_token_time=first + latency,
+        finish_time=finish + latency,
+        itl_max=itl_max,
+        answer_time=None if answer is None else answer + latency,
+    )
     totals = StreamTotals(
         num_events=num_events,
         num_tokens=int(records.output_tokens[completed & (records.replica_id >= 0)].sum()),
@@ -124,6 +133,8 @@ class Sent:
         first: When the first event of each had left the server, seconds; NaN: none has. Shape [answers], as the next.
         last: When the last one had, likewise.
         largest: Largest gap between two of them, seconds; 0: there is none.
+        answer: When the event with its first visible token had, likewise.
+        awaited: Which event that is, from 0, less those sent.
         gaps: How many gaps are in each bin of a histogram.
         squares: Sum of their squares, seconds^2.
         smallest: Smallest gap, inf: there is none.
@@ -135,6 +146,8 @@ class Sent:
     first: Floats
     last: Floats
     largest: Floats
+    answer: Floats
+    awaited: Integers
     gaps: Floats
     squares: float = 0.0
     smallest: float = np.inf
@@ -143,10 +156,10 @@ class Sent:
     free: float = -np.inf
 
     @classmethod
-    def nothing(cls, count: int) -> Sent:
-        """Return what has been sent of so many answers before the first event."""
-        first, last = np.full((2, count), np.nan)
-        return cls(first, last, np.zeros(count), np.zeros(NUM_BINS))
+    def nothing(cls, awaited: Integers) -> Sent:
+        """Return what has been sent of answers before the first event."""
+        first, last, answer = np.full((3, len(awaited)), np.nan)
+        return cls(first, last, np.zeros(len(awaited)), answer, awaited, np.zeros(NUM_BINS))
 
 
 class Stream:
@@ -242,7 +255,7 @@ def _streams(
 
 def _sent(streams: Sequence[Stream], cost: float) -> Sent:
     """Send all events of a replica over a core that takes ``cost`` seconds for one."""
-    sent = Sent.nothing(sum(len(stream.events.counts) for stream in streams))
+    sent = Sent.nothing(np.concatenate([_awaited(stream.events) for stream in streams]))
     for start in [*_pauses(streams), np.inf]:
         # Ranks step together: no leap of one begins before such a time and ends behind it.
         step_runs = [int(np.searchsorted(stream.clock.start, start, side="left")) for stream in streams]
@@ -315,6 +328,11 @@ def _pass_server(sent: Sent, instants: Floats, counts: Integers, cost: float) ->
     return left
 
 
+def _awaited(events: Events) -> Integers:
+    """Return which event of each answer shows its first visible token, from 0."""
+    return np.zeros_like(events.counts) if events.answer is None else events.answer
+
+
 def _note_gaps(sent: Sent, rows: Integers, starts: Integers, when: Floats) -> None:
     """Note when some events of answers left the server, answer by answer, and the gaps before each."""
     gaps = np.empty(len(when))
@@ -322,6 +340,11 @@ def _note_gaps(sent: Sent, rows: Integers, starts: Integers, when: Floats) -> No
     gaps[starts] = when[starts] - sent.last[rows]
     is_new = np.isnan(sent.first[rows])
     new = starts[is_new]
+    counts = np.diff(np.append(starts, len(when)))
+    awaited = sent.awaited[rows]
+    begins = (awaited >= 0) & (awaited < counts)
+    sent.answer[rows[begins]] = when[starts[begins] + awaited[begins]]
+    sent.awaited[rows] = awaited - counts
     sent.first[rows[is_new]] = when[new]
     sent.last[rows] = when[np.append(starts[1:], len(when)) - 1]
     gaps[new] = np.inf

@@ -13,12 +13,14 @@ from pydantic import BeforeValidator, Field, model_validator
 from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
-from simserve.workload.length_spec import Length
+from simserve.workload.length_spec import AnswerLength, Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 
 MAX_CLASSES = 100
 MAX_RETRIES = 1000
 MAX_PRIORITY = 10**9
+MAX_MAX_TOKENS = 10**9
+"""Tokens that a client may ask for at most: beyond any model."""
 _SHARE_SLACK = 1e-6
 """By how much shares may miss 1, such as three times 0.333333."""
 
@@ -32,6 +34,9 @@ class LatencyLimits(FrozenModel):
     """Longest time per output token after the first."""
     e2e: PositiveSeconds | None = None
     """Longest time from arrival to the last token."""
+    ttfvt: PositiveSeconds | None = None
+    """Where requests think (`workload.thinking_tokens`): longest time to the first visible token, that of the answer.
+    A request that `max_tokens` leaves no answer misses it."""
     attainment: Annotated[float, Field(gt=0, le=1)] = 0.95
     """Share of submitted requests that must keep every limit."""
 
@@ -44,7 +49,7 @@ class LatencyLimits(FrozenModel):
     @property
     def has_limit(self) -> bool:
         """Whether anything is limited."""
-        return self.ttft is not None or self.tpot is not None or self.e2e is not None
+        return any(limit is not None for limit in (self.ttft, self.tpot, self.e2e, self.ttfvt))
 
 
 class RetrySpec(FrozenModel):
@@ -91,8 +96,12 @@ class ClassSpec(FrozenModel):
     """System prompts, or documents, that its requests share, instead of `workload.shared_prefix`."""
     prompt_tokens: Length | None = None
     """Lengths of its prompts."""
-    output_tokens: Length | None = None
-    """Lengths of its answers."""
+    output_tokens: AnswerLength | None = None
+    """Lengths of its answers; `0`: it has none, as embeddings and rerankers."""
+    thinking_tokens: Length | None = None
+    """Reasoning models: lengths of what its requests think before the answer, instead of `workload.thinking_tokens`."""
+    thinking_token_budget: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None
+    """Most tokens that its requests may think, instead of `workload.thinking_token_budget`."""
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     """Place in the queue where the engine's scheduling_policy is `priority`: lower goes first."""
     slo: LatencyLimits | None = None
@@ -156,7 +165,7 @@ def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, ha
 def _check_trace_classes(classes: Sequence[ClassSpec]) -> None:
     """Refuse classes of a trace that are more than shares of its rows."""
     for each in classes:
-        own = ("arrivals", "prompt_tokens", "output_tokens")
+        own = ("arrivals", "prompt_tokens", "output_tokens", "thinking_tokens")
         given = [name for name in own if getattr(each, name) is not None]
         if given:
             raise ValueError(

@@ -16,7 +16,7 @@ from simserve import rng
 from simserve.errors import ScenarioError
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.length_spec import Length
+from simserve.workload.length_spec import AnswerLength
 from simserve.workload.lengths import length_distribution
 from simserve.workload.source import start_times
 from simserve.workload.spec import WorkloadSpec
@@ -130,10 +130,10 @@ def draw_own_lengths(
     return prompts, outputs
 
 
-def own_length(spec: WorkloadSpec, each: ClassSpec | None, part: str) -> Length:
+def own_length(spec: WorkloadSpec, each: ClassSpec | None, part: str) -> AnswerLength:
     """Return the lengths of a class, ``prompt_tokens`` or ``output_tokens``: its own, else the workload's."""
-    own: Length | None = None if each is None else getattr(each, part)
-    common: Length | None = getattr(spec, part)
+    own: AnswerLength | None = None if each is None else getattr(each, part)
+    common: AnswerLength | None = getattr(spec, part)
     chosen = common if own is None else own
     assert chosen is not None, "checked where the workload was read"
     return chosen

@@ -135,12 +135,13 @@ def contexts(
     output_tokens: Integers,
     growth: float,
     beginnings: Beginnings | None,
+    generated_tokens: Integers | None = None,
 ) -> tuple[Integers, PrefixSegments]:
     """Return the prompt of every request, and what it shares with others.
 
     A turn's prompt is the context and new text. The context of the next turn is the main line's prompt and ``growth``
     of all answers of the turn. The main line's answer is in the cache of whoever gave it; other answers, and one that
-    is kept in part, come back as new text.
+    is kept in part or was thought about first, come back as new text.
 
     Args:
         shape: The conversations.
@@ -148,6 +149,7 @@ def contexts(
         output_tokens: Its answer, shape [R].
         growth: Share of an answer that is kept.
         beginnings: System prompt of each conversation; None: there is none.
+        generated_tokens: What each request generates, hidden thinking and answer, shape [R]; None: nobody thinks.
 
     Returns:
         Prompt tokens, shape [R], and the segments.
@@ -166,9 +168,9 @@ def contexts(
     if beginnings is not None:
         context += beginnings.tokens[shape.session[main]]
     prompts = context[turn_of_row] + new_tokens
-    ends = prompts + output_tokens
+    ends = prompts + (output_tokens if generated_tokens is None else generated_tokens)
 
-    is_whole = growth == 1.0
+    is_whole = growth == 1.0 and generated_tokens is None
     num_groups = 0 if beginnings is None else beginnings.num_groups
     has_system = np.zeros(num_rows, dtype=np.int64)
     if beginnings is not None:

@@ -23,6 +23,7 @@ from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import SessionsSpec
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import WorkloadSpec
+from simserve.workload.thinking import draw_thinking
 
 
 def draw_dialogues(
@@ -68,10 +69,17 @@ def draw_dialogues(
         new_tokens, output_tokens = draw_lengths(spec, request_class, base_path=base_path, **drawn)
     else:
         new_tokens, output_tokens = draw_own_lengths(spec, own, base_path=base_path, num_requests=num_requests, **drawn)
+    thinking = draw_thinking(spec, request_class, num_requests, base_path=base_path, **drawn)
+    if thinking is not None:
+        output_tokens = output_tokens + thinking
     max_tokens = asked_tokens(spec.max_tokens, output_tokens)
-    answers = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
+    answers = generated = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
+    if thinking is not None:
+        answers = np.maximum(generated - thinking, 0)
     beginnings = draw_beginnings(spec, shape.num_sessions, class_of=class_of, suffix=suffix, **drawn)
-    prompts, prefixes = contexts(shape, new_tokens, answers, sessions.context_growth, beginnings)
+    prompts, prefixes = contexts(
+        shape, new_tokens, answers, sessions.context_growth, beginnings, None if thinking is None else generated
+    )
     think_time = draw_think_times(sessions, shape, suffix=suffix, **drawn)
     if isinstance(arrivals, ClosedLoopArrivals):
         is_first = shape.turn == 1
@@ -93,6 +101,7 @@ def draw_dialogues(
         classes=classes,
         request_class=request_class,
         priority=None if request_class is None else priorities(classes, request_class),
+        thinking_tokens=thinking,
     )
 
 

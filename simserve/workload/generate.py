@@ -20,6 +20,7 @@ from simserve.workload.loras import with_adapters
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import TraceSpec, WorkloadSpec
+from simserve.workload.thinking import with_thinking
 
 if TYPE_CHECKING:
     from simserve.workload.traces.trace import Trace
@@ -85,6 +86,7 @@ def _without_adapters(
     )
     if spec.sessions is not None or spec.agents is not None or spec.trace is not None:
         return specs
+    specs = with_thinking(specs, spec, seed=seed, replication=replication, base_path=base_path).without_answers()
     beginnings = draw_beginnings(spec, len(specs), seed=seed, replication=replication, class_of=specs.request_class)
     return with_beginnings(specs, beginnings)
 

@@ -144,21 +144,33 @@ class EmpiricalLength(FrozenModel):
     """Name of the column that holds the lengths. Default: the file has only one, with or without a header."""
 
 
+class NoLength(FrozenModel):
+    """No answer: the prompt is computed and that is all, as for embeddings and rerankers."""
+
+    distribution: Literal["none"]
+    """`none`; `output_tokens: 0` is short for it."""
+
+
 def _as_length(value: object) -> object:
     """Read a number alone as the length of all."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return {"distribution": "fixed", "value": value} if is_number else value
 
 
-_Distribution = Annotated[
-    FixedLength
-    | UniformLength
-    | NormalLength
-    | LognormalLength
-    | ExponentialLength
-    | GeometricLength
-    | EmpiricalLength,
-    Field(discriminator="distribution"),
-]
+_Drawn = (
+    FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength | EmpiricalLength
+)
+_Distribution = Annotated[_Drawn, Field(discriminator="distribution")]
 Length = Annotated[_Distribution, BeforeValidator(_as_length, json_schema_input_type=int | _Distribution)]
 """Lengths of requests; a number alone is the length of all."""
+
+
+def _as_answer(value: object) -> object:
+    """Read 0 as no answer."""
+    is_none = isinstance(value, int | float) and not isinstance(value, bool) and value == 0
+    return {"distribution": "none"} if is_none else _as_length(value)
+
+
+_Answer = Annotated[_Drawn | NoLength, Field(discriminator="distribution")]
+AnswerLength = Annotated[_Answer, BeforeValidator(_as_answer, json_schema_input_type=int | _Answer)]
+"""Lengths of answers: as `Length`, and 0 where there is none."""

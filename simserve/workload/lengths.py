@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from simserve.workload.length_spec import (
     MAX_TABULATED_TOKENS,
+    AnswerLength,
     EmpiricalLength,
     ExponentialLength,
     FixedLength,
     GeometricLength,
-    Length,
     LognormalLength,
+    NoLength,
     NormalLength,
     UniformLength,
 )
@@ -42,7 +43,7 @@ _MEAN_TOLERANCE = 1e-12
 """Relative error left in the mean."""
 
 
-_Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength
+_Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength | NoLength
 _REMEMBERED = 16
 """Distributions that are not tabulated again: a search draws the same lengths for every deployment, and solving for
 the mean of a long tail takes as long as simulating hundreds of requests."""
@@ -112,7 +113,7 @@ class _Guide:
         return ranks
 
 
-def length_distribution(spec: Length, base_path: Path | None = None) -> LengthDistribution:
+def length_distribution(spec: AnswerLength, base_path: Path | None = None) -> LengthDistribution:
     """Return the distribution that a specification describes; the last few are remembered, files by their state.
 
     Args:
@@ -155,6 +156,8 @@ def _tabulated(spec: _Drawn) -> LengthDistribution:
             return _exponential(spec)
         case GeometricLength():
             return _exponential(spec.as_exponential())
+        case NoLength():
+            return LengthDistribution(np.zeros(1, dtype=np.int64), np.ones(1))
 
 
 def _normal(spec: NormalLength) -> LengthDistribution:

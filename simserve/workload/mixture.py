@@ -22,6 +22,7 @@ from simserve.workload.prefixes import PrefixSegments, joined
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some
 from simserve.workload.spec import WorkloadSpec
+from simserve.workload.thinking import with_thinking
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
 """Requests that are drawn at first for a closed loop: so many, and so many a client."""
@@ -124,6 +125,7 @@ def _part(spec: WorkloadSpec, number: int | None, seed: int, replication: int, b
         session=-1 - np.arange(count, dtype=np.int64),
         turn=np.ones(count, dtype=np.int64),
     )
+    specs = with_thinking(specs, spec, base_path=base_path, **drawn)
     return with_beginnings(specs, draw_beginnings(spec, count, class_of=rows.request_class, suffix=suffix, **drawn))
 
 
@@ -152,7 +154,7 @@ def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence
         classes=spec.classes or (),
         prefixes=_prefixes(spec, parts),
     )
-    return together.of_rows(_by_beginning(together, spec.num_requests))
+    return together.without_answers().of_rows(_by_beginning(together, spec.num_requests))
 
 
 def _empty() -> dict[str, Any]:

@@ -18,6 +18,27 @@ OPEN = -1
 """In `RequestSpecs.loop`: a request, or the conversation that it is of, arrives at a time of its own."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageColumns:
+    """The images of all requests, one row a request; all shape [N].
+
+    Attributes:
+        count: Images, int64.
+        tokens: Tokens of the prompt that stand for them, int64.
+        preprocess_seconds: What a CPU takes to scale and cut them before the prompt is complete, float64.
+    """
+
+    count: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    preprocess_seconds: NDArray[np.float64]
+
+    def of_rows(self, rows: NDArray[np.int64]) -> ImageColumns:
+        """Return those of some requests, in that order."""
+        return ImageColumns(
+            count=self.count[rows], tokens=self.tokens[rows], preprocess_seconds=self.preprocess_seconds[rows]
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ClientLoop:
     """The clients of one closed loop.
@@ -44,6 +65,7 @@ class RequestSpecs:
             closed loop (``concurrency`` not None) all NaN: a client sends request i when an earlier one is answered.
         prompt_tokens: >= 1, int64.
         output_tokens: Tokens the model would generate before it stops, >= 1, int64.
+        thinking_tokens: Of ``output_tokens``, those thought before the answer, int64; None: nobody thinks.
         max_tokens: What the client asks for at most, >= 1, int64. ``-1`` stands for the model's limit
             (``max_model_len - prompt_tokens``).
         think_time: Closed loop and conversations: seconds between the answer a client got and its sending of request i,
@@ -74,6 +96,12 @@ class RequestSpecs:
             of the task then, and ``turn`` how deep in it the call is, from 1; rows of a task stand side by side, those
             without parents first. A call is sent ``think_time`` after the last answer to its parents, its
             ``arrival_time`` being NaN, or the time before which it is not sent.
+        is_prefill_only: Whether a request is done with its prompt, as an embedding is: to an engine it generates one
+            token, to its client none, bool; None: all have answers.
+        images: What the images of each request hold; None: there are none.
+        encoder_seconds: What encoding them adds to its first step, float64; None: there are none.
+        own_wait: Seconds that each request waits behind the tokeniser by itself, for its images to be scaled and for
+            its grammar, float64: others pass it (`in_order_of_readiness`). None: nobody does.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
             by side. None: all are of one kind, open or the clients'.
         loops: With ``loop``: the clients.
@@ -102,6 +130,11 @@ class RequestSpecs:
     closes_at: float | None = None
     loop: NDArray[np.int8] | None = None
     loops: tuple[ClientLoop, ...] = ()
+    thinking_tokens: NDArray[np.int64] | None = None
+    own_wait: NDArray[np.float64] | None = None
+    is_prefill_only: NDArray[np.bool_] | None = None
+    images: ImageColumns | None = None
+    encoder_seconds: NDArray[np.float64] | None = None
 
     @property
     def client_loops(self) -> tuple[ClientLoop, ...]:
@@ -134,7 +167,7 @@ class RequestSpecs:
     @property
     def sends_out_of_order(self) -> bool:
         """Whether requests may be sent in another order than that of the rows."""
-        return self.turn is not None or self.ramp_up is not None
+        return self.turn is not None or self.ramp_up is not None or self.own_wait is not None
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -150,6 +183,8 @@ class RequestSpecs:
             changed["prefixes"] = self.prefixes.of_rows(rows)
         if self.dependencies is not None:
             changed["dependencies"] = self.dependencies.of_rows(rows)
+        if self.images is not None:
+            changed["images"] = self.images.of_rows(rows)
         return replace(self, **changed)
 
     def with_roots_first(self) -> RequestSpecs:
@@ -182,4 +217,36 @@ class RequestSpecs:
             adapter=None if self.adapter is None else self.adapter[some],
             dependencies=None if self.dependencies is None else self.dependencies.first(num_requests),
             loop=None if self.loop is None else self.loop[some],
+            own_wait=None if self.own_wait is None else self.own_wait[some],
+            thinking_tokens=None if self.thinking_tokens is None else self.thinking_tokens[some],
+            is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
+            images=None if self.images is None else self.images.of_rows(np.arange(len(self))[some]),
+            encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],
         )
+
+    def waiting(self, seconds: NDArray[np.float64]) -> RequestSpecs:
+        """Return requests each of which waits so much longer by itself before it reaches the router."""
+        return replace(self, own_wait=seconds if self.own_wait is None else self.own_wait + seconds)
+
+    def in_order_of_readiness(self) -> RequestSpecs:
+        """Return those that arrive at times of their own in the order in which their waits end; others as they are."""
+        is_open = self.turn is None and self.loop is None and self.concurrency is None
+        if self.own_wait is None or not is_open:
+            return self
+        return self.of_rows(np.argsort(self.arrival_time + self.own_wait, kind="stable"))
+
+    def without_answers(self) -> RequestSpecs:
+        """Return the same where those without output tokens are done with their prompt."""
+        has_none = self.output_tokens == 0
+        if not has_none.any():
+            return self
+        return replace(
+            self,
+            output_tokens=np.maximum(self.output_tokens, 1),
+            max_tokens=np.where(has_none, 1, self.max_tokens),
+            is_prefill_only=has_none,
+        )
+
+    def visible_output(self, generated: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tokens that clients get of what engines generated."""
+        return generated if self.is_prefill_only is None else np.where(self.is_prefill_only, 0, generated)

@@ -14,10 +14,12 @@ from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
-from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
-from simserve.workload.length_spec import Length
+from simserve.workload.class_spec import MAX_CLASSES, MAX_MAX_TOKENS, ClassSpec, check_classes
+from simserve.workload.image_spec import ImagesSpec
+from simserve.workload.length_spec import AnswerLength, Length, NoLength
 from simserve.workload.loras import LorasSpec
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
+from simserve.workload.structured_spec import StructuredOutputSpec
 from simserve.workload.users import Entry
 
 TraceFormat = Literal[
@@ -81,8 +83,6 @@ class TraceSpec(FrozenModel):
 
 DEFAULT_NUM_REQUESTS = 1000
 """Requests of a workload that does not say when it ends."""
-MAX_MAX_TOKENS = 10**9
-"""Tokens that a client may ask for at most: beyond any model."""
 
 
 class WorkloadSpec(FrozenModel):
@@ -92,11 +92,23 @@ class WorkloadSpec(FrozenModel):
     """When requests arrive; beside a trace: instead of its own times, in the order of its rows."""
     prompt_tokens: Length | None = None
     """Lengths of the prompts."""
-    output_tokens: Length | None = None
-    """Lengths of the answers the model would give."""
+    output_tokens: AnswerLength | None = None
+    """Lengths of the answers the model would give. `0`: none, as of embeddings and rerankers: the prompt is computed,
+    and that is the request."""
+    thinking_tokens: Length | None = None
+    """Reasoning models: lengths of what they think before the answer, hidden from the client. `output_tokens` are then
+    those of the visible answer, and `max_tokens` limits both together. Thinking is dropped from the history of a
+    conversation. Absent: none."""
+    thinking_token_budget: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None
+    """Most tokens that a request may think; the answer begins there at the latest. Absent: as many as drawn."""
     max_tokens: int | Literal["exact", "model_limit"] = "exact"
     """Most tokens the client asks for: `exact` (the trace's own column where it has one, else the length of
-    the answer), a number, or `model_limit` (what the prompt leaves of the model's length)."""
+    the answer, with the thinking before it), a number, or `model_limit` (what the prompt leaves of the model's
+    length)."""
+    images: ImagesSpec | None = None
+    """Images in prompts, their tokens on top of `prompt_tokens`. Absent: text alone."""
+    structured_output: StructuredOutputSpec | None = None
+    """Answers that must follow a schema. Absent: none must."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
     """Number of requests; all are served to the end. Absent, and `duration` too: 1000. With a trace: only its first;
     absent: all."""
@@ -189,6 +201,39 @@ class WorkloadSpec(FrozenModel):
         """Whether any of the requests are turns of drawn conversations, or calls of drawn tasks."""
         talks = self.sessions is not None or any(each.sessions is not None for each in self.classes or ())
         return talks or self.agents is not None
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether any of the requests think before they answer."""
+        return self.thinking_tokens is not None or any(each.thinking_tokens is not None for each in self.classes or ())
+
+    @model_validator(mode="after")
+    def _check_images(self) -> Self:
+        if self.images is not None and self.trace is not None:
+            raise ValueError("has a trace and also images; the prompts of a trace hold their tokens: leave images out")
+        if self.images is not None and self.has_sessions:
+            raise ValueError("has sessions and also images, which are not simulated in conversations; leave one out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_answers(self) -> Self:
+        own = [(each.output_tokens or self.output_tokens, each.sessions) for each in self.classes or ()]
+        for length, sessions in ((self.output_tokens, self.sessions), *own):
+            if isinstance(length, NoLength) and (sessions or self.sessions) is not None:
+                raise ValueError("has sessions, and requests without an answer; leave one of the two out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_thinking(self) -> Self:
+        if self.trace is not None and self.has_thinking:
+            raise ValueError(
+                "has a trace and also thinking_tokens; the answers of a trace hold what was thought: leave it out"
+            )
+        own = [(each.thinking_token_budget, each.thinking_tokens) for each in self.classes or ()]
+        for budget, length in ((self.thinking_token_budget, self.thinking_tokens), *own):
+            if budget is not None and length is None and not self.has_thinking:
+                raise ValueError("has a thinking_token_budget and no thinking_tokens; give them, or leave it out")
+        return self
 
     @property
     def has_shared_prefix(self) -> bool:

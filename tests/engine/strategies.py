@@ -508,3 +508,30 @@ def _grows(case: Case) -> bool:
     config = case.config
     is_growing = config.kv_allocation == "paged" and config.admission in ("on_demand", "estimate")
     return _is_continuous(case) and is_growing and config.preemption_mode == "recompute"
+
+
+@st.composite
+def thinking_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica with a KV cache, and requests a part of whose tokens is thinking, up to all of them.
+
+    Some have images, whose encoding makes a step longer.
+    """
+    case = draw(
+        st.one_of(
+            cases(), pressed_cases(), ranked_cases(), shared_cases(), speculative_cases(), swapping_cases()
+        ).filter(_has_cache)
+    )
+    outputs = case.specs.output_tokens.tolist()
+    thinking = [draw(st.integers(0, output)) for output in outputs]
+    ahead = draw(st.booleans()) and case.config.batching == "continuous"
+    sending = draw(st.sampled_from([0.0, 0.0, 0.011, 0.2]))
+    config = replace(case.config, async_scheduling=ahead, api_token_seconds=sending, async_output=False)
+    specs = replace(case.specs, thinking_tokens=np.array(thinking, dtype=np.int64))
+    if case.config.batching == "continuous" and draw(st.booleans()):
+        images = [draw(st.sampled_from([0, 0, 1, 5])) for _ in outputs]
+        specs = replace(specs, encoder_seconds=np.array(images) * np.sqrt(47.0) / 32.0)
+    return Case(config, case.times, specs)
+
+
+def _has_cache(case: Case) -> bool:
+    return case.config.kv_allocation != "none"

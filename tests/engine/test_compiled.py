@@ -41,6 +41,7 @@ from tests.engine.strategies import (
     shared_cases,
     speculative_cases,
     swapping_cases,
+    thinking_cases,
     tiered_cases,
     windowed_cases,
 )
@@ -66,6 +67,7 @@ KINDS = {
     "speculative": speculative_cases,
     "swapping": swapping_cases,
     "tiered": tiered_cases,
+    "thinking": thinking_cases,
     "windowed": windowed_cases,
 }
 

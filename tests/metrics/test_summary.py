@@ -83,6 +83,9 @@ INNER = {
     "speculation": "method draft_model num_speculative_tokens num_drafts num_draft_tokens num_accepted_tokens "
     "acceptance_rate mean_acceptance_length expected_acceptance_length draft_seconds mean_batch decode_speedup "
     "break_even_batch",
+    "reasoning": "ttfvt_ms thinking_tokens visible_tokens thinking_share num_without_answer "
+    "usd_per_million_visible_tokens",
+    "images": "requests images tokens token_share mean_preprocess_ms mean_encoder_ms ttft_share",
     "confidence_intervals": None,
     "prediction_interval": "level basis metrics",
     "pools": None,

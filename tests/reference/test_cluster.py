@@ -42,7 +42,7 @@ def assert_alike(deployment: Deployment, specs: RequestSpecs) -> None:
     ignored: dict[int, set[str]] = {}
     for index in np.flatnonzero(np.isin(plane.reason, LOST)).tolist():
         # The plane forgets what was generated for a request that is lost with its replica.
-        ignored[index] = {"output_tokens", "itl_max"}
+        ignored[index] = {"output_tokens", "thinking_tokens", "itl_max"}
     everywhere = set()
     if len(deployment.pools) > 1:
         # The plane keeps the most that any attempt found, where attempts go to several pools.
@@ -71,8 +71,14 @@ def comparable(control: Control) -> Control:
 
 
 def own_times(specs: RequestSpecs) -> RequestSpecs:
-    """Return the requests, no two of which arrive, or are thought about, at times that small sums make equal."""
-    apart = np.random.default_rng(len(specs)).random(len(specs)) * 1e-3
+    """Return the requests, no two of which arrive, or are thought about, at times that small sums make equal.
+
+    A part of the tokens of each is hidden thinking; some have an image to encode.
+    """
+    generator = np.random.default_rng(len(specs))
+    apart = generator.random(len(specs)) * 1e-3
+    encoding = np.where(generator.random(len(specs)) < 0.3, 0.0713, 0.0)
+    specs = replace(specs, thinking_tokens=generator.integers(0, specs.output_tokens + 1), encoder_seconds=encoding)
     if specs.concurrency is None and specs.turn is None:
         specs = replace(specs, arrival_time=np.sort(specs.arrival_time + apart))
     return replace(specs, think_time=specs.think_time + apart if len(specs.think_time) else specs.think_time)

@@ -69,6 +69,17 @@ def test_the_way_there_and_back_is_part_of_what_the_client_sees() -> None:
     assert run.records.finish_time.tolist() == [3.5]
 
 
+def test_answers_that_were_thought_about_cross_the_way_back_too() -> None:
+    """One thought token, then the visible one: at 3.25 s on the replica, and a quarter of a second later here."""
+    fault = {"kind": "node", "pool": "eu", "at": "0 s", "duration": "100 s"}
+    thinking = replace(make_specs([1.0], 1, 3), thinking_tokens=np.array([1]))
+    run = spread(thinking, [0], faults=[fault])
+
+    assert run.records.answer_time is not None
+    assert run.records.answer_time.tolist() == [3.5]
+    assert run.records.finish_time.tolist() == [4.5]
+
+
 def test_events_cross_the_way_between_regions_too() -> None:
     """Network 0.1 s and 0.25 s between regions, each way: an event of two tokens, at 2 s + 0.7; gaps are the steps'."""
     fault = {"kind": "node", "pool": "eu", "at": "0 s", "duration": "100 s"}

@@ -107,7 +107,11 @@ _COLUMNS = {
         "i",
     ),
     **dict.fromkeys(
-        ("ready_time", "scheduled_time", "first_token_time", "finish_time", "itl_max", "last_token_time"), "d"
+        (
+            *("ready_time", "scheduled_time", "first_token_time", "finish_time", "itl_max", "last_token_time"),
+            *("answer_time", "encoder_seconds"),
+        ),
+        "d",
     ),
 }
 REQUESTS = Record("requests", {name: Column(_COLUMNS.get(name, "q")) for name in RequestTable.__slots__})
@@ -120,6 +124,7 @@ _REPLICA: dict[str, Kind] = {
             "attended_keys",
             "attended_pairs",
             "context_sum",
+            "encoder_seconds",
             "end_time",
             "estimate_shrinking",
             "estimate_sum",
@@ -136,12 +141,14 @@ _REPLICA: dict[str, Kind] = {
     **dict.fromkeys(
         (
             "grows",
+            "has_encoder",
             "has_extras",
             "has_late_tokens",
             "has_left",
             "has_plain_admission",
             "has_priorities",
             "has_slots",
+            "has_thinking",
             "is_contiguous",
             "is_full",
             "is_open",
@@ -158,6 +165,7 @@ _REPLICA: dict[str, Kind] = {
     ),
     **dict.fromkeys(
         (
+            "answer_heap",
             "chunk_requests",
             "chunk_tokens",
             "crossing_heap",
@@ -215,6 +223,7 @@ _HOT = (
     ),
     *("batch_log", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
     *("waiting", "keeps_windows", "block_weight", "releases_late", "departing", "is_full"),
+    *("has_thinking", "answer_heap", "has_encoder"),
 )
 _OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})
@@ -389,7 +398,7 @@ REGIONS = Record(
     {
         **dict.fromkeys(("arrives_at", "way_back"), Column("d")),
         "home": Column("i"),
-        "is_streamed": BOOLEAN,
+        **dict.fromkeys(("has_thinking", "is_streamed"), BOOLEAN),
         **dict.fromkeys(("nearest", "place_of", "place_of_pool"), Items("q")),
         "num_places": INTEGER,
         "seconds": Items("d"),

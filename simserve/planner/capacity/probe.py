@@ -22,11 +22,11 @@ from simserve.planner.scaling import has_own_clock, scaled_traffic
 from simserve.profiles.expected_errors import Expectation
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.objective import objective
+from simserve.scenario.replication import as_sent
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
 from simserve.scenario.served import expectation_of
-from simserve.scenario.speculative import with_paces
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.generate import generate
@@ -272,7 +272,7 @@ def _generated(scenario: Scenario, workload: WorkloadSpec, replication: int) -> 
     seed = scenario.run.seed
     with scenario.blaming("workload"):
         specs = generate(workload, seed=seed, replication=replication, base_path=scenario.folder)
-    return with_paces(specs, scenario.deployment.speculative, seed, replication)
+    return as_sent(specs, scenario, replication)
 
 
 def check_load(scenario: Scenario) -> None:

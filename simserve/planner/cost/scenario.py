@@ -305,7 +305,7 @@ def _self_host(
         "usd_per_request": month / requests,
         "usd_per_million_tokens": month / (prompt + output) * _MILLION,
         "usd_per_million_input_tokens": month / prompt * _MILLION,
-        "usd_per_million_output_tokens": month / output * _MILLION,
+        "usd_per_million_output_tokens": month / output * _MILLION if output else None,
         "utilization": day.busy if full is None else day.mean_rate / full,
         "busy": day.busy,
         "gpus": gpus,

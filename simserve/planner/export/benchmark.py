@@ -18,6 +18,8 @@ _CONSTANT_BURSTINESS = 1e4
 _MOST_RATIO = 0.99
 """Largest `--random-range-ratio`, which must stay below 1."""
 _TOLERANCE = "25%"
+_UNSENT = ("images", "structured_output")
+"""Blocks of a workload that the client's random prompts do not have."""
 SCRIPT = "benchmark.sh"
 JUDGED_BY = "benchmark.scenario.yaml"
 
@@ -28,7 +30,7 @@ def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
     vLLM's client sends random prompts at the scenario's rate, or from as many clients, with its mean lengths, spread
     evenly about them as widely as it spreads prompts. Traffic that it cannot send (traces, conversations, rates that
     change) is measured by `simserve observe` at a few loads with those lengths. ``URL`` says where the server is,
-    ``TOLERANCE`` how far a figure may be off.
+    ``TOLERANCE`` how far a figure may be off. Images and schemas are left out of both files.
 
     Args:
         scenario: What was simulated.
@@ -37,6 +39,10 @@ def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
     Raises:
         InputError: The traffic cannot be drawn.
     """
+    unsent = [name for name in _UNSENT if getattr(scenario.workload, name) is not None]
+    if unsent:
+        text = scenario.workload.model_copy(update=dict.fromkeys(unsent))
+        scenario = scenario.model_copy(update={"workload": text})
     specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
     prompt, output = float(specs.prompt_tokens.mean()), float(specs.output_tokens.mean())
     load, measured = _load_words(scenario), "measured.json"
@@ -56,9 +62,10 @@ def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
         ]
     check = f"simserve calibrate check {shlex.quote(scenario.deployment.engine.name)}"
     each = f'set --\nfor file in {measured}; do set -- "$@" --against "$file"; done\n'
+    without = f"# Text alone is sent, and judged: without the scenario's {' and '.join(unsent)}.\n" if unsent else ""
     script = (
         "#!/bin/sh\n# Sends the traffic that was simulated to a server; exit 99 where a figure is off by more than "
-        f'TOLERANCE.\nset -eu\ncd "$(dirname "$0")"\nURL=${{URL:-http://localhost:8000}}\n{_joined(words)}\n{each}'
+        f'TOLERANCE.\n{without}set -eu\ncd "$(dirname "$0")"\nURL=${{URL:-http://localhost:8000}}\n{_joined(words)}\n{each}'
         f'{check} "$@" --scenario {JUDGED_BY} --tolerance "${{TOLERANCE:-{_TOLERANCE}}}"\n'
     )
     return {SCRIPT: script, JUDGED_BY: yaml.safe_dump(scenario.as_mapping(), sort_keys=False, width=110)}

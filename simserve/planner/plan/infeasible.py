@@ -168,8 +168,7 @@ def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> 
             limit = getattr(slo, metric)
             percentile = next(name for share, name in _PERCENTILES if slo.attainment > share)
             # Of tasks there is a share, and no percentile of requests.
-            name = f"{percentile}_{LATENCIES[metric]}_ms" if metric in LATENCIES else None
-            milliseconds = None if name is None else trial.latencies[name]
+            milliseconds = trial.latencies.get(f"{percentile}_{LATENCIES.get(metric, metric)}_ms")
             reached = None if milliseconds is None else milliseconds / 1e3
     return Miss(
         member=nearest,

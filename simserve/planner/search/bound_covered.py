@@ -101,7 +101,8 @@ def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
 
 
 def _is_unused(value: object) -> bool:
-    return value is None or value == () or (isinstance(value, float) and value == 0.0)
+    is_empty = isinstance(value, tuple) and not value
+    return value is None or is_empty or (isinstance(value, float) and value == 0.0)
 
 
 def _may_lose(scenario: Scenario) -> bool:

@@ -1,0 +1,96 @@
+"""Encoding images: the seconds of a vision tower on the GPUs of a replica. A roofline, but for attention.
+
+The tower runs in 16 bit, layer by layer, cut over the tensor-parallel ranks as the language model is (vLLM's
+``mm_encoder_tp_mode: weights``). Its attention is that of whole images, or tiles, to themselves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simserve.errors import InputError
+from simserve.perf.collectives import all_reduce_seconds
+from simserve.perf.efficiency import Array
+from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_curve, gemm_work, wide_class
+from simserve.perf.operators import elementwise_parts
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles.vision import VisionTower
+
+HOPPER_EFFICIENCY, BLACKWELL_EFFICIENCY = 0.45, 0.35
+"""Share of the peak that attention without a mask reaches on long images with heads of 72: FlashAttention 3 on H100
+0.40 to 0.47 from 4,096 patches on, FlashAttention 4 on B200 0.30 to 0.34 of one image and 0.33 to 0.40 of eight (tables
+of vLLM 0.24.0 in ai-dynamo/aiconfigurator, encoder_attention). Images of 1,000 patches take up to twice as long."""
+BLACKWELL_CAPABILITY = 10.0
+"""Compute capability from which FlashAttention 4 runs."""
+ATTENTION_START = 12e-6
+"""Seconds of a call of that attention whatever it holds: the same tables, 11.5 to 13.5 us for one patch."""
+LAYER_PASSES = 10
+"""Times the elementwise work of a layer moves its hidden state: two norms with their sums, rotary embedding, and the
+activation on an MLP four times as wide."""
+LAYER_CALLS = 6
+"""Its kernels."""
+
+
+def encoder_seconds(shape: ReplicaShape, tower: VisionTower, patches: Array, pairs: Array, calls: Array) -> Array:
+    """Return the seconds of encoding the images of some requests, each request by itself; shape [requests].
+
+    Args:
+        shape: The replica.
+        tower: What encodes.
+        patches: Of all images of each request; 0: it has none.
+        pairs: Patches that attend to each other, squares of the patches of each piece summed.
+        calls: Images of each, one call of attention each.
+
+    Raises:
+        InputError: The heads of the tower cannot be cut over the ranks.
+    """
+    ranks = shape.tensor_parallel_size
+    if tower.num_attention_heads % ranks:
+        rule = f"must divide the {tower.num_attention_heads} heads of the vision tower of {shape.model.name}"
+        raise InputError(rule, key="tensor_parallel_size", value=ranks)
+    seconds = np.zeros(len(patches))
+    has_images = patches > 0
+    if not has_images.any():
+        return seconds
+    rows = patches[has_images]
+    layer = sum(_product(shape, rows, *each) for each in _layer_products(tower, ranks))
+    layer = layer + _attention(shape, tower, pairs[has_images], calls[has_images])
+    moved = LAYER_PASSES * tower.hidden_size * ACTIVATION_BYTES
+    layer = layer + elementwise_parts(moved, rows, shape.machine, LAYER_CALLS).sum(axis=0)
+    if ranks > 1:
+        reduced = rows * tower.hidden_size * ACTIVATION_BYTES
+        layer = layer + 2.0 * all_reduce_seconds(reduced, ranks, shape.tensor_link)
+    # No CUDA graph covers the tower: its layers come no faster than the host launches them.
+    layer = np.maximum(layer, shape.engine.eager_seconds_per_layer)
+    merged = rows / tower.merge**2
+    wide = tower.hidden_size * tower.merge**2
+    mergers = _product(shape, merged, wide / ranks, wide) + _product(
+        shape, merged, shape.model.hidden_size, wide / ranks
+    )
+    seconds[has_images] = tower.num_hidden_layers * layer + tower.num_mergers * mergers
+    return seconds
+
+
+def _layer_products(tower: VisionTower, ranks: int) -> list[tuple[float, float]]:
+    """Return the columns and rows of the weights of a layer on one rank."""
+    width, wide = tower.hidden_size, tower.intermediate_size / ranks
+    return [(3 * width / ranks, width), (width, width / ranks), (wide, width), (width, wide)]
+
+
+def _product(shape: ReplicaShape, rows: Array, out_features: float, in_features: float) -> Array:
+    """Return the seconds of a matrix product in 16 bit."""
+    machine, dtype = shape.machine, shape.precision.wide_arithmetic
+    curve = gemm_curve(machine, wide_class(dtype), dtype)
+    work = gemm_work(rows, out_features, in_features, weight_bits=16.0)
+    return np.asarray(gemm_call(curve, machine, work, dtype, rows, out_features).total)
+
+
+def _attention(shape: ReplicaShape, tower: VisionTower, pairs: Array, calls: Array) -> Array:
+    """Return the seconds of attention in one layer."""
+    capability = shape.hardware.compute_capability
+    is_new = capability is not None and float(capability) >= BLACKWELL_CAPABILITY
+    efficiency = BLACKWELL_EFFICIENCY if is_new else HOPPER_EFFICIENCY
+    flops = 4.0 * tower.hidden_size / shape.tensor_parallel_size * pairs
+    return np.asarray(
+        ATTENTION_START * calls + flops / (efficiency * shape.machine.peak(shape.precision.wide_arithmetic))
+    )

@@ -1,0 +1,53 @@
+"""Images drawn: how many each request has, of which size, and which of them the encoder knows. Knows no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve import rng
+from simserve.workload.image_spec import ImagesSpec
+from simserve.workload.lengths import length_distribution
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnImages:
+    """The images of some requests, one row an image.
+
+    Attributes:
+        owner: Which request it belongs to, ascending.
+        size: Index into the sizes of the specification.
+        is_cached: Whether the encoder's cache has it.
+    """
+
+    owner: Integers
+    size: Integers
+    is_cached: NDArray[np.bool_]
+
+
+def draw_images(
+    spec: ImagesSpec, num_requests: int, *, seed: int, replication: int, base_path: Path | None
+) -> DrawnImages:
+    """Return the images of so many requests, from the streams ``image_counts image_sizes image_cache``.
+
+    Args:
+        spec: What the images are like.
+        num_requests: In the order of their rows.
+        seed: Of the run.
+        replication: Of the run.
+        base_path: Folder that relative paths are tried against before the working folder.
+    """
+    counting = rng.stream(seed, "image_counts", replication)
+    has_images = counting.random(num_requests) < spec.share
+    counts = np.where(has_images, length_distribution(spec.count, base_path).sample(counting, num_requests), 0)
+    total = int(counts.sum())
+    edges = np.cumsum([each.weight for each in spec.sizes])
+    uniforms = rng.stream(seed, "image_sizes", replication).random(total) * edges[-1]
+    size = np.minimum(np.searchsorted(edges, uniforms, side="right"), len(spec.sizes) - 1)
+    is_cached = rng.stream(seed, "image_cache", replication).random(total) < spec.cached_share
+    return DrawnImages(np.repeat(np.arange(num_requests), counts), size.astype(np.int64), is_cached)

@@ -1,0 +1,99 @@
+"""Seconds of the encoder: what it must grow with, its attention against tables, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simserve.errors import InputError
+from simserve.perf.memory import plan_memory
+from simserve.perf.shape import ReplicaShape
+from simserve.perf.vision import ATTENTION_START, BLACKWELL_EFFICIENCY, HOPPER_EFFICIENCY, encoder_seconds
+from simserve.profiles.vision import VisionTower
+from tests.perf.shapes import make_shape
+
+H100_MS = {4096: 0.1935, 6400: 0.4886, 9216: 0.8579, 16384: 2.691}
+B200_MS = {4096: 0.1272, 6400: 0.2904, 9216: 0.5029, 16384: 1.621}
+"""Milliseconds of attention of one image by its patches, 16 heads of 72 in bf16: tables of vLLM 0.24.0 in
+ai-dynamo/aiconfigurator, encoder_attention."""
+
+
+def qwen(hardware: str = "h100-sxm-80gb", ranks: int = 1) -> tuple[ReplicaShape, VisionTower]:
+    """Return Qwen3-VL-32B in FP8, and its tower."""
+    shape = make_shape(hardware, "qwen3-vl-32b", quantization="fp8", tensor_parallel_size=ranks)
+    assert shape.model.vision is not None
+    return shape, shape.model.vision
+
+
+def of_image(patches: float, hardware: str = "h100-sxm-80gb", ranks: int = 1) -> float:
+    """Return the seconds of one image."""
+    row = np.array([patches])
+    return float(encoder_seconds(*qwen(hardware, ranks), row, row**2, np.ones(1))[0])
+
+
+def test_requests_without_images_take_nothing() -> None:
+    """Beside one with an image."""
+    patches = np.array([0.0, 8160.0, 0.0])
+    seconds = encoder_seconds(*qwen(), patches, patches**2, np.array([0.0, 1.0, 0.0]))
+
+    assert seconds.tolist() == [0.0, of_image(8160.0), 0.0]
+
+
+def test_a_screenshot_takes_some_tens_of_milliseconds() -> None:
+    """No less than its arithmetic at the peak of 989 TFLOP/s, and no more than a third of that speed."""
+    _, tower = qwen()
+    flops = 2 * tower.num_parameters * 8160 + 4 * tower.hidden_size * 8160**2 * tower.num_hidden_layers
+    bound = flops / 989e12
+
+    assert bound < of_image(8160.0) < 3 * bound
+
+
+def test_more_patches_take_longer_and_more_ranks_less() -> None:
+    """Large images are cut over the ranks; small ones are bound by launches, and gain nothing."""
+    sizes = [256.0, 1024.0, 8160.0, 47376.0]
+    times = [of_image(each) for each in sizes]
+
+    assert times == sorted(times)
+    assert of_image(47376.0, ranks=4) < 0.5 * times[-1]
+    assert of_image(64.0, ranks=2) >= of_image(64.0)
+
+
+def test_two_images_attend_to_themselves_alone() -> None:
+    """Two of 4,096 patches take less than one of 8,192."""
+    shape, tower = qwen()
+    two = encoder_seconds(shape, tower, np.array([8192.0]), np.array([2 * 4096.0**2]), np.array([2.0]))
+
+    assert two[0] < of_image(8192.0)
+
+
+@pytest.mark.parametrize(
+    ("table", "efficiency", "peak"), [(H100_MS, HOPPER_EFFICIENCY, 989e12), (B200_MS, BLACKWELL_EFFICIENCY, 2250e12)]
+)
+def test_attention_is_within_a_quarter_of_the_tables(table: dict[int, float], efficiency: float, peak: float) -> None:
+    """From 4,096 patches on; shorter images take up to twice as long as priced."""
+    for patches, measured in table.items():
+        priced = ATTENTION_START + 4 * 1152 * patches**2 / (efficiency * peak)
+        assert priced * 1e3 == pytest.approx(measured, rel=0.25)
+
+
+def test_the_tower_takes_memory_where_prompts_have_images() -> None:
+    """Half of its 411 M weights in 16 bit on each of two GPUs, which KV has no more."""
+    shape, tower = qwen(ranks=2)
+    text, images = plan_memory(shape), plan_memory(replace(shape, encodes_images=True))
+
+    assert "vision_weights" not in text.parts
+    assert images.parts["vision_weights"] == tower.num_parameters
+    assert text.kv_bytes - images.kv_bytes == pytest.approx(tower.num_parameters)
+    assert any("vision tower" in line for line in images.arithmetic)
+
+
+def test_heads_that_cannot_be_cut_are_refused() -> None:
+    """Sixteen heads over three ranks."""
+    shape, tower = qwen()
+    odd = tower.model_copy(update={"num_attention_heads": 9})
+
+    with pytest.raises(InputError, match="must divide the 9 heads of the vision tower"):
+        encoder_seconds(qwen(ranks=2)[0], odd, np.ones(1), np.ones(1), np.ones(1))
+    assert shape.tensor_parallel_size == 1

@@ -1,0 +1,83 @@
+"""Images by the rules of their models: tokens, pieces and patches against what the models' processors say."""
+
+from __future__ import annotations
+
+import pytest
+
+from simserve.errors import ProfileError
+from simserve.profiles import catalog
+from simserve.profiles.model import load_model
+from simserve.profiles.vision import VisionTower
+from simserve.validation import validate
+
+
+def tower(name: str) -> VisionTower:
+    """Return the tower of a catalogue model."""
+    found = load_model(name).vision
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens"),
+    [((1024, 1024), 1024), ((1920, 1080), 60 * 34), ((100, 100), 64), ((33, 33), 64), ((4096, 4096), 16384)],
+)
+def test_qwen_makes_a_token_of_32_pixels_square(size: tuple[int, int], tokens: int) -> None:
+    """Sides are rounded to 32 pixels; small images grow to 64 tokens, 2 x 2 patches each."""
+    image = tower("qwen3-vl-32b").image(*size)
+
+    assert image == (tokens, 1, 4 * tokens)
+
+
+def test_qwen_scales_large_images_down() -> None:
+    """Of 80 megapixels 16.8 are left, in about the same proportions."""
+    image = tower("qwen3-vl-32b").image(10_000, 8_000)
+
+    assert 0.97 * 16384 < image.tokens <= 16384
+
+
+@pytest.mark.parametrize(
+    ("size", "tiles"), [((336, 336), 1), ((300, 200), 1), ((337, 336), 2), ((672, 672), 4), ((1344, 1344), 16)]
+)
+def test_llama_cuts_tiles_and_adds_the_whole(size: tuple[int, int], tiles: int) -> None:
+    """144 tokens a tile of 336 pixels; where there are several, the whole image is one more."""
+    pieces = tiles + (tiles > 1)
+
+    assert tower("llama-4-scout").image(*size) == (144 * pieces, pieces, 576)
+
+
+def test_llama_takes_no_more_than_sixteen_tiles() -> None:
+    """A large photograph is scaled to the canvas that loses least."""
+    image = tower("llama-4-scout").image(8000, 8000)
+
+    assert image.pieces == 17
+
+
+@pytest.mark.parametrize(("model", "expected"), [("gemma-3-27b", (256, 1, 4096)), ("gemma-4-31b", (280, 1, 2520))])
+def test_gemma_makes_as_many_tokens_of_any_image(model: str, expected: tuple[int, int, int]) -> None:
+    """Whatever its size."""
+    assert tower(model).image(64, 64) == tower(model).image(4000, 3000) == expected
+
+
+def test_the_tower_of_llama_is_nearly_all_of_what_its_page_counts() -> None:
+    """34 layers of 23.8 M; adapter, projector and patches are the rest of 871.9 M."""
+    rest = 871_932_416 - tower("llama-4-scout").num_parameters
+
+    assert 0.05 < rest / 871_932_416 < 0.08
+
+
+def test_every_tower_has_whole_heads_and_a_source() -> None:
+    """Of all catalogue models that have one."""
+    found = [load_model(name).vision for name in catalog.names("model")]
+    towers = [each for each in found if each is not None]
+
+    assert len(towers) >= 10
+    assert all(each.hidden_size % each.num_attention_heads == 0 and each.source for each in towers)
+
+
+def test_a_rule_needs_its_numbers() -> None:
+    """A grid without a largest size is refused by its key."""
+    known = tower("qwen3-vl-32b").model_dump() | {"max_pixels": None}
+
+    with pytest.raises(ProfileError, match="rule grid needs max_pixels"):
+        validate(VisionTower, known, error=ProfileError)
