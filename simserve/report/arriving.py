@@ -53,5 +53,5 @@ def _process(source: Mapping[str, Any], unnamed: str) -> str:
     settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in arrivals.items())
     if source.get("num_requests") and "share" not in source and source.get("name"):
         settings = counted(source["num_requests"], "request")  # a batch of one class
-    talks = ", in conversations" if source.get("sessions") else ""
+    talks = ", in conversations" if source.get("sessions") else ", in agents' tasks" if source.get("agents") else ""
     return f"{process} ({settings}){talks}" if settings else f"{process}{talks}"

@@ -25,12 +25,12 @@ def task_lines(result: RunResult) -> list[str]:
     text = task_text(result)
     if text is None:
         return []
-    failed = f", {count(tasks['failed'])} failed" if tasks["failed"] else ""
+    failed = f", {count(round(tasks['failed']))} failed" if tasks["failed"] else ""
     model, tools = format_seconds(tasks["mean_model_s"]), format_seconds(tasks["mean_tool_s"])
     prompts, outputs = (count(round(tasks[f"{kind}_tokens_per_task"])) for kind in ("input", "output"))
     lines = [
         text,
-        f"{count(tasks['begun'])} begun, {count(tasks['finished'])} finished{failed}; "
+        f"{count(round(tasks['begun']))} begun, {count(round(tasks['finished']))} finished{failed}; "
         f"{number(tasks['task_throughput'] * 3600)} an hour",
         f"blocked on the model {model}, on tools {tools}",
         f"{prompts} prompt tokens and {outputs} output tokens each",

@@ -18,10 +18,13 @@ from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.tables import StepTimes
 from simserve.reference.request import ONE_TOKEN
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
+from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.beginnings import Beginnings
 from simserve.workload.conversations import Shape, contexts
+from simserve.workload.length_spec import UniformLength
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
+from simserve.workload.tasks import agent_contexts, dependencies_of_agents, draw_agents
 
 # batching, scheduler, admission, kv_allocation; those with the most to go wrong come more often.
 SCHEDULERS = ("mixed", "prefill_first")
@@ -239,9 +242,11 @@ def shared_cases(draw: st.DrawFn) -> Case:
     is_pressed = draw(st.booleans())
     plain = draw(configs(is_pressed, SPECULATIVE_RULES))
     config = replace(plain, enable_prefix_caching=True)
-    drawn = draw(
-        conversations(config) if draw(st.booleans()) else with_prefixes(draw(request_specs(config, is_pressed)))
-    )
+    kind = draw(st.sampled_from(["requests", "conversations", "tasks"]))
+    if kind == "requests":
+        drawn = draw(with_prefixes(draw(request_specs(config, is_pressed))))
+    else:
+        drawn = draw(conversations(config) if kind == "conversations" else tasks(config))
     if draw(st.integers(0, 4)) == 0:
         drafts = draw(st.integers(1, 3))
         budget = max(config.max_num_batched_tokens, (1 + drafts) * config.max_num_seqs)
@@ -535,3 +540,41 @@ def thinking_cases(draw: st.DrawFn) -> Case:
 
 def _has_cache(case: Case) -> bool:
     return case.config.kv_allocation != "none"
+
+
+@st.composite
+def tasks(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
+    """Draw tasks of agents with sub-agents and forks, open or of the clients of a closed loop."""
+    spec = AgentsSpec(
+        calls=UniformLength(min=1, max=4),
+        subagent_share=0.5,
+        subagents=UniformLength(min=1, max=3),
+        subagent_calls=UniformLength(min=1, max=2),
+        fork_share=0.5,
+    )
+    num_tasks = draw(st.integers(1, 3))
+    agents = draw_agents(spec, seed=draw(st.integers(0, 999)), replication=0, base_path=None, num_tasks=num_tasks)
+    count = len(agents.task)
+    new = np.array(draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)), dtype=np.int64)
+    outputs = np.array(draw(st.lists(st.integers(1, 8), min_size=count, max_size=count)), dtype=np.int64)
+    prompts, prefixes = agent_contexts(agents, new, outputs, draw(st.sampled_from([1.0, 1.0, 0.5, 0.0])), None)
+    graph = dependencies_of_agents(agents)
+    clients = draw(st.sampled_from([None, 1, 2]))
+    pauses = draw(st.lists(st.sampled_from([0, 1, 5]), min_size=num_tasks, max_size=num_tasks))
+    starts = np.cumsum(np.array(pauses)) * ARRIVAL_UNIT
+    thinks = draw(st.lists(st.sampled_from([0, 1, 7]), min_size=count, max_size=count))
+    is_open_root = (graph.num_parents == 0) & (clients is None)
+    return RequestSpecs(
+        arrival_time=np.where(is_open_root, starts[agents.task], math.nan),
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        max_tokens=outputs.copy(),
+        think_time=np.array(thinks) * THINK_UNIT,
+        concurrency=clients,
+        is_stationary=False,
+        offered_rate=math.nan,
+        prefixes=prefixes,
+        session=agents.task,
+        turn=graph.depths(),
+        dependencies=graph,
+    )

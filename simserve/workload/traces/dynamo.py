@@ -5,6 +5,7 @@ The record is documented in Dynamo's "Request Replay Tracing" and "Agent Tracing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from simserve.errors import TraceError
 from simserve.workload.traces.calls import trace_of_calls
 from simserve.workload.traces.records import Records, read_records
+from simserve.workload.traces.table import MAX_TOKENS
 from simserve.workload.traces.tasks import RecordedCall
 from simserve.workload.traces.trace import Trace
 
@@ -38,12 +40,17 @@ def read_dynamo(path: Path) -> Trace:
     sizes: set[int] = set()
     calls, num_unserved = [], 0
     for index in rows:
-        request = _object(records, index, "request")
+        request = _object(records, index, records.rows[index].get("request"), "request")
         if not request.get("output_tokens"):
             num_unserved += 1
             continue
-        replay = request.get("replay") or {}
-        sizes.add(int(replay.get("trace_block_size") or 0))
+        replay = _object(records, index, request.get("replay") or {}, "replay")
+        size, hashes = replay.get("trace_block_size") or 0, replay.get("input_sequence_hashes") or ()
+        if type(size) is not int or size < 0:
+            raise _error(records, index, "trace_block_size", "is not a whole number >= 1", size)
+        if hashes and not (isinstance(hashes, list) and all(type(each) is int for each in hashes)):
+            raise _error(records, index, "input_sequence_hashes", "is not a list of whole numbers", None)
+        sizes.add(size)
         start, end = _times(records, index, request)
         agent, started_by, task = _names(records.rows[index], parent_of)
         calls.append(
@@ -55,22 +62,21 @@ def read_dynamo(path: Path) -> Trace:
                 end=end,
                 prompt_tokens=_tokens(records, index, replay.get("input_length", request.get("input_tokens"))),
                 output_tokens=_tokens(records, index, request["output_tokens"]),
-                blocks=[known.setdefault(each, len(known)) for each in replay.get("input_sequence_hashes") or ()],
+                blocks=[known.setdefault(each, len(known)) for each in hashes],
             )
         )
     if not calls:
         raise TraceError("holds no request with output tokens", file=path)
     if len(sizes) > 1:
         raise TraceError("has requests of several sizes", file=path, key="trace_block_size", value=sorted(sizes))
-    size = sizes.pop()
-    return trace_of_calls(calls, size or None, num_unserved=num_unserved, has_arrival_times=True)
+    return trace_of_calls(calls, sizes.pop() or None, num_unserved=num_unserved, has_arrival_times=True)
 
 
 def _parents(records: Records, rows: list[int]) -> dict[str, str]:
     """Return the session that each session was started by."""
     found = {}
     for index in rows:
-        context = records.rows[index].get("agent_context") or {}
+        context = _object(records, index, records.rows[index].get("agent_context") or {}, "agent_context")
         own, parent = context.get("session_id"), context.get("parent_session_id")
         if own is not None and parent is not None and own != parent:
             found[str(own)] = str(parent)
@@ -103,22 +109,24 @@ def _times(records: Records, index: int, request: Mapping[str, Any]) -> tuple[fl
     return start * _MILLISECOND, max(end, start) * _MILLISECOND
 
 
-def _object(records: Records, index: int, name: str) -> Mapping[str, Any]:
-    value = records.rows[index].get(name)
+def _object(records: Records, index: int, value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise records.error(index, name, "is missing" if value is None else "is not an object")
+        raise _error(records, index, name, "is missing" if value is None else "is not an object", value)
     return value
 
 
 def _number(records: Records, index: int, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        key = f"row {records.lines[index]}, {name}"
-        raise TraceError("is missing" if value is None else "is not a number", file=records.file, key=key, value=value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _error(records, index, name, "is missing" if value is None else "is not a number", value)
     return float(value)
 
 
 def _tokens(records: Records, index: int, value: object) -> int:
-    if type(value) is not int or value < 1:
-        key = f"row {records.lines[index]}, input_length or output_tokens"
-        raise TraceError("is not a whole number >= 1", file=records.file, key=key, value=value)
+    if type(value) is not int or not 1 <= value <= MAX_TOKENS:
+        rule = f"is not a whole number from 1 to {MAX_TOKENS}"
+        raise _error(records, index, "input_length or output_tokens", rule, value)
     return value
+
+
+def _error(records: Records, index: int, name: str, rule: str, value: object) -> TraceError:
+    return TraceError(rule, file=records.file, key=f"row {records.lines[index]}, {name}", value=value)

@@ -6,6 +6,7 @@ docs/tutorials/weka-trace.md).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 from simserve.errors import TraceError
 from simserve.workload.traces.calls import trace_of_calls
 from simserve.workload.traces.records import read_records
+from simserve.workload.traces.table import MAX_TOKENS
 from simserve.workload.traces.tasks import RecordedCall
 from simserve.workload.traces.trace import Trace
 
 SUBAGENT = "subagent"
+_MOST_NESTED = 50
+"""Sub-agents within each other; captures have one or two."""
 _Entry = tuple[Mapping[str, Any], str, str | None, str]
 """A call, its agent, the agent that started that one, and its place in the file, for messages."""
 
@@ -33,10 +37,10 @@ def read_weka(path: Path) -> Trace:
     records = read_records(path)
     calls: list[RecordedCall] = []
     known: dict[tuple[int, int], int] = {}
-    sizes: set[object] = set()
+    sizes: set[str] = set()
     num_unserved = 0
     for number, (row, line) in enumerate(zip(records.rows, records.lines, strict=True)):
-        sizes.add(row.get("block_size"))
+        sizes.add(str(row.get("block_size")))
         entries = list(_entries(row.get("requests"), f"row {line}", "", None, path))
         entries.sort(key=lambda entry: _number(entry, "t", path))
         for entry in entries:
@@ -46,10 +50,10 @@ def read_weka(path: Path) -> Trace:
             calls.append(_call(entry, number, known, path))
     if not calls:
         raise TraceError("holds no call with output tokens", file=path)
-    size = sizes.pop() if len(sizes) == 1 else None
-    if type(size) is not int or size < 1:
-        raise TraceError("must be one whole number >= 1 in all tasks", file=path, key="block_size", value=size)
-    return trace_of_calls(calls, size, num_unserved=num_unserved, has_arrival_times=False)
+    size = sizes.pop() if len(sizes) == 1 else ""
+    if not (size.isdecimal() and 1 <= int(size) <= MAX_TOKENS):
+        raise TraceError("must be one whole number >= 1 in all tasks", file=path, key="block_size", value=size or None)
+    return trace_of_calls(calls, int(size), num_unserved=num_unserved, has_arrival_times=False)
 
 
 def _entries(requests: object, place: str, agent: str, started_by: str | None, path: Path) -> Iterator[_Entry]:
@@ -61,6 +65,10 @@ def _entries(requests: object, place: str, agent: str, started_by: str | None, p
         if not isinstance(request, Mapping):
             raise TraceError("is not an object", file=path, key=own)
         if request.get("type") == SUBAGENT:
+            if agent.count("/") >= _MOST_NESTED:
+                raise TraceError(
+                    f"lies in more than {_MOST_NESTED} other sub-agents", file=path, key=f"row of {place[:30]}"
+                )
             yield from _entries(request.get("requests"), own, f"{agent}/{position}", agent, path)
         else:
             yield request, agent, started_by, own
@@ -87,7 +95,7 @@ def _call(entry: _Entry, number: int, known: dict[tuple[int, int], int], path: P
 
 def _number(entry: _Entry, name: str, path: Path) -> float:
     value = entry[0].get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         rule = "is missing" if value is None else "is not a number of seconds"
         raise TraceError(rule, file=path, key=f"{entry[3]}, {name}", value=value)
     return float(value)
@@ -95,6 +103,8 @@ def _number(entry: _Entry, name: str, path: Path) -> float:
 
 def _tokens(entry: _Entry, name: str, path: Path) -> int:
     value = entry[0].get(name)
-    if type(value) is not int or value < 1:
-        raise TraceError("is not a whole number >= 1", file=path, key=f"{entry[3]}, {name}", value=value)
+    if type(value) is not int or not 1 <= value <= MAX_TOKENS:
+        raise TraceError(
+            f"is not a whole number from 1 to {MAX_TOKENS}", file=path, key=f"{entry[3]}, {name}", value=value
+        )
     return value
