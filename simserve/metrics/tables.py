@@ -42,7 +42,7 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     beside conversations; ``slo_ok`` without an SLO. ``served_by`` is
     ``replica``, ``api`` or ``cache`` for completed requests, and null for the others. ``ttft_ms`` is
     there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests. With disaggregation the times
-    of the transfer follow.
+    of the transfer follow, with LoRA adapters the number of each request's, null for the base model.
     """
     latencies = request_latencies(records)
     return [
@@ -68,6 +68,11 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("slo_ok", None if slo is None else requests_meeting(latencies, slo), "BOOLEAN"),
         Column("served_by", _served_by(records), "VARCHAR", SERVERS),
         *_transfer_columns(records),
+        *(
+            [Column("adapter", records.adapter, "BIGINT", is_null_below_zero=True)]
+            if records.adapter is not None
+            else []
+        ),
         *([Column("region", records.client_region, "VARCHAR", records.region_names)] if records.region_names else []),
     ]
 

@@ -389,4 +389,5 @@ def _records(
         class_names=tuple(each.name for each in specs.classes),
         session=specs.session,
         turn=specs.turn,
+        adapter=specs.adapter,
     )

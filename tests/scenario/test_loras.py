@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import simserve as ss
 from simserve.errors import ScenarioError
 from simserve.metrics.loras import LORA_KEYS
+from simserve.metrics.stored import read_result
 from simserve.perf.loras import adapter_bytes, lora_gemms, stored_adapter_bytes
 from simserve.perf.tables import price
 from simserve.planner.export.export import export
@@ -117,6 +120,20 @@ def test_the_result_says_what_adapters_did() -> None:
     assert summary["steps"]["seconds_by_part"]["communication"] == pytest.approx(summary["loras"]["load_seconds"])
     assert plain["loras"] == dict.fromkeys(LORA_KEYS)
     assert "loras" not in plain["bottleneck"]["waiting_shares"]
+
+
+def test_every_request_says_its_adapter(tmp_path: Path) -> None:
+    """A column of the table, as it was drawn; read again from a folder it is the same."""
+    overrides = ["workload.num_requests=60", "workload.loras.base_share=0.3", "workload.loras.num_adapters=5"]
+    scenario = load(TENANTS, [*overrides, "deployment.replicas=1", "workload.arrivals.rate=3"])
+    drawn = generate(scenario.workload, seed=scenario.run.seed).adapter
+    assert drawn is not None
+    result = ss.run(scenario, out=tmp_path / "out")
+
+    assert result.requests["adapter"].fillna(-1).astype(int).tolist() == drawn.tolist()
+    stored = read_result(tmp_path / "out").simulation
+    np.testing.assert_array_equal(stored.records.adapter, drawn)
+    assert stored.totals.loras == result.simulation.totals.loras
 
 
 @pytest.mark.parametrize("policy", ["lora", "least_outstanding"])
