@@ -68,11 +68,7 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("slo_ok", None if slo is None else requests_meeting(latencies, slo), "BOOLEAN"),
         Column("served_by", _served_by(records), "VARCHAR", SERVERS),
         *_transfer_columns(records),
-        *(
-            [Column("adapter", records.adapter, "BIGINT", is_null_below_zero=True)]
-            if records.adapter is not None
-            else []
-        ),
+        *_adapter_column(records),
         *([Column("region", records.client_region, "VARCHAR", records.region_names)] if records.region_names else []),
     ]
 
@@ -93,6 +89,12 @@ def _transfer_columns(records: RequestRecords) -> list[Column]:
         Column("transfer_start_s", records.transfer_start_time, "DOUBLE"),
         Column("transfer_end_s", records.transfer_end_time, "DOUBLE"),
     ]
+
+
+def _adapter_column(records: RequestRecords) -> list[Column]:
+    if records.adapter is None:
+        return []
+    return [Column("adapter", records.adapter, "BIGINT", is_null_below_zero=True)]
 
 
 def _served_by(records: RequestRecords) -> NDArray[np.int8]:
