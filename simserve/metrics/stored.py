@@ -179,6 +179,8 @@ def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
         cells = np.ma.asarray(columns.get(column, ()))
         if cells.count():
             known[name] = np.asarray(cells.filled(-1), dtype=np.int64)
+    if "adapter" in columns:
+        known["adapter"] = np.asarray(np.ma.asarray(columns["adapter"]).filled(-1), dtype=np.int64)
     if "transfer_start_s" in columns:
         known["prefill_replica_id"] = np.ma.getdata(columns["prefill_replica_id"])
         for name in ("prefill_end", "transfer_start", "transfer_end"):

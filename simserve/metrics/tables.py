@@ -44,7 +44,7 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     ``replica``, ``api`` or ``cache`` for completed requests, and null for the others. ``ttft_ms`` is
     there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests. With disaggregation the times
     of the transfer follow, with agents' tasks ``task_id``; where requests think, what they thought and when
-    their answers began.
+    their answers began; with LoRA adapters the number of each request's, null for the base model.
     """
     latencies = request_latencies(records)
     return [
@@ -72,6 +72,7 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         *_transfer_columns(records),
         *([] if records.task is None else [Column("task_id", records.task, "BIGINT", is_null_below_zero=True)]),
         *_answer_columns(records, latencies),
+        *_adapter_column(records),
         *([Column("region", records.client_region, "VARCHAR", records.region_names)] if records.region_names else []),
     ]
 
@@ -123,6 +124,12 @@ def _answer_columns(records: RequestRecords, latencies: RequestLatencies) -> lis
         Column("answer_s", records.answer_time, "DOUBLE"),
         Column("ttfvt_ms", latencies.ttfvt * MS, "DOUBLE"),
     ]
+
+
+def _adapter_column(records: RequestRecords) -> list[Column]:
+    if records.adapter is None:
+        return []
+    return [Column("adapter", records.adapter, "BIGINT", is_null_below_zero=True)]
 
 
 def _served_by(records: RequestRecords) -> NDArray[np.int8]:

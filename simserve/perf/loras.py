@@ -20,9 +20,10 @@ ELEMENT_BYTES = 2.0
 """Bytes of an element of an adapter: 16 bit, also beside quantised weights (vLLM's ``lora_dtype: auto``)."""
 
 KERNELS_PER_MATRIX = 2.0
-"""Kernels that a matrix with adapters starts, shrink and expand, each at the least time of a matrix product. On an A100
-that is 9 us a matrix; Punica reports 2 ms a token for the 7 x 32 matrices of Llama-2-7B there (arXiv 2310.18547,
-abstract), 9 us as well. vLLM 0.6 took far longer with older kernels at rank 64 (issue 10062: 35 s instead of 28 s)."""
+"""Kernels that a matrix with adapters starts, shrink and expand, each at the least time of a matrix product: 8 us a
+matrix on an A100. Punica reports 2 ms more a token (arXiv 2310.18547, abstract): over the 7 x 32 matrices of
+Llama-2-7B 9 us each. Engines fuse them into 4 x 32, so that 1.0 ms are left here. vLLM 0.6 took far longer with older
+kernels at rank 64 (issue 10062: 35 s instead of 28 s)."""
 
 DISK_BANDWIDTH = 2.7e9
 """Bytes/s at which safetensors loads an adapter from NVMe to the GPU's host: 370 ms for 1 GB (LLaMA-70B at rank 32;

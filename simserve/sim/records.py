@@ -66,6 +66,7 @@ class RequestRecords:
         session: Number of its conversation; None: no conversations.
         turn: Its turn there, from 1; None: no conversations that wait for answers.
         task: Number of the agent's task that it is a call of, negative: of none; None: there are no tasks.
+        adapter: Its LoRA adapter, -1: none; None: no request has one.
         served_by: Index into `SERVERS`, for completed requests; None: replicas answered all.
         prefill_end_time: When its KV cache was ready to be sent to a decode replica, NaN if it never was; this and the
             three below: None without disaggregation.
@@ -97,6 +98,7 @@ class RequestRecords:
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
     task: NDArray[np.int64] | None = None
+    adapter: NDArray[np.int64] | None = None
     served_by: NDArray[np.int8] | None = None
     prefill_end_time: NDArray[np.float64] | None = None
     transfer_start_time: NDArray[np.float64] | None = None

@@ -395,5 +395,6 @@ def _records(
         session=specs.session,
         turn=specs.turn,
         task=specs.task,
+        adapter=specs.adapter,
         **answer_columns(requests, specs),
     )

@@ -127,7 +127,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "kv_cache_memory_bytes": (10**10, []),
     "max_loras": (4, []),
     "max_lora_rank": (64, ["deployment.engine.max_loras=2"]),
-    "max_cpu_loras": (9, ["deployment.engine.max_loras=2"]),
+    "max_cpu_loras": (9, ["deployment.engine.max_loras=2", "workload.loras={num_adapters: 20}"]),
     "block_size": (32, []),
     "max_model_len": (4000, []),
     "async_scheduling": ("true", []),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+import simserve as ss
 from simserve.errors import ScenarioError
 from simserve.metrics.loras import LORA_KEYS
+from simserve.metrics.stored import read_result
 from simserve.perf.loras import adapter_bytes, lora_gemms, stored_adapter_bytes
 from simserve.perf.tables import price
 from simserve.planner.export.export import export
 from simserve.planner.importers.sglang_command import import_sglang_command
+from simserve.planner.importers.trtllm_command import import_trtllm_command
 from simserve.planner.importers.vllm_command import import_vllm_command
 from simserve.scenario.load import load
 from simserve.scenario.resolve import ResolvedScenario, resolve
@@ -119,6 +125,20 @@ def test_the_result_says_what_adapters_did() -> None:
     assert "loras" not in plain["bottleneck"]["waiting_shares"]
 
 
+def test_every_request_says_its_adapter(tmp_path: Path) -> None:
+    """A column of the table, as it was drawn; read again from a folder it is the same."""
+    overrides = ["workload.num_requests=60", "workload.loras.base_share=0.3", "workload.loras.num_adapters=5"]
+    scenario = load(TENANTS, [*overrides, "deployment.replicas=1", "workload.arrivals.rate=3"])
+    drawn = generate(scenario.workload, seed=scenario.run.seed).adapter
+    assert drawn is not None
+    result = ss.run(scenario, out=tmp_path / "out")
+
+    assert result.requests["adapter"].fillna(-1).astype(int).tolist() == drawn.tolist()
+    stored = read_result(tmp_path / "out").simulation
+    np.testing.assert_array_equal(stored.records.adapter, drawn)
+    assert stored.totals.loras == result.simulation.totals.loras
+
+
 @pytest.mark.parametrize("policy", ["lora", "least_outstanding"])
 def test_plane_and_reference_serve_the_tenants_alike(policy: str) -> None:
     """`simserve verify` on the cluster, a few requests a replica."""
@@ -180,5 +200,18 @@ def test_the_command_line_says_it_and_is_read_again(target: str) -> None:
     assert flags[target] in line
     reads: Any = {"vllm": import_vllm_command, "sglang": import_sglang_command}[target]
     found = reads(line, hardware="h100").scenario.deployment.engine
+
+    assert (found.max_loras, found.max_lora_rank, found.max_cpu_loras) == (6, 32, 50)
+
+
+def test_tensorrt_llm_reads_the_limits_from_its_options_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same names, below ``lora_config``; and back."""
+    engine = "deployment.engine={name: tensorrt-llm, max_loras: 6, max_lora_rank: 32, max_cpu_loras: 50}"
+    written = export(load(TENANTS, [engine, "deployment.routing=least_outstanding"]), "trtllm")
+    options = yaml.safe_load(written.files["extra_llm_api_options.yaml"])
+    assert options["lora_config"] == {"max_loras": 6, "max_lora_rank": 32, "max_cpu_loras": 50}
+    (tmp_path / "extra_llm_api_options.yaml").write_text(written.files["extra_llm_api_options.yaml"])
+    monkeypatch.chdir(tmp_path)
+    found = import_trtllm_command(shlex.join(written.command), hardware="h100").scenario.deployment.engine
 
     assert (found.max_loras, found.max_lora_rank, found.max_cpu_loras) == (6, 32, 50)

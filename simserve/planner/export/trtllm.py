@@ -91,6 +91,11 @@ def _options(deployment: Deployment) -> dict[str, Any]:
     if deployment.take("engine.attention_dp_timeout_iters"):
         iters = engine.attention_dp_timeout_iters
         options["attention_dp_config"] = {"enable_balance": True, "timeout_iters": iters, "batching_wait_iters": 0}
+    limits = {key: deployment.take(f"engine.{key}") for key in ("max_loras", "max_lora_rank", "max_cpu_loras")}
+    if limits["max_loras"]:
+        told = {**limits, "max_lora_rank": engine.max_lora_rank}
+        options["lora_config"] = {key: value for key, value in told.items() if value}
+        deployment.note("name what the adapters are made for in lora_config: lora_target_modules, or a lora_dir")
     kv_cache: dict[str, Any] = {}
     asked = deployment.scenario.deployment.kv_cache_dtype
     if asked not in _KV_CACHE or (asked in ("fp16", "bf16") and asked != deployment.model.dtype):

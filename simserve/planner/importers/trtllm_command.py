@@ -118,6 +118,10 @@ def _backend(reading: Reading, value: object) -> None:
         reading.not_simulated.append(f"--backend {value}")
 
 
+_LORA_LIMITS = ("lora_config.max_loras", "lora_config.max_lora_rank", "lora_config.max_cpu_loras")
+"""Fields of TensorRT-LLM's ``LoraConfig`` that a scenario has under the same name."""
+
+
 def read_trtllm_options(reading: Reading, options: Mapping[str, Any], path: str = "") -> None:
     """Read the keys of an options file, as of the arguments of TensorRT-LLM's LLM API.
 
@@ -131,7 +135,7 @@ def read_trtllm_options(reading: Reading, options: Mapping[str, Any], path: str 
             reading.deployment[_DEPLOYMENT_COUNTS[flag]] = reading.count(key, value)
         elif flag in _OPTION_COUNTS and value is not None:
             reading.options[_OPTION_COUNTS[flag]] = reading.count(key, value)
-        elif name in ("kv_cache_config", "attention_dp_config") and isinstance(value, Mapping):
+        elif name in ("kv_cache_config", "attention_dp_config", "lora_config") and isinstance(value, Mapping):
             read_trtllm_options(reading, value, f"{name}.")
         elif name == "speculative_config" and isinstance(value, Mapping):
             _speculation(reading, value)
@@ -165,6 +169,8 @@ def _read_key(reading: Reading, key: str, value: Any) -> bool:
         options["kv_tokens"] = reading.count(key, value)
     elif key == "kv_cache_config.dtype":
         reading.set_kv_cache_dtype(key, value)
+    elif key in _LORA_LIMITS and value is not None:
+        options[key.removeprefix("lora_config.")] = reading.count(key, value)
     elif key == "attention_dp_config.timeout_iters" and value is not None:
         options["attention_dp_timeout_iters"] = reading.count(key, value)
     elif key in _WITHOUT_EFFECT_KEYS or key.startswith("attention_dp_config."):
