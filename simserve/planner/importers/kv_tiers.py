@@ -66,4 +66,3 @@ def settle_hierarchical_cache(reading: Reading) -> None:
     """Drop a size that no switch asks for."""
     if not reading.switches.get("hierarchical_cache", False):
         reading.host_memory = None
-
