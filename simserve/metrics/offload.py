@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.bottleneck import PARTS
 from simserve.metrics.figures import ratio
-from simserve.metrics.front import on_replicas
+from simserve.metrics.gateway import on_replicas
 from simserve.units import format_seconds
 
 if TYPE_CHECKING:
