@@ -134,6 +134,22 @@ def test_what_the_user_sets_is_not_an_option_as_well() -> None:
     assert left_out["admit"] == left_out["speculate"] == "set by --over"
 
 
+def test_the_first_kv_tier_of_a_scenario_is_sized() -> None:
+    """None, half, as it is, twice and four times; the tiers behind it stay. Each choice is a scenario that resolves."""
+    scenario = load("kv-tiers")
+
+    option = offered(scenario)[0]["offload"]
+
+    found = [choice.changes["deployment.engine.kv_tiers"] for choice in option.choices]
+    assert found[0] is None
+    assert [tiers[0]["capacity"] for tiers in found[1:]] == ["16 GiB", "32 GiB", "64 GiB", "128 GiB"]
+    assert option.own == 2
+    sizes = [resolve(with_overrides(scenario, choice.changes)).engine.kv_tiers for choice in option.choices]
+    assert [len(tiers) for tiers in sizes] == [0, 3, 3, 3, 3]
+    assert sizes[4][0].num_blocks == 4 * sizes[2][0].num_blocks
+    assert sizes[4][1:] == sizes[2][1:]
+
+
 @pytest.mark.parametrize("name", catalog.names("scenario"))
 def test_what_a_scenario_says_itself_is_one_of_the_choices(name: str) -> None:
     """Putting its own choice of every option together gives back the deployment it has; the plain one has none."""
