@@ -14,7 +14,7 @@ from typing import Any
 from simserve.explore.batching import batching, paging
 from simserve.explore.film import film
 from simserve.explore.lessons import decode_ms, kv_growth, memory_wall, resolved_query
-from simserve.explore.limits import Check
+from simserve.explore.limits import Check, TooLongError
 from simserve.explore.load import load
 from simserve.explore.queries import (
     BatchingQuery,
@@ -407,7 +407,11 @@ def _fleet(check: Check) -> dict[str, Any]:
 
 
 def _most(hardware: str, check: Check) -> tuple[float, float]:
-    """Return the requests a second that one GPU can sustain within the SLO, and its dollars an hour."""
+    """Return the requests a second that one GPU can sustain within the SLO, and its dollars an hour.
+
+    Raises:
+        TooLongError: No rate was confirmed in time.
+    """
     traffic = WizardQuery(rate=_FLEET_RATE)
     query = SimulatorQuery(
         model=traffic.model,
@@ -419,7 +423,10 @@ def _most(hardware: str, check: Check) -> tuple[float, float]:
         max_num_seqs=256,
         max_num_batched_tokens=8192,
     )
-    return float(load(query, check)["most"]), float(resolved_query(query).gpu_hour_usd or math.nan)
+    most = load(query, check)["most"]
+    if most is None:
+        raise TooLongError(f"the search for the load of {hardware} takes too long", remedy="ask again")
+    return float(most), float(resolved_query(query).gpu_hour_usd or math.nan)
 
 
 def _bills(rate: float, loads: Mapping[str, tuple[float, float]]) -> dict[str, tuple[int, float]]:

@@ -12,6 +12,7 @@ from simserve.errors import InputError
 from simserve.explore.exports import export
 from simserve.explore.film import film
 from simserve.explore.lessons import kv_growth, memory_wall, resolved_query
+from simserve.explore.limits import TooLongError
 from simserve.explore.queries import BatchingQuery, FilmQuery, MemoryQuery, TourQuery
 from simserve.explore.tour import STOPS, tour
 from tests.explore.builders import no_limit
@@ -84,6 +85,14 @@ def test_a_fleet_is_as_many_gpus_as_carry_the_traffic() -> None:
         bills = [each[gpu] for each in dollars]
         assert bills == sorted(bills)
     assert at("fleet")["truth"] != min(dollars[0], key=lambda gpu: dollars[0][gpu]), "traffic changes the answer"
+
+
+def test_a_fleet_without_a_rate_that_was_confirmed_in_time_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One clear line, and no figure."""
+    monkeypatch.setattr("simserve.explore.tour.load", lambda _query, _check: {"most": None})
+
+    with pytest.raises(TooLongError, match="takes too long"):
+        tour(TourQuery(stop="fleet"), no_limit)
 
 
 @pytest.mark.parametrize("stop", [stop.id for stop in STOPS])
