@@ -1,0 +1,320 @@
+"""The best fleet of prefill and decode workers on one kind of GPU, each role with a shape of its own.
+
+What a fleet costs is the sum over its roles, and each role can be judged with more than enough workers of the other:
+prompts do not wait for fewer decode workers, nor tokens for fewer prefill workers. So for each role the numbers of each
+shape that pass alone are listed by their cost, from a proven bound on (`simserve.planner.search.role_bound`); then
+pairs are simulated whole in the order of their cost, and the first that holds is the best. Nothing that passes is left
+out: a pair is given up only where one of its roles fails by itself, by more than a short run may be wrong.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.errors import InputError
+from simserve.perf.pricing import price
+from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.search.group import group_result
+from simserve.planner.search.member import Goal, GroupResult, Objective
+from simserve.planner.search.order import is_less
+from simserve.planner.search.role_bound import role_bound
+from simserve.planner.search.search import Search
+from simserve.planner.search.trial import DOUBT, MOST_REQUESTS, Trial, is_one_job, request_limit, try_fleet
+from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
+from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
+from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, SIZE_KEYS, Pool, Roles
+from simserve.planner.space.space import DRAFTS_NAME, POOL_NAME, ROUTE_NAME, Space
+from simserve.scenario.objective import objective
+from simserve.scenario.resolve import resolve
+from simserve.scenario.schema import Scenario
+
+FRONT_KEYS = (WEIGHTS_KEY, KV_KEY, DRAFTS_NAME, ROUTE_NAME)
+"""What both roles share and the search may set: a cache is read in the format in which it is sent."""
+OWN_TERMS = {PREFILL: "ttft", DECODE: "tpot"}
+"""The latency that is up to a role alone."""
+AMPLE = 3
+"""Times the workers that a role needs at least, of which there are more than enough; doubled while the fleet is busy."""
+AT_EASE = 0.6
+"""Busy share of a fleet in which nobody waits for the other role."""
+MOST_DOUBLINGS = 6
+HELD = 6
+"""Pairs that hold, the cheapest first, which are handed on: one of them is confirmed."""
+MOST_PAIRS = 240
+"""Pairs that are simulated whole."""
+OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "energy")
+"""What is small where the sum over the workers is; the latency of a fleet is not."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """A shape of a role.
+
+    Attributes:
+        pool: Its pool, without the number of replicas.
+        gpus: Of one worker.
+        usd_per_hour: Of one worker; infinite without a price.
+        watts: Of one worker that does nothing.
+        least: Fewer cannot do the work (bound).
+    """
+
+    pool: Pool
+    gpus: int
+    usd_per_hour: float
+    watts: float
+    least: int
+
+    def cost(self, goal: Goal) -> float:
+        """Return what is to be small, of one worker."""
+        return {"gpus": float(self.gpus), "energy": self.watts}.get(goal.objective, self.usd_per_hour)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """So many workers of a shape."""
+
+    worker: Worker
+    number: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all of them."""
+        return self.number * self.worker.gpus
+
+    @property
+    def laid(self) -> str:
+        """Number and sizes, whatever the knob: of those that hold, one is enough."""
+        return f"{self.number} of {[self.worker.pool[key] for key in SIZE_KEYS]}"
+
+
+def has_role_search(space: Space, goal: Goal) -> bool:
+    """Return whether prefill and decode workers of a space are sized by role."""
+    return (
+        space.roles is not None
+        and goal.objective in OBJECTIVES
+        and goal.replicas is None
+        and not goal.spare_replicas
+        and not is_one_job(space.scenario)
+    )
+
+
+def search_roles(space: Space, goal: Goal) -> GroupResult:
+    """Return the best fleet of prefill and decode workers on a kind of GPU; without a best where none is better.
+
+    Args:
+        space: What may be deployed.
+        goal: What is to be small; its ceiling is the best value known.
+    """
+    search = Search(space, goal)
+    search.best_value = (goal.ceiling, -math.inf)
+    for front in fronts(space):
+        _Split(search, front).run()
+    return group_result(search, "roles")
+
+
+def fronts(space: Space) -> Iterator[Overrides]:
+    """Yield what both roles share: formats, drafts and routing, everything else as it is."""
+    plain = {POOL_NAME: space.dimensions[POOL_NAME][0]}
+    yield from space.members([key for key in FRONT_KEYS if key in space.dimensions], plain)
+
+
+class _Split:
+    """The search of pairs that share one front.
+
+    Args:
+        search: Judges and keeps members.
+        front: What both roles share.
+    """
+
+    def __init__(self, search: Search, front: Overrides) -> None:
+        assert search.space.roles is not None  # as `has_role_search` says
+        self.search, self.front, self.goal = search, front, search.goal
+        self.roles: Roles = search.space.roles
+        self.limit = min(self.goal.ceiling, search.best_value[0])
+        self._ample: dict[str, Count] = {}
+        self._passed: dict[tuple[str, str, int], bool] = {}
+
+    def run(self) -> None:
+        """Find the best pair; keep it, and those next to it that hold, in the search."""
+        least = workers_of(self.search, self.front, self.roles)
+        if not least[PREFILL] or not least[DECODE] or not self._can_win(least):
+            return
+        if not self._find_ample(least):
+            return
+        held: set[str] = set()
+        for _, prefill, decode in self._pairs(least):
+            laid = f"{prefill.laid} + {decode.laid}"
+            if laid not in held and self._holds(prefill, decode):
+                held.add(laid)
+                if len(held) == HELD:
+                    return
+
+    def _holds(self, prefill: Count, decode: Count) -> bool:
+        """Simulate a pair whole, keep it if it is the best, and return whether it holds."""
+        member = self.search.member(self._overrides(prefill, decode))
+        if member.status != "not_better":
+            return False
+        trial = member.trial = self.search.trial(member, prefill.number + decode.number)
+        member.status = "holds" if trial.holds else "misses"
+        member.reason = "" if trial.holds else "misses the SLO with so many workers of each role"
+        value = self.search.value(trial)
+        if trial.holds and is_less(value, self.search.best_value):
+            self.search.best, self.search.best_value = member, value
+        return trial.holds
+
+    def _can_win(self, workers: dict[str, list[Worker]]) -> bool:
+        """Return whether the bounds leave a pair that would be better than what is known, on the GPUs there are."""
+        cost = sum(min(each.least * each.cost(self.goal) for each in workers[role]) for role in workers)
+        gpus = sum(min(each.least * each.gpus for each in workers[role]) for role in workers)
+        return cost < self.search.best_value[0] and gpus <= self.goal.max_gpus
+
+    def _pairs(self, workers: dict[str, list[Worker]]) -> Iterator[tuple[float, Count, Count]]:
+        """Yield pairs whose roles pass alone, by their cost; those that could not be better are left out.
+
+        After the first that holds, those that cost up to a worker more follow: one of them may have to stand in.
+        """
+        sides = {role: _Listed(self._passing(role, each)) for role, each in workers.items()}
+        heap: list[tuple[float, int, int]] = [(0.0, 0, 0)]
+        seen, dearest = {(0, 0)}, max(each.cost(self.goal) for side in workers.values() for each in side)
+        for _ in range(MOST_PAIRS):
+            if not heap:
+                return
+            _, one, other = heapq.heappop(heap)
+            prefill, decode = sides[PREFILL].at(one), sides[DECODE].at(other)
+            if prefill is None or decode is None:
+                continue
+            cost = self._cost(prefill) + self._cost(decode)
+            if cost >= self.limit or cost > self.search.best_value[0] + dearest:
+                return
+            if prefill.gpus + decode.gpus <= self.goal.max_gpus:
+                yield cost, prefill, decode
+            for place in ((one + 1, other), (one, other + 1)):
+                ahead = sides[PREFILL].at(place[0]), sides[DECODE].at(place[1])
+                if place not in seen and ahead[0] is not None and ahead[1] is not None:
+                    seen.add(place)
+                    heapq.heappush(heap, (self._cost(ahead[0]) + self._cost(ahead[1]), *place))
+
+    def _cost(self, count: Count) -> float:
+        return count.number * count.worker.cost(self.goal)
+
+    def _passing(self, role: str, workers: Sequence[Worker]) -> Iterator[Count]:
+        """Yield the numbers of each shape that pass alone, by their cost."""
+        cheapest = {other: min(map(self._least_cost, each)) for other, each in self._all.items() if other != role}
+        rest = sum(cheapest.values())
+        heap = [(self._least_cost(each), place, each.least) for place, each in enumerate(workers)]
+        heapq.heapify(heap)
+        while heap:
+            cost, place, number = heapq.heappop(heap)
+            worker = workers[place]
+            if cost + rest >= self.limit or number * worker.gpus > self.goal.max_gpus:
+                continue
+            if self._passes(role, Count(worker, number)):
+                yield Count(worker, number)
+            heapq.heappush(heap, ((number + 1) * worker.cost(self.goal), place, number + 1))
+
+    def _least_cost(self, worker: Worker) -> float:
+        return worker.least * worker.cost(self.goal)
+
+    def _find_ample(self, workers: dict[str, list[Worker]]) -> bool:
+        """Find numbers of workers of each role with which nobody waits for the other; return whether there are."""
+        self._all = workers
+        best = {role: min(each, key=self._least_cost) for role, each in workers.items()}
+        times = AMPLE
+        for _ in range(MOST_DOUBLINGS):
+            self._ample = {role: Count(each, times * each.least) for role, each in best.items()}
+            trial = self._try(self._ample[PREFILL], self._ample[DECODE])
+            if trial is None:
+                return False
+            if trial.stability == "stable" and trial.busy <= AT_EASE:
+                return True
+            times *= 2
+        return False
+
+    def _passes(self, role: str, count: Count) -> bool:
+        """Return whether so many workers of a role keep its limit where there are more than enough of the other."""
+        key = role, repr(count.worker.pool), count.number
+        if key not in self._passed:
+            others = self._ample | {role: count}
+            trial = self._try(others[PREFILL], others[DECODE])
+            self._passed[key] = trial is not None and _keeps(self.search.space.scenario, role, trial)
+        return self._passed[key]
+
+    def _try(self, prefill: Count, decode: Count) -> Trial | None:
+        """Return a run that decides about a role; None where the pair is refused."""
+        scenario = self.search.space.scenario
+        overrides = self._overrides(prefill, decode)
+        try:
+            limit = request_limit(with_overrides(scenario, overrides), MOST_REQUESTS)
+            return try_fleet(scenario, overrides, prefill.number + decode.number, limit)
+        except InputError:
+            return None
+
+    def _overrides(self, prefill: Count, decode: Count) -> dict[str, Any]:
+        return self.roles.deployed(self.front, [(each.worker.pool, each.number) for each in (prefill, decode)])
+
+
+class _Listed:
+    """What an iterator yields, by its place."""
+
+    def __init__(self, source: Iterator[Count]) -> None:
+        self._source = source
+        self._found: list[Count] = []
+
+    def at(self, place: int) -> Count | None:
+        """Return what comes at a place; None: nothing does."""
+        while len(self._found) <= place:
+            following = next(self._source, None)
+            if following is None:
+                return None
+            self._found.append(following)
+        return self._found[place]
+
+
+def _keeps(scenario: Scenario, role: str, trial: Trial) -> bool:
+    """Return whether a run keeps the limit of a role, as far as a short run tells."""
+    asked, reached = objective(scenario), trial.by_metric.get(OWN_TERMS[role])
+    if asked is None or reached is None:
+        return trial.stability != "overloaded"
+    return reached >= asked.attainment - DOUBT
+
+
+def workers_of(search: Search, front: Overrides, roles: Roles) -> dict[str, list[Worker]]:
+    """Return the shapes of each role that fit and keep its limit on an idle worker, with their bounds."""
+    found: dict[str, list[Worker]] = {}
+    for role in (PREFILL, DECODE):
+        each = [_worker(search, front, role, pool) for pool in roles.shapes(role)]
+        found[role] = [worker for worker in each if worker is not None]
+    return found
+
+
+def _worker(search: Search, front: Overrides, role: str, pool: Pool) -> Worker | None:
+    """Return a shape with its bound; None where it is refused, does not fit, or is too slow even when idle."""
+    try:
+        alone = search.space.apply(alone_overrides(front, pool))
+        resolved = resolve(alone, "a KV connector between pools")
+        if not resolved.memory.fits or resolved.memory.shortage_bytes:
+            return None
+        priced = price(resolved.shape)
+    except InputError:
+        return None
+    bound = role_bound(role, alone, resolved.engine, priced.step_times, search.requests(alone))
+    if bound.out_of_reach:
+        return None
+    gpus, usd = resolved.shape.num_gpus, resolved.gpu_hour_usd
+    return Worker(
+        pool=pool,
+        gpus=gpus,
+        usd_per_hour=math.inf if usd is None else gpus * usd,
+        watts=gpus * resolved.shape.hardware.power.idle,
+        least=bound.least_workers,
+    )
+
+
+def alone_overrides(front: Overrides, pool: Pool) -> dict[str, Any]:
+    """Return the overrides that make one worker of a shape all there is."""
+    own = {f"deployment.{key}": value for key, value in pool.items() if key not in ("name", "role", "model", "region")}
+    model = {"model": pool["model"]} if "model" in pool else {}
+    return {**front, **own, **model, POOLS_KEY: [], LINK_KEY: None, REPLICAS_KEY: 1}
