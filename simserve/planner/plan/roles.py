@@ -37,7 +37,7 @@ class RoleLimit:
         worker: A worker, in words.
         workers: How many there are.
         finishes: Requests a second that they finish at most; None where traffic has no rate of its own.
-        breaks_at: Least multiple of the traffic, to `STEP`, at which the SLO no longer holds; None: not up to four times.
+        breaks_at: Least multiple of the traffic, to `STEP`, at which the SLO breaks; None: not up to four times it.
         breaks_first: SLO term that then fails first, or ``queue`` where it grows.
         fewer: The run with one worker of the role less and the other as it is; None where none would be left.
     """

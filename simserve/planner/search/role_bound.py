@@ -54,10 +54,13 @@ class RoleBound:
     Attributes:
         out_of_reach: Whether too many requests miss the role's limit whatever the number of workers.
         least_workers: Fewer cannot do the work in time; at least 1.
+        idle_seconds: A first token takes at least on a prefill worker, or a further one on a decode worker: the mean
+            over the requests, an estimate where the proofs do not cover the scenario.
     """
 
     out_of_reach: bool = False
     least_workers: int = 1
+    idle_seconds: float = 0.0
 
 
 def role_bound(role: str, alone: Scenario, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> RoleBound:
@@ -75,9 +78,6 @@ def role_bound(role: str, alone: Scenario, config: EngineConfig, times: StepTime
         times: Seconds of its steps.
         specs: The requests.
     """
-    plain, slo = with_overrides(alone, _COVERED_WITHOUT), loosest_limits(alone)
-    if slo is None or config.kv_allocation == "none" or not is_covered(plain, specs):
-        return RoleBound()
     times, ranks = in_arrays(times), config.data_parallel_size
     prompt, output = specs.prompt_tokens.astype(np.float64), specs.output_tokens.astype(np.float64)
     gaps = np.maximum(output - 1, 0.0)
@@ -90,13 +90,17 @@ def role_bound(role: str, alone: Scenario, config: EngineConfig, times: StepTime
     else:
         each = further_token_seconds(prompt, config, latency) * ROUNDING
         least = {"tpot": each * steps / np.maximum(gaps, 1.0)}
+    idle = float(np.mean(next(iter(least.values()))))
+    slo = loosest_limits(alone)
+    if slo is None or not is_covered(with_overrides(alone, _COVERED_WITHOUT), specs):
+        return RoleBound(idle_seconds=idle)
     no_fails = np.zeros(len(prompt), dtype=np.bool_)
     latest_start = latest_window_start(alone, specs, 0)
     if term_out_of_reach(slo, least, no_fails, latest_start) is not None:
-        return RoleBound(out_of_reach=True)
+        return RoleBound(out_of_reach=True, idle_seconds=idle)
     work = _Work(role, prompt, 1.0 + steps, config, _with_shared(times, ranks))
     needed = max(_in_time(work, slo, gaps, specs, latest_start), _kept_up(work, specs))
-    return RoleBound(least_workers=max(1, math.ceil(needed / ranks)))
+    return RoleBound(least_workers=max(1, math.ceil(needed / ranks)), idle_seconds=idle)
 
 
 @dataclass(frozen=True, slots=True)

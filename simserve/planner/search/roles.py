@@ -1,10 +1,11 @@
 """The best fleet of prefill and decode workers on one kind of GPU, each role with a shape of its own.
 
 What a fleet costs is the sum over its roles, and each role can be judged with more than enough workers of the other:
-prompts do not wait for fewer decode workers, nor tokens for fewer prefill workers. So for each role the numbers of each
-shape that pass alone are listed by their cost, from a proven bound on (`simserve.planner.search.role_bound`); then
-pairs are simulated whole in the order of their cost, and the first that holds is the best. Nothing that passes is left
-out: a pair is given up only where one of its roles fails by itself, by more than a short run may be wrong.
+with fewer of them nothing is faster. So for each role the numbers of each shape that pass alone are listed by their
+cost, from a proven bound on (`simserve.planner.search.role_bound`); then pairs are simulated whole in the order of
+their cost, and the first that holds is the best. No size and no number is given up unless its role fails alone, beside
+the fastest workers of the other, by more than a short run may be wrong; of the settings of a knob, the best alone is
+taken.
 """
 
 from __future__ import annotations
@@ -30,14 +31,11 @@ from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, SIZE_KEYS, P
 from simserve.planner.space.space import DRAFTS_NAME, POOL_NAME, ROUTE_NAME, Space
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
-from simserve.scenario.schema import Scenario
 
 FRONT_KEYS = (WEIGHTS_KEY, KV_KEY, DRAFTS_NAME, ROUTE_NAME)
 """What both roles share and the search may set: a cache is read in the format in which it is sent."""
-OWN_TERMS = {PREFILL: "ttft", DECODE: "tpot"}
-"""The latency that is up to a role alone."""
 AMPLE = 3
-"""Times the workers that a role needs at least, of which there are more than enough; doubled while the fleet is busy."""
+"""Times the workers that a role needs at least, which are more than enough; doubled while the fleet is busy."""
 AT_EASE = 0.6
 """Busy share of a fleet in which nobody waits for the other role."""
 MOST_DOUBLINGS = 6
@@ -59,6 +57,7 @@ class Worker:
         usd_per_hour: Of one worker; infinite without a price.
         watts: Of one worker that does nothing.
         least: Fewer cannot do the work (bound).
+        idle_seconds: A first token, or a further one, takes at least on it when idle, on average.
     """
 
     pool: Pool
@@ -66,6 +65,7 @@ class Worker:
     usd_per_hour: float
     watts: float
     least: int
+    idle_seconds: float
 
     def cost(self, goal: Goal) -> float:
         """Return what is to be small, of one worker."""
@@ -135,7 +135,8 @@ class _Split:
         self.roles: Roles = search.space.roles
         self.limit = min(self.goal.ceiling, search.best_value[0])
         self._ample: dict[str, Count] = {}
-        self._passed: dict[tuple[str, str, int], bool] = {}
+        self._passed: set[tuple[str, str]] = set()
+        self._all: dict[str, list[Worker]] = {}
 
     def run(self) -> None:
         """Find the best pair; keep it, and those next to it that hold, in the search."""
@@ -201,19 +202,40 @@ class _Split:
         return count.number * count.worker.cost(self.goal)
 
     def _passing(self, role: str, workers: Sequence[Worker]) -> Iterator[Count]:
-        """Yield the numbers of each shape that pass alone, by their cost."""
-        cheapest = {other: min(map(self._least_cost, each)) for other, each in self._all.items() if other != role}
-        rest = sum(cheapest.values())
-        heap = [(self._least_cost(each), place, each.least) for place, each in enumerate(workers)]
+        """Yield the numbers of workers of each size that pass alone, by their cost; of its knobs, the best alone."""
+        others = [each for other, each in self._all.items() if other != role]
+        rest = sum(min(map(self._least_cost, each)) for each in others)
+        sizes: dict[tuple[Any, ...], list[Worker]] = {}
+        for worker in workers:
+            sizes.setdefault(tuple(worker.pool[key] for key in SIZE_KEYS), []).append(worker)
+        groups = list(sizes.values())
+        heap = [
+            (min(map(self._least_cost, each)), place, min(one.least for one in each))
+            for place, each in enumerate(groups)
+        ]
         heapq.heapify(heap)
         while heap:
             cost, place, number = heapq.heappop(heap)
-            worker = workers[place]
-            if cost + rest >= self.limit or number * worker.gpus > self.goal.max_gpus:
+            group = groups[place]
+            if cost + rest >= self.limit or number * group[0].gpus > self.goal.max_gpus:
                 continue
-            if self._passes(role, Count(worker, number)):
-                yield Count(worker, number)
-            heapq.heappush(heap, ((number + 1) * worker.cost(self.goal), place, number + 1))
+            best = self._best_alone(role, [each for each in group if each.least <= number], number)
+            if best is not None:
+                groups[place] = [best]  # more of what passes pass, too
+                yield Count(best, number)
+            heapq.heappush(heap, ((number + 1) * group[0].cost(self.goal), place, number + 1))
+
+    def _best_alone(self, role: str, knobs: Sequence[Worker], number: int) -> Worker | None:
+        """Return the setting of a knob with which so many workers do best; None where none passes."""
+        if len(knobs) == 1 and (role, repr(knobs[0].pool)) in self._passed:
+            return knobs[0]
+        reached = [self._alone(role, Count(each, number)) for each in knobs]
+        passed = [share for share in reached if share is not None]
+        if not passed:
+            return None
+        best = knobs[reached.index(max(passed))]
+        self._passed.add((role, repr(best.pool)))
+        return best
 
     def _least_cost(self, worker: Worker) -> float:
         return worker.least * worker.cost(self.goal)
@@ -221,10 +243,10 @@ class _Split:
     def _find_ample(self, workers: dict[str, list[Worker]]) -> bool:
         """Find numbers of workers of each role with which nobody waits for the other; return whether there are."""
         self._all = workers
-        best = {role: min(each, key=self._least_cost) for role, each in workers.items()}
+        fastest = {role: min(each, key=lambda worker: worker.idle_seconds) for role, each in workers.items()}
         times = AMPLE
         for _ in range(MOST_DOUBLINGS):
-            self._ample = {role: Count(each, times * each.least) for role, each in best.items()}
+            self._ample = {role: Count(each, times * each.least) for role, each in fastest.items()}
             trial = self._try(self._ample[PREFILL], self._ample[DECODE])
             if trial is None:
                 return False
@@ -233,14 +255,14 @@ class _Split:
             times *= 2
         return False
 
-    def _passes(self, role: str, count: Count) -> bool:
-        """Return whether so many workers of a role keep its limit where there are more than enough of the other."""
-        key = role, repr(count.worker.pool), count.number
-        if key not in self._passed:
-            others = self._ample | {role: count}
-            trial = self._try(others[PREFILL], others[DECODE])
-            self._passed[key] = trial is not None and _keeps(self.search.space.scenario, role, trial)
-        return self._passed[key]
+    def _alone(self, role: str, count: Count) -> float | None:
+        """Return what so many workers of a role reach with more than enough of the other; None: they do not pass."""
+        others = self._ample | {role: count}
+        trial = self._try(others[PREFILL], others[DECODE])
+        asked = objective(self.search.space.scenario)
+        if trial is None or asked is None or trial.attainment is None or trial.stability == "overloaded":
+            return None
+        return trial.attainment if trial.attainment >= asked.attainment - DOUBT else None
 
     def _try(self, prefill: Count, decode: Count) -> Trial | None:
         """Return a run that decides about a role; None where the pair is refused."""
@@ -273,14 +295,6 @@ class _Listed:
         return self._found[place]
 
 
-def _keeps(scenario: Scenario, role: str, trial: Trial) -> bool:
-    """Return whether a run keeps the limit of a role, as far as a short run tells."""
-    asked, reached = objective(scenario), trial.by_metric.get(OWN_TERMS[role])
-    if asked is None or reached is None:
-        return trial.stability != "overloaded"
-    return reached >= asked.attainment - DOUBT
-
-
 def workers_of(search: Search, front: Overrides, roles: Roles) -> dict[str, list[Worker]]:
     """Return the shapes of each role that fit and keep its limit on an idle worker, with their bounds."""
     found: dict[str, list[Worker]] = {}
@@ -310,6 +324,7 @@ def _worker(search: Search, front: Overrides, role: str, pool: Pool) -> Worker |
         usd_per_hour=math.inf if usd is None else gpus * usd,
         watts=gpus * resolved.shape.hardware.power.idle,
         least=bound.least_workers,
+        idle_seconds=bound.idle_seconds,
     )
 
 

@@ -109,7 +109,9 @@ def _searched(values: Mapping[str, Sequence[Any]], key: str, own: Any) -> tuple[
 
 
 def is_plausible(size: Mapping[str, Any], largest: int) -> bool:
-    """Return whether a worker of some sizes is worth a look: not too large, and ranks share experts that lie whole."""
+    """Return whether a worker of some sizes is worth a look: not too large, and experts lie whole
+    on ranks that share them, or on several GPUs."""
     ranks, stages = size["data_parallel_size"], size["pipeline_parallel_size"]
-    is_laid = ranks == 1 or (stages == 1 and size["enable_expert_parallel"])
-    return bool(is_laid and size["tensor_parallel_size"] * stages * ranks <= largest)
+    tensor, is_whole = size["tensor_parallel_size"], size["enable_expert_parallel"]
+    is_laid = (stages == 1 and is_whole) if ranks > 1 else not (is_whole and tensor == 1)
+    return bool(is_laid and tensor * stages * ranks <= largest)
