@@ -37,6 +37,8 @@ from simserve.workload.requests import RequestSpecs
 KEPT_UP = 0.95
 """Share of the offered work that workers must be able to do at least: a queue that grows is refused, and what is
 finished is known to 3 % (`simserve.scenario.finishable.HALF_WIDTH`)."""
+TINY = 1e-12
+"""Seconds, so that nothing is divided by 0."""
 _COVERED_WITHOUT = {
     "deployment.speculative": None,
     "deployment.data_parallel_size": 1,
@@ -56,11 +58,13 @@ class RoleBound:
         least_workers: Fewer cannot do the work in time; at least 1.
         idle_seconds: A first token takes at least on a prefill worker, or a further one on a decode worker: the mean
             over the requests, an estimate where the proofs do not cover the scenario.
+        most_rate: Requests a second of steady traffic that one worker can do at most.
     """
 
     out_of_reach: bool = False
     least_workers: int = 1
     idle_seconds: float = 0.0
+    most_rate: float = math.inf
 
 
 def role_bound(role: str, alone: Scenario, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> RoleBound:
@@ -100,7 +104,21 @@ def role_bound(role: str, alone: Scenario, config: EngineConfig, times: StepTime
         return RoleBound(out_of_reach=True, idle_seconds=idle)
     work = _Work(role, prompt, 1.0 + steps, config, _with_shared(times, ranks))
     needed = max(_in_time(work, slo, gaps, specs, latest_start), _kept_up(work, specs))
-    return RoleBound(least_workers=max(1, math.ceil(needed / ranks)), idle_seconds=idle)
+    return RoleBound(
+        least_workers=max(1, math.ceil(needed / ranks)),
+        idle_seconds=idle,
+        most_rate=ranks / _least_seconds(work, slo, gaps),
+    )
+
+
+def _least_seconds(work: _Work, slo: SLO, gaps: Array) -> float:
+    """Return the seconds of a rank that a request takes at least on average, where enough of them keep their pace."""
+    all_of_them = KEPT_UP * float(work.seconds(None).mean())
+    if slo.tpot is None:
+        return max(all_of_them, TINY)
+    paced = np.sort(work.seconds(slo.tpot * gaps))
+    keeping = float(paced[: math.ceil(slo.attainment * len(paced))].sum()) / len(paced)
+    return max(all_of_them, keeping * ROUNDING, TINY)
 
 
 @dataclass(frozen=True, slots=True)

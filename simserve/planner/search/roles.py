@@ -58,6 +58,7 @@ class Worker:
         watts: Of one worker that does nothing.
         least: Fewer cannot do the work (bound).
         idle_seconds: A first token, or a further one, takes at least on it when idle, on average.
+        most_rate: Requests a second that one can do at most (bound).
     """
 
     pool: Pool
@@ -66,6 +67,7 @@ class Worker:
     watts: float
     least: int
     idle_seconds: float
+    most_rate: float
 
     def cost(self, goal: Goal) -> float:
         """Return what is to be small, of one worker."""
@@ -325,6 +327,7 @@ def _worker(search: Search, front: Overrides, role: str, pool: Pool) -> Worker |
         watts=gpus * resolved.shape.hardware.power.idle,
         least=bound.least_workers,
         idle_seconds=bound.idle_seconds,
+        most_rate=bound.most_rate,
     )
 
 
