@@ -55,14 +55,14 @@ class RoleBound:
 
     Attributes:
         out_of_reach: Whether too many requests miss the role's limit whatever the number of workers.
-        least_workers: Fewer cannot do the work in time; at least 1.
+        needed_workers: No fewer can do the work in time; a fraction, which whole workers are rounded up from.
         idle_seconds: A first token takes at least on a prefill worker, or a further one on a decode worker: the mean
             over the requests, an estimate where the proofs do not cover the scenario.
         most_rate: Requests a second of steady traffic that one worker can do at most.
     """
 
     out_of_reach: bool = False
-    least_workers: int = 1
+    needed_workers: float = 0.0
     idle_seconds: float = 0.0
     most_rate: float = math.inf
 
@@ -105,7 +105,7 @@ def role_bound(role: str, alone: Scenario, config: EngineConfig, times: StepTime
     work = _Work(role, prompt, 1.0 + steps, config, _with_shared(times, ranks))
     needed = max(_in_time(work, slo, gaps, specs, latest_start), _kept_up(work, specs))
     return RoleBound(
-        least_workers=max(1, math.ceil(needed / ranks)),
+        needed_workers=needed / ranks,
         idle_seconds=idle,
         most_rate=ranks / _least_seconds(work, slo, gaps),
     )

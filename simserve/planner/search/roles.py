@@ -29,7 +29,9 @@ from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
 from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, SIZE_KEYS, Pool, Roles
 from simserve.planner.space.space import DRAFTS_NAME, POOL_NAME, ROUTE_NAME, Space
+from simserve.profiles.hardware import load_hardware
 from simserve.scenario.objective import objective
+from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
 
 FRONT_KEYS = (WEIGHTS_KEY, KV_KEY, DRAFTS_NAME, ROUTE_NAME)
@@ -39,6 +41,8 @@ AMPLE = 3
 AT_EASE = 0.6
 """Busy share of a fleet in which nobody waits for the other role."""
 MOST_DOUBLINGS = 6
+KNOB_GAIN = 0.85
+"""Share of the workers with the scenario's own knobs that others are taken to need at least; an assumption."""
 HELD = 6
 """Pairs that hold, the cheapest first, which are handed on: one of them is confirmed."""
 MOST_PAIRS = 240
@@ -56,7 +60,7 @@ class Worker:
         gpus: Of one worker.
         usd_per_hour: Of one worker; infinite without a price.
         watts: Of one worker that does nothing.
-        least: Fewer cannot do the work (bound).
+        needed: Fewer cannot do the work (bound); a fraction.
         idle_seconds: A first token, or a further one, takes at least on it when idle, on average.
         most_rate: Requests a second that one can do at most (bound).
     """
@@ -65,9 +69,14 @@ class Worker:
     gpus: int
     usd_per_hour: float
     watts: float
-    least: int
+    needed: float
     idle_seconds: float
     most_rate: float
+
+    @property
+    def least(self) -> int:
+        """Whole workers that are the fewest."""
+        return max(1, math.ceil(self.needed))
 
     def cost(self, goal: Goal) -> float:
         """Return what is to be small, of one worker."""
@@ -142,7 +151,7 @@ class _Split:
 
     def run(self) -> None:
         """Find the best pair; keep it, and those next to it that hold, in the search."""
-        least = workers_of(self.search, self.front, self.roles)
+        least = workers_of(self.search, self.front, self.roles, self.limit)
         if not least[PREFILL] or not least[DECODE] or not self._can_win(least):
             return
         if not self._find_ample(least):
@@ -297,13 +306,65 @@ class _Listed:
         return self._found[place]
 
 
-def workers_of(search: Search, front: Overrides, roles: Roles) -> dict[str, list[Worker]]:
-    """Return the shapes of each role that fit and keep its limit on an idle worker, with their bounds."""
-    found: dict[str, list[Worker]] = {}
-    for role in (PREFILL, DECODE):
-        each = [_worker(search, front, role, pool) for pool in roles.shapes(role)]
-        found[role] = [worker for worker in each if worker is not None]
+def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = math.inf) -> dict[str, list[Worker]]:
+    """Return the shapes of each role that fit and keep its limit on an idle worker, with their bounds.
+
+    Args:
+        search: Whose space and goal it is.
+        front: What both roles share.
+        roles: The shapes.
+        limit: Value from which on a fleet is of no interest. Sizes one worker of which makes it too dear are left out,
+            and settings of a knob where its size would have to do much better than with the scenario's own.
+    """
+    goal = search.goal
+    sizes = {role: _by_size(roles.shapes(role)) for role in (PREFILL, DECODE)}
+    units = {role: _unit_cost(search, front, roles.shapes(role)[0]) for role in sizes}
+    spent = units[PREFILL] + units[DECODE]
+    found: dict[str, list[Worker]] = {PREFILL: [], DECODE: []}
+    others: dict[str, list[tuple[float, Pool]]] = {PREFILL: [], DECODE: []}
+    for role, knobs in ((each, knobs) for each, groups in sizes.items() for knobs in groups):
+        if gpus_of_size(knobs[0]) * units[role] + spent - units[role] >= limit:
+            continue
+        own = _worker(search, front, role, knobs[0])
+        if own is not None:
+            found[role].append(own)
+        least = 1 if own is None else max(1, math.ceil(KNOB_GAIN * own.needed))
+        others[role] += [(least * gpus_of_size(knobs[0]) * units[role], each) for each in knobs[1:]]
+    cheapest = {
+        role: min(
+            [*(each.least * each.cost(goal) for each in found[role]), *(cost for cost, _ in others[role])],
+            default=math.inf,
+        )
+        for role in found
+    }
+    for role, rest in ((PREFILL, cheapest[DECODE]), (DECODE, cheapest[PREFILL])):
+        tried = (_worker(search, front, role, pool) for cost, pool in others[role] if cost + rest < limit)
+        found[role] += [each for each in tried if each is not None]
     return found
+
+
+def _by_size(shapes: Sequence[Pool]) -> list[list[Pool]]:
+    """Return the settings of the knob of each size, the scenario's own first."""
+    sizes: dict[tuple[Any, ...], list[Pool]] = {}
+    for each in shapes:
+        sizes.setdefault(tuple(each[key] for key in SIZE_KEYS), []).append(each)
+    return list(sizes.values())
+
+
+def gpus_of_size(pool: Pool) -> int:
+    """Return the GPUs of one worker."""
+    return int(pool["tensor_parallel_size"] * pool["pipeline_parallel_size"] * pool["data_parallel_size"])
+
+
+def _unit_cost(search: Search, front: Overrides, pool: Pool) -> float:
+    """Return what is to be small, of one GPU of a role; 0 where it is not known."""
+    scenario = search.space.apply(front)
+    hardware = load_hardware(pool.get("hardware", scenario.deployment.hardware), scenario.folder)
+    if search.goal.objective == "gpus":
+        return 1.0
+    if search.goal.objective == "energy":
+        return hardware.power.idle
+    return gpu_hour(scenario.pricing, hardware).usd or 0.0
 
 
 def _worker(search: Search, front: Overrides, role: str, pool: Pool) -> Worker | None:
@@ -325,7 +386,7 @@ def _worker(search: Search, front: Overrides, role: str, pool: Pool) -> Worker |
         gpus=gpus,
         usd_per_hour=math.inf if usd is None else gpus * usd,
         watts=gpus * resolved.shape.hardware.power.idle,
-        least=bound.least_workers,
+        needed=bound.needed_workers,
         idle_seconds=bound.idle_seconds,
         most_rate=bound.most_rate,
     )
