@@ -67,7 +67,14 @@ class RoleBound:
     most_rate: float = math.inf
 
 
-def role_bound(role: str, alone: Scenario, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> RoleBound:
+def covers_roles(alone: Scenario, specs: RequestSpecs) -> bool:
+    """Return whether the bounds hold for everything that a worker's scenario uses, whatever its sizes and drafts."""
+    return is_covered(with_overrides(alone, _COVERED_WITHOUT), specs)
+
+
+def role_bound(
+    role: str, alone: Scenario, config: EngineConfig, times: StepTimes, specs: RequestSpecs, *, is_proven: bool = True
+) -> RoleBound:
     """Return the bound of a role under the requests of one run.
 
     With drafts a step gives at most one token more than it has drafts and takes no less time than one without. Ranks
@@ -81,6 +88,8 @@ def role_bound(role: str, alone: Scenario, config: EngineConfig, times: StepTime
         config: Limits and rules of the worker's scheduler.
         times: Seconds of its steps.
         specs: The requests.
+        is_proven: Whether the proofs cover the scenario (`covers_roles`); where they do not, only the time of an idle
+            worker is looked at.
     """
     times, ranks = in_arrays(times), config.data_parallel_size
     prompt, output = specs.prompt_tokens.astype(np.float64), specs.output_tokens.astype(np.float64)
@@ -94,77 +103,66 @@ def role_bound(role: str, alone: Scenario, config: EngineConfig, times: StepTime
     else:
         each = further_token_seconds(prompt, config, latency) * ROUNDING
         least = {"tpot": each * steps / np.maximum(gaps, 1.0)}
-    idle = float(np.mean(next(iter(least.values()))))
-    slo = loosest_limits(alone)
-    if slo is None or not is_covered(with_overrides(alone, _COVERED_WITHOUT), specs):
+    idle, slo = float(np.mean(next(iter(least.values())))), loosest_limits(alone)
+    if slo is None or not is_proven:
         return RoleBound(idle_seconds=idle)
     no_fails = np.zeros(len(prompt), dtype=np.bool_)
     latest_start = latest_window_start(alone, specs, 0)
     if term_out_of_reach(slo, least, no_fails, latest_start) is not None:
         return RoleBound(out_of_reach=True, idle_seconds=idle)
-    work = _Work(role, prompt, 1.0 + steps, config, _with_shared(times, ranks))
-    needed = max(_in_time(work, slo, gaps, specs, latest_start), _kept_up(work, specs))
-    return RoleBound(
-        needed_workers=needed / ranks,
-        idle_seconds=idle,
-        most_rate=ranks / _least_seconds(work, slo, gaps),
-    )
-
-
-def _least_seconds(work: _Work, slo: SLO, gaps: Array) -> float:
-    """Return the seconds of a rank that a request takes at least on average, where enough of them keep their pace."""
-    all_of_them = KEPT_UP * float(work.seconds(None).mean())
-    if slo.tpot is None:
-        return max(all_of_them, TINY)
-    paced = np.sort(work.seconds(slo.tpot * gaps))
-    keeping = float(paced[: math.ceil(slo.attainment * len(paced))].sum()) / len(paced)
-    return max(all_of_them, keeping * ROUNDING, TINY)
+    work = _work(role, (prompt, 1.0 + steps), None if slo.tpot is None else slo.tpot * gaps, config, times)
+    per_request = max(_needed_seconds(work, slo.attainment), TINY)
+    needed = _in_time(role, work.paced, slo, gaps, specs, latest_start)
+    if specs.is_stationary and specs.concurrency is None:
+        needed = max(needed, specs.offered_rate * per_request)
+    return RoleBound(needed_workers=needed / ranks, idle_seconds=idle, most_rate=ranks / per_request)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The work of a role: seconds of a rank that each request takes at least."""
+    """Seconds of a rank that each request takes at least.
 
-    role: str
-    prompt: Array
-    output: Array
-    config: EngineConfig
-    times: StepTimes
+    Attributes:
+        paced: Where it keeps its limit on TPOT.
+        anyhow: Whatever its pace.
+    """
 
-    def seconds(self, decode_limit: Array | None) -> Array:
-        """Return them where requests may take so long from first to last token; None: any time."""
-        is_prefill = self.role == PREFILL
-        found, _ = least_replica_seconds(
-            self.prompt,
-            np.ones(len(self.output)) if is_prefill else self.output,
-            None if is_prefill else decode_limit,
-            self.config,
-            self.times,
-            computes_prompts=is_prefill,
-        )
-        return found
+    paced: Array
+    anyhow: Array
 
 
-def _in_time(work: _Work, slo: SLO, gaps: Array, specs: RequestSpecs, latest_start: int) -> int:
+def _work(
+    role: str, lengths: tuple[Array, Array], decode_limit: Array | None, config: EngineConfig, times: StepTimes
+) -> _Work:
+    """Return the work of a role on prompts and outputs of some lengths, with seconds that decoding may take."""
+    prompt, output = lengths
+    priced, is_prefill = _with_shared(times, config.data_parallel_size), role == PREFILL
+    output = np.ones(len(prompt)) if is_prefill else output
+    anyhow, _ = least_replica_seconds(prompt, output, None, config, priced, computes_prompts=is_prefill)
+    if is_prefill or decode_limit is None:
+        return _Work(anyhow, anyhow)
+    paced, _ = least_replica_seconds(prompt, output, decode_limit, config, priced, computes_prompts=False)
+    return _Work(paced, anyhow)
+
+
+def _needed_seconds(work: _Work, attainment: float) -> float:
+    """Return the seconds of a rank that a request takes at least on average: all are served, enough at their pace."""
+    keeping = np.sort(work.paced)[: math.ceil(attainment * len(work.paced))]
+    return max(KEPT_UP * float(work.anyhow.mean()), float(keeping.sum()) / len(work.paced) * ROUNDING)
+
+
+def _in_time(role: str, paced: Array, slo: SLO, gaps: Array, specs: RequestSpecs, latest_start: int) -> int:
     """Return the ranks below which too few requests can meet their limits."""
     decoding = None if slo.tpot is None else slo.tpot * gaps
     if specs.concurrency is not None or (slo.ttft is None and slo.e2e is None):
         return 1
-    if slo.ttft is None or (work.role != PREFILL and decoding is None):
+    if slo.ttft is None or (role != PREFILL and decoding is None):
         ends = np.full(len(gaps), slo.e2e if slo.e2e is not None else np.inf)
     else:
-        ends = slo.ttft + (np.zeros(len(gaps)) if work.role == PREFILL or decoding is None else decoding)
+        ends = slo.ttft + (np.zeros(len(gaps)) if role == PREFILL or decoding is None else decoding)
     if not np.all(np.isfinite(ends)):
         return 1
-    seconds = work.seconds(decoding)
-    return replicas_needed(slo.attainment, specs.arrival_time, seconds, specs.arrival_time + ends, latest_start)
-
-
-def _kept_up(work: _Work, specs: RequestSpecs) -> float:
-    """Return the ranks below which the queue of steady traffic grows."""
-    if not specs.is_stationary or specs.concurrency is not None:
-        return 1.0
-    return KEPT_UP * specs.offered_rate * max(float(work.seconds(None).mean()), 0.0)
+    return replicas_needed(slo.attainment, specs.arrival_time, paced, specs.arrival_time + ends, latest_start)
 
 
 def _with_shared(times: StepTimes, ranks: int) -> StepTimes:

@@ -22,7 +22,7 @@ from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search.group import group_result
 from simserve.planner.search.member import Goal, GroupResult, Objective
 from simserve.planner.search.order import is_less
-from simserve.planner.search.role_bound import role_bound
+from simserve.planner.search.role_bound import covers_roles, role_bound
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, MOST_REQUESTS, Trial, is_one_job, request_limit, try_fleet
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
@@ -320,12 +320,16 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
     sizes = {role: _by_size(roles.shapes(role)) for role in (PREFILL, DECODE)}
     units = {role: _unit_cost(search, front, roles.shapes(role)[0]) for role in sizes}
     spent = units[PREFILL] + units[DECODE]
+    if spent >= limit:
+        return {PREFILL: [], DECODE: []}
+    alone = search.space.apply(alone_overrides(front, roles.decode[0]))
+    is_proven = covers_roles(alone, search.requests(alone))
     found: dict[str, list[Worker]] = {PREFILL: [], DECODE: []}
     others: dict[str, list[tuple[float, Pool]]] = {PREFILL: [], DECODE: []}
     for role, knobs in ((each, knobs) for each, groups in sizes.items() for knobs in groups):
         if gpus_of_size(knobs[0]) * units[role] + spent - units[role] >= limit:
             continue
-        own = _worker(search, front, role, knobs[0])
+        own = _worker(search, front, role, knobs[0], is_proven=is_proven)
         if own is not None:
             found[role].append(own)
         least = 1 if own is None else max(1, math.ceil(KNOB_GAIN * own.needed))
@@ -338,7 +342,11 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
         for role in found
     }
     for role, rest in ((PREFILL, cheapest[DECODE]), (DECODE, cheapest[PREFILL])):
-        tried = (_worker(search, front, role, pool) for cost, pool in others[role] if cost + rest < limit)
+        tried = (
+            _worker(search, front, role, pool, is_proven=is_proven)
+            for cost, pool in others[role]
+            if cost + rest < limit
+        )
         found[role] += [each for each in tried if each is not None]
     return found
 
@@ -367,7 +375,7 @@ def _unit_cost(search: Search, front: Overrides, pool: Pool) -> float:
     return gpu_hour(scenario.pricing, hardware).usd or 0.0
 
 
-def _worker(search: Search, front: Overrides, role: str, pool: Pool) -> Worker | None:
+def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_proven: bool) -> Worker | None:
     """Return a shape with its bound; None where it is refused, does not fit, or is too slow even when idle."""
     try:
         alone = search.space.apply(alone_overrides(front, pool))
@@ -377,7 +385,8 @@ def _worker(search: Search, front: Overrides, role: str, pool: Pool) -> Worker |
         priced = price(resolved.shape)
     except InputError:
         return None
-    bound = role_bound(role, alone, resolved.engine, priced.step_times, search.requests(alone))
+    specs = search.requests(alone)
+    bound = role_bound(role, alone, resolved.engine, priced.step_times, specs, is_proven=is_proven)
     if bound.out_of_reach:
         return None
     gpus, usd = resolved.shape.num_gpus, resolved.gpu_hour_usd
