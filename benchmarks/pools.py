@@ -1,8 +1,8 @@
 """Prefill and decode workers: what `simserve plan` picks, beside a brute-force search and AIConfigurator's answers.
 
-    python -m benchmarks.pools --rows rows.jsonl                 every row, some 20 minutes of CPU
-    python -m benchmarks.pools --rows rows.jsonl --only llama    the problems whose name begins so
-    python -m benchmarks.pools --rows rows.jsonl --page          writes docs/plan-pools.md from the rows
+    python -m benchmarks.pools                 every row, into benchmarks/pools.jsonl: some 10 minutes of CPU
+    python -m benchmarks.pools --only llama    the problems whose name begins so
+    python -m benchmarks.pools --page          writes docs/plan-pools.md from the rows
 
 Run it from the root of the repository. The brute force knows nothing of the planner: it writes out every pair of worker
 shapes with every pair of counts, and every number of equal replicas, that take fewer GPUs than the plan; of two fleets
@@ -31,6 +31,7 @@ from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
 PAGE = Path("docs/plan-pools.md")
+ROWS = Path("benchmarks/pools.jsonl")
 ATTAINMENTS = (0.5, 0.95)
 """As means are judged, nearly; and as simserve's scenarios ask."""
 PROMPT_TOKENS, OUTPUT_TOKENS = 4000, 1000
@@ -259,15 +260,15 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the page of docs: what was asked, and both tables."""
     lines = [_HEAD]
     lines += [
-        "| problem | share in the SLO | requests/s | the plan | GPUs | holds on ten fresh long seeds | fewer GPUs, brute force "
-        "| CPU s, plan + brute force |",
+        "| problem | share in the SLO | requests/s | the plan | GPUs | holds on ten fresh long seeds "
+        "| fewer GPUs, brute force | CPU s, plan + brute force |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         smaller = row["smaller"] or f"none of {row['tried']:,} holds"
         lines.append(
             f"| {row['problem']} | {row['attainment']:.0%} | {row['rate']:g} | {row['plan'] or 'none'} "
-            f"| {row['gpus'] or '–'} | {'yes' if row['plan_holds'] else 'no'} | {smaller} "
+            f"| {row['gpus'] or 'none'} | {'yes' if row['plan_holds'] else 'no'} | {smaller} "
             f"| {row['plan_seconds']:.0f} + {row['brute_seconds']:.0f} |"
         )
     lines += [
@@ -281,56 +282,78 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         most = "none holds" if not row["most_rate"] else f"{row['most_rate']:.3g}"
         lines.append(
             f"| {row['problem']} | {row['max_gpus']} | {row['attainment']:.0%} | {row['published']} ({row['engine']}) "
-            f"| {row['claimed']:g} | {published} | {row['most'] or '–'} | {most} | {row['most_seconds']:.0f} |"
+            f"| {row['claimed']:g} | {published} | {row['most'] or 'none'} | {most} | {row['most_seconds']:.0f} |"
         )
-    return "\n".join([*lines, _TAIL])
+    done = {(row["problem"], row["attainment"]) for row in rows}
+    left = [
+        f"{problem.name} at {share:.0%}"
+        for problem, share in itertools.product(PROBLEMS, ATTAINMENTS)
+        if (problem.name, share) not in done
+    ]
+    return "\n".join([*lines, _TAIL, *([_OPEN.format(names=", ".join(left)).lstrip()] if left else [])])
 
 
 _HEAD = f"""# Prefill and decode workers that a plan picks
 
-`simserve plan` sizes prefill and decode workers by role: each role has sizes of its own (TP, PP, and for mixtures of experts DP with whole
-experts), a token budget or a number of seats, and a count. Equal replicas compete in the same ranking.
+`simserve plan` sizes prefill and decode workers by role: each role has sizes of its own (TP, PP, and for mixtures of
+experts DP with whole experts), a token budget or a number of seats, and a count. Equal replicas compete in the same
+ranking, and the answer says what each role can finish and what breaks first in it.
 
-1. A bound says how many workers of each shape are the fewest that can do the work in time, and drops shapes on which even an idle worker is too
-   slow (`simserve/planner/search/role_bound.py`; a property test simulates what it drops).
-2. Each role is simulated beside three times the workers that the other needs, of its fastest shape: the counts that pass alone are listed by
-   their cost. Of the settings of a knob the best alone is taken; that choice is a heuristic.
-3. Pairs are simulated whole in the order of their cost. The first that holds is the best, and is confirmed on fresh seeds like every plan.
+1. A bound says how many workers of each shape are the fewest that can do the work in time, and drops shapes on which
+   even an idle worker is too slow (`simserve/planner/search/role_bound.py`).
+2. Each role is simulated beside three times the workers that the other needs, of its fastest shape: the counts that
+   pass alone are listed by their cost. A count is given up where it misses alone by more than a short run may be wrong
+   (5 percentage points). Of the settings of a knob the best alone is taken, and far ones are not tried: a heuristic.
+3. Pairs are simulated whole in the order of their cost. The first that holds is the best, and is confirmed on fresh
+   seeds like every plan.
 
-Four problems, prompts of {PROMPT_TOKENS:,} tokens and answers of {OUTPUT_TOKENS:,}, Poisson arrivals, vLLM of the newest version that the
-catalogue knows, weights, KV format and drafts as given. All rates are simulated, none is measured. TTFT and TPOT within 1 s and 20 ms; of
-deepseek-v3 within 2 s and 40 ms.
+Which traffic: prompts of 1,000 tokens on average and more, a limit on TPOT, arrivals of their own, and an engine that
+hands over KV caches; or a scenario that has `deployment.disaggregation` itself.
 
-## The fewest GPUs at a rate
+## Four problems
 
-Brute force: every pair of shapes with every pair of counts, and every number of equal replicas, on fewer GPUs than the plan takes; of fleets of
-one pair of shapes only those are run that no other contains. `python -m benchmarks.pools` writes this page.
+Prompts of {PROMPT_TOKENS:,} tokens and answers of {OUTPUT_TOKENS:,}, Poisson arrivals, the newest vLLM of the
+catalogue, weights, KV format and drafts as given. All rates are simulated, none is measured. TTFT and TPOT within 1 s
+and 20 ms; of deepseek-v3 within 2 s and 40 ms. `python -m benchmarks.pools` writes this page.
+
+### The fewest GPUs at a rate
+
+Brute force: every pair of shapes with every pair of counts, and every number of equal replicas, on fewer GPUs than the
+plan takes, engine knobs as they are; of fleets of one pair of shapes only those are run that no other contains.
 """
 _MIDDLE = """
-## The most that the GPUs can do
+### The most that the GPUs can do
 
-AIConfigurator 0.12 answered these problems with the configurations and rates below (run 2026-11-22, `cli default`, best tokens/s a GPU under
-limits on mean TTFT and TPOT, for the engine in brackets). "simserve simulates" is the highest rate at which that very configuration holds here
-under vLLM, each request judged by itself: a share of 50 % is about how means are judged. Where the two disagree, nothing here says which is
-right: that takes a server.
+AIConfigurator 0.12 answered these problems with the configurations and rates below (run 2026-11-22, `cli default`, best
+tokens/s a GPU under limits on mean TTFT and TPOT, for the engine in brackets). "simserve simulates" is the highest rate
+at which that very configuration holds here under vLLM, each request judged by itself: a share of 50 % is about how
+means are judged. Where the two disagree, nothing here says which is right: that takes a server.
 """
 _TAIL = """
-CPU seconds are of one core of a shared machine, the kernel compiled.
+CPU seconds are of one core of a shared machine with more processes than cores, the kernel compiled.
 """
+_OPEN = """
+Not run yet: {names}.
+"""
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, in the order of the problems."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    order = {problem.name: place for place, problem in enumerate(PROBLEMS)}
+    return sorted(rows, key=lambda row: (order[row["problem"]], row["attainment"]))
 
 
 def main() -> None:
     """Append rows to a file, or write the page from it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=Path, required=True, help="file of rows, one JSON object a line")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="file of rows, one JSON object a line")
     parser.add_argument("--only", default="", help="beginning of the names of the problems")
     parser.add_argument("--attainment", type=float, choices=ATTAINMENTS, help="one share alone")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE} from the rows")
     given = parser.parse_args()
     if given.page:
-        rows = [json.loads(line) for line in given.rows.read_text().splitlines()]
-        order = {problem.name: place for place, problem in enumerate(PROBLEMS)}
-        PAGE.write_text(page(sorted(rows, key=lambda row: (order[row["problem"]], row["attainment"]))))
+        PAGE.write_text(page(read_rows(given.rows)))
         return
     for problem, attainment in itertools.product(PROBLEMS, ATTAINMENTS):
         if problem.name.startswith(given.only) and given.attainment in (None, attainment):

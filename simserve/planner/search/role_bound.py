@@ -112,7 +112,7 @@ def role_bound(
         return RoleBound(out_of_reach=True, idle_seconds=idle)
     work = _work(role, (prompt, 1.0 + steps), None if slo.tpot is None else slo.tpot * gaps, config, times)
     per_request = max(_needed_seconds(work, slo.attainment), TINY)
-    needed = _in_time(role, work.paced, slo, gaps, specs, latest_start)
+    needed = float(_in_time(role, work.paced, slo, gaps, specs, latest_start))
     if specs.is_stationary and specs.concurrency is None:
         needed = max(needed, specs.offered_rate * per_request)
     return RoleBound(needed_workers=needed / ranks, idle_seconds=idle, most_rate=ranks / per_request)
