@@ -326,28 +326,32 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
     is_proven = covers_roles(alone, search.requests(alone))
     found: dict[str, list[Worker]] = {PREFILL: [], DECODE: []}
     others: dict[str, list[tuple[float, Pool]]] = {PREFILL: [], DECODE: []}
-    for role, knobs in ((each, knobs) for each, groups in sizes.items() for knobs in groups):
-        if gpus_of_size(knobs[0]) * units[role] + spent - units[role] >= limit:
-            continue
-        own = _worker(search, front, role, knobs[0], is_proven=is_proven)
-        if own is not None:
-            found[role].append(own)
-        least = 1 if own is None else max(1, math.ceil(KNOB_GAIN * own.needed))
-        others[role] += [(least * gpus_of_size(knobs[0]) * units[role], each) for each in knobs[1:]]
-    cheapest = {
-        role: min(
-            [*(each.least * each.cost(goal) for each in found[role]), *(cost for cost, _ in others[role])],
-            default=math.inf,
-        )
-        for role in found
-    }
+    cheapest = dict(units)
+    for role in (DECODE, PREFILL):
+        rest = sum(cheapest[other] for other in cheapest if other != role)
+        for knobs in sizes[role]:
+            if gpus_of_size(knobs[0]) * units[role] + rest >= limit:
+                continue
+            own = _worker(search, front, role, knobs[0], is_proven=is_proven)
+            if own is not None and math.isfinite(own.needed):
+                found[role].append(own)
+            least = (
+                1.0
+                if own is None
+                else max(1.0, own.needed if math.isinf(own.needed) else math.ceil(KNOB_GAIN * own.needed))
+            )
+            others[role] += [(least * gpus_of_size(knobs[0]) * units[role], each) for each in knobs[1:]]
+        costs = [*(each.least * each.cost(goal) for each in found[role]), *(cost for cost, _ in others[role])]
+        cheapest[role] = min(costs, default=math.inf)
+        if cheapest[role] + rest >= limit:
+            return {PREFILL: [], DECODE: []}
     for role, rest in ((PREFILL, cheapest[DECODE]), (DECODE, cheapest[PREFILL])):
         tried = (
             _worker(search, front, role, pool, is_proven=is_proven)
             for cost, pool in others[role]
             if cost + rest < limit
         )
-        found[role] += [each for each in tried if each is not None]
+        found[role] += [each for each in tried if each is not None and math.isfinite(each.needed)]
     return found
 
 
@@ -376,7 +380,10 @@ def _unit_cost(search: Search, front: Overrides, pool: Pool) -> float:
 
 
 def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_proven: bool) -> Worker | None:
-    """Return a shape with its bound; None where it is refused, does not fit, or is too slow even when idle."""
+    """Return a shape with its bound; None where it is refused or does not fit.
+
+    Where it is too slow even when idle, whatever its knob, an infinite number of workers is needed.
+    """
     try:
         alone = search.space.apply(alone_overrides(front, pool))
         resolved = resolve(alone, "a KV connector between pools")
@@ -387,7 +394,8 @@ def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_prove
         return None
     specs = search.requests(alone)
     bound = role_bound(role, alone, resolved.engine, priced.step_times, specs, is_proven=is_proven)
-    if bound.out_of_reach:
+    is_chunked = role == PREFILL and resolved.engine.max_num_batched_tokens < search.longest_prompt
+    if bound.out_of_reach and is_chunked:
         return None
     gpus, usd = resolved.shape.num_gpus, resolved.gpu_hour_usd
     return Worker(
@@ -395,7 +403,7 @@ def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_prove
         gpus=gpus,
         usd_per_hour=math.inf if usd is None else gpus * usd,
         watts=gpus * resolved.shape.hardware.power.idle,
-        needed=bound.needed_workers,
+        needed=math.inf if bound.out_of_reach else bound.needed_workers,
         idle_seconds=bound.idle_seconds,
         most_rate=bound.most_rate,
     )
