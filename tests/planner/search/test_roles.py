@@ -212,10 +212,12 @@ def test_what_breaks_first_in_each_role() -> None:
     assert decode.finishes is not None
     assert min(prefill.finishes, decode.finishes) > 10.0
     assert prefill.fewer is not None
-    assert not prefill.fewer.holds
-    (line, _) = role_lines([role_mapping(prefill), role_mapping(decode)], 10.0)
+    assert decode.fewer is not None
+    assert (prefill.fewer.holds, decode.fewer.holds) == (True, False)
+    line, other = role_lines([role_mapping(prefill), role_mapping(decode)], 10.0)
     assert "2 prefill workers (1 x h100-sxm-80gb, fp8)" in line
     assert "what breaks first is TTFT" in line
+    assert "with one fewer the SLO breaks" in other
 
 
 def test_levers_that_reach_no_pool_are_not_shown() -> None:
