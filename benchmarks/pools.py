@@ -23,8 +23,8 @@ from typing import Any
 
 from simserve.errors import InputError
 from simserve.planner.capacity.answer import capacity
+from simserve.planner.plan.explain import describe
 from simserve.planner.plan.plan import PlanOptions, plan
-from simserve.planner.plan.words import describe
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run

@@ -8,8 +8,8 @@ from typing import Any
 
 from simserve.errors import InputError
 from simserve.planner.capacity.probe import own_traffic
+from simserve.planner.plan.explain import counted, describe_worker
 from simserve.planner.plan.fleet import Fleet
-from simserve.planner.plan.words import counted, describe_worker
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run
 from simserve.planner.search.order import smallest_integer
