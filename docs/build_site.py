@@ -64,6 +64,7 @@ NAV: list[dict[str, Any]] = [
             {"Attention and all-reduce": "calibration/attention_collectives.md"},
             {"Speculation": "calibration/speculation.md"},
             {"Proof of plans": "docs/plan-proof.md"},
+            {"Prefill and decode workers of plans": "docs/plan-pools.md"},
             {"Real schedulers": "tests/real_engines/README.md"},
             {"Benchmarks": "benchmarks/RESULTS.md"},
             {"Log of calibration": "calibration/LOG.md"},

@@ -92,6 +92,16 @@ class PoolSpec(FrozenModel):
     """GPUs that share every layer."""
     pipeline_parallel_size: Annotated[int, Field(ge=1)] | None = None
     """Groups of GPUs that hold consecutive layers."""
+    data_parallel_size: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Data-parallel attention inside a replica, as `deployment.data_parallel_size`."""
+    enable_expert_parallel: bool | None = None
+    """Whether each routed expert lies whole on one GPU."""
+    all2all_backend: Literal["auto"] | All2AllBackend | None = None
+    """How tokens reach the GPUs that hold their experts."""
+    num_redundant_experts: Annotated[int, Field(ge=0, le=1024)] | None = None
+    """Further copies of the most popular experts in each layer."""
+    enable_two_batch_overlap: bool | None = None
+    """Whether a step runs as two halves, as `deployment.enable_two_batch_overlap`."""
     quantization: Quantization | None = None
     """Format of the linear weights."""
     kv_cache_dtype: KVCacheDtype | None = None
@@ -111,6 +121,11 @@ _OF_POOL = (
     "replicas",
     "tensor_parallel_size",
     "pipeline_parallel_size",
+    "data_parallel_size",
+    "enable_expert_parallel",
+    "all2all_backend",
+    "num_redundant_experts",
+    "enable_two_batch_overlap",
     "quantization",
     "kv_cache_dtype",
     "engine",

@@ -25,7 +25,7 @@ def describe(scenario: Scenario) -> str:
             return ", ".join([f"{numbers} x ({pools[0][1]})", *beside])
         return ", ".join([" + ".join(f"{number} x ({replica})" for number, replica in pools), *beside])
     scaling = deployment.autoscaling
-    replica = _replica(deployment)
+    replica = describe_worker(deployment)
     if scaling is not None:
         return ", ".join([f"{scaling.min_replicas} to {scaling.max_replicas} x ({replica})", *beside])
     if deployment.replicas > 1:
@@ -36,10 +36,11 @@ def describe(scenario: Scenario) -> str:
 def _pool(deployment: DeploymentSpec, pool: PoolSpec) -> tuple[str, str]:
     """Return the number of a pool's replicas with its name, and one of them in words."""
     model = [] if pool.model is None else [pool.model]
-    return f"{pool.replicas} {pool.name}", ", ".join([*model, _replica(deployment.of_pool(pool))])
+    return f"{pool.replicas} {pool.name}", ", ".join([*model, describe_worker(deployment.of_pool(pool))])
 
 
-def _replica(deployment: DeploymentSpec) -> str:
+def describe_worker(deployment: DeploymentSpec) -> str:
+    """Return one replica of a deployment in words: ``2 x h100-sxm-80gb, TP 2, fp8``."""
     parts = [f"{deployment.gpus_per_replica} x {deployment.hardware}"]
     sizes = [
         f"{name} {size}"

@@ -10,6 +10,7 @@ from simserve.planner.overrides import Overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.infeasible import Miss
 from simserve.planner.plan.levers import Lever
+from simserve.planner.plan.roles import RoleLimit
 from simserve.planner.plan.single import Single
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.trial import Trial
@@ -38,6 +39,7 @@ class Findings:
         confirmations: All confirming runs, those that failed too.
         borne_traffic: Largest traffic it bears, as a multiple of the scenario's.
         fewer: Its run with one replica lost.
+        roles: What breaks first in each role of its prefill and decode workers; empty without such.
         month: A month of the scenario's traffic on it, and at an API (`simserve.planner.cost.month`).
         sensitivity: Name of what changed, by which share, the fleet that is then needed.
         levers: Lever, overrides, and the fleet that is then needed, or why there is none.
@@ -63,6 +65,7 @@ class Findings:
     confirmations: list[Trial] = field(default_factory=list)
     borne_traffic: float | None = None
     fewer: Trial | None = None
+    roles: list[RoleLimit] = field(default_factory=list)
     month: Mapping[str, Any] | None = None
     sensitivity: list[tuple[str, float, Trial | str | None]] = field(default_factory=list)
     levers: list[tuple[Lever, Overrides, Trial | str | None]] = field(default_factory=list)

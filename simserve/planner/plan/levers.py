@@ -8,8 +8,10 @@ from typing import Any
 
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
+from simserve.planner.space.choices import Choice
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, searched_formats
-from simserve.planner.space.space import Space
+from simserve.planner.space.roles import POOL_KEYS, is_split
+from simserve.planner.space.space import POOL_NAME, Space
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.features import lack_of
@@ -56,6 +58,8 @@ def levers_of(fleet: Fleet, levers: Sequence[Lever]) -> Iterator[tuple[Lever, Ov
         changes = {key: _value(there, key, value) for key, value in lever.changes}
         if any(changes[key] is None for key in _FACTORS if key in changes) or _is_there(there.deployment, changes):
             continue
+        if there.deployment.pools and not _reaches_pools(there, changes):
+            continue
         yield lever, {**fleet.overrides, **changes}
 
 
@@ -77,13 +81,17 @@ def format_levers(scenario: Scenario) -> Iterator[Lever]:
 def option_levers(fleet: Fleet, space: Space) -> Iterator[tuple[Lever, Overrides]]:
     """Yield the other choices of every option that entered the search, with the overrides that make them."""
     chosen = space.chosen(fleet.overrides)
+    pools = {key: fleet.overrides[key] for key in POOL_KEYS} if is_split(fleet.overrides) else {}
     for name, choices in space.options.items():
+        if name == POOL_NAME and pools:
+            chosen[name] = Choice("workers of shapes of their own")
         families = {chosen[name].family}
         for choice in choices:
             if choice is chosen[name] or (choice.family and choice.family in families):
                 continue
             families.add(choice.family)
-            yield Lever(name, choice.label, ()), space.overrides({**chosen, name: choice})
+            kept = {} if name == POOL_NAME else pools
+            yield Lever(name, choice.label, ()), {**space.overrides({**chosen, name: choice}), **kept}
 
 
 def _value(scenario: Scenario, key: str, value: Any) -> Any:
@@ -92,6 +100,14 @@ def _value(scenario: Scenario, key: str, value: Any) -> Any:
         return value
     size = scenario.deployment.tensor_parallel_size * value
     return int(size) if size == int(size) and 1 <= size <= MOST_TENSOR_PARALLEL else None
+
+
+def _reaches_pools(there: Scenario, changes: Overrides) -> bool:
+    """Return whether a change of the deployment changes any of its pools: those that say the same themselves do not."""
+    before, after = there.deployment, with_overrides(there, changes).deployment
+    return any(
+        before.of_pool(one) != after.of_pool(other) for one, other in zip(before.pools, after.pools, strict=True)
+    )
 
 
 def _is_there(deployment: DeploymentSpec, changes: Overrides) -> bool:

@@ -31,6 +31,7 @@ from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
 from simserve.planner.plan.purchase_of import check_horizon, purchase_of
+from simserve.planner.plan.roles import role_limits
 from simserve.planner.plan.single import single_changes
 from simserve.planner.plan.summary import summary_of
 from simserve.planner.plan.thresholds import check_autoscaler
@@ -41,10 +42,12 @@ from simserve.planner.search.equals import ranked
 from simserve.planner.search.group import held_neighbours, refine_group, search_group
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
+from simserve.planner.search.roles import has_role_search, search_roles
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import Trial, is_one_job, is_short
 from simserve.planner.space.keep import GPUS, REPLICAS, kept_of
 from simserve.planner.space.makeup import replicas_of
+from simserve.planner.space.roles import is_split
 from simserve.planner.space.space import Space, default_hardware, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.planner.workers import each_result
@@ -173,6 +176,7 @@ class _Planning:
         goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
         found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
         self._refine(spaces)
+        self._split(spaces)
         self._settle_equals(spaces)
         if not any(group.best for group in found.groups):
             found.miss = self._missed(spaces)
@@ -246,6 +250,17 @@ class _Planning:
             if math.isfinite(goal.ceiling) or self.goal.objective == "latency" or not any(each.best for each in groups):
                 return
 
+    def _split(self, spaces: Sequence[Space]) -> None:
+        """Search prefill and decode workers, each with a shape of its own, where they could be better than the best."""
+        groups = self.findings.groups
+        for index, space in enumerate(spaces):
+            if not has_role_search(space, self.goal):
+                continue
+            values = [_best_value(each, group, self.goal) for each, group in zip(spaces, groups, strict=True)]
+            goal = replace(self.goal, ceiling=min(values), is_tight=True)
+            found = next(self._each(search_roles, [(space, goal)]))
+            groups[index] = _joined(space, self.goal, groups[index], found)
+
     def _settle_equals(self, spaces: Sequence[Space]) -> None:
         """Put the best of all fleets that cost as much first: headroom, then latency, decide."""
         groups, goal = self.findings.groups, self.goal
@@ -259,7 +274,7 @@ class _Planning:
             if math.isclose(Search(space, goal).value(_trial(member))[0], least, rel_tol=EQUAL)
         ]
         self._rank()
-        if self.options.trials:
+        if self.options.trials and not is_split(self._equals[0][1].overrides):
             index, best = self._equals[0]
             held = next(self._each(held_neighbours, [(spaces[index], goal, best)]))
             groups[index].members.extend(held)
@@ -377,6 +392,7 @@ class _Planning:
             (traffic_borne, (plain,)),
             (one_fewer, (plain,)),
             (month_of, (bought,)),
+            (role_limits, (plain,)),
         ]
         changes = list(changes_of(self.scenario))
         for _, _, changed in changes:
@@ -390,8 +406,8 @@ class _Planning:
             tasks.append((sized, (space, overrides, self.goal)))
         tasks.append((single_changes, (self.scenario, spaces[0])))
         *results, (found.own_throughput, found.singles) = self._each(_call, tasks)
-        found.borne_traffic, found.fewer, found.month = results[:3]
-        rest = results[3:]
+        found.borne_traffic, found.fewer, found.month, found.roles = results[:4]
+        rest = results[4:]
         for (name, change, _), trial in zip(changes, rest, strict=False):
             found.sensitivity.append((name, change, trial))
         rest = rest[len(changes) :]
@@ -446,7 +462,7 @@ def _joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) 
         members=[*group.members, *refined.members],
         best=best,
         trials=[*group.trials, *refined.trials],
-        method="settings",
+        method=refined.method if refined.method == "settings" else group.method,
     )
 
 

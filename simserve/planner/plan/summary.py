@@ -11,6 +11,7 @@ from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
 from simserve.planner.plan.infeasible import Miss
 from simserve.planner.plan.price import Market, price_of
+from simserve.planner.plan.roles import role_lines, role_mapping
 from simserve.planner.plan.runners import faster, pareto, runners_up
 from simserve.planner.search.explain import plain
 from simserve.planner.search.member import GroupResult, Member
@@ -51,6 +52,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "kept": list(found.kept),
         "best": best,
         "binding": _binding(found),
+        "roles": [role_mapping(each) for each in found.roles],
         "candidates": [_candidate(found, group, member) for group in found.groups for member in group.members],
         "runners_up": list(runners_up(found)),
         "pareto": unbeaten,
@@ -213,7 +215,9 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
             )
     multiple = found.borne_traffic
     asked = getattr(found.scenario.workload.arrivals, "rate", None)
-    if multiple is not None and asked is not None:
+    if found.roles:
+        yield from role_lines([role_mapping(each) for each in found.roles], rate)
+    elif multiple is not None and asked is not None:
         capacity = asked * multiple / trial.replicas
         at_least = "at least " if multiple >= MOST_TRAFFIC else ""
         needed = f"{rate:,.4g} / {capacity:,.3g} = {rate / capacity:,.2f}, so {counted(trial.replicas, 'replica')}"

@@ -30,9 +30,13 @@ from simserve.planner.plan.summary import drafts_assumed
 from simserve.planner.search.explain import clause, plain
 from simserve.planner.search.group import settings_around
 from simserve.planner.search.member import Goal, Member
+from simserve.planner.search.role_rates import Rates
+from simserve.planner.search.roles import fronts
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import deployed, deployed_overrides
+from simserve.planner.search.trial import deployed, deployed_overrides, is_steady
 from simserve.planner.space.formats import WEIGHTS_KEY
+from simserve.planner.space.makeup import POOLS_KEY
+from simserve.planner.space.roles import is_split
 from simserve.planner.space.space import Space
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.objective import objective, objective_mapping
@@ -141,15 +145,36 @@ class _Group:
         names = [name for name in space.options if name not in space.shape_keys and name not in UNSCALED]
         for overrides in space.members((*space.shape_keys, *names)):
             self._try(overrides)
+        self._try_roles()
         best, left = None, self.most
         while self.best is not best and left > 0:
             best = self.best
             assert best is not None  # it changed
+            if is_split(best.member.overrides):
+                break
             chosen = space.chosen(best.member.overrides)
             for setting in settings_around(space, chosen, most_changes=1):
                 if setting and not UNSCALED & setting.keys() and left > 0:
                     left -= self._try(space.overrides({**chosen, **setting}))
         return self.able
+
+    def _try_roles(self) -> None:
+        """Judge prefill and decode workers of shapes of their own, then the knobs of the best of them."""
+        space, scenario = self.space, self.space.scenario
+        if space.roles is None or self.is_closed or not is_steady(scenario) or self.search.goal.spare_replicas:
+            return
+        offered = load_of(scenario, own_traffic(scenario))
+        for front in fronts(space):
+            rates = Rates(self.search, front, space.roles, offered)
+            before = self.best
+            for overrides in rates.pairs(self._best_load):
+                self._try(overrides)
+            if self.best is not before and self.best is not None and self.most:
+                for overrides in rates.with_other_knobs(self.best.member.overrides):
+                    self._try(overrides)
+
+    def _best_load(self) -> float:
+        return value_of(None if self.best is None else self.best.held, is_closed=False)
 
     @property
     def best(self) -> Able | None:
@@ -310,6 +335,8 @@ def contenders(able: Sequence[Able], *, is_closed: bool) -> list[Able]:
     for each in held:
         if value_of(each.held, is_closed=is_closed) * NEAR_BEST >= value_of(held[0].held, is_closed=is_closed):
             laid = {key: value for key, value in each.member.overrides.items() if not key.startswith(KNOBS)}
+            pools = laid.get(POOLS_KEY) or ()
+            laid[POOLS_KEY] = [{key: pool[key] for key in sorted(pool) if key != "engine"} for pool in pools]
             found.setdefault(f"{each.hardware} {sorted(laid.items(), key=str)}", each)
     return list(found.values())[:CONTENDERS]
 

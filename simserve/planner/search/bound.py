@@ -101,7 +101,7 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     """
     if config.batching != "continuous" or config.kv_allocation == "none" or not is_covered(scenario, specs):
         return NO_BOUND
-    times = _in_arrays(times)
+    times = in_arrays(times)
     table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
     prompt = np.frombuffer(table.prompt_tokens, dtype=np.int32).astype(np.float64)
     output = np.frombuffer(table.output_tokens, dtype=np.int32).astype(np.float64)
@@ -126,8 +126,8 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     )
     if slo is None or not any(slo.has_bound(term) for term in ("ttft", "tpot", "e2e")):
         return bound
-    latest_start = _latest_window_start(scenario, specs, int(fails.sum()))
-    missed = _term_out_of_reach(slo, {"ttft": ttft, "tpot": tpot, "e2e": e2e}, fails, latest_start)
+    latest_start = latest_window_start(scenario, specs, int(fails.sum()))
+    missed = term_out_of_reach(slo, {"ttft": ttft, "tpot": tpot, "e2e": e2e}, fails, latest_start)
     if missed is not None:
         return dataclasses.replace(bound, out_of_reach=missed)
     limits = None if specs.concurrency is not None else _deadlines(slo, output, ttft)
@@ -137,11 +137,11 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     answers = np.minimum(output, 1.0) if decoding is None else output
     work, _ = least_replica_seconds(prompt, answers, decoding, config, times)
     work, ends = np.where(fails, np.inf, work), specs.arrival_time + deadline
-    replicas = _least_replicas(slo.attainment, specs.arrival_time, work, ends, latest_start)
+    replicas = replicas_needed(slo.attainment, specs.arrival_time, work, ends, latest_start)
     return dataclasses.replace(bound, least_replicas=replicas)
 
 
-def _in_arrays(times: StepTimes) -> StepTimes:
+def in_arrays(times: StepTimes) -> StepTimes:
     """Return the same with arrays, which every bound would else make of the lists for itself."""
     names = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
     arrays = {name: np.asarray(getattr(times, name), dtype=np.float64) for name in names}
@@ -212,7 +212,7 @@ def step_token_seconds(times: StepTimes, last: int) -> Array:
     return np.concatenate((table, table[-1] + times.token_seconds_beyond * beyond))
 
 
-def _latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: int) -> int:
+def latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: int) -> int:
     """Return the last request that the measured window can start with.
 
     The warm-up cut is at most half of the completed requests (`simserve.metrics.steady_state`), in seconds it is
@@ -228,7 +228,7 @@ def _latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: in
     return min(count // 2 + num_failed, count - 1) if specs.is_stationary and warmup == "auto" else 0
 
 
-def _term_out_of_reach(slo: SLO, least: dict[str, Array], fails: NDArray[np.bool_], latest_start: int) -> str | None:
+def term_out_of_reach(slo: SLO, least: dict[str, Array], fails: NDArray[np.bool_], latest_start: int) -> str | None:
     """Return the term that more requests miss than may, in whatever window; the furthest from its limit first.
 
     The window holds all requests from its first on. A request whose bound lies above a limit misses it, so where
@@ -273,7 +273,7 @@ def _deadlines(slo: SLO, output: Array, ttft: Array) -> tuple[Array, Array | Non
     return slo.ttft + (np.zeros(len(output)) if decoding is None else decoding), decoding
 
 
-def _least_replicas(attainment: float, arrival_time: Array, work: Array, ends: Array, latest_start: int) -> int:
+def replicas_needed(attainment: float, arrival_time: Array, work: Array, ends: Array, latest_start: int) -> int:
     """Return the replicas below which too few requests can meet the SLO.
 
     A request that meets it is done by a known deadline after its arrival. Those that arrive from request s on and

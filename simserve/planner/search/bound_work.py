@@ -21,7 +21,13 @@ PACE_PRICES = (0.0, 0.5, 2.0)
 
 
 def least_replica_seconds(
-    prompt: Array, output: Array, decode_limit: Array | None, config: EngineConfig, times: StepTimes
+    prompt: Array,
+    output: Array,
+    decode_limit: Array | None,
+    config: EngineConfig,
+    times: StepTimes,
+    *,
+    computes_prompts: bool = True,
 ) -> tuple[Array, float]:
     """Return seconds of one replica that each request takes at least, so that sums over any of them are bounds.
 
@@ -49,6 +55,7 @@ def least_replica_seconds(
         decode_limit: Seconds from first to last token that each request may take; None: no limit.
         config: Seats, token budget, KV memory.
         times: Seconds of steps.
+        computes_prompts: Whether prompts are computed here; else their KV caches come from elsewhere.
 
     Returns:
         The seconds of each request, and the price of a prompt token.
@@ -56,9 +63,10 @@ def least_replica_seconds(
     gaps = np.maximum(output - 1, 0.0)
     contexts = gaps * prompt + gaps * np.maximum(gaps - 1, 0.0) / 2
     stages = config.pipeline_parallel_size
+    computed = prompt if computes_prompts else np.zeros(len(prompt))
     fixed = (
-        times.prefill_pair_seconds * prompt * (prompt + 1) / 2 + times.prefill_context_seconds * prompt
-    ) / stages + times.prefill_request_seconds
+        times.prefill_pair_seconds * computed * (computed + 1) / 2 + times.prefill_context_seconds * computed
+    ) / stages + (times.prefill_request_seconds if computes_prompts else 0.0)
     limit = None
     num_gaps = float(gaps.sum())
     if decode_limit is not None and np.all(np.isfinite(decode_limit)) and num_gaps > 0:
@@ -69,7 +77,7 @@ def least_replica_seconds(
     for token, memory, pace in _prices(steps, has_gaps=num_gaps > 0, typical_gap=typical_gap):
         further = steps.further_token_price(token, memory, pace) if num_gaps else 0.0
         each = np.minimum(further, (token - memory) * (prompt + 1))
-        seconds = fixed + token * prompt + each * gaps + memory * contexts
+        seconds = fixed + token * computed + each * gaps + memory * contexts
         if limit is not None and pace:
             seconds = seconds - pace * limit
         total = float(seconds.sum())

@@ -52,7 +52,7 @@ def search_group(space: Space, goal: Goal) -> GroupResult:
     search.run(None if is_small else space.shape_keys)
     if not is_small and space.has_own_options:
         search.run(space.shape_keys, {name: space.own[name] for name in space.options if name not in space.shape_keys})
-    return _result(search, "exhaustive" if is_small else "shapes")
+    return group_result(search, "exhaustive" if is_small else "shapes")
 
 
 def refine_group(space: Space, goal: Goal, found: GroupResult, num_settings: int) -> GroupResult:
@@ -81,7 +81,7 @@ def refine_group(space: Space, goal: Goal, found: GroupResult, num_settings: int
             if search.best is None:
                 break
             chosen = space.chosen(search.best.overrides)
-    return _result(search, "settings")
+    return group_result(search, "settings")
 
 
 def held_neighbours(space: Space, goal: Goal, best: Member) -> list[Member]:
@@ -214,7 +214,8 @@ def settings_around(
                 yield dict(zip(changed, values, strict=True))
 
 
-def _result(search: Search, method: str) -> GroupResult:
+def group_result(search: Search, method: str) -> GroupResult:
+    """Return what a search of some kind has found."""
     space = search.space
     return GroupResult(
         hardware=str(space.base.get(HARDWARE_KEY, space.scenario.deployment.hardware)),

@@ -82,7 +82,8 @@ class GroupResult:
         best: The one that holds and is best; None if none holds.
         trials: All runs, in order.
         size: Combinations of the space.
-        method: ``exhaustive``: every combination; ``shapes``: every shape; ``settings``: and engine knobs on some.
+        method: ``exhaustive``: every combination; ``shapes``: every shape; ``settings``: and engine knobs on some;
+            ``roles``: prefill and decode workers, each role with a shape of its own.
     """
 
     hardware: str

@@ -102,7 +102,7 @@ class Search:
     @property
     def longest_prompt(self) -> int:
         """Tokens of the longest prompt of the deciding runs."""
-        return int(self._requests(self.space.scenario).prompt_tokens.max())
+        return int(self.requests(self.space.scenario).prompt_tokens.max())
 
     def remember(self, members: Sequence[Member]) -> None:
         """Take the price of a GPU from deployments that another search has judged."""
@@ -136,7 +136,7 @@ class Search:
             priced = price(resolved.shape)
         except InputError as refusal:
             return Member(overrides=overrides, status="invalid", reason=clause(refusal))
-        specs = self._requests(scenario)
+        specs = self.requests(scenario)
         for each in resolved.pools or (resolved,):
             if cut := context_shortage(each, specs):
                 return Member(overrides=overrides, status="does_not_fit", reason=cut)
@@ -161,7 +161,7 @@ class Search:
             return replace(member, status="too_many_gpus", reason=reason)
         return member
 
-    def _requests(self, scenario: Scenario) -> RequestSpecs:
+    def requests(self, scenario: Scenario) -> RequestSpecs:
         """Return the requests that the deciding runs serve: the same for every member."""
         if self._specs is None:
             limit = request_limit(scenario, MOST_REQUESTS)

@@ -7,13 +7,12 @@ from typing import Any
 
 from simserve.planner.space.choices import Choice, LeftOut, Option, Setting
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
+from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL
 from simserve.scenario.features import lack_of
 from simserve.scenario.schema import Scenario
 
 LONG_PROMPT_TOKENS = 1000.0
 """Mean prompt from which on prefill holds up decoding noticeably, so that pools of their own may pay."""
-SPLITS = ((1, 1), (1, 2), (1, 3), (2, 1), (3, 1))
-"""Prefill to decode replicas that are tried; the best is then trimmed replica by replica."""
 MOST_CLASS_POOLS = 4
 _WEIGHTS = 10
 """Finest proportion of the pools of classes."""
@@ -35,7 +34,7 @@ def pool_option(setting: Setting) -> Option | LeftOut:
     choices: list[Choice] = list(_own_pools(scenario)) if deployment.pools else []
     lack = lack_of(scenario, "kv_transfer") if _has_long_prompts(setting) else None
     if deployment.disaggregation is not None or (_has_long_prompts(setting) and lack is None):
-        choices += _disaggregated(scenario)
+        choices.append(_disaggregated(scenario))
     if not deployment.disaggregation:
         choices += _by_class(setting)
     choices = _distinct(choices)
@@ -61,6 +60,8 @@ def _are_alike(scenario: Scenario) -> bool:
         "model",
         "tensor_parallel_size",
         "pipeline_parallel_size",
+        "data_parallel_size",
+        "enable_expert_parallel",
         "quantization",
         "kv_cache_dtype",
         "engine",
@@ -96,16 +97,25 @@ def _own_pools(scenario: Scenario) -> Iterator[Choice]:
         yield Choice(parts, {POOLS_KEY: there, **rest}, family="own pools")
 
 
-def _disaggregated(scenario: Scenario) -> Iterator[Choice]:
+def _disaggregated(scenario: Scenario) -> Choice:
+    """Return a prefill worker for each decode worker; shapes and other numbers are searched as roles."""
     own = scenario.deployment.disaggregation
     link = {} if own is None else own.model_dump(mode="json", exclude_none=True)
-    for prefill, decode in SPLITS:
-        pools = [
-            {"name": "prefill", "role": "prefill", "replicas": prefill},
-            {"name": "decode", "role": "decode", "replicas": decode},
-        ]
-        changes = {POOLS_KEY: pools, "deployment.disaggregation": link, REPLICAS_KEY: 1}
-        yield Choice(f"{prefill} prefill : {decode} decode", changes, family="disaggregated")
+    pools = [{"name": role, "role": role, "replicas": 1} for role in (PREFILL, DECODE)]
+    return Choice("1 prefill : 1 decode", {POOLS_KEY: pools, LINK_KEY: link, REPLICAS_KEY: 1}, family="disaggregated")
+
+
+def has_roles(setting: Setting) -> bool:
+    """Return whether shapes of prefill and decode workers are searched, each role its own.
+
+    Where prompts are long, TPOT has a limit and the engine hands over KV caches; or where the scenario does so itself.
+    """
+    scenario, deployment = setting.scenario, setting.scenario.deployment
+    if setting.has_spares or deployment.faults or deployment.updates or deployment.autoscaling or deployment.regions:
+        return False
+    if deployment.disaggregation is not None:
+        return setting.traffic.is_open
+    return _has_long_prompts(setting) and not deployment.pools and lack_of(scenario, "kv_transfer") is None
 
 
 def _by_class(setting: Setting) -> Iterator[Choice]:

@@ -18,6 +18,8 @@ from simserve.planner.space.choices import Choice, Setting
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, SearchedFormats, searched_formats
 from simserve.planner.space.makeup import REPLICAS_KEY
 from simserve.planner.space.options import options_of
+from simserve.planner.space.pools import has_roles
+from simserve.planner.space.roles import SIZE_KEYS, Roles, is_plausible, roles_of
 from simserve.planner.space.traffic import Traffic
 from simserve.planner.split import split_values
 from simserve.profiles import catalog
@@ -38,6 +40,9 @@ SEATS_KEY = "deployment.engine.max_num_seqs"
 BUDGET_KEY = "deployment.engine.max_num_batched_tokens"
 DRAFTS_NAME = "speculate"
 """The option of drafts: like a shape it decides what a replica can do, and is never left to samples."""
+POOL_NAME = "pool"
+"""The option of pools; shapes of prefill and decode workers are searched with it."""
+ROUTE_NAME = "route"
 TENSOR_KEY = "deployment.tensor_parallel_size"
 PIPELINE_KEY = "deployment.pipeline_parallel_size"
 DATA_KEY = "deployment.data_parallel_size"
@@ -48,9 +53,11 @@ GeForce software licence, section 2.1.3)."""
 NODE_GPUS = 8
 """GPUs of a replica at most, unless the model needs more than that, or a node is larger."""
 LARGEST_REPLICA = 32
+WIDE_PARTS = 4
+"""Part of a node that a mixture of experts must fill at its smallest for replicas of two nodes to be tried."""
 TENSOR_SIZES = (1, 2, 4, 8)
 PIPELINE_SIZES = (1, 2, 4)
-DATA_SIZES = (1, 2, 4, 8)
+DATA_SIZES = (1, 2, 4, 8, 16)
 SEATS = (64, 256, 1024)
 TOKEN_BUDGETS = (2048, 8192, 16384)
 FEWEST_BITS = 4.0
@@ -101,9 +108,8 @@ def _expert_parallel(context: Context) -> Sequence[bool]:
 
 
 def _data_parallel_sizes(context: Context) -> Sequence[int]:
-    """Return the ranks of data-parallel attention: for models whose tensor ranks would hold copies of the KV cache."""
-    has_use = context.model.moe is not None and context.model.mla is not None
-    return DATA_SIZES if has_use else ()
+    """Return the ranks of data-parallel attention, which share the experts of a model that has some."""
+    return DATA_SIZES if context.model.moe is not None else ()
 
 
 def _formats(context: Context) -> Sequence[str]:
@@ -149,6 +155,7 @@ class Space:
         largest_replica: GPUs that one replica may have.
         base: Overrides that every member carries: the GPU, and its price where that is not the default.
         left_out: Option -> why it does not enter.
+        roles: Shapes of prefill and decode workers; None: they are not searched.
     """
 
     scenario: Scenario
@@ -158,6 +165,7 @@ class Space:
     largest_replica: int
     base: Overrides
     left_out: Mapping[str, str] = field(default_factory=dict)
+    roles: Roles | None = None
 
     @property
     def size(self) -> int:
@@ -237,7 +245,11 @@ class Space:
 
     def is_plausible(self, chosen: Mapping[str, Any]) -> bool:
         """Return whether a replica of these sizes is worth looking at."""
-        return gpus_of(self.scenario, chosen) <= self.largest_replica
+        deployment = self.scenario.deployment
+        own = {key: chosen.get(f"deployment.{key}", getattr(deployment, key)) for key in SIZE_KEYS}
+        if all(own[key] == getattr(deployment, key) for key in SIZE_KEYS):
+            return gpus_of(self.scenario, chosen) <= self.largest_replica
+        return is_plausible(own, self.largest_replica)
 
     def apply(self, overrides: Overrides) -> Scenario:
         """Return the scenario with overrides.
@@ -342,12 +354,15 @@ def space_on(
         why_no_format = "; ".join(filter(None, (searched.why_not_own, searched.why_no_weights)))
         if why_no_format:
             lacking["quantise"] = why_no_format
+    largest = _largest_replica(context)
+    is_split = POOL_NAME not in kept and POOL_NAME not in lacking | left_out and has_roles(setting)
     return Space(
         scenario=there,
         dimensions=values,
         own=own,
         kinds=kinds,
-        largest_replica=_largest_replica(context),
+        largest_replica=largest,
+        roles=roles_of(there, values, largest) if is_split else None,
         base=base,
         left_out=lacking | left_out,
     )
@@ -366,15 +381,19 @@ def _default_of(scenario: Scenario, dimension: Dimension) -> Any:
 
 
 def _largest_replica(context: Context) -> int:
-    """Return the GPUs that a replica may have: a node's, and more only where the model needs them at its smallest.
+    """Return the GPUs that a replica may have: a node's, and more where the model needs them or has many experts.
 
     What the scenario has itself is always allowed.
     """
     node = max(context.hardware.intra_node.num_host_gpus, NODE_GPUS)
     least_bytes = context.model.num_parameters * FEWEST_BITS / 8
     needed = least_bytes / context.hardware.memory.total
-    own = context.scenario.deployment.gpus_per_replica
-    return max(own, node if needed < node / 2 else LARGEST_REPLICA)
+    own, model = context.scenario.deployment.gpus_per_replica, context.model
+    if needed < node / 2:
+        # Experts of a large model may lie over two nodes, so that each GPU reads fewer of them.
+        is_wide = model.moe is not None and needed * WIDE_PARTS > node
+        return max(own, 2 * node if is_wide else node)
+    return max(own, LARGEST_REPLICA)
 
 
 def parse_choices(texts: Sequence[str]) -> dict[str, list[Any]]:

@@ -1,0 +1,169 @@
+"""What breaks first in each role of a fleet of prefill and decode workers. Knows a fleet, no search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.errors import InputError
+from simserve.planner.capacity.probe import own_traffic
+from simserve.planner.plan.explain import counted, describe_worker
+from simserve.planner.plan.fleet import Fleet
+from simserve.planner.scaling import scaled_traffic
+from simserve.planner.search.deciding_run import deciding_run
+from simserve.planner.search.order import smallest_integer
+from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, fleet_of, request_limit, try_fleet
+from simserve.planner.space.makeup import POOLS_KEY, merged
+from simserve.planner.space.roles import KNOBS
+from simserve.scenario.finishable import find_finishable
+from simserve.scenario.objective import objective
+from simserve.scenario.run import deploy
+from simserve.scenario.schema import Scenario
+
+AMPLE = 3
+"""Times the workers of the other role, where one role is looked at alone."""
+STEP = 0.05
+"""Share of the traffic by which it is raised until a role breaks."""
+MOST_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleLimit:
+    """One role of a fleet, looked at with three times the workers of the other.
+
+    Attributes:
+        role: ``prefill`` or ``decode``.
+        worker: A worker, in words.
+        workers: How many there are.
+        finishes: Requests a second that they finish at most; None where traffic has no rate of its own.
+        breaks_at: Least multiple of the traffic, to `STEP`, at which the SLO breaks; None: not up to four times it.
+        breaks_first: SLO term that then fails first, or ``queue`` where it grows.
+        fewer: The run with one worker of the role less and the other as it is; None where none would be left.
+    """
+
+    role: str
+    worker: str
+    workers: int
+    finishes: float | None
+    breaks_at: float | None
+    breaks_first: str | None
+    fewer: Trial | None
+
+
+def role_limits(fleet: Fleet) -> list[RoleLimit]:
+    """Return the limits of each role of a fleet; none where it has no roles."""
+    there = deployed(fleet.scenario, fleet.overrides, fleet.replicas)
+    if not all(pool.role in KNOBS for pool in there.deployment.pools):
+        return []
+    return [_limit_of(fleet, there, place) for place in range(len(there.deployment.pools))]
+
+
+def _limit_of(fleet: Fleet, there: Scenario, place: int) -> RoleLimit:
+    deployment = there.deployment
+    pool, counts = deployment.pools[place], [each.replicas for each in deployment.pools]
+    ample = [count * (1 if number == place else AMPLE) for number, count in enumerate(counts)]
+    step, term = _breaking(fleet, ample)
+    fewer = None
+    if pool.replicas > 1:
+        less = [count - (number == place) for number, count in enumerate(counts)]
+        fewer = deciding_run(fleet.scenario, _with_counts(fleet, less), sum(less))
+    return RoleLimit(
+        role=pool.role,
+        worker=describe_worker(deployment.of_pool(pool)),
+        workers=pool.replicas,
+        finishes=_finishes(fleet, ample),
+        breaks_at=None if step is None else 1 + step * STEP,
+        breaks_first=term,
+        fewer=fewer,
+    )
+
+
+def _with_counts(fleet: Fleet, counts: list[int]) -> dict[str, Any]:
+    return merged(fleet.overrides, {f"{POOLS_KEY}.{number}.replicas": count for number, count in enumerate(counts)})
+
+
+def _finishes(fleet: Fleet, counts: list[int]) -> float | None:
+    resolved = fleet_of(fleet.scenario, _with_counts(fleet, counts), sum(counts))
+    found = find_finishable(resolved, deploy(resolved)) if own_traffic(resolved.scenario).is_stationary else None
+    return None if found is None else found.rate
+
+
+def _breaking(fleet: Fleet, counts: list[int]) -> tuple[int | None, str | None]:
+    """Return the steps of more traffic at which a fleet breaks, and what is missed most; None, None: it does not."""
+    missed: dict[int, str] = {}
+    overrides = _with_counts(fleet, counts)
+
+    def breaks(step: int) -> bool:
+        busier = scaled_traffic(fleet.scenario, 1 + step * STEP)
+        if busier is None:
+            return True
+        try:
+            trial = try_fleet(busier, overrides, sum(counts), request_limit(busier, MOST_REQUESTS))
+        except InputError:
+            return True
+        if not trial.holds:
+            missed[step] = _missed_most(busier, trial)
+        return not trial.holds
+
+    if scaled_traffic(fleet.scenario, 1.0) is None:
+        return None, None
+    first = smallest_integer(breaks, 1, MOST_STEPS)
+    return first, None if first is None else missed.get(first)
+
+
+def _missed_most(scenario: Scenario, trial: Trial) -> str:
+    """Return the term that most requests miss where too many do; ``queue`` where only the queue grows."""
+    asked = objective(scenario)
+    shares = {term: share for term, share in trial.by_metric.items() if share is not None}
+    if asked is None or not shares or min(shares.values()) >= asked.attainment:
+        return "queue" if trial.stability == "overloaded" else "slo"
+    return min(shares, key=lambda term: shares[term])
+
+
+def role_mapping(limit: RoleLimit) -> dict[str, Any]:
+    """Return what a plan says of a role: plain values."""
+    fewer = limit.fewer
+    return {
+        "role": limit.role,
+        "worker": limit.worker,
+        "workers": limit.workers,
+        "finishes": limit.finishes,
+        "breaks_at": limit.breaks_at,
+        "breaks_first": limit.breaks_first,
+        "one_fewer": None
+        if fewer is None
+        else {"holds": fewer.holds, "attainment": fewer.attainment, "by_metric": dict(fewer.by_metric)},
+    }
+
+
+def role_lines(roles: list[Mapping[str, Any]], rate: float | None) -> Iterator[str]:
+    """Yield a line for each role: why that many workers, and what breaks first.
+
+    Args:
+        roles: As `role_mapping` gives them.
+        rate: Requests a second that are offered; None: there is no such rate.
+    """
+    for each in roles:
+        head = f"{counted(each['workers'], each['role'] + ' worker')} ({each['worker']})"
+        does = "" if each["finishes"] is None else f" can finish {each['finishes']:,.3g} requests/s (simulated)"
+        asked = "" if rate is None or not does else f", {rate:,.4g} asked"
+        fewer = each["one_fewer"]
+        less = "one is the fewest" if fewer is None else f"with one fewer {_reached(fewer)}"
+        first = each["breaks_first"]
+        if each["breaks_at"] is None:
+            breaks = "nothing breaks here up to four times the traffic"
+        else:
+            what = {"queue": "the queue, which then grows", "slo": "the SLO", None: "the run"}.get(
+                first, str(first).upper()
+            )
+            breaks = f"what breaks first is {what}, at {each['breaks_at']:.2f} times the traffic"
+        yield f"{head}{does}{asked}: {less}; {breaks}"
+
+
+def _reached(fewer: Mapping[str, Any]) -> str:
+    share = "" if fewer["attainment"] is None else f" ({100 * fewer['attainment']:.3g}% of requests in the SLO)"
+    return f"the SLO {'still holds' if fewer['holds'] else 'breaks'}{share}"
+
+
+__all__ = ["RoleLimit", "role_limits", "role_lines", "role_mapping"]

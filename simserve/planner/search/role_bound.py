@@ -1,0 +1,190 @@
+"""How many workers of one role at least: the bounds of `simserve.planner.search.bound` for half of a request's life.
+
+A prefill worker computes prompts and nothing else, a decode worker takes in their KV caches and computes the further
+tokens. What bounds the work of a replica that does both bounds each role with the other's part left out. Simulates
+nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.tables import StepTimes
+from simserve.metrics.slo import SLO
+from simserve.planner.overrides import with_overrides
+from simserve.planner.search.bound import (
+    ROUNDING,
+    Array,
+    first_token_seconds,
+    further_token_seconds,
+    in_arrays,
+    latest_window_start,
+    loosest_limits,
+    replicas_needed,
+    term_out_of_reach,
+)
+from simserve.planner.search.bound_covered import is_covered
+from simserve.planner.search.bound_work import least_replica_seconds
+from simserve.planner.space.roles import PREFILL
+from simserve.scenario.schema import Scenario
+from simserve.workload.requests import RequestSpecs
+
+KEPT_UP = 0.95
+"""Share of the offered work that workers must be able to do at least: a queue that grows is refused, and what is
+finished is known to 3 % (`simserve.scenario.finishable.HALF_WIDTH`)."""
+TINY = 1e-12
+"""Seconds, so that nothing is divided by 0."""
+_COVERED_WITHOUT = {
+    "deployment.speculative": None,
+    "deployment.data_parallel_size": 1,
+    "deployment.all2all_backend": "auto",
+    "deployment.num_redundant_experts": None,
+    "deployment.enable_two_batch_overlap": None,
+}
+"""What the bounds of roles allow for by themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleBound:
+    """What no number of workers of a shape, or no smaller one, can do.
+
+    Attributes:
+        out_of_reach: Whether too many requests miss the role's limit whatever the number of workers.
+        needed_workers: No fewer can do the work in time; a fraction, which whole workers are rounded up from.
+        idle_seconds: A first token takes at least on a prefill worker, or a further one on a decode worker: the mean
+            over the requests, an estimate where the proofs do not cover the scenario.
+        most_rate: Requests a second of steady traffic that one worker can do at most.
+    """
+
+    out_of_reach: bool = False
+    needed_workers: float = 0.0
+    idle_seconds: float = 0.0
+    most_rate: float = math.inf
+
+
+def covers_roles(alone: Scenario, specs: RequestSpecs) -> bool:
+    """Return whether the bounds hold for everything that a worker's scenario uses, whatever its sizes and drafts."""
+    return is_covered(with_overrides(alone, _COVERED_WITHOUT), specs)
+
+
+def role_bound(
+    role: str, alone: Scenario, config: EngineConfig, times: StepTimes, specs: RequestSpecs, *, is_proven: bool = True
+) -> RoleBound:
+    """Return the bound of a role under the requests of one run.
+
+    With drafts a step gives at most one token more than it has drafts and takes no less time than one without. Ranks
+    that step together each take what they share, at least a line below its table: ``shared(T) >= a + b T`` for the
+    tokens T of all ranks, so a rank with t tokens spends ``a + b t`` at least on them, and of the seconds of all n
+    ranks ``a + n b t`` fall to its share.
+
+    Args:
+        role: ``prefill`` or ``decode``.
+        alone: The scenario as if one worker were all there is.
+        config: Limits and rules of the worker's scheduler.
+        times: Seconds of its steps.
+        specs: The requests.
+        is_proven: Whether the proofs cover the scenario (`covers_roles`); where they do not, only the time of an idle
+            worker is looked at.
+    """
+    times, ranks = in_arrays(times), config.data_parallel_size
+    prompt, output = specs.prompt_tokens.astype(np.float64), specs.output_tokens.astype(np.float64)
+    gaps = np.maximum(output - 1, 0.0)
+    # A first token may be handed over as late as the second: one gap less counts.
+    counted = np.maximum(gaps - 1, 0.0) if config.async_output else gaps
+    steps = np.ceil(counted / (config.num_speculative_tokens + 1))
+    latency = _with_shared(times, 1)
+    if role == PREFILL:
+        least = {"ttft": first_token_seconds(prompt, config, latency) * ROUNDING}
+    else:
+        each = further_token_seconds(prompt, config, latency) * ROUNDING
+        least = {"tpot": each * steps / np.maximum(gaps, 1.0)}
+    idle, slo = float(np.mean(next(iter(least.values())))), loosest_limits(alone)
+    if slo is None or not is_proven:
+        return RoleBound(idle_seconds=idle)
+    no_fails = np.zeros(len(prompt), dtype=np.bool_)
+    latest_start = latest_window_start(alone, specs, 0)
+    if term_out_of_reach(slo, least, no_fails, latest_start) is not None:
+        return RoleBound(out_of_reach=True, idle_seconds=idle)
+    work = _work(role, (prompt, 1.0 + steps), None if slo.tpot is None else slo.tpot * gaps, config, times)
+    per_request = max(_needed_seconds(work, slo.attainment), TINY)
+    needed = float(_in_time(role, work.paced, slo, gaps, specs, latest_start))
+    if specs.is_stationary and specs.concurrency is None:
+        needed = max(needed, specs.offered_rate * per_request)
+    return RoleBound(needed_workers=needed / ranks, idle_seconds=idle, most_rate=ranks / per_request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Seconds of a rank that each request takes at least.
+
+    Attributes:
+        paced: Where it keeps its limit on TPOT.
+        anyhow: Whatever its pace.
+    """
+
+    paced: Array
+    anyhow: Array
+
+
+def _work(
+    role: str, lengths: tuple[Array, Array], decode_limit: Array | None, config: EngineConfig, times: StepTimes
+) -> _Work:
+    """Return the work of a role on prompts and outputs of some lengths, with seconds that decoding may take."""
+    prompt, output = lengths
+    priced, is_prefill = _with_shared(times, config.data_parallel_size), role == PREFILL
+    output = np.ones(len(prompt)) if is_prefill else output
+    anyhow, _ = least_replica_seconds(prompt, output, None, config, priced, computes_prompts=is_prefill)
+    if is_prefill or decode_limit is None:
+        return _Work(anyhow, anyhow)
+    paced, _ = least_replica_seconds(prompt, output, decode_limit, config, priced, computes_prompts=False)
+    return _Work(paced, anyhow)
+
+
+def _needed_seconds(work: _Work, attainment: float) -> float:
+    """Return the seconds of a rank that a request takes at least on average: all are served, enough at their pace."""
+    keeping = np.sort(work.paced)[: math.ceil(attainment * len(work.paced))]
+    return max(KEPT_UP * float(work.anyhow.mean()), float(keeping.sum()) / len(work.paced) * ROUNDING)
+
+
+def _in_time(role: str, paced: Array, slo: SLO, gaps: Array, specs: RequestSpecs, latest_start: int) -> int:
+    """Return the ranks below which too few requests can meet their limits."""
+    decoding = None if slo.tpot is None else slo.tpot * gaps
+    if specs.concurrency is not None or (slo.ttft is None and slo.e2e is None):
+        return 1
+    if slo.ttft is None or (role != PREFILL and decoding is None):
+        ends = np.full(len(gaps), slo.e2e if slo.e2e is not None else np.inf)
+    else:
+        ends = slo.ttft + (np.zeros(len(gaps)) if role == PREFILL or decoding is None else decoding)
+    if not np.all(np.isfinite(ends)):
+        return 1
+    return replicas_needed(slo.attainment, specs.arrival_time, paced, specs.arrival_time + ends, latest_start)
+
+
+def _with_shared(times: StepTimes, ranks: int) -> StepTimes:
+    """Return the seconds of a rank with those that all ranks share, at least, ``ranks`` of them counted for each."""
+    shared = np.asarray(times.shared_seconds, dtype=np.float64)
+    if len(shared) < 2:
+        return times
+    tokens = np.arange(1.0, len(shared))
+    slope = float(times.shared_seconds_beyond)
+    if len(tokens) > 1:
+        slope = min(slope, float(((shared[2:] - shared[1]) / (tokens[1:] - 1)).min()))
+    slope = max(slope, 0.0)
+    fixed = max(float(shared[1]) - slope, 0.0)
+
+    def added(table: Array) -> Array:
+        more = fixed + ranks * slope * np.arange(float(len(table)))
+        more[0] = 0.0
+        return np.asarray(table + more)
+
+    return dataclasses.replace(
+        times,
+        decode_base=added(np.asarray(times.decode_base)),  # type: ignore[arg-type]
+        token_seconds=added(np.asarray(times.token_seconds)),  # type: ignore[arg-type]
+        token_seconds_beyond=times.token_seconds_beyond + ranks * slope,
+    )

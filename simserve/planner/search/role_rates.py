@@ -1,0 +1,149 @@
+"""Prefill and decode workers that fill fixed GPUs, the most promising first.
+
+What a pair can do is at most what each of its roles can do alone. That is bounded for every shape
+(`simserve.planner.search.role_bound`), and simulated beside more than enough of the other role before a pair is handed
+on; of those that are left none can do more than the best so far.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from simserve.errors import InputError
+from simserve.planner.overrides import Overrides
+from simserve.planner.scaling import scaled_traffic
+from simserve.planner.search.roles import AMPLE, Count, Worker, workers_of
+from simserve.planner.search.search import Search
+from simserve.planner.search.trial import DOUBT, FIRST_REQUESTS, try_fleet
+from simserve.planner.space.roles import DECODE, PREFILL, SIZE_KEYS, Roles
+from simserve.scenario.objective import objective
+
+MOST_HALVINGS = 5
+"""Bisections of the load that workers of a role sustain alone: to a thirtieth of where it lies."""
+MOST_DOUBLINGS = 12
+LOOK_REQUESTS = 2 * FIRST_REQUESTS
+MOST_PAIRS = 24
+"""Pairs that are handed on with the knobs as they are."""
+
+
+@dataclass(slots=True)
+class Rates:
+    """What workers can do on fixed GPUs.
+
+    Attributes:
+        search: Whose space and goal it is.
+        front: What both roles share.
+        roles: The shapes.
+        offered: Requests a second of the scenario.
+    """
+
+    search: Search
+    front: Overrides
+    roles: Roles
+    offered: float
+    _workers: dict[str, list[Worker]] = field(default_factory=dict)
+    _known: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def pairs(self, best: Callable[[], float]) -> Iterator[dict[str, Any]]:
+        """Yield the overrides of pairs that fill the GPUs, until none that is left could do more than the best.
+
+        Args:
+            best: Returns the requests a second that the best so far sustains.
+        """
+        self._workers = workers_of(self.search, self.front, self.roles)
+        heap = list(self._filling())
+        heapq.heapify(heap)
+        left = MOST_PAIRS
+        while heap and left:
+            most, number, pair, is_known = heapq.heappop(heap)
+            if -most <= best():
+                return
+            if not is_known:
+                heapq.heappush(heap, (-self._sustained(pair), number, pair, True))
+                continue
+            left -= 1
+            yield self._overrides(*pair)
+
+    def with_other_knobs(self, overrides: Overrides) -> Iterator[dict[str, Any]]:
+        """Yield a pair of shapes and numbers with other settings of the knob of one role, or of both."""
+        chosen = overrides["deployment.pools"]
+        sides = [
+            [each for each in self.roles.shapes(pool["role"]) if all(each[key] == pool[key] for key in SIZE_KEYS)]
+            for pool in chosen
+        ]
+        for one in sides[0]:
+            for other in sides[1]:
+                counts = [pool["replicas"] for pool in chosen]
+                yield self.roles.deployed(self.front, list(zip((one, other), counts, strict=True)))
+
+    def _filling(self) -> Iterator[tuple[float, int, tuple[Count, Count], bool]]:
+        """Yield numbers of each pair of sizes on all of the GPUs, with a bound below the negative of their rate."""
+        gpus, number = self.search.goal.max_gpus, 0
+        for prefill in _first_of_each_size(self._workers[PREFILL]):
+            for decode in _first_of_each_size(self._workers[DECODE]):
+                for count in range(1, (gpus - decode.gpus) // prefill.gpus + 1):
+                    rest = (gpus - count * prefill.gpus) // decode.gpus
+                    pair = Count(prefill, count), Count(decode, rest)
+                    number += 1
+                    yield -min(each.number * each.worker.most_rate for each in pair), number, pair, False
+
+    def _sustained(self, pair: tuple[Count, Count]) -> float:
+        """Return a rate that a pair does not exceed: of each role alone, a load at which it fails."""
+        return min(
+            each.number * self._of_one(role, each.worker) for role, each in zip((PREFILL, DECODE), pair, strict=True)
+        )
+
+    def _of_one(self, role: str, worker: Worker) -> float:
+        """Return the least rate a worker at which workers of a shape were seen to fail beside ample others."""
+        key = role, repr(worker.pool)
+        if key not in self._known:
+            number = max(1, self.search.goal.max_gpus // (2 * worker.gpus))
+            self._known[key] = self._failing(role, Count(worker, number)) / number
+        return self._known[key]
+
+    def _failing(self, role: str, count: Count) -> float:
+        low, high = 0.0, count.number * count.worker.most_rate
+        if math.isinf(high):
+            high = self.offered
+            for _ in range(MOST_DOUBLINGS):
+                if not self._holds(role, count, high):
+                    break
+                low, high = high, 2 * high
+        for _ in range(MOST_HALVINGS):
+            middle = (low + high) / 2
+            if self._holds(role, count, middle):
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def _holds(self, role: str, count: Count, rate: float) -> bool:
+        """Return whether workers of a role keep the SLO at a rate, beside more than enough of the fastest others."""
+        scenario = self.search.space.scenario
+        asked, traffic = objective(scenario), scaled_traffic(scenario, rate / self.offered)
+        other = DECODE if role == PREFILL else PREFILL
+        fastest = min(self._workers[other], key=lambda each: each.idle_seconds)
+        ample = Count(fastest, AMPLE * math.ceil(self.search.goal.max_gpus / fastest.gpus))
+        pair = (count, ample) if role == PREFILL else (ample, count)
+        try:
+            assert traffic is not None  # it has a rate
+            trial = try_fleet(traffic, self._overrides(*pair), count.number + ample.number, LOOK_REQUESTS)
+        except InputError:
+            return False
+        assert asked is not None  # as a plan of throughput requires
+        return trial.attainment is not None and trial.attainment >= asked.attainment - DOUBT
+
+    def _overrides(self, prefill: Count, decode: Count) -> dict[str, Any]:
+        return self.roles.deployed(self.front, [(each.worker.pool, each.number) for each in (prefill, decode)])
+
+
+def _first_of_each_size(workers: list[Worker]) -> list[Worker]:
+    """Return one setting of the knob of each size: the scenario's own where it fits."""
+    found: dict[tuple[Any, ...], Worker] = {}
+    for each in workers:
+        found.setdefault(tuple(each.pool[key] for key in SIZE_KEYS), each)
+    return list(found.values())

@@ -1,0 +1,416 @@
+"""The best fleet of prefill and decode workers on one kind of GPU, each role with a shape of its own.
+
+What a fleet costs is the sum over its roles, and each role can be judged with more than enough workers of the other:
+with fewer of them nothing is faster. So for each role the numbers of each shape that pass alone are listed by their
+cost, from a proven bound on (`simserve.planner.search.role_bound`); then pairs are simulated whole in the order of
+their cost, and the first that holds is the best. No size and no number is given up unless its role fails alone, beside
+the fastest workers of the other, by more than a short run may be wrong; of the settings of a knob, the best alone is
+taken.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.errors import InputError
+from simserve.perf.pricing import price
+from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.search.group import group_result
+from simserve.planner.search.member import Goal, GroupResult, Objective
+from simserve.planner.search.order import is_less
+from simserve.planner.search.role_bound import covers_roles, role_bound
+from simserve.planner.search.search import Search
+from simserve.planner.search.trial import DOUBT, MOST_REQUESTS, Trial, is_one_job, request_limit, try_fleet
+from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
+from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
+from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, SIZE_KEYS, Pool, Roles
+from simserve.planner.space.space import DRAFTS_NAME, POOL_NAME, ROUTE_NAME, Space
+from simserve.profiles.hardware import load_hardware
+from simserve.scenario.objective import objective
+from simserve.scenario.pricing import gpu_hour
+from simserve.scenario.resolve import resolve
+
+FRONT_KEYS = (WEIGHTS_KEY, KV_KEY, DRAFTS_NAME, ROUTE_NAME)
+"""What both roles share and the search may set: a cache is read in the format in which it is sent."""
+AMPLE = 3
+"""Times the workers that a role needs at least, which are more than enough; doubled while the fleet is busy."""
+AT_EASE = 0.6
+"""Busy share of a fleet in which nobody waits for the other role."""
+MOST_DOUBLINGS = 6
+KNOB_GAIN = 0.85
+"""Share of the workers with the scenario's own knobs that others are taken to need at least; an assumption."""
+HELD = 6
+"""Pairs that hold, the cheapest first, which are handed on: one of them is confirmed."""
+MOST_PAIRS = 240
+"""Pairs that are simulated whole."""
+OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "energy")
+"""What is small where the sum over the workers is; the latency of a fleet is not."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """A shape of a role.
+
+    Attributes:
+        pool: Its pool, without the number of replicas.
+        gpus: Of one worker.
+        usd_per_hour: Of one worker; infinite without a price.
+        watts: Of one worker that does nothing.
+        needed: Fewer cannot do the work (bound); a fraction.
+        idle_seconds: A first token, or a further one, takes at least on it when idle, on average.
+        most_rate: Requests a second that one can do at most (bound).
+    """
+
+    pool: Pool
+    gpus: int
+    usd_per_hour: float
+    watts: float
+    needed: float
+    idle_seconds: float
+    most_rate: float
+
+    @property
+    def least(self) -> int:
+        """Whole workers that are the fewest."""
+        return max(1, math.ceil(self.needed))
+
+    def cost(self, goal: Goal) -> float:
+        """Return what is to be small, of one worker."""
+        return {"gpus": float(self.gpus), "energy": self.watts}.get(goal.objective, self.usd_per_hour)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """So many workers of a shape."""
+
+    worker: Worker
+    number: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all of them."""
+        return self.number * self.worker.gpus
+
+    @property
+    def laid(self) -> str:
+        """Number and sizes, whatever the knob: of those that hold, one is enough."""
+        return f"{self.number} of {[self.worker.pool[key] for key in SIZE_KEYS]}"
+
+
+def has_role_search(space: Space, goal: Goal) -> bool:
+    """Return whether prefill and decode workers of a space are sized by role."""
+    return (
+        space.roles is not None
+        and goal.objective in OBJECTIVES
+        and goal.replicas is None
+        and not goal.spare_replicas
+        and not is_one_job(space.scenario)
+    )
+
+
+def search_roles(space: Space, goal: Goal) -> GroupResult:
+    """Return the best fleet of prefill and decode workers on a kind of GPU; without a best where none is better.
+
+    Args:
+        space: What may be deployed.
+        goal: What is to be small; its ceiling is the best value known.
+    """
+    search = Search(space, goal)
+    search.best_value = (goal.ceiling, -math.inf)
+    for front in fronts(space):
+        _Split(search, front).run()
+    return group_result(search, "roles")
+
+
+def fronts(space: Space) -> Iterator[Overrides]:
+    """Yield what both roles share: formats, drafts and routing, everything else as it is."""
+    plain = {POOL_NAME: space.dimensions[POOL_NAME][0]}
+    yield from space.members([key for key in FRONT_KEYS if key in space.dimensions], plain)
+
+
+class _Split:
+    """The search of pairs that share one front.
+
+    Args:
+        search: Judges and keeps members.
+        front: What both roles share.
+    """
+
+    def __init__(self, search: Search, front: Overrides) -> None:
+        assert search.space.roles is not None  # as `has_role_search` says
+        self.search, self.front, self.goal = search, front, search.goal
+        self.roles: Roles = search.space.roles
+        self.limit = min(self.goal.ceiling, search.best_value[0])
+        self._ample: dict[str, Count] = {}
+        self._passed: set[tuple[str, str]] = set()
+        self._all: dict[str, list[Worker]] = {}
+
+    def run(self) -> None:
+        """Find the best pair; keep it, and those next to it that hold, in the search."""
+        least = workers_of(self.search, self.front, self.roles, self.limit)
+        if not least[PREFILL] or not least[DECODE] or not self._can_win(least):
+            return
+        if not self._find_ample(least):
+            return
+        held: set[str] = set()
+        for _, prefill, decode in self._pairs(least):
+            laid = f"{prefill.laid} + {decode.laid}"
+            if laid not in held and self._holds(prefill, decode):
+                held.add(laid)
+                if len(held) == HELD:
+                    return
+
+    def _holds(self, prefill: Count, decode: Count) -> bool:
+        """Simulate a pair whole, keep it if it is the best, and return whether it holds."""
+        member = self.search.member(self._overrides(prefill, decode))
+        if member.status != "not_better":
+            return False
+        trial = member.trial = self.search.trial(member, prefill.number + decode.number)
+        member.status = "holds" if trial.holds else "misses"
+        member.reason = "" if trial.holds else "misses the SLO with so many workers of each role"
+        value = self.search.value(trial)
+        if trial.holds and is_less(value, self.search.best_value):
+            self.search.best, self.search.best_value = member, value
+        return trial.holds
+
+    def _can_win(self, workers: dict[str, list[Worker]]) -> bool:
+        """Return whether the bounds leave a pair that would be better than what is known, on the GPUs there are."""
+        cost = sum(min(each.least * each.cost(self.goal) for each in workers[role]) for role in workers)
+        gpus = sum(min(each.least * each.gpus for each in workers[role]) for role in workers)
+        return cost < self.search.best_value[0] and gpus <= self.goal.max_gpus
+
+    def _pairs(self, workers: dict[str, list[Worker]]) -> Iterator[tuple[float, Count, Count]]:
+        """Yield pairs whose roles pass alone, by their cost; those that could not be better are left out.
+
+        After the first that holds, those that cost up to a worker more follow: one of them may have to stand in.
+        """
+        sides = {role: _Listed(self._passing(role, each)) for role, each in workers.items()}
+        heap: list[tuple[float, int, int]] = [(0.0, 0, 0)]
+        seen, dearest = {(0, 0)}, max(each.cost(self.goal) for side in workers.values() for each in side)
+        for _ in range(MOST_PAIRS):
+            if not heap:
+                return
+            _, one, other = heapq.heappop(heap)
+            prefill, decode = sides[PREFILL].at(one), sides[DECODE].at(other)
+            if prefill is None or decode is None:
+                continue
+            cost = self._cost(prefill) + self._cost(decode)
+            if cost >= self.limit or cost > self.search.best_value[0] + dearest:
+                return
+            if prefill.gpus + decode.gpus <= self.goal.max_gpus:
+                yield cost, prefill, decode
+            for place in ((one + 1, other), (one, other + 1)):
+                ahead = sides[PREFILL].at(place[0]), sides[DECODE].at(place[1])
+                if place not in seen and ahead[0] is not None and ahead[1] is not None:
+                    seen.add(place)
+                    heapq.heappush(heap, (self._cost(ahead[0]) + self._cost(ahead[1]), *place))
+
+    def _cost(self, count: Count) -> float:
+        return count.number * count.worker.cost(self.goal)
+
+    def _passing(self, role: str, workers: Sequence[Worker]) -> Iterator[Count]:
+        """Yield the numbers of workers of each size that pass alone, by their cost; of its knobs, the best alone."""
+        others = [each for other, each in self._all.items() if other != role]
+        rest = sum(min(map(self._least_cost, each)) for each in others)
+        sizes: dict[tuple[Any, ...], list[Worker]] = {}
+        for worker in workers:
+            sizes.setdefault(tuple(worker.pool[key] for key in SIZE_KEYS), []).append(worker)
+        groups = list(sizes.values())
+        heap = [
+            (min(map(self._least_cost, each)), place, min(one.least for one in each))
+            for place, each in enumerate(groups)
+        ]
+        heapq.heapify(heap)
+        while heap:
+            cost, place, number = heapq.heappop(heap)
+            group = groups[place]
+            if cost + rest >= self.limit or number * group[0].gpus > self.goal.max_gpus:
+                continue
+            best = self._best_alone(role, [each for each in group if each.least <= number], number)
+            if best is not None:
+                groups[place] = [best]  # more of what passes pass, too
+                yield Count(best, number)
+            heapq.heappush(heap, ((number + 1) * group[0].cost(self.goal), place, number + 1))
+
+    def _best_alone(self, role: str, knobs: Sequence[Worker], number: int) -> Worker | None:
+        """Return the setting of a knob with which so many workers do best; None where none passes."""
+        if len(knobs) == 1 and (role, repr(knobs[0].pool)) in self._passed:
+            return knobs[0]
+        reached = [self._alone(role, Count(each, number)) for each in knobs]
+        passed = [share for share in reached if share is not None]
+        if not passed:
+            return None
+        best = knobs[reached.index(max(passed))]
+        self._passed.add((role, repr(best.pool)))
+        return best
+
+    def _least_cost(self, worker: Worker) -> float:
+        return worker.least * worker.cost(self.goal)
+
+    def _find_ample(self, workers: dict[str, list[Worker]]) -> bool:
+        """Find numbers of workers of each role with which nobody waits for the other; return whether there are."""
+        self._all = workers
+        fastest = {role: min(each, key=lambda worker: worker.idle_seconds) for role, each in workers.items()}
+        times = AMPLE
+        for _ in range(MOST_DOUBLINGS):
+            self._ample = {role: Count(each, times * each.least) for role, each in fastest.items()}
+            trial = self._try(self._ample[PREFILL], self._ample[DECODE])
+            if trial is None:
+                return False
+            if trial.stability == "stable" and trial.busy <= AT_EASE:
+                return True
+            times *= 2
+        return False
+
+    def _alone(self, role: str, count: Count) -> float | None:
+        """Return what so many workers of a role reach with more than enough of the other; None: they do not pass."""
+        others = self._ample | {role: count}
+        trial = self._try(others[PREFILL], others[DECODE])
+        asked = objective(self.search.space.scenario)
+        if trial is None or asked is None or trial.attainment is None or trial.stability == "overloaded":
+            return None
+        return trial.attainment if trial.attainment >= asked.attainment - DOUBT else None
+
+    def _try(self, prefill: Count, decode: Count) -> Trial | None:
+        """Return a run that decides about a role; None where the pair is refused."""
+        scenario = self.search.space.scenario
+        overrides = self._overrides(prefill, decode)
+        try:
+            limit = request_limit(with_overrides(scenario, overrides), MOST_REQUESTS)
+            return try_fleet(scenario, overrides, prefill.number + decode.number, limit)
+        except InputError:
+            return None
+
+    def _overrides(self, prefill: Count, decode: Count) -> dict[str, Any]:
+        return self.roles.deployed(self.front, [(each.worker.pool, each.number) for each in (prefill, decode)])
+
+
+class _Listed:
+    """What an iterator yields, by its place."""
+
+    def __init__(self, source: Iterator[Count]) -> None:
+        self._source = source
+        self._found: list[Count] = []
+
+    def at(self, place: int) -> Count | None:
+        """Return what comes at a place; None: nothing does."""
+        while len(self._found) <= place:
+            following = next(self._source, None)
+            if following is None:
+                return None
+            self._found.append(following)
+        return self._found[place]
+
+
+def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = math.inf) -> dict[str, list[Worker]]:
+    """Return the shapes of each role that fit and keep its limit on an idle worker, with their bounds.
+
+    Args:
+        search: Whose space and goal it is.
+        front: What both roles share.
+        roles: The shapes.
+        limit: Value from which on a fleet is of no interest. Sizes one worker of which makes it too dear are left out,
+            and settings of a knob where its size would have to do much better than with the scenario's own.
+    """
+    goal = search.goal
+    sizes = {role: _by_size(roles.shapes(role)) for role in (PREFILL, DECODE)}
+    units = {role: _unit_cost(search, front, roles.shapes(role)[0]) for role in sizes}
+    spent = units[PREFILL] + units[DECODE]
+    if spent >= limit:
+        return {PREFILL: [], DECODE: []}
+    alone = search.space.apply(alone_overrides(front, roles.decode[0]))
+    is_proven = covers_roles(alone, search.requests(alone))
+    found: dict[str, list[Worker]] = {PREFILL: [], DECODE: []}
+    others: dict[str, list[tuple[float, Pool]]] = {PREFILL: [], DECODE: []}
+    cheapest = dict(units)
+    for role in (DECODE, PREFILL):
+        rest = sum(cheapest[other] for other in cheapest if other != role)
+        for knobs in sizes[role]:
+            if gpus_of_size(knobs[0]) * units[role] + rest >= limit:
+                continue
+            own = _worker(search, front, role, knobs[0], is_proven=is_proven)
+            if own is not None and math.isfinite(own.needed):
+                found[role].append(own)
+            least = (
+                1.0
+                if own is None
+                else max(1.0, own.needed if math.isinf(own.needed) else math.ceil(KNOB_GAIN * own.needed))
+            )
+            others[role] += [(least * gpus_of_size(knobs[0]) * units[role], each) for each in knobs[1:]]
+        costs = [*(each.least * each.cost(goal) for each in found[role]), *(cost for cost, _ in others[role])]
+        cheapest[role] = min(costs, default=math.inf)
+        if cheapest[role] + rest >= limit:
+            return {PREFILL: [], DECODE: []}
+    for role, rest in ((PREFILL, cheapest[DECODE]), (DECODE, cheapest[PREFILL])):
+        tried = (
+            _worker(search, front, role, pool, is_proven=is_proven)
+            for cost, pool in others[role]
+            if cost + rest < limit
+        )
+        found[role] += [each for each in tried if each is not None and math.isfinite(each.needed)]
+    return found
+
+
+def _by_size(shapes: Sequence[Pool]) -> list[list[Pool]]:
+    """Return the settings of the knob of each size, the scenario's own first."""
+    sizes: dict[tuple[Any, ...], list[Pool]] = {}
+    for each in shapes:
+        sizes.setdefault(tuple(each[key] for key in SIZE_KEYS), []).append(each)
+    return list(sizes.values())
+
+
+def gpus_of_size(pool: Pool) -> int:
+    """Return the GPUs of one worker."""
+    return int(pool["tensor_parallel_size"] * pool["pipeline_parallel_size"] * pool["data_parallel_size"])
+
+
+def _unit_cost(search: Search, front: Overrides, pool: Pool) -> float:
+    """Return what is to be small, of one GPU of a role; 0 where it is not known."""
+    scenario = search.space.apply(front)
+    hardware = load_hardware(pool.get("hardware", scenario.deployment.hardware), scenario.folder)
+    if search.goal.objective == "gpus":
+        return 1.0
+    if search.goal.objective == "energy":
+        return hardware.power.idle
+    return gpu_hour(scenario.pricing, hardware).usd or 0.0
+
+
+def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_proven: bool) -> Worker | None:
+    """Return a shape with its bound; None where it is refused or does not fit.
+
+    Where it is too slow even when idle, whatever its knob, an infinite number of workers is needed.
+    """
+    try:
+        alone = search.space.apply(alone_overrides(front, pool))
+        resolved = resolve(alone, "a KV connector between pools")
+        if not resolved.memory.fits or resolved.memory.shortage_bytes:
+            return None
+        priced = price(resolved.shape)
+    except InputError:
+        return None
+    specs = search.requests(alone)
+    bound = role_bound(role, alone, resolved.engine, priced.step_times, specs, is_proven=is_proven)
+    is_chunked = role == PREFILL and resolved.engine.max_num_batched_tokens < search.longest_prompt
+    if bound.out_of_reach and is_chunked:
+        return None
+    gpus, usd = resolved.shape.num_gpus, resolved.gpu_hour_usd
+    return Worker(
+        pool=pool,
+        gpus=gpus,
+        usd_per_hour=math.inf if usd is None else gpus * usd,
+        watts=gpus * resolved.shape.hardware.power.idle,
+        needed=math.inf if bound.out_of_reach else bound.needed_workers,
+        idle_seconds=bound.idle_seconds,
+        most_rate=bound.most_rate,
+    )
+
+
+def alone_overrides(front: Overrides, pool: Pool) -> dict[str, Any]:
+    """Return the overrides that make one worker of a shape all there is."""
+    own = {f"deployment.{key}": value for key, value in pool.items() if key not in ("name", "role", "model", "region")}
+    model = {"model": pool["model"]} if "model" in pool else {}
+    return {**front, **own, **model, POOLS_KEY: [], LINK_KEY: None, REPLICAS_KEY: 1}

@@ -1,0 +1,262 @@
+"""Prefill and decode workers sized by role: bounds that drop nothing feasible, and the fewest GPUs of all pairs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simserve.perf.pricing import price
+from simserve.planner.plan.fleet import Fleet
+from simserve.planner.plan.levers import LEVERS, levers_of, option_levers
+from simserve.planner.plan.plan import PlanOptions, plan
+from simserve.planner.plan.roles import role_limits, role_lines, role_mapping
+from simserve.planner.scaling import scaled_traffic
+from simserve.planner.search.deciding_run import deciding_run
+from simserve.planner.search.member import Goal
+from simserve.planner.search.role_bound import role_bound
+from simserve.planner.search.roles import alone_overrides, fronts, has_role_search, search_roles, workers_of
+from simserve.planner.search.search import Search
+from simserve.planner.space.roles import DECODE, PREFILL, SIZE_KEYS, is_plausible, is_split, roles_of
+from simserve.planner.space.space import Space, space_on
+from simserve.planner.space.traffic import traffic_of
+from simserve.scenario.resolve import replica_shape, resolve
+from simserve.scenario.schema import Scenario
+from tests.scenario.builders import make_scenario
+
+FEW: dict[str, list[Any]] = {
+    "deployment.tensor_parallel_size": [1, 2],
+    "deployment.pipeline_parallel_size": [1],
+    "deployment.quantization": ["fp8"],
+    "deployment.kv_cache_dtype": ["auto"],
+    "deployment.engine.max_num_seqs": [128],
+    "deployment.engine.max_num_batched_tokens": [4096],
+    "deployment.engine.enable_chunked_prefill": [True],
+    "deployment.speculative": [None],
+}
+"""Two sizes of a worker, all else fixed."""
+
+
+def long_prompts(rate: float = 14.0, **changes: Any) -> Scenario:
+    """Return prompts that hold up tokens wherever both are computed."""
+    return make_scenario(
+        model="llama-3.1-8b",
+        deployment={"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12", "max_model_len": 8192}},
+        workload={
+            "arrivals": {"process": "poisson", "rate": rate},
+            "prompt_tokens": {"distribution": "fixed", "value": 4000},
+            "output_tokens": {"distribution": "fixed", "value": 300},
+            "num_requests": 600,
+        },
+        slo={"ttft": "500 ms", "tpot": "10 ms", "attainment": 0.9},
+        **changes,
+    )
+
+
+def space_of(scenario: Scenario, choices: dict[str, list[Any]] | None = None) -> Space:
+    """Return the space on the scenario's own GPU."""
+    engine = replica_shape(scenario).engine
+    return space_on(scenario, scenario.deployment.hardware, {}, choices or FEW, engine, traffic_of(scenario))
+
+
+def pair(space: Space, sizes: tuple[int, int], counts: tuple[int, int]) -> dict[str, Any]:
+    """Return the overrides of a pair of worker sizes and counts."""
+    assert space.roles is not None
+    shapes = [
+        next(each for each in space.roles.shapes(role) if each["tensor_parallel_size"] == size)
+        for role, size in zip((PREFILL, DECODE), sizes, strict=True)
+    ]
+    return space.roles.deployed(next(fronts(space)), list(zip(shapes, counts, strict=True)))
+
+
+@pytest.mark.slow
+def test_the_pair_with_the_fewest_gpus_is_found() -> None:
+    """No pair of sizes and counts on fewer GPUs holds, and the one that was found does."""
+    space, goal = space_of(long_prompts()), Goal(objective="gpus", max_gpus=8)
+
+    best = search_roles(space, goal).best
+
+    assert best is not None
+    assert best.trial is not None
+    fewest = best.trial.num_gpus
+    counts = range(1, fewest)
+    for sizes in itertools.product((1, 2), repeat=2):
+        for each in itertools.product(counts, counts):
+            gpus = sum(size * count for size, count in zip(sizes, each, strict=True))
+            # Of the smaller fleets those that no other contains.
+            if fewest - max(sizes) <= gpus < fewest:
+                assert not deciding_run(space.scenario, pair(space, sizes, each), sum(each)).holds
+    assert deciding_run(space.scenario, best.overrides, best.trial.replicas).holds
+
+
+@pytest.mark.parametrize("role", [PREFILL, DECODE])
+@pytest.mark.parametrize("size", [1, 2])
+def test_fewer_workers_than_the_bound_do_not_hold(role: str, size: int) -> None:
+    """However many there are of the other role."""
+    space = space_of(long_prompts(rate=60.0))
+    search = Search(space, Goal(objective="gpus", max_gpus=64))
+    assert space.roles is not None
+    workers = workers_of(search, next(fronts(space)), space.roles)[role]
+    (worker,) = [each for each in workers if each.pool["tensor_parallel_size"] == size]
+    fewer = worker.least - 1
+
+    counts = (fewer, 30) if role == PREFILL else (30, fewer)
+    trial = deciding_run(space.scenario, pair(space, (size, size), counts), sum(counts))
+
+    assert fewer >= 1
+    assert not trial.holds
+
+
+def test_a_worker_that_is_too_slow_when_idle_is_out() -> None:
+    """One GPU decodes a token of the 8B model in more than 3 ms, whatever the number of workers."""
+    scenario = long_prompts()
+    assert scenario.slo is not None
+    tight = scenario.model_copy(update={"slo": scenario.slo.model_copy(update={"tpot": 0.003})})
+    space = space_of(tight)
+    search = Search(space, Goal(objective="gpus"))
+    assert space.roles is not None
+
+    sizes = {each.pool["tensor_parallel_size"] for each in workers_of(search, {}, space.roles)[DECODE]}
+
+    assert 1 not in sizes
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ranks_that_step_together_are_bounded(ranks: int) -> None:
+    """One decode worker of so many ranks does not hold at a rate beyond its bound."""
+    scenario = long_prompts(rate=200.0).model_copy(update={"model": "qwen3-30b-a3b"})
+    size = {"tensor_parallel_size": 4 // ranks, "data_parallel_size": ranks, "enable_expert_parallel": True}
+    pool = {"name": "decode", "role": "decode", "pipeline_parallel_size": 1, **size}
+    space = space_of(scenario, {**FEW, "deployment.quantization": ["auto"]})
+    search = Search(space, Goal())
+    alone = space.apply(alone_overrides(space.base, pool))
+    resolved = resolve(alone)
+
+    bound = role_bound(
+        DECODE, alone, resolved.engine, price(resolved.shape).step_times, search.requests(space.scenario)
+    )
+    many = {"name": "prefill", "role": "prefill", "tensor_parallel_size": 4, "enable_expert_parallel": True}
+    pools = [{**many, "replicas": 16}, {**pool, "replicas": 1}]
+    overrides = {**space.base, "deployment.pools": pools, "deployment.disaggregation": {}}
+    busier = scaled_traffic(space.scenario, 1.05 * bound.most_rate / 200.0)
+
+    assert 0 < bound.most_rate < math.inf
+    assert busier is not None
+    assert not deciding_run(busier, overrides, 17).holds
+
+
+def test_experts_lie_whole_on_ranks_that_share_them() -> None:
+    """Sizes that no engine runs, or that come to the same, are not tried."""
+    size = dict(zip(SIZE_KEYS, (1, 1, 1, False), strict=True))
+
+    assert is_plausible(size, 8)
+    assert not is_plausible({**size, "enable_expert_parallel": True}, 8)
+    assert not is_plausible({**size, "data_parallel_size": 2}, 8)
+    assert is_plausible({**size, "data_parallel_size": 2, "enable_expert_parallel": True}, 8)
+    assert not is_plausible({**size, "tensor_parallel_size": 16}, 8)
+
+
+def test_ranks_and_whole_experts_are_searched_by_default() -> None:
+    """A mixture of experts: 8 ranks of one GPU are a decode worker."""
+    scenario = make_scenario(
+        model="gpt-oss-120b",
+        deployment={"hardware": "h100-sxm-80gb"},
+        workload=long_prompts().as_mapping()["workload"],
+        slo={"ttft": "1 s", "tpot": "20 ms", "attainment": 0.5},
+    )
+
+    roles = space_of(scenario, {"deployment.quantization": ["auto"]}).roles
+
+    assert roles is not None
+    assert any(each["data_parallel_size"] == 8 and each["enable_expert_parallel"] for each in roles.decode)
+
+
+def test_pools_of_other_kinds_are_left_as_they_are() -> None:
+    """Two decode pools, or one that does both, have no search by role."""
+    roles = [("prefill", "prefill"), ("one", "decode"), ("other", "decode")]
+    pools = [{"name": name, "role": role} for name, role in roles]
+    scenario = long_prompts()
+    deployment = {**scenario.as_mapping()["deployment"], "pools": pools, "disaggregation": {}}
+
+    assert roles_of(make_scenario(deployment=deployment), {}, 8) is None
+
+
+def test_latency_spares_and_kept_replicas_have_no_search_by_role() -> None:
+    """What is small must be a sum over the workers, and their number free."""
+    space = space_of(long_prompts())
+
+    assert has_role_search(space, Goal(objective="cost"))
+    assert not has_role_search(space, Goal(objective="latency"))
+    assert not has_role_search(space, Goal(spare_replicas=1))
+    assert not has_role_search(space, Goal(replicas=4))
+    assert not has_role_search(replace(space, roles=None), Goal())
+
+
+def fleet() -> Fleet:
+    """Return two prefill workers and two decode workers of the small space."""
+    space = space_of(long_prompts(rate=10.0))
+    return Fleet(scenario=space.scenario, overrides=pair(space, (1, 1), (2, 2)), replicas=4)
+
+
+@pytest.mark.slow
+def test_what_breaks_first_in_each_role() -> None:
+    """More traffic breaks TTFT where prompts are computed; each role says what it finishes."""
+    prefill, decode = role_limits(fleet())
+
+    assert (prefill.role, decode.role) == (PREFILL, DECODE)
+    assert prefill.breaks_first == "ttft"
+    assert prefill.finishes is not None
+    assert decode.finishes is not None
+    assert min(prefill.finishes, decode.finishes) > 10.0
+    assert prefill.fewer is not None
+    assert decode.fewer is not None
+    assert (prefill.fewer.holds, decode.fewer.holds) == (True, False)
+    line, other = role_lines([role_mapping(prefill), role_mapping(decode)], 10.0)
+    assert "2 prefill workers (1 x h100-sxm-80gb, fp8)" in line
+    assert "what breaks first is TTFT" in line
+    assert "with one fewer the SLO breaks" in other
+
+
+def test_levers_that_reach_no_pool_are_not_shown() -> None:
+    """Workers that say their own tensor parallel size are not moved by the deployment's."""
+    there = fleet()
+
+    names = {lever.name for lever, _ in levers_of(there, LEVERS)}
+    kept = [overrides for lever, overrides in option_levers(there, space_of(there.scenario)) if lever.name != "pool"]
+
+    same = replace(there, overrides={**there.overrides, "deployment.pools": []})
+    assert "shard" not in names
+    assert "shard" in {lever.name for lever, _ in levers_of(same, LEVERS)}
+    assert all(is_split(overrides) for overrides in kept)
+
+
+@pytest.mark.slow
+def test_a_plan_says_why_it_has_that_many_workers() -> None:
+    """Equal replicas and workers by role are in one ranking; the plan names roles and what breaks first."""
+    scenario = long_prompts()
+
+    summary = plan(scenario, PlanOptions(hardware=("h100-sxm-80gb",), choices=FEW, objective="gpus", trials=0)).summary
+
+    best = summary["best"]
+    assert [pool["role"] for pool in best["deployment"]["pools"]] == ["prefill", "decode"]
+    assert [each["role"] for each in summary["roles"]] == ["prefill", "decode"]
+    assert any("what breaks first is" in line for line in best["arithmetic"])
+    together = [each for each in summary["candidates"] if "deployment.pools" not in each["overrides"]]
+    assert all(each.get("num_gpus", 99) >= best["num_gpus"] for each in together if each["status"] == "holds")
+
+
+@pytest.mark.slow
+def test_fixed_gpus_are_filled_with_workers_by_role() -> None:
+    """Six GPUs: prefill and decode workers sustain more than equal replicas do."""
+    options = PlanOptions(hardware=("h100-sxm-80gb",), choices=FEW, objective="throughput", max_gpus=6, trials=0)
+
+    summary = plan(long_prompts(), options).summary
+
+    best = summary["best"]
+    together = [each["rate"] for each in summary["candidates"] if not each["overrides"].get("deployment.pools")]
+    assert {pool["role"] for pool in best["deployment"]["pools"]} == {"prefill", "decode"}
+    assert best["num_gpus"] == 6
+    assert all(rate is None or rate < best["rate"] for rate in together)
