@@ -25,5 +25,5 @@ def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) 
             from simserve.engine.kv_tier import KVTier
 
             tier = KVTier(config.num_offload_blocks, config.offload_block_seconds, config.offload_latency)
-        replica.cache = PrefixCache(paths, tier)
+        replica.cache = PrefixCache(paths, config, tier)
         replica.has_extras = True

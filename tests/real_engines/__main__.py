@@ -25,26 +25,27 @@ def main() -> None:
     asked = parser.parse_args()
     python = environment.make(asked.version)
     kinds = asked.classes.split(",")
+    seeds = range(asked.first_seed, asked.first_seed + asked.cases)
+    # One process for all: importing the engine takes longer than its schedules.
+    cases = [draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in (False, True) for seed in seeds]
+    schedules = schedules_of(python, cases)
     print(f"vLLM {asked.version}, {asked.cases} workloads a class: identical schedules")
     print(f"{'':14}{'synchronous':>14}{'asynchronous':>14}{'preemptions':>14}")
-    totals: Counter[bool] = Counter()
+    equal: Counter[tuple[str, bool]] = Counter()
+    preemptions: Counter[str] = Counter()
+    for case, schedule in zip(cases, schedules, strict=True):
+        kind, is_async = case["kind"], case["async_scheduling"]
+        difference = first_difference(case, schedule, RULES[asked.version])
+        equal[kind, is_async] += difference is None
+        preemptions[kind] += sum(row["preemptions"] for row in schedule["requests"])
+        if difference is not None and asked.differences:
+            print(json.dumps({"kind": kind, "seed": case["seed"], "async": is_async, **difference.as_json()}))
     for kind in kinds:
-        equal: Counter[bool] = Counter()
-        preemptions = 0
-        for is_async in (False, True):
-            seeds = range(asked.first_seed, asked.first_seed + asked.cases)
-            cases = [draw_case(kind, seed, is_async=is_async) for seed in seeds]
-            for case, schedule in zip(cases, schedules_of(python, cases), strict=True):
-                difference = first_difference(case, schedule, RULES[asked.version])
-                equal[is_async] += difference is None
-                preemptions += sum(row["preemptions"] for row in schedule["requests"])
-                if difference is not None and asked.differences:
-                    print(json.dumps({"kind": kind, "seed": case["seed"], "async": is_async, **difference.as_json()}))
-        shares = "".join(f"{equal[is_async] / asked.cases:>14.0%}" for is_async in (False, True))
-        print(f"{kind:14}{shares}{preemptions:>14}")
-        totals.update(equal)
+        shares = "".join(f"{equal[kind, is_async] / asked.cases:>14.0%}" for is_async in (False, True))
+        print(f"{kind:14}{shares}{preemptions[kind]:>14}")
     count = asked.cases * len(kinds)
-    print(f"{'all':14}{totals[False] / count:>14.1%}{totals[True] / count:>14.1%}")
+    totals = [sum(equal[kind, is_async] for kind in kinds) / count for is_async in (False, True)]
+    print(f"{'all':14}{totals[0]:>14.1%}{totals[1]:>14.1%}{preemptions.total():>14}")
 
 
 if __name__ == "__main__":

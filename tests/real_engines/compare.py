@@ -19,9 +19,11 @@ from simserve.workload.requests import RequestSpecs
 
 NEAR = 1e-7
 DRIVER = Path(__file__).parent / "vllm_schedule.py"
+_CACHE = {"caches_decoded": True, "evicts_by_block": True}
 RULES: dict[str, dict[str, Any]] = {
-    "0.20.2": {"reserve_full_prompt": True, "releases_late": True},
-    "0.33.0": {"reserve_full_prompt": True, "releases_late": True},
+    "0.12.0": {**_CACHE, "ages_empty_blocks": True, "releases_late": True},
+    "0.20.2": {**_CACHE, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True},
+    "0.33.0": {**_CACHE, "reserve_full_prompt": True, "releases_late": True, "lifts_chunk_limit": True},
 }
 """What `EngineConfig` holds of a release beyond what the case says."""
 

@@ -14,6 +14,7 @@ PACKAGES = (
     *("torch==2.13.0", "numpy", "transformers", "pydantic", "cloudpickle", "msgspec", "regex", "cachetools", "psutil"),
     *("pyzmq", "blake3", "py-cpuinfo", "cbor2", "urllib3", "aiohttp", "requests", "openai_harmony", "openai", "pillow"),
     *("pybase64", "uvloop", "prometheus-client", "xgrammar", "fastapi", "partial_json_parser", "llguidance", "einops"),
+    *("gguf", "diskcache"),
 )
 """What the scheduler's modules import."""
 

@@ -64,7 +64,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "max_num_batched_tokens": max(budget, longest if not is_chunked else 0),
         "max_model_len": max(max_model_len, longest),
         "enable_chunked_prefill": is_chunked,
-        "long_prefill_token_threshold": int(rng.integers(8, 64)) if kind == "threshold" else 0,
+        "long_prefill_token_threshold": min(int(rng.integers(8, 64)), max_model_len) if kind == "threshold" else 0,
         "block_size": block_size,
         "num_gpu_blocks": max(num_blocks, math.ceil(longest / block_size) + 2),
         "enable_prefix_caching": kind in ("prefix", "prefix_short", "conversations", "forks"),

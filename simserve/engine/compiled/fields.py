@@ -33,8 +33,8 @@ TIMES = Record("times", {each.name: FLOAT for each in fields(StepTimes) if each.
 PATHS = Record(
     "paths",
     {
-        **dict.fromkeys(("cached_tokens", "ends", "loaded_tokens", "pinned_until", "segments"), Column("q")),
-        **dict.fromkeys(("shared_blocks", "starts"), Column("q")),
+        **dict.fromkeys(("cached_tokens", "ends", "is_shared", "loaded_tokens", "pinned_until"), Column("q")),
+        **dict.fromkeys(("segments", "shared_blocks", "starts"), Column("q")),
         "block_size": INTEGER,
         "is_private": Column("b"),
     },
@@ -53,7 +53,12 @@ CACHE = Record(
     "cache",
     {
         **dict.fromkeys(("free_slots", "held", "num_others", "reach_heads", "segments", "used", "users"), Items("q")),
-        **dict.fromkeys(("num_duplicates", "num_idle", "free_reach"), INTEGER),
+        **dict.fromkeys(("above", "below", "free_stretches", "shallowest"), Items("q")),
+        **dict.fromkeys(("stretch_slot", "stretch_start"), Items("q")),
+        **dict.fromkeys(("free_reach", "num_decoders", "num_duplicates", "num_empty"), INTEGER),
+        **dict.fromkeys(("num_fresh", "num_idle"), INTEGER),
+        **dict.fromkeys(("ages_empty", "evicts_by_block"), BOOLEAN),
+        "decoders": Index(),
         "idle": Order(),
         "paths": Pointer(PATHS),
         "reaches": Items("qqq"),

@@ -167,6 +167,8 @@ class Compiled:
             for name, kind in fields.TIER.fields.items():
                 tier.put(name, None if isinstance(kind, Order | Index) else getattr(own.tier, name))
             cache.put("tier", tier)
+        for name in ("ages_empty", "evicts_by_block", "num_fresh"):
+            cache.put(name, getattr(own, name))
         cache.put("reach_heads", own.num_others)
         cache.put("paths", self._paths[id(own.paths)])
         return cache
