@@ -302,7 +302,7 @@ class Scheduler(ABC):
             self.num_given_up += 1
             self.empty += [self.num_given_up] * num_empty
         in_use = self.in_use
-        given_up: list[tuple[int, int]] | list[int] = segments
+        given_up: list[int | tuple[int, int]] = list(segments)
         if self.config.evicts_by_block:
             given_up = [block for block in shared if block not in in_use]
         for each in reversed(given_up):
