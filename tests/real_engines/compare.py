@@ -20,6 +20,8 @@ from simserve.workload.requests import RequestSpecs
 NEAR = 1e-7
 DRIVER = Path(__file__).parent / "vllm_schedule.py"
 _CACHE = {"caches_decoded": True, "evicts_by_block": True}
+WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark",), "0.20.2": ("watermark",)}
+"""Classes of workloads that ask for what a release lacks."""
 RULES: dict[str, dict[str, Any]] = {
     "0.12.0": {**_CACHE, "ages_empty_blocks": True, "releases_late": True},
     "0.20.2": {**_CACHE, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True},
@@ -100,6 +102,7 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
         block_size=case["block_size"],
         # One block is the null block.
         num_blocks=case["num_gpu_blocks"] - 1,
+        watermark_blocks=int(case["watermark"] * case["num_gpu_blocks"]),
         async_scheduling=case["async_scheduling"],
         **rules,
     )

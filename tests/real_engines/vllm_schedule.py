@@ -61,6 +61,8 @@ def make_scheduler(case, folder):
         "is_encoder_decoder": False,
         "async_scheduling": case["async_scheduling"],
     }
+    if case["watermark"]:
+        settings["watermark"] = case["watermark"]
     cache = CacheConfig(
         block_size=case["block_size"],
         gpu_memory_utilization=0.9,
