@@ -10,19 +10,33 @@ import json
 from collections import Counter
 
 from tests.real_engines import environment
-from tests.real_engines.compare import RULES, WITHOUT, first_difference, schedules_of
+from tests.real_engines.compare import (
+    OF_SGLANG,
+    RULES,
+    SGLANG,
+    WITHOUT,
+    as_sglang,
+    earliest_difference,
+    first_difference,
+    schedules_of,
+    simulate_sglang,
+)
 from tests.real_engines.workloads import CLASSES, draw_case
 
 
 def main() -> None:
     """Compare and print a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.real_engines", description=__doc__)
-    parser.add_argument("--version", default="0.33.0", choices=sorted(RULES), help="release of vLLM")
+    parser.add_argument("--version", default="0.33.0", choices=[*sorted(RULES), "sglang"], help="release of vLLM")
     parser.add_argument("--cases", type=int, default=25, help="workloads of each class")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--classes", default=",".join(CLASSES))
     parser.add_argument("--differences", action="store_true", help="print the first difference of each case")
+    parser.add_argument("--at-least", type=float, default=0.0, help="fail below this share of identical schedules")
     asked = parser.parse_args()
+    if asked.version == "sglang":
+        compare_sglang(asked)
+        return
     python = environment.make(asked.version)
     kinds = [kind for kind in asked.classes.split(",") if kind not in WITHOUT.get(asked.version, ())]
     seeds = range(asked.first_seed, asked.first_seed + asked.cases)
@@ -46,6 +60,24 @@ def main() -> None:
     count = asked.cases * len(kinds)
     totals = [sum(equal[kind, is_async] for kind in kinds) / count for is_async in (False, True)]
     print(f"{'all':14}{totals[0]:>14.1%}{totals[1]:>14.1%}{preemptions.total():>14}")
+    if min(totals) < asked.at_least:
+        parser.exit(1, f"less than {asked.at_least:.0%} are identical\n")
+
+
+def compare_sglang(asked: argparse.Namespace) -> None:
+    """Compare with SGLang and print a table."""
+    python = environment.make(SGLANG, "sglang")
+    seeds = range(asked.first_seed, asked.first_seed + asked.cases)
+    cases = [as_sglang(draw_case(kind, seed, is_async=False)) for kind in OF_SGLANG for seed in seeds]
+    equal: Counter[str] = Counter()
+    print(f"SGLang {SGLANG}, {asked.cases} workloads a class: identical schedules")
+    for case, schedule in zip(cases, schedules_of(python, cases, "sglang"), strict=True):
+        difference = earliest_difference(schedule, simulate_sglang(case).records)
+        equal[case["kind"]] += difference is None
+        if difference is not None and asked.differences:
+            print(json.dumps({"kind": case["kind"], "seed": case["seed"], **difference.as_json()}))
+    for kind in OF_SGLANG:
+        print(f"{kind:14}{equal[kind] / asked.cases:>14.0%}")
 
 
 if __name__ == "__main__":

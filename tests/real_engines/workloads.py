@@ -39,7 +39,9 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         budget = max(max_num_seqs, int(rng.integers(8, 64)))
     blocks_of_one = math.ceil(max_model_len / block_size) + 1
     num_blocks = blocks_of_one * max_num_seqs * 2
-    if kind in ("kv_short", "watermark", "prefix_short", "priority") or (kind in ("conversations", "forks") and rng.integers(2)):
+    if kind in ("kv_short", "watermark", "prefix_short", "priority") or (
+        kind in ("conversations", "forks") and rng.integers(2)
+    ):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
     tokens = _tokens(kind, rng, prompts, outputs)
     step_seconds = 0.01
