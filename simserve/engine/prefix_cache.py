@@ -137,7 +137,7 @@ class PrefixCache:
         above, below: Stretch -> the one before it in its segment, and the one behind it; 0: none.
         free_stretches: Stretches that are gone.
         num_idle: Blocks of segments that nobody uses. They count as free, since they give way.
-        num_empty: Blocks that hold nothing to share and wait in ``idle``.
+        num_empty: Blocks that hold nothing to share, or what another block does, and wait in ``idle``.
         num_fresh: Blocks before all of those, that have never held anything.
         num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
         tier: Where blocks go that give way (`simserve.engine.kv_tier`); None: nowhere.
@@ -320,10 +320,12 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     if cache.num_decoders:
         forget_decoder(cache, index)
     cache_blocks(cache, index, tokens)
-    if cache.ages_empty and blocks > cache.paths.shared_blocks[index]:
-        # Its end is given up first.
-        cache.num_empty += blocks - cache.paths.shared_blocks[index]
-        _add_stretch(cache, 0, blocks - cache.paths.shared_blocks[index])
+    if cache.evicts_by_block:
+        # Full blocks that another had cached first wait for their turn too. Its end is given up first.
+        waiting = (blocks if cache.ages_empty else tokens // cache.paths.block_size) - cache.paths.shared_blocks[index]
+        if waiting > 0:
+            cache.num_empty += waiting
+            _add_stretch(cache, 0, waiting)
     paths, slots, used, users = cache.paths, cache.slots, cache.used, cache.users
     num_others = cache.num_others
     segments, ends = paths.segments, paths.ends

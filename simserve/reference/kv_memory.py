@@ -45,8 +45,8 @@ class Scheduler(ABC):
         self.cached: set[tuple[int, int]] = set()
         self.last_used: dict[int | tuple[int, int], int] = {}
         self.num_given_up = 0
-        # When each free block that holds nothing to share was given up, where those wait for their turn.
-        self.empty = [0] * config.num_blocks
+        # When each free block that nobody can find was given up, where those wait for their turn.
+        self.empty = [0] * config.num_blocks if self.ages_empty_blocks else []
         # The tier behind them: what gave way, and when a block of each segment last came.
         self.tier: set[tuple[int, int]] = set()
         self.came: dict[int, int] = {}
@@ -220,12 +220,8 @@ class Scheduler(ABC):
         request.window_blocks += window_blocks
         assert self.free >= 0
         assert self.free_window >= 0
-        if self.ages_empty_blocks:
-            for _ in range(self.in_pool(blocks, window_blocks)):
-                self.reuse_oldest()
-            return
-        while self.own + self.in_pool(len(self.cached), 0) > self.capacity:
-            self.evict(self.oldest_idle())
+        while self.own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
+            self.reuse_oldest()
 
     def oldest_idle(self) -> tuple[int, int]:
         """Return the cached block that gives way next; there is one that nobody uses."""
@@ -291,16 +287,21 @@ class Scheduler(ABC):
                 self.cached.add(block)
                 self.tier.discard(block)
                 request.shared.append(block)
+        # Full blocks of its own that hold what others had cached first, or follow such a block.
+        request.num_duplicates = max(tokens // self.config.block_size - len(request.shared), 0)
 
     def release(self, request: Request) -> None:
         """Take back everything a request holds."""
         shared = request.shared
         segments = list(dict.fromkeys(segment for segment, _ in shared))
-        num_empty = self.in_pool(request.blocks, request.window_blocks) - len(shared)
-        request.blocks, request.window_blocks, request.shared, request.is_private = 0, 0, [], False
+        num_waiting = request.num_duplicates
         if self.ages_empty_blocks:
+            num_waiting = self.in_pool(request.blocks, request.window_blocks) - len(shared)
+        request.blocks, request.window_blocks, request.shared, request.is_private = 0, 0, [], False
+        request.num_duplicates = 0
+        if self.config.enable_prefix_caching and self.config.evicts_by_block:
             self.num_given_up += 1
-            self.empty += [self.num_given_up] * num_empty
+            self.empty += [self.num_given_up] * num_waiting
         in_use = self.in_use
         given_up: list[int | tuple[int, int]] = list(segments)
         if self.config.evicts_by_block:

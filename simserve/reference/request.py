@@ -45,6 +45,7 @@ class Request:
     window_blocks: int = 0
     shared: list[tuple[int, int]] = field(default_factory=list)
     is_private: bool = False
+    num_duplicates: int = 0
     span: tuple[int, int] = (0, 0)
     is_swapped: bool = False
     ready: float = math.nan
