@@ -1,8 +1,8 @@
 """Run SGLang's own scheduler over workloads and print what it scheduled. Imports SGLang; knows nothing of simserve.
 
-As `tests.real_engines.vllm_schedule`, with `Scheduler.get_next_batch_to_run`, `PrefillAdder` and `ScheduleBatch` as
-they are in the wheel: its normal loop, without overlap, on token pools in host memory and without a radix cache. Modules
-that its imports ask for and nobody has installed, GPU kernels all of them, are empty: no scheduling calls them.
+As `tests.real_engines.vllm_schedule`, with `Scheduler.get_next_batch_to_run`, `PrefillAdder` and `ScheduleBatch` of the
+wheel: its normal loop, without overlap, on token pools in host memory and without a radix cache. Modules that its
+imports ask for and nobody has installed, GPU kernels all of them, are empty: no scheduling calls them.
 """
 
 # What the imports below ask for must be there before them.
