@@ -34,7 +34,7 @@ PARTS: Mapping[str, str] = {
     "simserve/sim/routing": "routing",
     "simserve/sim/affinity": "routing",
     "simserve/sim/sessions": "clients",
-    "simserve/engine/callers": "clients",
+    "simserve/engine/clients": "clients",
     "simserve/sim/recorder": "recording",
     "simserve/sim/": "data plane",
     "simpy": "SimPy",
@@ -183,9 +183,9 @@ def _profiled(title: str, has_features: bool, *, quick: bool) -> tuple[str, dict
 
 def _attribute(stats: pstats.Stats, seconds: Counter[str]) -> None:
     """Add each function's own time to its part; that of built-ins to the parts of those who call them."""
-    for (file, _, _), (_, _, own, _, callers) in stats.stats.items():  # type: ignore[attr-defined]
+    for (file, _, _), (_, _, own, _, clients) in stats.stats.items():  # type: ignore[attr-defined]
         if file == "~":
-            for (caller, _, _), (_, _, spent, _) in callers.items():
+            for (caller, _, _), (_, _, spent, _) in clients.items():
                 seconds[_part_of(caller)] += spent
         else:
             seconds[_part_of(file)] += own

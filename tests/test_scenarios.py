@@ -107,8 +107,8 @@ def test_a_scenario_serves_everything_it_sends(name: str) -> None:
     requests = inner["requests"]
     assert requests["submitted"] > 0
     if name in _OVERLOADED:
-        fates = ("completed", "rejected", "timed_out", "failed", "unfinished")
-        assert requests["submitted"] == sum(requests[fate] for fate in fates)
+        statuses = ("completed", "rejected", "timed_out", "failed", "unfinished")
+        assert requests["submitted"] == sum(requests[fate] for fate in statuses)
         return
     assert result["completed"] == requests["submitted"]
     arrivals = load(name).workload.arrivals
@@ -141,12 +141,12 @@ def test_littles_law_holds(name: str) -> None:
 
     in_system = float(np.sum((series.running + series.waiting) * np.diff(series.edges)))
 
-    stays = float(np.nansum(records.finish_time - records.admitted_time))
+    sojourns = float(np.nansum(records.finish_time - records.admitted_time))
     if simulation.stream is not None:
         pytest.skip("the client's times are not the engine's")
     if simulation.timeline is not None:
-        stays += float((simulation.timeline.tries[:, 2] - simulation.timeline.tries[:, 0]).sum())
-    assert in_system == pytest.approx(stays, rel=1e-9)
+        sojourns += float((simulation.timeline.tries[:, 2] - simulation.timeline.tries[:, 0]).sum())
+    assert in_system == pytest.approx(sojourns, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", _EXPECTED)

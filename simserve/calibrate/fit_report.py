@@ -109,13 +109,13 @@ def warnings(run: KernelRun, fit: KernelFit) -> list[str]:
     lines = [] if run.is_complete else [f"the run is {ending_line(run)}; the fit knows no others"]
     lines += [line for line in clock_lines(run) if line.startswith("throttled")]
     lines += [line for line in [spread_line(run)] if line]
-    stays = "stays at the curves of the base profile" if fit.base is not None else "stays at class efficiencies"
-    lines += [f"{name} {stays}: {why}" for name, why in fit.not_fitted_.items()]
+    sojourns = "stays at the curves of the base profile" if fit.base is not None else "stays at class efficiencies"
+    lines += [f"{name} {sojourns}: {why}" for name, why in fit.not_fitted_.items()]
     for name, kind in fit.kinds_.items():
         if kind.number_format in NOT_OF_ENGINES:
-            lines.append(f"{name} {stays}, though fitted: {NOT_OF_ENGINES[kind.number_format]}")
+            lines.append(f"{name} {sojourns}, though fitted: {NOT_OF_ENGINES[kind.number_format]}")
     if ("prefill attention" in fit.kinds_) != ("decode attention" in fit.kinds_):
-        lines.append(f"attention {stays}: it needs prefill and decode calls")
+        lines.append(f"attention {sojourns}: it needs prefill and decode calls")
     for name, kind in fit.kinds_.items():
         loose = [each for each in kind.regressor.fitted_ if _half_width(kind, each) > WIDE]
         lines += [f"{name}: the calls hardly show its {_WORDS[each]} ({interval_words(kind, each)})" for each in loose]

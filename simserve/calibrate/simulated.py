@@ -160,9 +160,9 @@ def slowed(resolved: ResolvedScenario, factors: Mapping[str, float]) -> Resolved
 _TIMES = (
     "frontend_latency",
     "tokenization_per_token",
-    "handover_step_seconds",
-    "handover_request_seconds",
-    "handover_prompt_seconds",
+    "transfer_step_seconds",
+    "transfer_request_seconds",
+    "transfer_prompt_seconds",
     "api_token_seconds",
 )
 """Times of the host that the scheduler knows."""

@@ -82,9 +82,9 @@ class EngineConfig:
             last one is scheduled (vLLM; `simserve.engine.departing`). Continuous batching with a KV cache alone.
         async_output: Whether tokens are handed over while the next step runs (`simserve.engine.late_tokens`); of ranks
             that step together, none are.
-        handover_step_seconds: ``async_output``: seconds of a step before the tokens of the one before are handed over.
-        handover_request_seconds: ``async_output``: what a sequence of the step adds to that.
-        handover_prompt_seconds: ``async_output``: what launching prompts adds.
+        transfer_step_seconds: ``async_output``: seconds of a step before the tokens of the one before are handed over.
+        transfer_request_seconds: ``async_output``: what a sequence of the step adds to that.
+        transfer_prompt_seconds: ``async_output``: what launching prompts adds.
         api_token_seconds: Seconds that the API server takes for a token of a request (`simserve.engine.api_server`); 0:
             tokens are with the clients at once.
         num_speculative_tokens: Drafts a decoding request has verified in a step; each takes a token of the budget
@@ -134,9 +134,9 @@ class EngineConfig:
     async_scheduling: bool = False
     releases_late: bool = False
     async_output: bool = False
-    handover_step_seconds: float = 0.0
-    handover_request_seconds: float = 0.0
-    handover_prompt_seconds: float = 0.0
+    transfer_step_seconds: float = 0.0
+    transfer_request_seconds: float = 0.0
+    transfer_prompt_seconds: float = 0.0
     api_token_seconds: float = 0.0
     num_speculative_tokens: int = 0
     frontend_latency: float = 0.0

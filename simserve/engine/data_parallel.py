@@ -13,21 +13,21 @@ from __future__ import annotations
 from math import floor, inf, nextafter
 
 from simserve.engine.cancel import cancel as cancel_at_rank
-from simserve.engine.handover import strike as strike_off_rank
-from simserve.engine.handover import take_in as take_in_at_rank
 from simserve.engine.kernel import complete as complete_rank
 from simserve.engine.kernel import cut as cut_rank
 from simserve.engine.kernel import plan as plan_rank
 from simserve.engine.kernel import seen_time as seen_by_rank
 from simserve.engine.kernel import submit as submit_to_rank
 from simserve.engine.kv import kv_share as kv_share_of_rank
+from simserve.engine.prefilled import strike as strike_off_rank
+from simserve.engine.prefilled import take_in as take_in_at_rank
 from simserve.engine.queue import exchange_queues
 from simserve.engine.state import INFINITY, SHIFT, STATIC, UNCACHED, Replica, RequestTable
 from simserve.engine.static import break_batch, leave_batch
 from simserve.engine.uncached import leave_uncached
 
 
-class Ranks:
+class DataParallelReplica:
     """The schedulers of one replica.
 
     Attributes:
@@ -48,63 +48,63 @@ class Ranks:
         self.held_steps = 0
 
 
-def submit(unit: Ranks, requests: RequestTable, index: int, now: float) -> None:
+def submit(replica: DataParallelReplica, requests: RequestTable, index: int, now: float) -> None:
     """Queue a request at the rank with the fewest requests; end the common leap if it could be admitted there."""
-    ranks = unit.ranks
-    if unit.num_ranks == 1:
+    ranks = replica.ranks
+    if replica.num_ranks == 1:
         submit_to_rank(ranks[0], requests, index, now)
-        unit.end_time = ranks[0].end_time
+        replica.end_time = ranks[0].end_time
         return
     least = 0
-    for position in range(1, unit.num_ranks):
+    for position in range(1, replica.num_ranks):
         if ranks[position].num_outstanding < ranks[least].num_outstanding:
             least = position
     rank = ranks[least]
     requests.rank[index] = least
-    is_joining = rank.end_time == INFINITY and unit.end_time != INFINITY
+    is_joining = rank.end_time == INFINITY and replica.end_time != INFINITY
     num_steps, end = rank.num_steps, rank.end_time
     submit_to_rank(rank, requests, index, now)
-    if unit.end_time == INFINITY:
-        unit.end_time = rank.end_time
+    if replica.end_time == INFINITY:
+        replica.end_time = rank.end_time
     elif is_joining or rank.num_steps != num_steps or rank.end_time != end:
-        end_leap(unit, now)
+        end_leap(replica, now)
         if is_joining:
-            rank.end_time = unit.end_time
+            rank.end_time = replica.end_time
 
 
-def seen_time(unit: Ranks, now: float) -> float:
+def seen_time(replica: DataParallelReplica, now: float) -> float:
     """Return when schedulers that work a step ahead see an arrival at ``now``; a common leap ends with its step."""
-    if unit.num_ranks == 1:
-        time = seen_by_rank(unit.ranks[0], now)
-        unit.end_time = unit.ranks[0].end_time
+    if replica.num_ranks == 1:
+        time = seen_by_rank(replica.ranks[0], now)
+        replica.end_time = replica.ranks[0].end_time
         return time
-    if not end_leap(unit, now):
+    if not end_leap(replica, now):
         return now
-    return nextafter(unit.end_time, inf)
+    return nextafter(replica.end_time, inf)
 
 
-def complete(unit: Ranks, requests: RequestTable) -> int:
+def complete(replica: DataParallelReplica, requests: RequestTable) -> int:
     """Apply the leap that ends at ``end_time`` on every rank; return how many requests finished."""
-    if unit.num_ranks == 1:
-        return complete_rank(unit.ranks[0], requests)
-    if unit.timeout_steps:
-        unit.held_steps = (unit.held_steps + num_steps_of(unit)) % unit.timeout_steps
+    if replica.num_ranks == 1:
+        return complete_rank(replica.ranks[0], requests)
+    if replica.timeout_steps:
+        replica.held_steps = (replica.held_steps + num_steps_of(replica)) % replica.timeout_steps
     num_finished = 0
-    for position in range(unit.num_ranks):
-        num_finished += complete_rank(unit.ranks[position], requests)
+    for position in range(replica.num_ranks):
+        num_finished += complete_rank(replica.ranks[position], requests)
     return num_finished
 
 
-def plan(unit: Ranks, requests: RequestTable) -> None:
+def plan(replica: DataParallelReplica, requests: RequestTable) -> None:
     """Plan every rank that has requests, and let all keep the pace of the slowest."""
-    ranks, now = unit.ranks, unit.end_time
-    if unit.num_ranks == 1:
+    ranks, now = replica.ranks, replica.end_time
+    if replica.num_ranks == 1:
         plan_rank(ranks[0], requests)
-        unit.end_time = ranks[0].end_time
+        replica.end_time = ranks[0].end_time
         return
-    is_held = _must_wait(unit)
+    is_held = _must_wait(replica)
     slowest, num_stepping, tokens = 0, 0, 0
-    for position in range(unit.num_ranks):
+    for position in range(replica.num_ranks):
         rank = ranks[position]
         if rank.end_time == INFINITY:
             continue
@@ -119,9 +119,9 @@ def plan(unit: Ranks, requests: RequestTable) -> None:
             if num_stepping == 1 or _is_slower(rank, ranks[slowest]):
                 slowest = position
     if num_stepping:
-        _keep_pace(unit, ranks[slowest], tokens, is_held)
+        _keep_pace(replica, ranks[slowest], tokens, is_held)
     else:
-        unit.end_time = INFINITY
+        replica.end_time = INFINITY
 
 
 def _is_slower(rank: Replica, other: Replica) -> bool:
@@ -130,11 +130,11 @@ def _is_slower(rank: Replica, other: Replica) -> bool:
     return rank.increment_seconds > other.increment_seconds
 
 
-def _keep_pace(unit: Ranks, slowest: Replica, tokens: int, is_held: bool) -> None:
+def _keep_pace(replica: DataParallelReplica, slowest: Replica, tokens: int, is_held: bool) -> None:
     """Let all that step take as long as the slowest, and together what is shared by ``tokens``, until one overtakes."""
-    ranks = unit.ranks
+    ranks = replica.ranks
     first, increment, num_steps = slowest.first_seconds, slowest.increment_seconds, slowest.num_steps
-    for position in range(unit.num_ranks):
+    for position in range(replica.num_ranks):
         rank = ranks[position]
         if rank.num_steps:
             num_steps = min(num_steps, rank.num_steps)
@@ -143,34 +143,34 @@ def _keep_pace(unit: Ranks, slowest: Replica, tokens: int, is_held: bool) -> Non
                 if ahead < num_steps:
                     num_steps = min(num_steps, floor(ahead) + 1)
     if is_held:
-        num_steps = min(num_steps, unit.timeout_steps - 1 - unit.held_steps)
+        num_steps = min(num_steps, replica.timeout_steps - 1 - replica.held_steps)
     first += _shared_seconds(slowest, tokens)
-    end = unit.end_time + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
-    for position in range(unit.num_ranks):
+    end = replica.end_time + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
+    for position in range(replica.num_ranks):
         rank = ranks[position]
         if rank.num_steps:
             rank.num_steps, rank.first_seconds, rank.increment_seconds = num_steps, first, increment
             rank.end_time = end
-    unit.end_time = end
+    replica.end_time = end
 
 
-def _must_wait(unit: Ranks) -> bool:
+def _must_wait(replica: DataParallelReplica) -> bool:
     """Return whether prompts that wait at some ranks wait for those of the others, which all decode meanwhile."""
-    if not unit.timeout_steps:
+    if not replica.timeout_steps:
         return False
     num_waiting = num_ready = num_decoding = 0
-    for position in range(unit.num_ranks):
-        rank = unit.ranks[position]
+    for position in range(replica.num_ranks):
+        rank = replica.ranks[position]
         num_decoding += rank.num_decoding > 0
         if rank.waiting:
             num_waiting += 1
             num_ready += rank.num_running < rank.max_num_seqs
     if not num_waiting:
         return False
-    if num_ready == unit.num_ranks:
-        unit.held_steps = -1  # the step that follows counts for the next ones no more than a time-out does
+    if num_ready == replica.num_ranks:
+        replica.held_steps = -1  # the step that follows counts for the next ones no more than a time-out does
         return False
-    return unit.held_steps < unit.timeout_steps - 1 and num_decoding == unit.num_ranks
+    return replica.held_steps < replica.timeout_steps - 1 and num_decoding == replica.num_ranks
 
 
 def _plan_without_prompts(rank: Replica, requests: RequestTable) -> None:
@@ -196,63 +196,63 @@ def _shared_seconds(rank: Replica, tokens: int) -> float:
     return shared[len(shared) - 1] + beyond * (tokens - (len(shared) - 1))
 
 
-def end_leap(unit: Ranks, now: float) -> bool:
+def end_leap(replica: DataParallelReplica, now: float) -> bool:
     """Let the common leap end with the step that runs at ``now``; return whether one runs at all."""
     is_running = False
-    for position in range(unit.num_ranks):
-        rank = unit.ranks[position]
+    for position in range(replica.num_ranks):
+        rank = replica.ranks[position]
         if rank.num_steps:
             is_running = True
             if rank.num_steps > 1 and rank.mode != STATIC:
                 cut_rank(rank, now)
-            unit.end_time = rank.end_time
+            replica.end_time = rank.end_time
     return is_running
 
 
-def break_off(unit: Ranks, now: float) -> None:
+def break_off(replica: DataParallelReplica, now: float) -> None:
     """Let a static batch end with the step that runs, and its requests wait again; nothing elsewhere."""
-    if unit.ranks[0].mode == STATIC:
-        break_batch(unit.ranks[0], now)
-        unit.end_time = unit.ranks[0].end_time
+    if replica.ranks[0].mode == STATIC:
+        break_batch(replica.ranks[0], now)
+        replica.end_time = replica.ranks[0].end_time
 
 
-def look_again(unit: Ranks, now: float) -> None:
+def look_again(replica: DataParallelReplica, now: float) -> None:
     """Have the next leap planned ``now``, where none runs."""
-    unit.end_time = now
-    if unit.num_ranks == 1:
-        unit.ranks[0].end_time = now
+    replica.end_time = now
+    if replica.num_ranks == 1:
+        replica.ranks[0].end_time = now
 
 
-def stand_still(unit: Ranks) -> None:
+def stand_still(replica: DataParallelReplica) -> None:
     """Plan nothing, whatever waits, until `go_on`."""
-    for position in range(unit.num_ranks):
-        unit.ranks[position].end_time = INFINITY
-    unit.end_time = INFINITY
+    for position in range(replica.num_ranks):
+        replica.ranks[position].end_time = INFINITY
+    replica.end_time = INFINITY
 
 
-def go_on(unit: Ranks, now: float) -> None:
+def go_on(replica: DataParallelReplica, now: float) -> None:
     """Plan again at ``now``."""
-    for position in range(unit.num_ranks):
-        rank = unit.ranks[position]
+    for position in range(replica.num_ranks):
+        rank = replica.ranks[position]
         if rank.num_outstanding:
             rank.end_time = now
-    unit.end_time = now
+    replica.end_time = now
 
 
-def cancel(unit: Ranks, requests: RequestTable, index: int) -> None:
+def cancel(replica: DataParallelReplica, requests: RequestTable, index: int) -> None:
     """Take an unfinished request out of the rank that has it, between `complete` and `plan`."""
-    mode = unit.ranks[0].mode
+    mode = replica.ranks[0].mode
     if mode == STATIC:
-        leave_batch(unit.ranks[0], index)
+        leave_batch(replica.ranks[0], index)
         return
     if mode == UNCACHED:
-        leave_uncached(unit.ranks[0], requests, index)
+        leave_uncached(replica.ranks[0], requests, index)
         return
     own = 0
-    if unit.num_ranks > 1:
-        while not _holds(unit.ranks[own], requests, index):
+    if replica.num_ranks > 1:
+        while not _holds(replica.ranks[own], requests, index):
             own += 1
-    cancel_at_rank(unit.ranks[own], requests, index)
+    cancel_at_rank(replica.ranks[own], requests, index)
 
 
 def _holds(rank: Replica, requests: RequestTable, index: int) -> bool:
@@ -260,16 +260,16 @@ def _holds(rank: Replica, requests: RequestTable, index: int) -> bool:
     return index in rank.prefilling or entry in rank.finish_heap or index in rank.waiting
 
 
-def take_in(unit: Ranks, requests: RequestTable, index: int, now: float) -> bool:
+def take_in(replica: DataParallelReplica, requests: RequestTable, index: int, now: float) -> bool:
     """Let a request decode whose KV cache was computed elsewhere; return False if no rank has room.
 
     Ranks are asked in the order of their requests, the one with the fewest first.
     """
-    ranks, count = unit.ranks, unit.num_ranks
+    ranks, count = replica.ranks, replica.num_ranks
     if count == 1:
         if not take_in_at_rank(ranks[0], requests, index, now):
             return False
-        unit.end_time = ranks[0].end_time
+        replica.end_time = ranks[0].end_time
         return True
     load, place = -1, count
     for _ in range(count):
@@ -284,72 +284,72 @@ def take_in(unit: Ranks, requests: RequestTable, index: int, now: float) -> bool
         load, place = ranks[best].num_outstanding, best
         if take_in_at_rank(ranks[best], requests, index, now):
             requests.rank[index] = best
-            unit.end_time = now
+            replica.end_time = now
             return True
     return False
 
 
-def strike(unit: Ranks, index: int) -> None:
+def strike(replica: DataParallelReplica, index: int) -> None:
     """Strike a request off the lists of those that could be preempted."""
-    for position in range(unit.num_ranks):
-        strike_off_rank(unit.ranks[position], index)
+    for position in range(replica.num_ranks):
+        strike_off_rank(replica.ranks[position], index)
 
 
 # What a replica is as a whole.
 
 
-def num_steps_of(unit: Ranks) -> int:
+def num_steps_of(replica: DataParallelReplica) -> int:
     """Return the steps of the common leap; 0: none runs."""
     num_steps = 0
-    for position in range(unit.num_ranks):
-        num_steps = max(num_steps, unit.ranks[position].num_steps)
+    for position in range(replica.num_ranks):
+        num_steps = max(num_steps, replica.ranks[position].num_steps)
     return num_steps
 
 
-def start_time_of(unit: Ranks) -> float:
+def start_time_of(replica: DataParallelReplica) -> float:
     """Return when the leap began that runs, seconds."""
-    start: float = unit.ranks[0].start_time
-    for position in range(1, unit.num_ranks):
-        start = max(start, unit.ranks[position].start_time)
+    start: float = replica.ranks[0].start_time
+    for position in range(1, replica.num_ranks):
+        start = max(start, replica.ranks[position].start_time)
     return start
 
 
-def num_decodes_of(unit: Ranks) -> int:
+def num_decodes_of(replica: DataParallelReplica) -> int:
     """Return the sequences that decode in a step of the leap that runs."""
     count = 0
-    for position in range(unit.num_ranks):
-        rank = unit.ranks[position]
+    for position in range(replica.num_ranks):
+        rank = replica.ranks[position]
         if rank.num_steps:
             count += rank.num_scheduled_decodes
     return count
 
 
-def num_running_at(unit: Ranks) -> int:
+def num_running_at(replica: DataParallelReplica) -> int:
     """Return the requests with a seat."""
     count = 0
-    for position in range(unit.num_ranks):
-        count += unit.ranks[position].num_running
+    for position in range(replica.num_ranks):
+        count += replica.ranks[position].num_running
     return count
 
 
-def num_outstanding_at(unit: Ranks) -> int:
+def num_outstanding_at(replica: DataParallelReplica) -> int:
     """Return the requests that its schedulers have."""
     count = 0
-    for position in range(unit.num_ranks):
-        count += unit.ranks[position].num_outstanding
+    for position in range(replica.num_ranks):
+        count += replica.ranks[position].num_outstanding
     return count
 
 
-def num_seats_of(unit: Ranks) -> int:
+def num_seats_of(replica: DataParallelReplica) -> int:
     """Return the seats of all ranks."""
-    return unit.num_ranks * unit.ranks[0].max_num_seqs
+    return replica.num_ranks * replica.ranks[0].max_num_seqs
 
 
-def kv_share(unit: Ranks, now: float) -> float:
+def kv_share(replica: DataParallelReplica, now: float) -> float:
     """Return the share of KV memory that is reserved at ``now``: the mean of the ranks."""
-    share = kv_share_of_rank(unit.ranks[0], now)
-    if unit.num_ranks == 1:
+    share = kv_share_of_rank(replica.ranks[0], now)
+    if replica.num_ranks == 1:
         return share
-    for position in range(1, unit.num_ranks):
-        share += kv_share_of_rank(unit.ranks[position], now)
-    return share / unit.num_ranks
+    for position in range(1, replica.num_ranks):
+        share += kv_share_of_rank(replica.ranks[position], now)
+    return share / replica.num_ranks

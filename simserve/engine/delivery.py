@@ -7,7 +7,7 @@ event by event after the run (`simserve.sim.streaming`).
 
 from __future__ import annotations
 
-from simserve.engine.data_parallel import Ranks, num_decodes_of, num_steps_of, start_time_of
+from simserve.engine.data_parallel import DataParallelReplica, num_decodes_of, num_steps_of, start_time_of
 from simserve.engine.outcomes import TIMED_OUT
 from simserve.engine.state import COMPLETED, RequestTable
 
@@ -40,22 +40,22 @@ class Delivery:
         self.batch = [0.0] * num_replicas
 
 
-def note_leap(delivery: Delivery, number: int, unit: Ranks, now: float) -> None:
+def note_leap(delivery: Delivery, number: int, replica: DataParallelReplica, now: float) -> None:
     """Send what a replica has generated in the leap that ends ``now``, before it is completed.
 
     Args:
         delivery: The API servers.
         number: Of the replica.
-        unit: It.
+        replica: It.
         now: Seconds.
     """
-    num_steps = num_steps_of(unit)
+    num_steps = num_steps_of(replica)
     if not num_steps:
         return
-    start = start_time_of(unit)
+    start = start_time_of(replica)
     idle = max(0.0, start - delivery.seen_at[number])
     backlog = max(0.0, delivery.backlog[number] - idle)
-    delivery.batch[number] = delivery.cost_per_token * num_decodes_of(unit)
+    delivery.batch[number] = delivery.cost_per_token * num_decodes_of(replica)
     work = delivery.batch[number] * num_steps
     delivery.backlog[number] = max(0.0, backlog + work - (now - start))
     delivery.seen_at[number] = now

@@ -41,26 +41,26 @@ def driver(
     plan: Callable[[Any, RequestTable], None],
     seen: Callable[[Any, float], float],
 ) -> Callable[[DataPlane, RequestTable, float], int]:
-    """Return `drive` over units of one rank each, which these four functions move."""
+    """Return `drive` over replicas of one rank each, which these four functions move."""
 
     def hand_over(plane: DataPlane, requests: RequestTable, number: int, index: int, now: float) -> float:
-        """Hand a request to a unit and return when its plan ends, which is no later than before."""
-        unit = plane.ranks[number]
-        submit(unit, requests, index, now)
-        return moved_end(plane, number, unit.end_time)
+        """Hand a request to a replica and return when its plan ends, which is no later than before."""
+        replica = plane.ranks[number]
+        submit(replica, requests, index, now)
+        return moved_end(plane, number, replica.end_time)
 
     def moved_end(plane: DataPlane, number: int, end: float) -> float:
-        """Note when the plan of a unit ends now; return that."""
+        """Note when the plan of a replica ends now; return that."""
         plane.ends[number] = end
-        if has_order(plane.num_units):
+        if has_order(plane.num_schedulers):
             note_time(plane.end_order, number, end)
         return end
 
     def admit(plane: DataPlane, requests: RequestTable, now: float) -> float:
-        """Route the next arrival and hand it to its unit, or hand over one that was held back.
+        """Route the next arrival and hand it to its replica, or hand over one that was held back.
 
         Returns:
-            When the plan of that unit ends; infinity: there is none.
+            When the plan of that replica ends; infinity: there is none.
         """
         if plane.held and plane.held[0][0] == now:
             _, index, number = heappop(plane.held)
@@ -75,23 +75,23 @@ def driver(
                 answer(plane, requests, index)
             return INFINITY
         number = route(plane, requests, index)
-        if plane.routes_least and has_order(plane.num_units):
+        if plane.routes_least and has_order(plane.num_schedulers):
             note_load(plane.load_order, number, plane.loads[number])
         if plane.schedules_ahead:
-            unit = plane.ranks[number]
-            time = seen(unit, now)
+            replica = plane.ranks[number]
+            time = seen(replica, now)
             if time > now:
                 heappush(plane.held, (time, index, number))
-                return moved_end(plane, number, unit.end_time)
+                return moved_end(plane, number, replica.end_time)
         return hand_over(plane, requests, number, index, now)
 
     def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
         """Advance to ``until`` (exclusive), or until there are chores; return `REACHED` or `CHORES`."""
-        ends, units, loads, due = plane.ends, plane.ranks, plane.loads, plane.due
+        ends, replicas, loads, due = plane.ends, plane.ranks, plane.loads, plane.due
         ready_times, statuses, num_scheduled = requests.ready_time, requests.status, plane.num_scheduled
         notes_finishes, renew_at = plane.notes_finishes, plane.renew_at
-        is_single, routes_least, schedules_ahead = plane.num_units == 1, plane.routes_least, plane.schedules_ahead
-        is_ordered = has_order(plane.num_units)
+        is_single, routes_least, schedules_ahead = plane.num_schedulers == 1, plane.routes_least, plane.schedules_ahead
+        is_ordered = has_order(plane.num_schedulers)
         ranks_loads = is_ordered and routes_least
         end_order, load_order = plane.end_order, plane.load_order
         if is_ordered:
@@ -130,9 +130,9 @@ def driver(
                             loads[number] += 1
                         else:
                             number = route(plane, requests, cursor)
-                        unit = units[number]
-                        submit(unit, requests, cursor, ready)
-                        unit_end = unit.end_time
+                        replica = replicas[number]
+                        submit(replica, requests, cursor, ready)
+                        unit_end = replica.end_time
                         if is_ordered and unit_end != ends[number]:
                             note_time(end_order, number, unit_end)
                         ends[number] = unit_end
@@ -153,27 +153,27 @@ def driver(
                 limit = min(until, renew_at)
             number = 0 if is_single else find_first(end_order, ends) if is_ordered else find_one(ends, end)
             if number >= 0:
-                unit = units[number]
-                num_finished = complete(unit, requests)
+                replica = replicas[number]
+                num_finished = complete(replica, requests)
                 if num_finished:
                     loads[number] -= num_finished
                     if ranks_loads:
                         note_load(load_order, number, loads[number])
                     plane.num_finished += num_finished
                     if notes_finishes:
-                        note_finished(plane, requests, number, units[number])
+                        note_finished(plane, requests, number, replicas[number])
             else:
                 find_all(ends, end, due)
                 for position in range(len(due)):
                     number = due[position]
-                    num_finished = complete(units[number], requests)
+                    num_finished = complete(replicas[number], requests)
                     if num_finished:
                         loads[number] -= num_finished
                         if ranks_loads:
                             note_load(load_order, number, loads[number])
                         plane.num_finished += num_finished
                         if notes_finishes:
-                            note_finished(plane, requests, number, units[number])
+                            note_finished(plane, requests, number, replicas[number])
                 number = SEVERAL
             if notes_finishes and plane.finished:
                 if plane.conversations is not None:
@@ -187,19 +187,19 @@ def driver(
                 admit(plane, requests, ready)
                 ready = next_ready(plane, requests)
             if number >= 0:
-                plan(unit, requests)
-                unit_end = ends[number] = unit.end_time
+                plan(replica, requests)
+                unit_end = ends[number] = replica.end_time
                 if is_ordered:
                     note_time(end_order, number, unit_end)
             else:
                 for position in range(len(due)):
                     number = due[position]
-                    unit = units[number]
-                    plan(unit, requests)
-                    unit_end = ends[number] = unit.end_time
+                    replica = replicas[number]
+                    plan(replica, requests)
+                    unit_end = ends[number] = replica.end_time
                     if is_ordered:
                         note_time(end_order, number, unit_end)
-            end = unit.end_time if is_single else first_time(end_order, ends) if is_ordered else earliest_of(ends)
+            end = replica.end_time if is_single else first_time(end_order, ends) if is_ordered else earliest_of(ends)
             countdown -= 1
             if not countdown:
                 return CHORES

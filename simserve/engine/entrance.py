@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from heapq import heappush
 
-from simserve.engine.attendance import ELSEWHERE, NOWHERE, PARKED, Attendance, end, without_answer
-from simserve.engine.callers import ANSWER, TURN, abandon, wait_for
+from simserve.engine.admission_control import refusal, refusal_at_gateway
+from simserve.engine.client_state import ELSEWHERE, NOWHERE, PARKED, ClientState, end, without_answer
+from simserve.engine.clients import ANSWER, TURN, abandon, wait_for
 from simserve.engine.data_parallel import num_running_at, num_seats_of, strike
 from simserve.engine.data_plane import DataPlane, choice
-from simserve.engine.door import refusal, refusal_in_front
+from simserve.engine.fleet_state import is_open, park, take_in
 from simserve.engine.gateway import (
     API,
     CACHE,
@@ -37,7 +38,6 @@ from simserve.engine.gateway import (
 )
 from simserve.engine.judged import ASKS_ADMISSION, judged_refusal
 from simserve.engine.outcomes import ADMITTED, API_LIMIT, REJECTED
-from simserve.engine.presence import is_open, park, take_in
 from simserve.engine.regions import ARRIVED, add_near
 from simserve.engine.routing import choose, deal
 from simserve.engine.state import FAILED, RequestTable
@@ -47,42 +47,42 @@ RETRIED = -1
 """Instead of a reason for a loss: the router sends the request elsewhere, and its client knows nothing."""
 
 
-def arrive(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+def arrive(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
     """Answer a request in front of the replicas, turn it away, or hand it to the one that the router chooses."""
     if requests.status[index] == FAILED:
-        end(plane, attendance, requests, index, now, 0.0)
+        end(plane, client_state, requests, index, now, 0.0)
         return
-    wait_for(attendance.callers, index, now)
-    gateway = attendance.gateway
+    wait_for(client_state.clients, index, now)
+    gateway = client_state.gateway
     if gateway is not None:
         cache = gateway.cache
         if cache is not None and is_answered(cache, index, now):
-            _answer(attendance, gateway, index, answer_again(cache, requests, index, now), CACHE)
+            _answer(client_state, gateway, index, answer_again(cache, requests, index, now), CACHE)
             return
-    number = chosen(plane, attendance, index)
-    if gateway is not None and is_diverted(plane, attendance, gateway, requests, index, number, now):
+    number = chosen(plane, client_state, index)
+    if gateway is not None and is_diverted(plane, client_state, gateway, requests, index, number, now):
         return
     reason = ADMITTED
-    if attendance.asks & ASKS_ADMISSION:
-        reason = judged_refusal(attendance, index, now)
+    if client_state.asks & ASKS_ADMISSION:
+        reason = judged_refusal(client_state, index, now)
     if reason == ADMITTED:
-        reason = _refusal(plane, attendance, number, index, now)
+        reason = _refusal(plane, client_state, number, index, now)
     if reason != ADMITTED:
-        attendance.refusals[reason] += 1
-        retry_after = 0.0 if attendance.door is None else attendance.door.retry_after
-        without_answer(plane, attendance, requests, index, now, REJECTED, reason, now, retry_after)
+        client_state.refusals[reason] += 1
+        retry_after = 0.0 if client_state.admission_control is None else client_state.admission_control.retry_after
+        without_answer(plane, client_state, requests, index, now, REJECTED, reason, now, retry_after)
         return
-    hand_to(plane, attendance, requests, number, index, now)
+    hand_to(plane, client_state, requests, number, index, now)
 
 
-def chosen(plane: DataPlane, attendance: Attendance, index: int) -> int:
+def chosen(plane: DataPlane, client_state: ClientState, index: int) -> int:
     """Return the replica that the router chooses for a request; `NOBODY`: none may take it now."""
-    gateway = attendance.gateway
+    gateway = client_state.gateway
     if gateway is not None and goes_to_api(plane, gateway, index):
         return NOBODY
-    if attendance.regions is not None or (gateway is not None and gateway.fair is not None):
-        return choice_among(plane, attendance, index)
-    if attendance.presence is not None and not is_open(plane, index):
+    if client_state.regions is not None or (gateway is not None and gateway.fair is not None):
+        return choice_among(plane, client_state, index)
+    if client_state.fleet_state is not None and not is_open(plane, index):
         return NOBODY
     return choice(plane, index)
 
@@ -92,9 +92,9 @@ def goes_to_api(plane: DataPlane, gateway: Gateway, index: int) -> bool:
     return len(gateway.is_ruled) > 0 and gateway.is_ruled[plane.kinds[index]] != 0
 
 
-def choice_among(plane: DataPlane, attendance: Attendance, index: int) -> int:
+def choice_among(plane: DataPlane, client_state: ClientState, index: int) -> int:
     """Return which replica the router chooses of those that are near and have room; `NOBODY`: there is none."""
-    numbers, pools, regions = attendance.open, attendance.open_pools, attendance.regions
+    numbers, pools, regions = client_state.open, client_state.open_pools, client_state.regions
     numbers.clear()
     pools.clear()
     if regions is not None:
@@ -104,18 +104,18 @@ def choice_among(plane: DataPlane, attendance: Attendance, index: int) -> int:
         for position in range(len(own)):
             pools.append(own[position])
     elif plane.is_divided:
-        add_open(plane, attendance, plane.parts[plane.kinds[index]].ready)
+        add_open(plane, client_state, plane.parts[plane.kinds[index]].ready)
     else:
-        add_open(plane, attendance, plane.ready)
+        add_open(plane, client_state, plane.ready)
     if pools:
-        keep_open(plane, attendance)
+        keep_open(plane, client_state)
         if plane.shares is not None and len(pools) > 1:
             pool = deal(plane.shares, pools)
             pools.clear()
             pools.append(pool)
         numbers.clear()
         for position in range(len(pools)):
-            add_open(plane, attendance, plane.pools[pools[position]].ready)
+            add_open(plane, client_state, plane.pools[pools[position]].ready)
     if not numbers:
         return NOBODY
     if plane.is_stale:
@@ -123,12 +123,12 @@ def choice_among(plane: DataPlane, attendance: Attendance, index: int) -> int:
     return choose(plane.router, index, numbers, plane.tokens if plane.weighs_tokens else plane.loads)
 
 
-def keep_open(plane: DataPlane, attendance: Attendance) -> None:
+def keep_open(plane: DataPlane, client_state: ClientState) -> None:
     """Keep those of the pools at hand in which a replica has room."""
-    numbers, pools, kept = attendance.open, attendance.open_pools, 0
+    numbers, pools, kept = client_state.open, client_state.open_pools, 0
     for position in range(len(pools)):
         numbers.clear()
-        add_open(plane, attendance, plane.pools[pools[position]].ready)
+        add_open(plane, client_state, plane.pools[pools[position]].ready)
         if numbers:
             pools[kept] = pools[position]
             kept += 1
@@ -136,21 +136,21 @@ def keep_open(plane: DataPlane, attendance: Attendance) -> None:
         pools.pop()
 
 
-def add_open(plane: DataPlane, attendance: Attendance, ready: list[int]) -> None:
+def add_open(plane: DataPlane, client_state: ClientState, ready: list[int]) -> None:
     """Add those of some replicas that have room for one more request: under fair turns they may have none."""
-    gateway = attendance.gateway
+    gateway = client_state.gateway
     for position in range(len(ready)):
         number = ready[position]
         if gateway is not None and gateway.fair is not None:
             most = gateway.fair.max_outstanding
-            if plane.loads[number] >= (num_seats_of(plane.units[number]) if most == NO_LIMIT else most):
+            if plane.loads[number] >= (num_seats_of(plane.replicas[number]) if most == NO_LIMIT else most):
                 continue
-        attendance.open.append(number)
+        client_state.open.append(number)
 
 
 def is_diverted(
     plane: DataPlane,
-    attendance: Attendance,
+    client_state: ClientState,
     gateway: Gateway,
     requests: RequestTable,
     index: int,
@@ -165,8 +165,8 @@ def is_diverted(
     if not is_ruled:
         load = num_running = -1
         if number >= 0:
-            load, num_running = plane.loads[number], num_running_at(plane.units[number])
-        if not is_taken(api, index, load, num_running, num_in_front(attendance), now):
+            load, num_running = plane.loads[number], num_running_at(plane.replicas[number])
+        if not is_taken(api, index, load, num_running, num_at_gateway(client_state), now):
             return False
     seconds = seconds_to_wait(api, requests, index, now)
     if seconds > 0.0:
@@ -174,104 +174,113 @@ def is_diverted(
         if api.when_limited == STAY and not is_ruled:
             return False
         if api.when_limited == REFUSE:
-            attendance.refusals[API_LIMIT] += 1
-            without_answer(plane, attendance, requests, index, now, REJECTED, API_LIMIT, now, seconds)
+            client_state.refusals[API_LIMIT] += 1
+            without_answer(plane, client_state, requests, index, now, REJECTED, API_LIMIT, now, seconds)
             return True
-    _answer(attendance, gateway, index, answer_by_api(api, requests, index, now + seconds), API)
+    _answer(client_state, gateway, index, answer_by_api(api, requests, index, now + seconds), API)
     return True
 
 
-def num_in_front(attendance: Attendance) -> int:
+def num_at_gateway(client_state: ClientState) -> int:
     """Return how many requests wait in front of all replicas."""
-    gateway, presence = attendance.gateway, attendance.presence
+    gateway, fleet_state = client_state.gateway, client_state.fleet_state
     if gateway is not None and gateway.fair is not None:
         return gateway.fair.num_parked
-    return 0 if presence is None else len(presence.parked)
+    return 0 if fleet_state is None else len(fleet_state.parked)
 
 
-def _answer(attendance: Attendance, gateway: Gateway, index: int, answered_at: float, server: int) -> None:
+def _answer(client_state: ClientState, gateway: Gateway, index: int, answered_at: float, server: int) -> None:
     """Let a request be answered elsewhere."""
     gateway.served_by[index] = server
-    attendance.place[index] = ELSEWHERE
-    heappush(attendance.callers.events, (answered_at, ANSWER, index, attendance.callers.tries[index]))
+    client_state.place[index] = ELSEWHERE
+    heappush(client_state.clients.events, (answered_at, ANSWER, index, client_state.clients.tries[index]))
 
 
-def _refusal(plane: DataPlane, attendance: Attendance, number: int, index: int, now: float) -> int:
+def _refusal(plane: DataPlane, client_state: ClientState, number: int, index: int, now: float) -> int:
     """Return why a request is refused that goes to a replica, or waits in front of all (`NOBODY`)."""
-    door = attendance.door
-    if door is None:
+    admission_control = client_state.admission_control
+    if admission_control is None:
         return ADMITTED
     if number >= 0:
-        return refusal(door, index, plane.units[number], plane.loads[number], attendance.finishes[number].interval, now)
-    num_parked, seconds = num_in_front(attendance), 0.0
-    gateway = attendance.gateway
+        return refusal(
+            admission_control,
+            index,
+            plane.replicas[number],
+            plane.loads[number],
+            client_state.finishes[number].interval,
+            now,
+        )
+    num_parked, seconds = num_at_gateway(client_state), 0.0
+    gateway = client_state.gateway
     if gateway is not None and gateway.fair is not None:
         fair = gateway.fair
         num_parked, seconds = fair.num_waiting[fair.kinds[index]], seconds_before(fair, index)
-    return refusal_in_front(door, index, num_parked, seconds, now)
+    return refusal_at_gateway(admission_control, index, num_parked, seconds, now)
 
 
 def hand_to(
-    plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float
+    plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int, now: float
 ) -> None:
     """Give a request to a replica, or let it wait for one (`NOBODY`)."""
-    gateway = attendance.gateway
+    gateway = client_state.gateway
     if gateway is not None:
         gateway.served_by[index] = REPLICA
         fair = gateway.fair
         if fair is not None:
             begin_wait(fair, index, now)
             if number >= 0 and not fair.num_parked:
-                take_in(plane, attendance, requests, number, index, now)
+                take_in(plane, client_state, requests, number, index, now)
                 charge_prompt(fair, requests, index)
                 return
             # Whoever waits already may be before it.
-            attendance.place[index] = PARKED
+            client_state.place[index] = PARKED
             line_up(fair, index)
             if number >= 0:
-                release(plane, attendance, gateway, requests, now)
+                release(plane, client_state, gateway, requests, now)
             return
     if number < 0:
-        park(attendance, index)
+        park(client_state, index)
     else:
-        take_in(plane, attendance, requests, number, index, now)
+        take_in(plane, client_state, requests, number, index, now)
 
 
-def hand_over(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+def hand_over(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
     """Route a request that has been let in before."""
-    hand_to(plane, attendance, requests, chosen(plane, attendance, index), index, now)
+    hand_to(plane, client_state, requests, chosen(plane, client_state, index), index, now)
 
 
-def lose(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, reason: int, now: float) -> None:
+def lose(
+    plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, reason: int, now: float
+) -> None:
     """Let a request whose replica is gone be tried again, or be gone."""
-    if attendance.transfers is not None:
-        forget(plane, attendance, requests, index, now)
-    attendance.place[index] = NOWHERE
-    if attendance.regions is not None:
-        attendance.regions.arrives_at[index] = ARRIVED
+    if client_state.transfers is not None:
+        forget(plane, client_state, requests, index, now)
+    client_state.place[index] = NOWHERE
+    if client_state.regions is not None:
+        client_state.regions.arrives_at[index] = ARRIVED
     if reason == RETRIED:
-        abandon(attendance.callers, requests, index, now)
+        abandon(client_state.clients, requests, index, now)
         requests.ready_time[index] = now
-        hand_over(plane, attendance, requests, index, now)
+        hand_over(plane, client_state, requests, index, now)
     else:
-        without_answer(plane, attendance, requests, index, now, FAILED, reason, now, 0.0)
+        without_answer(plane, client_state, requests, index, now, FAILED, reason, now, 0.0)
 
 
-def offer_turn(attendance: Attendance, now: float) -> None:
+def offer_turn(client_state: ClientState, now: float) -> None:
     """Let those that wait be routed after everything else of this instant, if there is room for them."""
-    gateway = attendance.gateway
+    gateway = client_state.gateway
     if gateway is not None and gateway.fair is not None and gateway.fair.num_parked:
-        heappush(attendance.callers.events, (now, TURN, NOBODY, 0))
+        heappush(client_state.clients.events, (now, TURN, NOBODY, 0))
 
 
-def release(plane: DataPlane, attendance: Attendance, gateway: Gateway, requests: RequestTable, now: float) -> None:
+def release(plane: DataPlane, client_state: ClientState, gateway: Gateway, requests: RequestTable, now: float) -> None:
     """Give what waits to replicas with room, in fair order."""
-    while _release_one(plane, attendance, gateway, requests, now):
+    while _release_one(plane, client_state, gateway, requests, now):
         pass
 
 
 def _release_one(
-    plane: DataPlane, attendance: Attendance, gateway: Gateway, requests: RequestTable, now: float
+    plane: DataPlane, client_state: ClientState, gateway: Gateway, requests: RequestTable, now: float
 ) -> bool:
     """Give the first request whose turn it is to a replica; False: none of those that wait finds one with room."""
     fair = gateway.fair
@@ -281,11 +290,11 @@ def _release_one(
     own = next_class(fair)
     while own != NOBODY:
         index = fair.first[own]
-        number = choice_among(plane, attendance, index)
+        number = choice_among(plane, client_state, index)
         if number >= 0:
             take_turn(fair, index, now)
-            attendance.place[index] = NOWHERE
-            take_in(plane, attendance, requests, number, index, now)
+            client_state.place[index] = NOWHERE
+            take_in(plane, client_state, requests, number, index, now)
             charge_prompt(fair, requests, index)
             return True
         fair.tried[own] = 1
@@ -295,7 +304,7 @@ def _release_one(
 
 def asks_again(
     plane: DataPlane,
-    attendance: Attendance,
+    client_state: ClientState,
     gateway: Gateway,
     requests: RequestTable,
     number: int,
@@ -305,32 +314,32 @@ def asks_again(
     """Return whether the answer that a replica has just given does not do, so that the request goes elsewhere."""
     if not len(gateway.is_ruled) or gateway.asked_again[index] or gateway.second[index] == NEVER:
         return False
-    strike(plane.units[number], index)
+    strike(plane.replicas[number], index)
     gateway.asked_again[index] = 1
     gateway.num_asked_again += 1
     gateway.discarded_tokens += requests.generated_tokens[index]
     for each in range(len(plane.loads)):
-        unit = plane.units[each]
-        for position in range(unit.num_ranks):
-            cache = unit.ranks[position].cache
+        replica = plane.replicas[each]
+        for position in range(replica.num_ranks):
+            cache = replica.ranks[position].cache
             if cache is not None:
                 cache.paths.cached_tokens[index] = 0
     if gateway.fair is not None:
         charge_answer(gateway.fair, requests, index)
     plane.kinds[index] = gateway.second[index]
-    abandon(attendance.callers, requests, index, now)
+    abandon(client_state.clients, requests, index, now)
     requests.ready_time[index] = now
     # Between two replicas: at this instant other steps may still have to end.
-    attendance.place[index] = ELSEWHERE
-    heappush(attendance.callers.events, (now, TURN, index, attendance.callers.tries[index]))
+    client_state.place[index] = ELSEWHERE
+    heappush(client_state.clients.events, (now, TURN, index, client_state.clients.tries[index]))
     return True
 
 
-def take_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+def take_up(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
     """Route a request whose first answer did not do."""
-    gateway = attendance.gateway
+    gateway = client_state.gateway
     assert gateway is not None
-    attendance.place[index] = NOWHERE
-    if goes_to_api(plane, gateway, index) and is_diverted(plane, attendance, gateway, requests, index, NOBODY, now):
+    client_state.place[index] = NOWHERE
+    if goes_to_api(plane, gateway, index) and is_diverted(plane, client_state, gateway, requests, index, NOBODY, now):
         return
-    hand_over(plane, attendance, requests, index, now)
+    hand_over(plane, client_state, requests, index, now)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from simserve.engine.attendance import (
+from simserve.engine.admission_control import note_finishes
+from simserve.engine.client_state import (
     ELSEWHERE,
     HELD,
     NOWHERE,
     PARKED,
-    Attendance,
+    ClientState,
     end,
     lacks_numbers,
     leave,
@@ -22,7 +23,7 @@ from simserve.engine.attendance import (
     take_leaving,
     without_answer,
 )
-from simserve.engine.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, TURN
+from simserve.engine.clients import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, TURN
 from simserve.engine.data_parallel import (
     cancel,
     complete,
@@ -44,194 +45,193 @@ from simserve.engine.data_plane import (
     renew,
 )
 from simserve.engine.delivery import note_leap
-from simserve.engine.door import note_finishes
 from simserve.engine.entrance import arrive, asks_again, hand_over, lose, offer_turn, release, take_up
-from simserve.engine.gateway import NOBODY, cut, step_out
-from simserve.engine.judged import ASKS_SECONDS, take_judged_seconds
-from simserve.engine.numbers import earliest_of, find_all, sort_ascending
-from simserve.engine.outcomes import GAVE_UP, TIMED_OUT
-from simserve.engine.presence import (
+from simserve.engine.fleet_state import (
     ADMIT,
     HAND_OVER,
     LAND_AGAIN,
     LOSE,
     NO_ORDER,
     OFFER,
-    Presence,
+    FleetState,
     call_if_awaited,
     see,
 )
+from simserve.engine.gateway import NOBODY, cut, step_out
+from simserve.engine.judged import ASKS_SECONDS, take_judged_seconds
+from simserve.engine.numbers import earliest_of, find_all, sort_ascending
+from simserve.engine.outcomes import GAVE_UP, TIMED_OUT
 from simserve.engine.regions import ARRIVED, answered_at
 from simserve.engine.state import COMPLETED, INFINITY, UNFINISHED, RequestTable
 from simserve.engine.transfers import drop, land, may_step, restore_finished, send_on, take_to_reader
 
 
-def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now: float) -> None:
+def happen(plane: DataPlane, client_state: ClientState, requests: RequestTable, now: float) -> None:
     """Let the next event happen: what the heap holds, or else the next arrival."""
-    events = attendance.callers.events
+    events = client_state.clients.events
     if not events or events[0][0] != now:
         index = plane.cursor
         plane.cursor = index + 1
-        arrive(plane, attendance, requests, index, now)
+        arrive(plane, client_state, requests, index, now)
         return
     _, kind, index, about = heappop(events)
     if kind == ARRIVE:
-        arrive(plane, attendance, requests, index, now)
+        arrive(plane, client_state, requests, index, now)
     elif kind == SUBMIT:
-        see(plane, attendance, requests, about, index, now)
+        see(plane, client_state, requests, about, index, now)
     elif kind == LAND:
-        land(plane, attendance, requests, index, now)
+        land(plane, client_state, requests, index, now)
     elif kind == TURN and index == NOBODY:
-        if attendance.gateway is not None:
-            release(plane, attendance, attendance.gateway, requests, now)
+        if client_state.gateway is not None:
+            release(plane, client_state, client_state.gateway, requests, now)
     elif kind in (ANSWER, TURN):
-        if attendance.place[index] == ELSEWHERE and attendance.callers.tries[index] == about:
+        if client_state.place[index] == ELSEWHERE and client_state.clients.tries[index] == about:
             if kind == TURN:
-                take_up(plane, attendance, requests, index, now)
+                take_up(plane, client_state, requests, index, now)
             else:
-                attendance.place[index] = NOWHERE
+                client_state.place[index] = NOWHERE
                 requests.status[index] = COMPLETED
-                end(plane, attendance, requests, index, now, 0.0)
-    elif requests.status[index] != UNFINISHED or attendance.callers.tries[index] != about:
+                end(plane, client_state, requests, index, now, 0.0)
+    elif requests.status[index] != UNFINISHED or client_state.clients.tries[index] != about:
         return
     elif kind == TIMEOUT or (kind == FIRST_BYTE and not requests.first_token_time[index] <= now):
-        hang_up(plane, attendance, requests, index, now)
+        hang_up(plane, client_state, requests, index, now)
 
 
-def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+def hang_up(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
     """Drop a request whose client waits no longer, at the end of the step that runs; turns are taken after that."""
-    drop_caller(plane, attendance, requests, index, now)
-    offer_turn(attendance, now)
+    drop_caller(plane, client_state, requests, index, now)
+    offer_turn(client_state, now)
 
 
-def drop_caller(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+def drop_caller(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
     """Drop a request whose client waits no longer, at the end of the step that runs."""
-    if attendance.transfers is not None and drop(plane, attendance, requests, index, now):
-        without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
+    if client_state.transfers is not None and drop(plane, client_state, requests, index, now):
+        without_answer(plane, client_state, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
         return
-    place, presence = attendance.place[index], attendance.presence
-    if place == NOWHERE or attendance.has_left[index]:
+    place, fleet_state = client_state.place[index], client_state.fleet_state
+    if place == NOWHERE or client_state.has_left[index]:
         return
     if place in (ELSEWHERE, PARKED):
-        gateway = attendance.gateway
+        gateway = client_state.gateway
         if place == ELSEWHERE:
             cut(requests, index, now)
         elif gateway is not None and gateway.fair is not None:
             step_out(gateway.fair, index)
-        elif presence is not None:
-            presence.parked.remove(index)
-        attendance.place[index] = NOWHERE
-        without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
+        elif fleet_state is not None:
+            fleet_state.parked.remove(index)
+        client_state.place[index] = NOWHERE
+        without_answer(plane, client_state, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
         return
     if place <= HELD:
         number = HELD - place
-        if attendance.regions is not None:
-            attendance.regions.arrives_at[index] = ARRIVED
-        leave(plane, attendance, requests, number, index)
-        without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
-        if presence is not None and not plane.loads[number]:
+        if client_state.regions is not None:
+            client_state.regions.arrives_at[index] = ARRIVED
+        leave(plane, client_state, requests, number, index)
+        without_answer(plane, client_state, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
+        if fleet_state is not None and not plane.loads[number]:
             # No step runs where nobody is.
-            call_if_awaited(plane, presence, number)
+            call_if_awaited(plane, fleet_state, number)
         return
-    unit = plane.units[place]
-    attendance.has_left[index] = 1
-    attendance.leaving.append((place, index, now))
-    attendance.num_leaving[place] += 1
-    if end_leap(unit, now):
-        plane.ends[place] = unit.end_time
+    replica = plane.replicas[place]
+    client_state.has_left[index] = 1
+    client_state.leaving.append((place, index, now))
+    client_state.num_leaving[place] += 1
+    if end_leap(replica, now):
+        plane.ends[place] = replica.end_time
     else:
         # A plan is due at this very instant: it is made without the request.
-        complete_unit(plane, attendance, requests, place, now)
+        complete_unit(plane, client_state, requests, place, now)
 
 
-def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, now: float) -> None:
+def complete_unit(plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, now: float) -> None:
     """End the step of a replica: answers go out, and whoever has hung up goes."""
-    unit, transfers, presence = plane.units[number], attendance.transfers, attendance.presence
-    gateway = attendance.gateway
-    if presence is not None and num_steps_of(unit):
-        presence.busy_seconds[number] += now - start_time_of(unit)
-    if attendance.delivery is not None:
-        note_leap(attendance.delivery, number, unit, now)
-    num_finished = complete(unit, requests)
+    replica, transfers, fleet_state = plane.replicas[number], client_state.transfers, client_state.fleet_state
+    gateway = client_state.gateway
+    if fleet_state is not None and num_steps_of(replica):
+        fleet_state.busy_seconds[number] += now - start_time_of(replica)
+    if client_state.delivery is not None:
+        note_leap(client_state.delivery, number, replica, now)
+    num_finished = complete(replica, requests)
     if num_finished:
         plane.loads[number] -= num_finished
         plane.num_finished += num_finished
         if transfers is not None:
             restore_finished(plane, transfers, requests, number)
         if plane.notes_finishes:
-            for position in range(unit.num_ranks):
-                note_finished(plane, requests, number, unit.ranks[position])
+            for position in range(replica.num_ranks):
+                note_finished(plane, requests, number, replica.ranks[position])
             if len(plane.finished) > 1:
                 sort_ascending(plane.finished)
-        door = attendance.door
-        if door is not None and door.has_patience:
-            note_finishes(attendance.finishes[number], num_finished, num_running_at(unit), now)
-    if attendance.num_leaving[number]:
-        take_leaving(attendance, number)
-    going = attendance.going
+        admission_control = client_state.admission_control
+        if admission_control is not None and admission_control.has_patience:
+            note_finishes(client_state.finishes[number], num_finished, num_running_at(replica), now)
+    if client_state.num_leaving[number]:
+        take_leaving(client_state, number)
+    going = client_state.going
     for position in range(len(going)):
         index, _ = going[position]
         if requests.status[index] == UNFINISHED:
-            cancel(unit, requests, index)
-            leave(plane, attendance, requests, number, index)
+            cancel(replica, requests, index)
+            leave(plane, client_state, requests, number, index)
         else:
             # It has finished in this very step, and may come back.
-            strike(unit, index)
+            strike(replica, index)
     if num_finished:
         if plane.notes_finishes:
             for position in range(len(plane.finished)):
                 index = plane.finished[position]
-                if attendance.has_left[index]:
+                if client_state.has_left[index]:
                     continue
-                if transfers is not None and send_on(plane, attendance, requests, number, index, now):
+                if transfers is not None and send_on(plane, client_state, requests, number, index, now):
                     continue
-                if gateway is None or not asks_again(plane, attendance, gateway, requests, number, index, now):
+                if gateway is None or not asks_again(plane, client_state, gateway, requests, number, index, now):
                     # The API server may have it for longer.
                     answered = max(now, requests.finish_time[index])
-                    if attendance.regions is not None:
-                        answered = answered_at(attendance.regions, requests, index, number, answered)
-                    end(plane, attendance, requests, index, answered, 0.0)
+                    if client_state.regions is not None:
+                        answered = answered_at(client_state.regions, requests, index, number, answered)
+                    end(plane, client_state, requests, index, answered, 0.0)
             plane.finished.clear()
         else:
-            attendance.callers.num_ended += num_finished
+            client_state.clients.num_ended += num_finished
     for position in range(len(going)):
         index, decided_at = going[position]
-        attendance.place[index] = NOWHERE
-        attendance.has_left[index] = 0
-        attendance.lost_tokens += requests.generated_tokens[index]
-        without_answer(plane, attendance, requests, index, decided_at, TIMED_OUT, GAVE_UP, now, 0.0)
+        client_state.place[index] = NOWHERE
+        client_state.has_left[index] = 0
+        client_state.lost_tokens += requests.generated_tokens[index]
+        without_answer(plane, client_state, requests, index, decided_at, TIMED_OUT, GAVE_UP, now, 0.0)
     going.clear()
     if gateway is not None:
-        offer_turn(attendance, now)
-    if presence is not None:
-        call_if_awaited(plane, presence, number)
+        offer_turn(client_state, now)
+    if fleet_state is not None:
+        call_if_awaited(plane, fleet_state, number)
 
 
-def carry_out(plane: DataPlane, attendance: Attendance, presence: Presence, requests: RequestTable) -> None:
+def carry_out(plane: DataPlane, client_state: ClientState, fleet_state: FleetState, requests: RequestTable) -> None:
     """Do what the plane has been told to."""
-    order, subject, now = presence.order, presence.subject, presence.time
-    presence.order = NO_ORDER
+    order, subject, now = fleet_state.order, fleet_state.subject, fleet_state.time
+    fleet_state.order = NO_ORDER
     if order == HAND_OVER:
-        hand_over(plane, attendance, requests, subject, now)
+        hand_over(plane, client_state, requests, subject, now)
     elif order == OFFER:
-        offer_turn(attendance, now)
+        offer_turn(client_state, now)
     elif order == LOSE:
-        lose(plane, attendance, requests, subject, presence.reason, now)
+        lose(plane, client_state, requests, subject, fleet_state.reason, now)
     elif order == ADMIT:
-        assert attendance.transfers is not None
-        take_to_reader(plane, attendance, attendance.transfers, requests, subject, now)
+        assert client_state.transfers is not None
+        take_to_reader(plane, client_state, client_state.transfers, requests, subject, now)
     elif order == LAND_AGAIN:
-        land_again(attendance, subject)
+        land_again(client_state, subject)
     else:
-        complete_unit(plane, attendance, requests, subject, now)
+        complete_unit(plane, client_state, requests, subject, now)
 
 
-def land_again(attendance: Attendance, index: int) -> None:
+def land_again(client_state: ClientState, index: int) -> None:
     """Let a KV cache land when its link, whose pace has changed, has sent it."""
-    transfers = attendance.transfers
+    transfers = client_state.transfers
     assert transfers is not None
     landing = (transfers.transfer_end[index], LAND, index, transfers.prefill_replica[index])
-    heappush(attendance.callers.events, landing)
+    heappush(client_state.clients.events, landing)
 
 
 def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
@@ -240,32 +240,32 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
     Return `REACHED` or `CHORES`, as of `simserve.engine.driver.driver`, or `CALLED`: replicas that come and go must be
     looked after. Where there is an order for the plane, it is carried out, and nothing else.
     """
-    attendance = plane.attendance
-    assert attendance is not None
-    presence = attendance.presence
-    if presence is not None and presence.order:
-        carry_out(plane, attendance, presence, requests)
+    client_state = plane.client_state
+    assert client_state is not None
+    fleet_state = client_state.fleet_state
+    if fleet_state is not None and fleet_state.order:
+        carry_out(plane, client_state, fleet_state, requests)
         return REACHED
-    ends, units, due = plane.ends, plane.units, plane.due
-    draws, transfers = attendance.draws, attendance.transfers
+    ends, replicas, due = plane.ends, plane.replicas, plane.due
+    draws, transfers = client_state.draws, client_state.transfers
     countdown = EVENTS_BETWEEN_CHORES
-    instant, num_ended = attendance.mid_time, attendance.mid_position
-    attendance.mid_time = -1.0
+    instant, num_ended = client_state.mid_time, client_state.mid_position
+    client_state.mid_time = -1.0
     while True:
         if instant < 0.0:
-            if draws and lacks_numbers(plane, attendance):
+            if draws and lacks_numbers(plane, client_state):
                 return CHORES
             instant = earliest_of(ends)
-            moment = next_moment(plane, attendance, requests)
+            moment = next_moment(plane, client_state, requests)
             if moment < instant:
                 if moment >= until:
                     return REACHED
                 if moment >= plane.renew_at:
                     renew(plane, moment)
-                if presence is not None:
-                    presence.time = moment
-                happen(plane, attendance, requests, moment)
-                if presence is not None and presence.calls:
+                if fleet_state is not None:
+                    fleet_state.time = moment
+                happen(plane, client_state, requests, moment)
+                if fleet_state is not None and fleet_state.calls:
                     return CALLED
                 instant = -1.0
                 continue
@@ -275,36 +275,36 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
                 renew(plane, instant)
             find_all(ends, instant, due)
             num_ended = 0
-        if presence is not None:
-            presence.time = instant
+        if fleet_state is not None:
+            fleet_state.time = instant
         while num_ended < len(due):
-            complete_unit(plane, attendance, requests, due[num_ended], instant)
+            complete_unit(plane, client_state, requests, due[num_ended], instant)
             num_ended += 1
-            if presence is not None and presence.calls:
-                attendance.mid_time, attendance.mid_position = instant, num_ended
+            if fleet_state is not None and fleet_state.calls:
+                client_state.mid_time, client_state.mid_position = instant, num_ended
                 return CALLED
-        while next_moment(plane, attendance, requests) == instant:
-            if draws and lacks_numbers(plane, attendance):
-                attendance.mid_time, attendance.mid_position = instant, num_ended
+        while next_moment(plane, client_state, requests) == instant:
+            if draws and lacks_numbers(plane, client_state):
+                client_state.mid_time, client_state.mid_position = instant, num_ended
                 return CHORES
-            happen(plane, attendance, requests, instant)
-            if presence is not None and presence.calls:
-                attendance.mid_time, attendance.mid_position = instant, num_ended
+            happen(plane, client_state, requests, instant)
+            if fleet_state is not None and fleet_state.calls:
+                client_state.mid_time, client_state.mid_position = instant, num_ended
                 return CALLED
         for position in range(num_ended):
             number = due[position]
-            unit = units[number]
-            is_frozen = presence is not None and presence.marks[number] & FROZEN != 0
-            is_due = unit.end_time == instant and not is_frozen
+            replica = replicas[number]
+            is_frozen = fleet_state is not None and fleet_state.marks[number] & FROZEN != 0
+            is_due = replica.end_time == instant and not is_frozen
             if is_due and transfers is not None:
-                is_due = may_step(plane, attendance, transfers, requests, number, instant)
+                is_due = may_step(plane, client_state, transfers, requests, number, instant)
             if is_due:
-                plan(unit, requests)
-                if attendance.asks & ASKS_SECONDS:
-                    take_judged_seconds(attendance, unit)
-            ends[number] = INFINITY if is_frozen else unit.end_time
+                plan(replica, requests)
+                if client_state.asks & ASKS_SECONDS:
+                    take_judged_seconds(client_state, replica)
+            ends[number] = INFINITY if is_frozen else replica.end_time
         instant = -1.0
         # Every rank writes down what it does.
-        countdown -= units[due[0]].num_ranks
+        countdown -= replicas[due[0]].num_ranks
         if countdown <= 0:
             return CHORES

@@ -10,8 +10,8 @@ from array import array
 from collections.abc import MutableSequence, Sequence
 from math import nan
 
+from simserve.engine.admission_control import Finishes, end_pause, note_finishes
 from simserve.engine.bucket import Bucket, holds, take, wait
-from simserve.engine.door import Finishes, end_pause, note_finishes
 from simserve.engine.state import COMPLETED, INFINITY, RequestTable
 from simserve.engine.uniforms import Uniforms, take_uniform
 

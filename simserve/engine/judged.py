@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from simserve.engine.attendance import Attendance
-    from simserve.engine.data_parallel import Ranks
+    from simserve.engine.client_state import ClientState
+    from simserve.engine.data_parallel import DataParallelReplica
     from simserve.engine.routing import Router
 
 ASKS_ADMISSION, ASKS_SECONDS = 1, 2
@@ -33,22 +33,22 @@ def judged_choice(router: Router, index: int, ready: Sequence[int]) -> int:
     return router.judge.choice(index, ready)
 
 
-def judged_refusal(attendance: Attendance, index: int, now: float) -> int:
+def judged_refusal(client_state: ClientState, index: int, now: float) -> int:
     """Return why a user's own admission control refuses a request."""
-    assert attendance.judge is not None
-    return attendance.judge.refusal(index, now)
+    assert client_state.judge is not None
+    return client_state.judge.refusal(index, now)
 
 
-def take_judged_seconds(attendance: Attendance, unit: Ranks) -> None:
+def take_judged_seconds(client_state: ClientState, replica: DataParallelReplica) -> None:
     """Let the planned step take the seconds of a user's own function; it is then alone in its leap."""
-    assert attendance.judge is not None
-    (rank,) = unit.ranks
+    assert client_state.judge is not None
+    (rank,) = replica.ranks
     if not rank.num_steps:
         return
     prompt = rank.prefill_tokens if rank.chunk_requests else 0
     decodes = rank.num_scheduled_decodes
     context = rank.context_sum if decodes else 0.0
-    seconds = attendance.judge.step_seconds(prompt, decodes * rank.tokens_per_decode, context, rank.start_time)
+    seconds = client_state.judge.step_seconds(prompt, decodes * rank.tokens_per_decode, context, rank.start_time)
     seconds += rank.times.swap_block_seconds * rank.moved_blocks
     rank.num_steps, rank.first_seconds, rank.increment_seconds = 1, seconds, 0.0
-    unit.end_time = rank.end_time = rank.start_time + seconds
+    replica.end_time = rank.end_time = rank.start_time + seconds

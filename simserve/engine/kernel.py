@@ -27,7 +27,6 @@ from simserve.engine.departing import release_departing
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
 from simserve.engine.late_tokens import hand_over
-from simserve.engine.leaps import leap_row
 from simserve.engine.numbers import sum_around
 from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict, is_decoded
@@ -43,6 +42,7 @@ from simserve.engine.state import (
     RequestTable,
 )
 from simserve.engine.static import complete_static, plan_static, submit_static
+from simserve.engine.step_runs import leap_row
 from simserve.engine.swap import end_swaps, swap_in
 from simserve.engine.uncached import complete_uncached, plan_uncached
 from simserve.engine.windows import affordable_steps, cross, held_tokens, take_chunks, take_leap
@@ -156,17 +156,17 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         if has_extras and replica.swapped_in:
             end_swaps(replica, requests, num_decodes)
             first_gaps = 0
-        if replica.stall_leaps:
+        if replica.stall_step_runs:
             end_stall(replica)
             first_gaps = 0
             if num_steps == 1:
                 longest = 0.0
-        gap_values, gap_leaps = replica.gap_values, replica.gap_leaps
+        gap_values, gap_step_runs = replica.gap_values, replica.gap_step_runs
         while gap_values and gap_values[-1] <= longest:
             gap_values.pop()
-            gap_leaps.pop()
+            gap_step_runs.pop()
         gap_values.append(longest)
-        gap_leaps.append(leap)
+        gap_step_runs.append(leap)
         step, progress = replica.step, replica.progress
         advance: float = num_decodes
         if progress is not None:
@@ -219,7 +219,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         )
         if blocked_by == BLOCKED_BY_NOTHING and replica.num_running >= replica.max_num_seqs:
             blocked_by = BLOCKED_BY_SEATS
-    replica.leaps.extend(
+    replica.step_runs.extend(
         leap_row(
             replica.start_time,
             num_steps,
@@ -392,6 +392,6 @@ def _go_idle(replica: Replica) -> None:
     replica.end_time = INFINITY
     replica.is_open = replica.is_full = replica.has_left = False
     replica.new_token_ratio = replica.config.new_token_ratio_initial
-    replica.gap_leaps.clear()
+    replica.gap_step_runs.clear()
     replica.gap_values.clear()
     replica.running.clear()

@@ -14,14 +14,14 @@ from simserve.engine.state import UNFINISHED, Replica, RequestTable
 def hand_over(replica: Replica, requests: RequestTable) -> None:
     """Hand over the first tokens of the step before the one that has run, before that one is completed.
 
-    The host takes ``handover_step_seconds`` for a step, ``handover_request_seconds`` for a sequence in it, and
-    ``handover_prompt_seconds`` for launching prompts; no longer than the step.
+    The host takes ``transfer_step_seconds`` for a step, ``transfer_request_seconds`` for a sequence in it, and
+    ``transfer_prompt_seconds`` for launching prompts; no longer than the step.
     """
     config, num_prompts = replica.config, len(replica.chunk_requests)
-    wait = config.handover_step_seconds
-    wait += config.handover_request_seconds * (replica.num_scheduled_decodes + num_prompts)
+    wait = config.transfer_step_seconds
+    wait += config.transfer_request_seconds * (replica.num_scheduled_decodes + num_prompts)
     if num_prompts:
-        wait += config.handover_prompt_seconds
+        wait += config.transfer_prompt_seconds
     if wait > replica.first_seconds:
         wait = replica.first_seconds
     late = replica.late_tokens

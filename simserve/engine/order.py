@@ -1,6 +1,6 @@
-"""Which of many units is the first, or has the least to do: kept in an order while times and loads change one by one.
+"""Which of many replicas is first, or has the least to do: kept in an order while times and loads change.
 
-Of few units a look at all is faster, which `simserve.engine.numbers` answers. Python keeps heaps in which what was
+Of few replicas a look at all is faster, which `simserve.engine.numbers` answers. Python keeps heaps in which what was
 before stays until it comes to the top; compiled code keeps tournaments
 (`simserve.engine.compiled.replacements`). Both give the same answers.
 """
@@ -17,9 +17,9 @@ _LEAST_UNITS = 24
 """From so many on a heap says faster than a look at all which is the first."""
 
 
-def has_order(num_units: int) -> bool:
-    """Return whether an order of so many units pays."""
-    return num_units >= _LEAST_UNITS
+def has_order(num_schedulers: int) -> bool:
+    """Return whether an order of so many replicas pays."""
+    return num_schedulers >= _LEAST_UNITS
 
 
 def arrange_times(order: list[Any], times: list[float]) -> None:

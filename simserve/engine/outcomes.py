@@ -7,6 +7,6 @@ REJECTED, TIMED_OUT = 1, 2
 
 ADMITTED = 0
 RATE_LIMIT, QUEUE_FULL, KV_HEADROOM, LOAD, DEADLINE, GAVE_UP = range(2, 8)
-"""Refused at the door, by the rules of `simserve.engine.door`; given up by its client."""
+"""Refused at the admission control, by the rules of `simserve.engine.admission_control`; given up by its client."""
 API_LIMIT = 10
 """Refused by the API that it went to."""

@@ -30,7 +30,7 @@ class Affinity:
     Attributes:
         offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1`` of the two columns, shape [N + 1].
         keys: Number of each key, from 0.
-        ends: What it is worth, in the unit of the loads, to be where that key is known; ascending within a request.
+        ends: What it is worth, in the replica of the loads, to be where that key is known; ascending within a request.
         least: Of each request, what it must be worth for a detour, shape [N].
         places: Key -> replica that it went to last; -1: none.
         known: Key -> what it was worth there; a request may go on under the same key.

@@ -214,7 +214,7 @@ class Replica:
         "free_swap_blocks",
         "free_window_blocks",
         "full_weight",
-        "gap_leaps",
+        "gap_step_runs",
         "gap_values",
         "grows",
         "has_extras",
@@ -239,7 +239,6 @@ class Replica:
         "late_arrivals_sum",
         "late_tokens",
         "leap_index",
-        "leaps",
         "max_num_seqs",
         "mode",
         "moved_blocks",
@@ -267,10 +266,11 @@ class Replica:
         "sequence_seconds",
         "shared_seconds",
         "stall_counts",
-        "stall_leaps",
+        "stall_step_runs",
         "stall_times",
         "start_time",
         "step",
+        "step_runs",
         "swapped_in",
         "swaps",
         "times",
@@ -412,16 +412,16 @@ class Replica:
         self.attended_keys = 0.0
 
         self.leap_index = 0
-        self.gap_leaps: list[int] = []
+        self.gap_step_runs: list[int] = []
         self.gap_values: list[float] = []
         # Groups of decoding requests that a prefill keeps waiting: leap before it, last token, how many.
-        self.stall_leaps: list[int] = []
+        self.stall_step_runs: list[int] = []
         self.stall_times: list[float] = []
         self.stall_counts: list[int] = []
         self.last_decode_time = 0.0
         # Requests whose first token the last step computed, to be handed over in the next.
         self.late_tokens: list[int] = []
-        self.leaps = bytearray()
+        self.step_runs = bytearray()
         # Speculative decoding: tokens that a step of each leap with decodes adds to the contexts.
         self.advances: list[float] = []
         # Static batching: the leaps of the batch that runs, written down when it ends.

@@ -6,7 +6,6 @@ a token before the end, so TTFT equals E2E and inter-token gaps are undefined.
 
 from __future__ import annotations
 
-from simserve.engine.leaps import end_row, leap_row
 from simserve.engine.state import (
     ADMITTED,
     BLOCKED_BY_BLOCKS,
@@ -18,6 +17,7 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
+from simserve.engine.step_runs import end_row, leap_row
 from simserve.engine.uncached import uncached_seconds
 
 
@@ -70,13 +70,13 @@ def complete_static(replica: Replica, requests: RequestTable) -> int:
     if not replica.num_steps:
         return 0
     for row in replica.batch_rows:
-        replica.leaps.extend(leap_row(*row))
+        replica.step_runs.extend(leap_row(*row))
     replica.batch_rows.clear()
     # Who waited meanwhile is known now.
     late = len(replica.waiting) * replica.end_time - replica.late_arrivals_sum
     if replica.waiting and replica.blocked_by == BLOCKED_BY_NOTHING:
         replica.blocked_by = BLOCKED_BY_SEATS
-    end_row(replica.leaps, late - replica.num_queued * replica.start_time, replica.blocked_by)
+    end_row(replica.step_runs, late - replica.num_queued * replica.start_time, replica.blocked_by)
     for index in replica.chunk_requests:
         requests.first_token_time[index] = requests.finish_time[index] = replica.end_time
         requests.generated_tokens[index] = requests.output_tokens[index]

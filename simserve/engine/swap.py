@@ -71,6 +71,6 @@ def end_swaps(replica: Replica, requests: RequestTable, num_decodes: int) -> Non
         if gap > requests.itl_max[index]:
             requests.itl_max[index] = gap
     others = num_decodes - len(replica.swapped_in)
-    if others and not replica.stall_leaps:
+    if others and not replica.stall_step_runs:
         replica.irregular_gaps.extend((replica.first_seconds, float(others)))
     replica.swapped_in.clear()

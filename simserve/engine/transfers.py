@@ -12,7 +12,7 @@ from heapq import heappush
 from math import inf, nan
 from typing import TYPE_CHECKING
 
-from simserve.engine.callers import LAND
+from simserve.engine.clients import LAND
 from simserve.engine.data_parallel import (
     end_leap,
     go_on,
@@ -27,7 +27,7 @@ from simserve.engine.numbers import least_among
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 
 if TYPE_CHECKING:
-    from simserve.engine.attendance import Attendance
+    from simserve.engine.client_state import ClientState
 
 BOTH, PREFILLS, DECODES = range(3)
 """What a replica does."""
@@ -167,31 +167,31 @@ def restore(transfers: Transfers, requests: RequestTable, index: int) -> None:
 
 def restore_finished(plane: DataPlane, transfers: Transfers, requests: RequestTable, number: int) -> None:
     """Do so for all that a replica has just finished."""
-    unit = plane.units[number]
-    for each in range(unit.num_ranks):
-        finished = unit.ranks[each].finished
+    replica = plane.replicas[number]
+    for each in range(replica.num_ranks):
+        finished = replica.ranks[each].finished
         assert finished is not None
         for position in range(len(finished)):
             restore(transfers, requests, finished[position])
 
 
 def send_on(
-    plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float
+    plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int, now: float
 ) -> bool:
     """Send a request on whose prompt is computed; return False if the replica does all, or one token was all."""
-    transfers = attendance.transfers
+    transfers = client_state.transfers
     assert transfers is not None
     port = transfers.ports[number]
     if port.role != PREFILLS or requests.output_tokens[index] == 1:
         return False
-    strike(plane.units[number], index)
+    strike(plane.replicas[number], index)
     requests.status[index] = UNFINISHED
     requests.finish_time[index] = requests.first_token_time[index] = nan
     port.num_on_way += 1
     transfers.num_transfers += 1
     transfers.stage[index], transfers.is_counted[index] = ON_ITS_WAY, 1
     transfers.prefill_end[index], transfers.prefill_replica[index] = now, number
-    attendance.place[index] = NOBODY
+    client_state.place[index] = NOBODY
     if not port.has_sent:
         port.has_sent = True
         transfers.senders.append(number)
@@ -208,7 +208,7 @@ def send_on(
     port.waited += start - now
     landing = end + transfers.latency
     transfers.transfer_start[index], transfers.transfer_end[index] = start, landing
-    heappush(attendance.callers.events, (landing, LAND, index, number))
+    heappush(client_state.clients.events, (landing, LAND, index, number))
     return True
 
 
@@ -225,16 +225,16 @@ def _note_send(
         sends.append(end)
 
 
-def land(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+def land(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
     """Take a KV cache that lands ``now`` to the decode replica with the fewest requests, if it is still wanted."""
-    transfers = attendance.transfers
+    transfers = client_state.transfers
     assert transfers is not None
     if transfers.stage[index] == ON_ITS_WAY and transfers.transfer_end[index] == now:
-        take_to_reader(plane, attendance, transfers, requests, index, now)
+        take_to_reader(plane, client_state, transfers, requests, index, now)
 
 
 def take_to_reader(
-    plane: DataPlane, attendance: Attendance, transfers: Transfers, requests: RequestTable, index: int, now: float
+    plane: DataPlane, client_state: ClientState, transfers: Transfers, requests: RequestTable, index: int, now: float
 ) -> None:
     """Take a KV cache that has landed to the decode replica with the fewest requests; it waits while none is ready."""
     readers = transfers.ports[transfers.prefill_replica[index]].readers
@@ -243,39 +243,39 @@ def take_to_reader(
         transfers.stranded.append(index)
         return
     number = least_among(readers, plane.loads)
-    join(plane, attendance, requests, number, index, now)
+    join(plane, client_state, requests, number, index, now)
     transfers.stage[index] = LANDED
     landed = transfers.ports[number].landed
     landed.append(index)
     if len(landed) == 1:
         # It may be taken in after the step that runs.
-        unit = plane.units[number]
-        if not end_leap(unit, now):
-            look_again(unit, now)
-        note_end(plane, attendance, number)
+        replica = plane.replicas[number]
+        if not end_leap(replica, now):
+            look_again(replica, now)
+        note_end(plane, client_state, number)
 
 
 def may_step(
-    plane: DataPlane, attendance: Attendance, transfers: Transfers, requests: RequestTable, number: int, now: float
+    plane: DataPlane, client_state: ClientState, transfers: Transfers, requests: RequestTable, number: int, now: float
 ) -> bool:
     """Return whether a replica may plan a step; one that decodes first takes in what it has room for."""
-    port, unit = transfers.ports[number], plane.units[number]
+    port, replica = transfers.ports[number], plane.replicas[number]
     if port.role == PREFILLS:
-        if num_outstanding_at(unit) and port.num_on_way >= transfers.max_in_transfer:
+        if num_outstanding_at(replica) and port.num_on_way >= transfers.max_in_transfer:
             if port.stalled_since < 0.0:
                 port.stalled_since = now
-            stand_still(unit)
+            stand_still(replica)
             return False
         return True
     landed = port.landed
-    while landed and take_in(unit, requests, landed[0], now):
-        _release(plane, attendance, transfers, landed.popleft(), now)
+    while landed and take_in(replica, requests, landed[0], now):
+        _release(plane, client_state, transfers, landed.popleft(), now)
     return True
 
 
-def drop(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> bool:
+def drop(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> bool:
     """Forget a cache that nobody wants any more; return False if the request has none between two replicas."""
-    transfers, place = attendance.transfers, attendance.place[index]
+    transfers, place = client_state.transfers, client_state.place[index]
     assert transfers is not None
     stage = transfers.stage[index]
     if stage == AT_REPLICA:
@@ -283,25 +283,25 @@ def drop(plane: DataPlane, attendance: Attendance, requests: RequestTable, index
     if stage == LANDED:
         transfers.ports[place].landed.remove(index)
         count_off(plane, requests, place, index)
-        attendance.place[index] = NOBODY
+        client_state.place[index] = NOBODY
     elif stage == STRANDED:
         transfers.stranded.remove(index)
-    _release(plane, attendance, transfers, index, now)
+    _release(plane, client_state, transfers, index, now)
     return True
 
 
-def forget(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+def forget(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
     """Forget the cache of a request that was lost with a replica, where it was computed or where it has landed."""
-    transfers = attendance.transfers
+    transfers = client_state.transfers
     assert transfers is not None
     restore(transfers, requests, index)
     if transfers.stage[index] == LANDED:
-        transfers.ports[attendance.place[index]].landed.remove(index)
+        transfers.ports[client_state.place[index]].landed.remove(index)
     if transfers.stage[index] != AT_REPLICA:
-        _release(plane, attendance, transfers, index, now)
+        _release(plane, client_state, transfers, index, now)
 
 
-def _release(plane: DataPlane, attendance: Attendance, transfers: Transfers, index: int, now: float) -> None:
+def _release(plane: DataPlane, client_state: ClientState, transfers: Transfers, index: int, now: float) -> None:
     """Count a cache as no longer on its way; let its prefill replica plan again if that stood still for it."""
     transfers.stage[index] = AT_REPLICA
     if not transfers.is_counted[index]:
@@ -314,7 +314,7 @@ def _release(plane: DataPlane, attendance: Attendance, transfers: Transfers, ind
         return
     transfers.stalled += now - port.stalled_since
     port.stalled_since = _NEVER
-    unit = plane.units[number]
-    if unit.end_time == INFINITY and num_outstanding_at(unit):
-        go_on(unit, now)
-        note_end(plane, attendance, number)
+    replica = plane.replicas[number]
+    if replica.end_time == INFINITY and num_outstanding_at(replica):
+        go_on(replica, now)
+        note_end(plane, client_state, number)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from simserve.engine.gaps import keep_largest_gap, push_gap
-from simserve.engine.leaps import leap_row
 from simserve.engine.state import (
     ADMITTED,
     BLOCKED_BY_NOTHING,
@@ -21,6 +20,7 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
+from simserve.engine.step_runs import leap_row
 
 
 def plan_uncached(replica: Replica, requests: RequestTable) -> None:
@@ -45,7 +45,7 @@ def plan_uncached(replica: Replica, requests: RequestTable) -> None:
     replica.late_arrivals_sum = 0.0
     if not replica.num_running:
         replica.end_time = INFINITY
-        replica.gap_leaps.clear()
+        replica.gap_step_runs.clear()
         replica.gap_values.clear()
         return
     replica.first_seconds = uncached_seconds(replica, replica.num_running, tokens, pairs)
@@ -75,7 +75,7 @@ def uncached_seconds(replica: Replica, num_sequences: int, tokens: int, pairs: f
 def complete_uncached(replica: Replica, requests: RequestTable) -> int:
     """Apply the step: one token for every request in it; return how many finished."""
     now, num_decoding = replica.end_time, replica.num_decoding
-    replica.leaps.extend(
+    replica.step_runs.extend(
         leap_row(
             replica.start_time,
             1,

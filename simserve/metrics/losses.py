@@ -35,7 +35,7 @@ _STORM = 1.5
 """Attempts a request from which retries are a load of their own."""
 
 
-def fates(records: RequestRecords) -> dict[str, int]:
+def statuses(records: RequestRecords) -> dict[str, int]:
     """Return how many requests were sent, how each ended, and how many the model's length limit cut."""
     sent = np.isfinite(records.arrival_time)
     counts = np.bincount(records.status[rows_where(sent)], minlength=len(STATUSES))
@@ -54,7 +54,7 @@ def reasons(records: RequestRecords) -> dict[str, int]:
 
 
 def loss_sentences(simulation: Simulation) -> list[str]:
-    """Return what limited the run beside its steps: refusals at the door, clients that hung up, losses, retries."""
+    """Return what limited the run beside its steps: refusals, clients that hung up, losses, retries."""
     records, timeline = simulation.records, simulation.timeline
     sent = int(np.count_nonzero(np.isfinite(records.arrival_time)))
     if timeline is None or not sent:

@@ -12,7 +12,7 @@ from simserve.sim.series import ascending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stays:
+class Sojourns:
     """When each request that was sent arrived, left the queue and left the system; in order of arrival.
 
     Attributes:
@@ -60,7 +60,7 @@ class Stays:
         return np.maximum(present, 0).astype(np.float64)
 
 
-def stays(records: RequestRecords, end_time: float) -> Stays:
+def sojourns(records: RequestRecords, end_time: float) -> Sojourns:
     """Return the stays of all requests that were sent.
 
     A request without a finish time that is not unfinished was refused where it stood: it leaves when it
@@ -77,7 +77,7 @@ def stays(records: RequestRecords, end_time: float) -> Stays:
     system_exit = np.where(np.isfinite(finish), finish, stayed)
     queue_exit = np.fmin(records.scheduled_time[sent], system_exit)
     beginnings = arrival if records.turn is None else arrival[records.turn[sent] <= 1]
-    return Stays(
+    return Sojourns(
         arrival=arrival,
         queue_exit=queue_exit,
         system_exit=system_exit,

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.bottleneck import PARTS
-from simserve.metrics.front import on_replicas
+from simserve.metrics.gateway import on_replicas
 
 if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation

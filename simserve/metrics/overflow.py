@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simserve.metrics.front import served_by
+from simserve.metrics.gateway import served_by
 from simserve.metrics.latency import MS
 from simserve.metrics.prompt_caching import request_bills
 from simserve.metrics.steady_state import Window

@@ -123,10 +123,10 @@ def pool_sentences(simulation: Simulation) -> list[str]:
             found.append(f"Prefill replicas stood still {share:.0%} of the time: decode replicas take in too little.")
     if transfers.get("count") and transfers["waited_seconds"] > transfers["link_seconds"]:
         found.append("KV caches waited longer for their link than they took on it.")
-    return [*found, *_handover_sentences(simulation.records)]
+    return [*found, *_kv_transfer_sentences(simulation.records)]
 
 
-def _handover_sentences(records: RequestRecords) -> list[str]:
+def _kv_transfer_sentences(records: RequestRecords) -> list[str]:
     """Return what the way from the prefill to the decode replica adds to TTFT; empty where no cache went it."""
     if records.prefill_end_time is None:
         return []

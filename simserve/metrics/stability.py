@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.occupancy import Stays, num_present
+from simserve.metrics.occupancy import Sojourns, num_present
 from simserve.metrics.percentiles import percentiles
 
 Stability = Literal["stable", "backlogged", "overloaded"]
@@ -53,7 +53,7 @@ off; it is dropped where there is no steady state to keep apart: a closed loop, 
 
 
 def stability(
-    stays: Stays, *, is_open_loop: bool, is_stationary: bool = True, offered: Offered | None = None
+    sojourns: Sojourns, *, is_open_loop: bool, is_stationary: bool = True, offered: Offered | None = None
 ) -> Stability:
     """Return the verdict on a run.
 
@@ -71,38 +71,38 @@ def stability(
     The number in the system is tested too because a replica with free seats slows down before it queues; it
     must not be levelling off, as it does while a system fills up.
     """
-    is_overload = _is_growing(stays) if offered is None else offered.mean >= 1
+    is_overload = _is_growing(sojourns) if offered is None else offered.mean >= 1
     if is_open_loop and is_overload:
         return "overloaded"
-    return "backlogged" if _is_waiting(stays, is_open_loop and is_stationary) else "stable"
+    return "backlogged" if _is_waiting(sojourns, is_open_loop and is_stationary) else "stable"
 
 
-def waiting_share(stays: Stays) -> float:
+def waiting_share(sojourns: Sojourns) -> float:
     """Return the share of the time in the system that was waiting for a first step; NaN if there was none."""
-    total = float(stays.times_in_system().sum())
-    return float(stays.waits().sum()) / total if total > 0 else math.nan
+    total = float(sojourns.times_in_system().sum())
+    return float(sojourns.waits().sum()) / total if total > 0 else math.nan
 
 
-def _is_growing(stays: Stays) -> bool:
-    if len(stays) < _MIN_ARRIVALS:
+def _is_growing(sojourns: Sojourns) -> bool:
+    if len(sojourns) < _MIN_ARRIVALS:
         return False
-    start, end = float(stays.arrival[0]), stays.last_beginning
+    start, end = float(sojourns.arrival[0]), sojourns.last_beginning
     if end <= start:
         return False
-    num_arrivals = int(np.searchsorted(stays.arrival, end, side="right"))
-    if _has_trend(_levels(stays, stays.queue_exit, start, end), num_arrivals, _LEAST_QUEUE_GROWTH):
+    num_arrivals = int(np.searchsorted(sojourns.arrival, end, side="right"))
+    if _has_trend(_levels(sojourns, sojourns.queue_exit, start, end), num_arrivals, _LEAST_QUEUE_GROWTH):
         return True
     middle = (start + end) / 2
-    num_early = int(np.searchsorted(stays.arrival, middle, side="right"))
-    if percentiles(stays.times_in_system()[:num_early], [50])[0] > _LONGEST_STAY * (end - start):
+    num_early = int(np.searchsorted(sojourns.arrival, middle, side="right"))
+    if percentiles(sojourns.times_in_system()[:num_early], [50])[0] > _LONGEST_STAY * (end - start):
         return False
-    levels = _levels(stays, stays.system_exit, middle, end)
+    levels = _levels(sojourns, sojourns.system_exit, middle, end)
     return _is_unabated(levels) and _has_trend(levels, num_arrivals - num_early, _LEAST_SYSTEM_GROWTH)
 
 
-def _levels(stays: Stays, leave: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:
+def _levels(sojourns: Sojourns, leave: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:
     grid = np.linspace(start, end, _NUM_BLOCKS * _POINTS_PER_BLOCK + 1)[1:]
-    return num_present(stays.arrival, leave, grid).astype(np.float64)
+    return num_present(sojourns.arrival, leave, grid).astype(np.float64)
 
 
 def _has_trend(levels: NDArray[np.float64], num_arrivals: int, least_growth: float) -> bool:
@@ -125,9 +125,9 @@ def _block_means(levels: NDArray[np.float64]) -> NDArray[np.float64]:
     return means
 
 
-def _is_waiting(stays: Stays, has_steady_state: bool) -> bool:
-    share = waiting_share(stays)
+def _is_waiting(sojourns: Sojourns, has_steady_state: bool) -> bool:
+    share = waiting_share(sojourns)
     if math.isnan(share) or share < _WAITING_SHARE:
         return False
-    run = stays.run_end - float(stays.arrival[0])
-    return not has_steady_state or percentiles(stays.waits(), [95])[0] >= _WAIT_OF_RUN * run
+    run = sojourns.run_end - float(sojourns.arrival[0])
+    return not has_steady_state or percentiles(sojourns.waits(), [95])[0] >= _WAIT_OF_RUN * run

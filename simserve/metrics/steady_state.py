@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.latency import RequestLatencies
-from simserve.metrics.occupancy import Stays
+from simserve.metrics.occupancy import Sojourns
 from simserve.sim.records import RequestRecords
 
 _BATCH = 5
-EDGE_STAYS = 3.0
+EDGE_SOJOURNS = 3.0
 """Mean E2E that a measured window begins after the first arrival and ends before the last one, at least. Until then
 the system still fills up, from then on requests finish in one that empties: with neither cut, E2E of runs of 2,000
 requests at 66 % load comes out 1.3 % too low."""
 _MIN_REQUESTS = 100
 """Fewest requests, before and after the cut, that have a steady state worth the name."""
-_MIN_STAYS = 10.0
+_MIN_SOJOURNS = 10.0
 """A cut window must be this many mean E2E long: what is in flight at its edges is then a small part of it."""
 
 
@@ -47,7 +47,7 @@ class Window:
 def find_window(
     records: RequestRecords,
     latencies: RequestLatencies,
-    stays: Stays,
+    sojourns: Sojourns,
     *,
     warmup: str | float,
     is_steady: bool,
@@ -72,21 +72,21 @@ def find_window(
     Args:
         records: One row a request.
         latencies: Likewise, seconds.
-        stays: The requests that were sent.
+        sojourns: The requests that were sent.
         warmup: ``auto``, ``none`` or seconds.
         is_steady: Whether arrivals are open-loop and stationary, and the run keeps up with them.
         has_changing_fleet: Whether replicas come and go, or break, in the run.
         slowness: ``2 / (1 - load ratio)`` where that is known: stays of a request that a system takes to fill up.
     """
-    if not len(stays):
+    if not len(sojourns):
         return Window(start=np.nan, end=np.nan, has_arrived=np.zeros(len(records), bool), is_whole_run=True)
-    first, last, run_end = float(stays.arrival[0]), stays.last_beginning, stays.run_end
+    first, last, run_end = float(sojourns.arrival[0]), sojourns.last_beginning, sojourns.run_end
     whole = _window(records, first, run_end, is_whole_run=True)
     if isinstance(warmup, str):
         if warmup == "none" or not is_steady or has_changing_fleet:
             return whole
-        edge = EDGE_STAYS * float(np.nanmean(latencies.e2e)) if latencies.is_completed.any() else 0.0
-        start = max(_warmup_end(records, latencies, stays), first + edge * max(1.0, slowness / EDGE_STAYS))
+        edge = EDGE_SOJOURNS * float(np.nanmean(latencies.e2e)) if latencies.is_completed.any() else 0.0
+        start = max(_warmup_end(records, latencies, sojourns), first + edge * max(1.0, slowness / EDGE_SOJOURNS))
         window = _window(records, start, last - edge)
         return window if _is_long_enough(latencies, window) else whole
     start = first + warmup
@@ -110,10 +110,10 @@ def mser5(sequence: NDArray[np.float64]) -> int:
     return int(np.argmin(statistic[: num_batches // 2 + 1])) * _BATCH
 
 
-def _warmup_end(records: RequestRecords, latencies: RequestLatencies, stays: Stays) -> float:
+def _warmup_end(records: RequestRecords, latencies: RequestLatencies, sojourns: Sojourns) -> float:
     completed = np.flatnonzero(latencies.is_completed)
     arrival = records.arrival_time[completed]
-    ends = [float(stays.arrival[_warmup_length(stays.num_in_system_at_arrivals())])]
+    ends = [float(sojourns.arrival[_warmup_length(sojourns.num_in_system_at_arrivals())])]
     if len(completed):
         for values in (latencies.ttft, latencies.e2e):
             ends.append(float(arrival[_warmup_length(values[completed])]))
@@ -132,7 +132,7 @@ def _warmup_length(sequence: NDArray[np.float64]) -> int:
 
 def _is_long_enough(latencies: RequestLatencies, window: Window) -> bool:
     counted = latencies.e2e[window.has_arrived & latencies.is_completed]
-    return len(counted) >= _MIN_REQUESTS and window.seconds >= _MIN_STAYS * float(counted.mean())
+    return len(counted) >= _MIN_REQUESTS and window.seconds >= _MIN_SOJOURNS * float(counted.mean())
 
 
 def _window(records: RequestRecords, start: float, end: float, *, is_whole_run: bool = False) -> Window:

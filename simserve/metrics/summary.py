@@ -15,11 +15,11 @@ from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.figures import in_json, ratio, rows_where
-from simserve.metrics.front import front_figures, front_sentences
+from simserve.metrics.gateway import gateway_figures, gateway_sentences
 from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
-from simserve.metrics.losses import fates, loss_sentences, reasons
-from simserve.metrics.occupancy import Stays, stays
+from simserve.metrics.losses import loss_sentences, reasons, statuses
+from simserve.metrics.occupancy import Sojourns, sojourns
 from simserve.metrics.offload import name_offload, offload_figures, offload_sentences
 from simserve.metrics.overflow import overflow_figures, overflow_share
 from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
@@ -152,14 +152,14 @@ class Measured:
 
     Attributes:
         latencies: Of every request.
-        stays: Of the requests that were sent.
+        sojourns: Of the requests that were sent.
         verdict: Whether the run kept up with its traffic.
         window: What of it is measured.
         meets_slo: Whether each request met every bound, shape [requests]; None without an SLO.
     """
 
     latencies: RequestLatencies
-    stays: Stays
+    sojourns: Sojourns
     verdict: Stability
     window: Window
     meets_slo: NDArray[np.bool_] | None
@@ -207,7 +207,7 @@ def measure(
     """
     records = simulation.records
     latencies = request_latencies(records)
-    stayed = stays(records, simulation.end_time)
+    stayed = sojourns(records, simulation.end_time)
     verdict = stability(
         stayed, is_open_loop=simulation.is_open_loop, is_stationary=simulation.is_stationary, offered=offered
     )
@@ -215,7 +215,7 @@ def measure(
     slowness = 1.0 if offered is None or offered.mean >= 1 else 2 / (1 - offered.mean)
     return Measured(
         latencies=latencies,
-        stays=stayed,
+        sojourns=stayed,
         verdict=verdict,
         window=find_window(
             records,
@@ -235,7 +235,7 @@ def _headline(
 ) -> dict[str, Any]:
     records = simulation.records
     rates = throughput(records, measured.window, measured.meets_slo)
-    totals = _whole_run(records, measured.stays) | {
+    totals = _whole_run(records, measured.sojourns) | {
         "request_throughput": rates.requests,
         "request_goodput": rates.good_requests,
         "output_throughput": rates.output_tokens,
@@ -288,10 +288,10 @@ def _headline(
             ),
             "streaming": stream_figures(simulation),
             "overflow": money.overflow,
-            **front_figures(simulation),
+            **gateway_figures(simulation),
             "users": users_figures(facts.users, measured.latencies, measured.window, records.request_class),
             "replicas": replica_figures(simulation, facts.num_gpus),
-            "requests": {**fates(records), "resent": 0 if timeline is None else timeline.num_resent},
+            "requests": {**statuses(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},
             "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
             "quality": list(facts.quality),
@@ -320,7 +320,7 @@ def settled(measured: Measured, offered: Offered | None) -> bool | None:
     """
     if offered is None or offered.peak is not None:
         return None
-    in_system = float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else 0.0
+    in_system = float(np.mean(measured.sojourns.num_in_system_at_arrivals())) if len(measured.sojourns) else 0.0
     return bool(np.count_nonzero(measured.window.has_arrived) >= settling_requests(offered.mean, in_system))
 
 
@@ -380,7 +380,7 @@ def _identity(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _whole_run(records: RequestRecords, stayed: Stays) -> dict[str, float]:
+def _whole_run(records: RequestRecords, stayed: Sojourns) -> dict[str, float]:
     completed = records.status == COMPLETED
     rows = rows_where(completed)
     sent = np.isfinite(records.arrival_time)
@@ -432,7 +432,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         seconds_by_part=totals.seconds_by_part,
         blocked_seconds=totals.blocked_seconds,
         busy_share=simulation.busy_share,
-        waiting_share=waiting_share(measured.stays),
+        waiting_share=waiting_share(measured.sojourns),
         preemptions_per_request=ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
         mean_batch=ratio(totals.sequence_steps, totals.num_steps),
         max_batch=int(facts.engine_resolved["max_num_seqs"]),
@@ -446,7 +446,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         *region_sentences(simulation),
         *offload_sentences(simulation),
         *loss_sentences(simulation),
-        *front_sentences(simulation),
+        *gateway_sentences(simulation),
     )
     found["explanation"] = " ".join([found["explanation"], *sentences])
     if facts.overflow is not None:

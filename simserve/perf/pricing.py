@@ -53,7 +53,7 @@ class _ByValue:
 def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> PricedDeployment:
     """Return the seconds of every step that a replica can take, as `simserve.perf.tables.price`.
 
-    The result is shared between callers: nobody may change its arrays. Deployments with operator tables are priced
+    The result is shared between clients: nobody may change its arrays. Deployments with operator tables are priced
     anew, since files change.
 
     Raises:

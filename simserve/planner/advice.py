@@ -15,9 +15,9 @@ from simserve.errors import InputError
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.result import RunResult
 from simserve.planner.overrides import Overrides, value_of, with_overrides
+from simserve.planner.plan.explain import command
 from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
 from simserve.planner.plan.price import price_of
-from simserve.planner.plan.words import command
 from simserve.planner.search.trial import DOUBT, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, settings

@@ -55,7 +55,7 @@ def bundled_file(path: str) -> Path:
 def remembered(read: Callable[[Path], Profile]) -> Callable[[Path], Profile]:
     """Return ``read`` with a memory: a file that has not changed since it was last read is not read again.
 
-    What ``read`` returns is shared by all callers, so it must be frozen. A file counts as unchanged while its size and
+    What ``read`` returns is shared by all clients, so it must be frozen. A file counts as unchanged while its size and
     time of modification are the same. Failures are not remembered.
     """
     memory: dict[Path, tuple[tuple[int, int, int], Profile]] = {}

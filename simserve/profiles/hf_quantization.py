@@ -128,7 +128,7 @@ class _Rule:
                     return self.named[below]
                 below = below.rpartition(".")[0]
         names = [root + module for root in self.roots]
-        if any(self._stays(name) for name in names):
+        if any(self._sojourns(name) for name in names):
             return "none"
         found = self.base
         for targets, stored in self.groups:
@@ -136,7 +136,7 @@ class _Rule:
                 found = stored
         return found
 
-    def _stays(self, name: str) -> bool:
+    def _sojourns(self, name: str) -> bool:
         """Return whether a module stays 16-bit: among thousands of names spelt out it is looked up, not searched."""
         if self._spelt_out is None:
             self._spelt_out = frozenset(each for each in self.excluded if not _is_pattern(each))

@@ -87,7 +87,7 @@ class Admission:
         if self.bucket is not None and not self.bucket.holds(1.0, now):
             return "rate_limit"
         reason = (
-            self.refusal_in_front(request, num_parked, parked_seconds)
+            self.refusal_at_gateway(request, num_parked, parked_seconds)
             if replica is None
             else self.refusal_at(request, replica)
         )
@@ -95,7 +95,7 @@ class Admission:
             self.bucket.take(1.0)
         return reason
 
-    def refusal_in_front(self, request: Request, num_parked: int, parked_seconds: float) -> str:
+    def refusal_at_gateway(self, request: Request, num_parked: int, parked_seconds: float) -> str:
         """Return why a request may not wait in front of all replicas."""
         if self.spec.max_queue is not None and num_parked >= self.spec.max_queue:
             return "queue_full"

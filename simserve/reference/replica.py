@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.reference.admission import FinishPace
 from simserve.reference.clock import PLANS, STEP_ENDS, SUBMITS
+from simserve.reference.data_parallel import DataParallelReplica
 from simserve.reference.kv_memory import Scheduler
-from simserve.reference.ranks import RankTeam
 from simserve.reference.scheduler import ContinuousScheduler
 from simserve.reference.static import StaticScheduler
 
@@ -37,7 +37,7 @@ would otherwise never let it end."""
 def scheduler_of(config: EngineConfig, times: StepTimes) -> Scheduler:
     """Return a scheduler that holds nothing."""
     if config.data_parallel_size > 1:
-        return RankTeam(config, times)
+        return DataParallelReplica(config, times)
     return StaticScheduler(config, times) if config.batching == "static" else ContinuousScheduler(config, times)
 
 

@@ -551,8 +551,8 @@ class ContinuousScheduler(Scheduler):
         config = self.config
         if not config.async_output or config.kv_allocation == "none" or config.data_parallel_size > 1:
             return
-        wait = config.handover_step_seconds + config.handover_request_seconds * len(step.requests)
-        wait += config.handover_prompt_seconds if step.chunks else 0.0
+        wait = config.transfer_step_seconds + config.transfer_request_seconds * len(step.requests)
+        wait += config.transfer_prompt_seconds if step.chunks else 0.0
         for request in [*self.running, *self.waiting]:
             if len(request.token_times) == 1 and math.isnan(request.handed_over):
                 request.handed_over = step.start + min(wait, end - step.start)

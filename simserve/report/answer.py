@@ -36,7 +36,7 @@ def answer(result: RunResult) -> str:
     """Return whether the SLO holds and whether the run is stable, then which classes and thresholds fail."""
     summary, simserve = result.summary, result.summary["simserve"]
     if not summary["completed"]:
-        return f"No request was completed: {fates(simserve) or 'none was sent'}."
+        return f"No request was completed: {statuses(simserve) or 'none was sent'}."
     state = f"the run is {simserve['stability']}"
     if result.slo is None:
         told = f"No SLO is set; {state}."
@@ -123,7 +123,7 @@ def warnings(result: RunResult) -> list[str]:
         found.append("Interrupted: only what was finished until then is counted.")
     if simserve["stability"] == "overloaded":
         found.append(_overload(result))
-    lost = fates(simserve)
+    lost = statuses(simserve)
     if lost:
         missed = "; they count as missing the SLO" if result.slo is not None else ""
         found.append(f"Of {counted(simserve['requests']['submitted'], 'request')}, {lost}{missed}.")
@@ -146,7 +146,7 @@ def _overload(result: RunResult) -> str:
     return f"Overloaded: {number(offered)} requests/s arrive, {number(served)} are served."
 
 
-def fates(simserve: Any) -> str:
+def statuses(simserve: Any) -> str:
     """Return how many requests were lost, and how: ``'12 failed (prompt too long)'``."""
     requests, reasons = simserve["requests"], simserve["rejected"]["by_reason"]
     lost_by = listed([f"{count(requests[fate])} {fate.replace('_', ' ')}" for fate in _LOST if requests[fate]])

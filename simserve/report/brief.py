@@ -20,8 +20,8 @@ from simserve.report.answer import (
     advice_lines,
     answer,
     fails,
-    fates,
     has_no_way_out,
+    statuses,
     steady_state_caveat,
     verdict,
     warning_lines,
@@ -293,7 +293,7 @@ def trust_text(result: RunResult) -> str:
     parts = []
     if result.simulation.was_interrupted:
         parts.append("interrupted: only what was finished is counted")
-    lost = fates(inner)
+    lost = statuses(inner)
     if lost and result.summary["completed"]:
         parts.append(f"of {counted(inner['requests']['submitted'], 'request')}, {lost}")
     caveat = steady_state_caveat(result)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.leaps import LEAP_FIELDS
 from simserve.engine.state import Replica
+from simserve.engine.step_runs import LEAP_FIELDS
 from simserve.errors import InvariantError, UsageError
 from simserve.metrics.result import RunResult
 from simserve.report.page import TEMPLATES, write_whole
@@ -239,7 +239,7 @@ def _steps(steps: Steps, moment: Moment) -> Iterator[list[float]]:
 
 def _kv(log: StepLog, replica: Replica, moment: Moment) -> Iterator[list[float]]:
     """Yield when the tokens reserved in the KV cache change, and to how many."""
-    rows = dict(zip(LEAP_FIELDS, log.leaps(replica), strict=True))
+    rows = dict(zip(LEAP_FIELDS, log.step_runs(replica), strict=True))
     starts, used = rows["start_time"], rows["used_after"].astype(np.int64)
     first = max(int(np.searchsorted(starts, moment.start, side="right")) - 1, 0)
     last = -1

@@ -1,4 +1,4 @@
-"""The fleet and the door in lines of text: replicas over the run, refusals, retries. Empty for a plain run."""
+"""Fleet and admission control in lines of text: replicas over the run, refusals, retries. Empty for a plain run."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def stream_lines(result: RunResult) -> list[str]:
     ]
 
 
-def door_lines(result: RunResult) -> list[str]:
+def admission_lines(result: RunResult) -> list[str]:
     """Return how many attempts were refused and why, and how many requests were sent again; empty without either."""
     simserve = result.summary["simserve"]
     refusals, resent = simserve["rejected"]["refusals"], simserve["requests"]["resent"]
@@ -120,7 +120,7 @@ def door_lines(result: RunResult) -> list[str]:
     return lines
 
 
-def front_lines(result: RunResult) -> list[str]:
+def gateway_lines(result: RunResult) -> list[str]:
     """Return a line for each mechanism in front of the replicas: cache, API, second answers, fair turns."""
     simserve = result.summary["simserve"]
     return [*_cache_lines(simserve), *_api_lines(simserve), *_second_lines(simserve), *_fairness_lines(simserve)]

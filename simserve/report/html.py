@@ -13,7 +13,7 @@ from simserve.report.answer import steady_state_caveat, verdict, warnings
 from simserve.report.arriving import LOOPS, traffic
 from simserve.report.brief import brief_of_run
 from simserve.report.classes import CLASS_COLUMNS, class_rows
-from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
+from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
 from simserve.report.page import environment, write_whole
 from simserve.report.panels import figure_groups, memory_panel, sentence_case
 from simserve.report.quantities import UNDEFINED, number
@@ -80,8 +80,8 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "statistics": tables.STATISTICS,
         "fleet_lines": [
             *user_lines(result),
-            *front_lines(result),
-            *door_lines(result),
+            *gateway_lines(result),
+            *admission_lines(result),
             *fleet_lines(result),
             *stream_lines(result),
         ],

@@ -15,7 +15,7 @@ from simserve.report.answer import steady_state_caveat, warnings
 from simserve.report.arriving import traffic
 from simserve.report.brief import Brief, LatencyLine, Way, brief_of_run
 from simserve.report.classes import CLASS_COLUMNS, class_rows
-from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
+from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
 from simserve.report.knobs import engine_lines
 from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, Row, latency_rows, slo_rows
@@ -266,8 +266,8 @@ def _facts(result: RunResult) -> Table:
             "Step time": facts.step_lines(result),
             "Speculation": speculation_lines(result),
             "Queue": facts.waiting_lines(result),
-            "Front": front_lines(result),
-            "Admission": door_lines(result),
+            "Front": gateway_lines(result),
+            "Admission": admission_lines(result),
             "Fleet": fleet_lines(result),
             "Stream": stream_lines(result),
         }

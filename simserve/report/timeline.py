@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.leaps import LEAP_FIELDS
 from simserve.engine.state import EVICTED, READMITTED, RECOMPUTED, RETURNED, Replica
+from simserve.engine.step_runs import LEAP_FIELDS
 from simserve.errors import InvariantError
 from simserve.metrics.result import RunResult
 from simserve.sim.records import STATUSES, UNFINISHED, RequestRecords
@@ -34,7 +34,7 @@ MAX_STEPS = 200_000
 GZIP_BYTES = 32_000_000
 """From here on the file is compressed, which Perfetto reads as it is."""
 _ENGINE_THREAD = 1
-_HANDOVER = ("link queue", "transfer", "seat queue")
+_KV_TRANSFER = ("link queue", "transfer", "seat queue")
 """Phases between the end of a prefill and the first token at the decode replica."""
 _NANOSECONDS = 1e9
 
@@ -82,7 +82,7 @@ def timeline(result: RunResult, max_steps: int = MAX_STEPS) -> Timeline:
         events.append({**_named("process_sort_index", number, ""), "args": {"sort_index": number}})
         events.append(_named("thread_name", number, "engine steps", _ENGINE_THREAD))
         events += _step_events(number, steps)
-        events += _kv_events(number, log.leaps(replica), until)
+        events += _kv_events(number, log.step_runs(replica), until)
     events += _request_events(result, log, until)
     events += _count_events(result, log, until)
     return Timeline(events, until, shown, total)
@@ -90,7 +90,7 @@ def timeline(result: RunResult, max_steps: int = MAX_STEPS) -> Timeline:
 
 def _limit(log: StepLog, max_steps: int) -> tuple[float, int]:
     """Return up to when all replicas together have at most ``max_steps`` steps, and how many there were."""
-    rows = np.concatenate([log.leaps(replica) for replica in log.replicas], axis=1)
+    rows = np.concatenate([log.step_runs(replica) for replica in log.replicas], axis=1)
     rows = rows[:, np.argsort(rows[0], kind="stable")]
     counted = np.cumsum(rows[LEAP_FIELDS.index("num_steps")])
     total = int(counted[-1]) if len(counted) else 0
@@ -136,9 +136,9 @@ def _step_events(process: int, steps: Steps) -> Iterator[Event]:
         }
 
 
-def _kv_events(process: int, leaps: NDArray[np.float64], until: float) -> Iterator[Event]:
+def _kv_events(process: int, step_runs: NDArray[np.float64], until: float) -> Iterator[Event]:
     """Yield the KV tokens reserved, once a leap: at its end what its last step holds."""
-    rows = dict(zip(LEAP_FIELDS, leaps, strict=True))
+    rows = dict(zip(LEAP_FIELDS, step_runs, strict=True))
     kept = rows["start_time"] < until
     last = -1
     for start, used in zip(_nanoseconds(rows["start_time"][kept]).tolist(), rows["used_after"][kept], strict=True):
@@ -206,7 +206,7 @@ def lives(result: RunResult, log: StepLog, until: float, since: float = -math.in
             "num_preemptions": int(records.num_preemptions[index]),
         }
         process = sender = processes.get(int(records.replica_id[index]), -1)
-        if records.prefill_replica_id is not None and _handover(records, index):
+        if records.prefill_replica_id is not None and _kv_transfer(records, index):
             sender = processes.get(int(records.prefill_replica_id[index]), process)
         yield Life(
             process=process,
@@ -221,7 +221,7 @@ def lives(result: RunResult, log: StepLog, until: float, since: float = -math.in
 
 def _on_the_way(records: RequestRecords, index: int, scheduled: float, first: float) -> list[tuple[str, float, float]]:
     """Return what lies between a request's first step and its first token: its prefill, and how it was handed over."""
-    edges = _handover(records, index)
+    edges = _kv_transfer(records, index)
     if not edges:
         return [("prefill", scheduled, first)]
     ends = [min(_or(edge, first), first) for edge in edges]
@@ -229,13 +229,13 @@ def _on_the_way(records: RequestRecords, index: int, scheduled: float, first: fl
         ("prefill", scheduled, ends[0]),
         *(
             (name, start, end)
-            for name, start, end in zip(_HANDOVER, ends, (*ends[1:], first), strict=True)
+            for name, start, end in zip(_KV_TRANSFER, ends, (*ends[1:], first), strict=True)
             if end > start
         ),
     ]
 
 
-def _handover(records: RequestRecords, index: int) -> tuple[float, ...]:
+def _kv_transfer(records: RequestRecords, index: int) -> tuple[float, ...]:
     """Return when the prompt was computed, its transfer began and ended; empty where it crossed no link."""
     prefill, start, end = records.prefill_end_time, records.transfer_start_time, records.transfer_end_time
     if prefill is None or start is None or end is None or not math.isfinite(prefill[index]):
@@ -312,7 +312,7 @@ def _count_events(result: RunResult, log: StepLog, until: float) -> Iterator[Eve
     for index in np.flatnonzero(records.replica_id >= 0).tolist():
         at = changes[int(records.replica_id[index])]
         first_token, finish = float(records.first_token_time[index]), float(records.finish_time[index])
-        edges, sender = _handover(records, index), -1
+        edges, sender = _kv_transfer(records, index), -1
         if edges and records.prefill_replica_id is not None:
             sender = int(records.prefill_replica_id[index])
         prefills = changes.get(sender, at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simserve.engine.config import EngineConfig
 from simserve.scenario.fleet_rules import check_fleet
-from simserve.scenario.front_combinations import check_front
+from simserve.scenario.gateway_combinations import check_gateway
 from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
 from simserve.workload.requests import RequestSpecs
@@ -21,7 +21,7 @@ def check_combinations(scenario: Scenario) -> None:
     check_fleet(scenario)
     _check_pools(scenario)
     _check_offload(scenario)
-    check_front(scenario)
+    check_gateway(scenario)
 
 
 def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:

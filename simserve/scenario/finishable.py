@@ -224,7 +224,7 @@ def _relaxed(scenario: Scenario, deployment: Deployment) -> tuple[Deployment, fl
         limits=tuple((None, None, None) for _ in control.limits),
     )
     is_uniform = (
-        not pools and not kept.has_front and kept.regions is None and not _shares_prefixes(scenario, deployment)
+        not pools and not kept.has_gateway and kept.regions is None and not _shares_prefixes(scenario, deployment)
     )
     share = 1.0 / replicas if is_uniform else 1.0
     full = replace(deployment, num_replicas=1 if is_uniform else replicas, pools=pools, control=kept)

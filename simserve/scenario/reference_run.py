@@ -111,7 +111,7 @@ class NotedCluster(Cluster):
     """A cluster whose steps are written down, for the sums of a result.
 
     Attributes:
-        rows: By pool and scheduler, one row a step as `simserve.engine.leaps.LEAP_FIELDS` has them.
+        rows: By pool and scheduler, one row a step as `simserve.engine.step_runs.LEAP_FIELDS` has them.
         advances: Likewise, the tokens that each step adds to the contexts.
         steps: One row a step of a scheduler, as `simserve.sim.step_log.StepTable` has them.
     """
@@ -382,7 +382,7 @@ def records_of(cluster: Cluster) -> RequestRecords:
     def column(name: str, kind: type[np.generic] = np.float64) -> np.ndarray[Any, Any]:
         return np.array([getattr(request, name) for request in requests], dtype=kind)
 
-    has_front = gateway.cache is not None or gateway.api is not None or gateway.fair is not None
+    has_gateway = gateway.cache is not None or gateway.api is not None or gateway.fair is not None
     servers = np.array([SERVERS.index(one.server) for one in requests], dtype=np.int8)
     return RequestRecords(
         arrival_time=column("arrival"),
@@ -403,7 +403,7 @@ def records_of(cluster: Cluster) -> RequestRecords:
         class_names=tuple(each.name for each in specs.classes),
         session=specs.session,
         turn=specs.turn,
-        served_by=servers if has_front else None,
+        served_by=servers if has_gateway else None,
         **(_transfer_columns(cluster) if cluster.control.disaggregation is not None else {}),
     )
 

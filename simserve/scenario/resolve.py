@@ -174,7 +174,7 @@ def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
         check_engine(scenario, pool.engine)
     if scenario.deployment.disaggregation is not None:
         _check_transfer(scenario, pools)
-        _check_handover(scenario, pools)
+        _check_kv_transfer(scenario, pools)
     return replace(pools[0], scenario=scenario, gpu_hour=_mean_gpu_hour(scenario, pools), pools=pools)
 
 
@@ -218,7 +218,7 @@ def _check_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> No
             check_feature(deployment, profile, pool.shape.hardware, asked)
 
 
-def _check_handover(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
+def _check_kv_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
     """Refuse a pool that prefills or decodes and has no counterpart of its model, KV format and region."""
     specs = scenario.deployment.pools
     keys = [
@@ -493,9 +493,9 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         watermark_blocks=int(engine.watermark * num_blocks),
         pipeline_parallel_size=shape.pipeline_parallel_size,
         data_parallel_size=shape.data_parallel_size,
-        handover_step_seconds=engine.host_seconds_per_step,
-        handover_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
-        handover_prompt_seconds=_launching_seconds(shape),
+        transfer_step_seconds=engine.host_seconds_per_step,
+        transfer_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
+        transfer_prompt_seconds=_launching_seconds(shape),
         num_speculative_tokens=shape.num_speculative_tokens,
         api_token_seconds=engine.api_server_seconds_per_token / _num_api_servers(shape),
     )

@@ -1,4 +1,4 @@
-"""The `deployment.admission` block: which requests are turned away at the door. Decides nothing.
+"""The `deployment.admission` block: which requests are turned away at the admission control. Decides nothing.
 
 The text below a field is its entry in the reference.
 """

@@ -14,7 +14,7 @@ from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge
 from simserve.sim.records import DRAINED
-from simserve.sim.units import DRAINING, READY, STARTING, STOPPED, Pool, Unit, gauges_of
+from simserve.sim.replicas import DRAINING, READY, STARTING, STOPPED, ManagedReplica, Pool, gauges_of
 
 TOLERANCE = 0.1
 """Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
@@ -58,7 +58,7 @@ class Autoscaler:
 
     def _count_end(self, index: int, _heard_at: float) -> None:
         number = self._fleet.requests.replica_id[index]
-        if number >= 0 and self._pool.role == "both" and self._fleet.units[number].pool is not self._pool:
+        if number >= 0 and self._pool.role == "both" and self._fleet.replicas[number].pool is not self._pool:
             return
         self._num_ended += 1
         self._num_met += self._meets_slo(index)
@@ -78,19 +78,19 @@ class Autoscaler:
             for _ in range(asked - count):
                 self._launch(now)
         elif count > most:
-            for unit in self._least_needed(present)[: count - most]:
-                self._give_back(unit, now)
+            for replica in self._least_needed(present)[: count - most]:
+                self._give_back(replica, now)
 
-    def _asked_for(self, present: list[Unit], count: int, now: float) -> int:
+    def _asked_for(self, present: list[ManagedReplica], count: int, now: float) -> int:
         """Return how many replicas the metric asks for, where ``count`` are there or will be back."""
         spec = self._spec
-        ready = [unit for unit in present if unit.state == READY]
+        ready = [replica for replica in present if replica.state == READY]
         parked = self._fleet.num_parked(self._pool)
         if self.judge is not None and self.judge.parts.autoscaler is not None:
-            gauges = [gauges_of(unit, now) for unit in ready]
+            gauges = [gauges_of(replica, now) for replica in ready]
             return self.judge.wanted_in(self._pool.name, now, count, gauges, parked)
-        waiting = parked + sum(unit.num_waiting for unit in ready)
-        running = sum(num_running_at(unit.replica) for unit in ready)
+        waiting = parked + sum(replica.num_waiting for replica in ready)
+        running = sum(num_running_at(replica.schedulers) for replica in ready)
         if not count:
             return 1 if waiting else 0
         if spec.metric == "slo":
@@ -101,9 +101,9 @@ class Autoscaler:
             case "running":
                 level = float(running + parked)
             case "kv_usage":
-                level = sum(kv_share(unit.replica, now) for unit in ready)
+                level = sum(kv_share(replica.schedulers, now) for replica in ready)
             case _:
-                level = sum(self._busy_share(unit, now) for unit in ready)
+                level = sum(self._busy_share(replica, now) for replica in ready)
         if abs(level / (spec.target * count) - 1) <= TOLERANCE:
             return count
         wanted = ceil(level / spec.target)
@@ -121,35 +121,35 @@ class Autoscaler:
         is_safe = count > 1 and load / (count - 1) <= self._load_at_miss * (1 - TOLERANCE)
         return count - 1 if is_safe and met == ended else count
 
-    def _busy_share(self, unit: Unit, now: float) -> float:
-        busy = unit.busy_seconds
-        replica = unit.replica
-        if num_steps_of(replica) and start_time_of(replica) < now:
-            busy += now - start_time_of(replica)
-        before = self._busy_before.get(unit.number, busy)
-        self._busy_before[unit.number] = busy
+    def _busy_share(self, replica: ManagedReplica, now: float) -> float:
+        busy = replica.busy_seconds
+        schedulers = replica.schedulers
+        if num_steps_of(schedulers) and start_time_of(schedulers) < now:
+            busy += now - start_time_of(schedulers)
+        before = self._busy_before.get(replica.number, busy)
+        self._busy_before[replica.number] = busy
         return min((busy - before) / self._spec.interval, 1.0)
 
-    def _least_needed(self, present: list[Unit]) -> list[Unit]:
+    def _least_needed(self, present: list[ManagedReplica]) -> list[ManagedReplica]:
         """Return replicas in the order in which they go: those that start, then those with the fewest requests."""
-        return sorted(present, key=lambda unit: (unit.state == READY, unit.load, -unit.number))
+        return sorted(present, key=lambda replica: (replica.state == READY, replica.load, -replica.number))
 
     def _launch(self, now: float) -> None:
-        unit = self._fleet.launch(self._pool, now, is_ready=False)
-        self._env.process(self._start(unit))
+        replica = self._fleet.launch(self._pool, now, is_ready=False)
+        self._env.process(self._start(replica))
 
-    def _start(self, unit: Unit) -> Generator[simpy.Event, Any, None]:
+    def _start(self, replica: ManagedReplica) -> Generator[simpy.Event, Any, None]:
         yield self._env.timeout(self._pool.startup_seconds)
-        if unit.state == STARTING:
-            self._fleet.ready(unit, self._env.now)
+        if replica.state == STARTING:
+            self._fleet.ready(replica, self._env.now)
 
-    def _give_back(self, unit: Unit, now: float) -> None:
-        self._fleet.drain(unit, now)
-        if unit.state == DRAINING:
-            self._env.process(self._cut_off(unit))
+    def _give_back(self, replica: ManagedReplica, now: float) -> None:
+        self._fleet.drain(replica, now)
+        if replica.state == DRAINING:
+            self._env.process(self._cut_off(replica))
 
-    def _cut_off(self, unit: Unit) -> Generator[simpy.Event, Any, None]:
+    def _cut_off(self, replica: ManagedReplica) -> Generator[simpy.Event, Any, None]:
         """Stop a replica whose grace period is over, with what it still has."""
         yield self._env.timeout(self._spec.grace_period)
-        if unit.state == DRAINING:
-            self._fleet.lose(unit, self._env.now, then=STOPPED, reason=DRAINED)
+        if replica.state == DRAINING:
+            self._fleet.lose(replica, self._env.now, then=STOPPED, reason=DRAINED)

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import simpy
 
-from simserve.engine.attendance import NOWHERE, TO_PAUSE, TO_ROUTE, Attendance, numbers_to_route, send
+from simserve.engine.admission_control import Finishes
+from simserve.engine.client_state import NOWHERE, TO_PAUSE, TO_ROUTE, ClientState, numbers_to_route, send
 from simserve.engine.compiled.run import Compiled, Drive
-from simserve.engine.data_parallel import Ranks
+from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.data_plane import CHORES, DataPlane, Part
-from simserve.engine.door import Finishes
 from simserve.engine.driver import driver
-from simserve.engine.leaps import LEAP_BYTES
 from simserve.engine.slowing import use_times
 from simserve.engine.state import INFINITY, STATIC, RequestTable
+from simserve.engine.step_runs import LEAP_BYTES
 from simserve.sim.chance import Chance
 from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
 from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
 if TYPE_CHECKING:
     from simserve.engine.conversations import Conversations
-    from simserve.engine.presence import Presence
+    from simserve.engine.fleet_state import FleetState
     from simserve.engine.routing import Router, Shares
     from simserve.engine.tables import StepTimes
     from simserve.engine.transfers import Port
@@ -49,7 +49,7 @@ class Cluster:
     """Replicas, what is on its way to them, and the router between them.
 
     Args:
-        units: At least one replica. Where any has several ranks, `attend` is called.
+        replicas: At least one replica. Where any has several ranks, `attend` is called.
         requests: The table of all requests of the run.
         recorders: What takes the leaps, and of which schedulers: those of all replicas are side by side.
         routing: How requests are spread.
@@ -65,7 +65,7 @@ class Cluster:
 
     def __init__(
         self,
-        units: list[Ranks],
+        replicas: list[DataParallelReplica],
         requests: RequestTable,
         recorders: Sequence[tuple[Recorder, Sequence[int]]],
         routing: RoutingSpec,
@@ -80,12 +80,12 @@ class Cluster:
     ) -> None:
         self._drive: _Interpreted | None = None
         self._plane = DataPlane(
-            units,
+            replicas,
             router,
             weighs_tokens=routing.policy in TOKEN_POLICIES,
             renew_interval=routing.update_interval,
             schedules_ahead=any(
-                each.config.async_scheduling and each.mode != STATIC for unit in units for each in unit.ranks
+                each.config.async_scheduling and each.mode != STATIC for replica in replicas for each in replica.ranks
             ),
             parts=parts,
             kinds=kinds,
@@ -99,7 +99,7 @@ class Cluster:
             self._note_finishes()
         self.requests = requests
         self._recorders = recorders
-        self._attendance: Attendance | None = None
+        self._client_state: ClientState | None = None
         self._numbers: Sequence[tuple[int, Chance]] = ()
         self._on_progress = on_progress
         self._compiled: Compiled | None = None
@@ -109,33 +109,33 @@ class Cluster:
         if drive is not None:
             self._compiled = Compiled(drive, self._plane, self.requests)
 
-    def attend(self, attendance: Attendance, numbers: Mapping[int, Chance]) -> None:
+    def attend(self, client_state: ClientState, numbers: Mapping[int, Chance]) -> None:
         """Let requests be turned away, given up and sent again; before anything else is said of them.
 
         Args:
-            attendance: Their clients.
-            numbers: What takes random numbers (flags of `simserve.engine.attendance`), and where they come from.
+            client_state: Their clients.
+            numbers: What takes random numbers (flags of `simserve.engine.client_state`), and where they come from.
         """
         from simserve.engine.event_plane import drive_events
 
-        self._attendance = self._plane.attendance = attendance
-        attendance.draws = sum(numbers)
+        self._client_state = self._plane.client_state = client_state
+        client_state.draws = sum(numbers)
         self._numbers = tuple(numbers.items())
         self._drive = drive_events
-        patience = attendance.callers.patience
+        patience = client_state.clients.patience
         hangs_up = patience.has_timeouts or patience.first_byte_timeout < INFINITY
-        if hangs_up or attendance.transfers is not None:
+        if hangs_up or client_state.transfers is not None:
             # Whoever hangs up in the step that answers is not answered; what has prefilled goes on.
             self._note_finishes()
-        if attendance.gateway is not None or attendance.regions is not None:
+        if client_state.gateway is not None or client_state.regions is not None:
             self._note_finishes()
-        if attendance.presence is not None and attendance.presence.notes_ends:
+        if client_state.fleet_state is not None and client_state.fleet_state.notes_ends:
             self._note_finishes()
 
     @property
-    def units(self) -> list[Ranks]:
+    def replicas(self) -> list[DataParallelReplica]:
         """All replicas, as they were laid out."""
-        return self._plane.units
+        return self._plane.replicas
 
     @property
     def num_arrived(self) -> int:
@@ -145,10 +145,10 @@ class Cluster:
     @property
     def unsent(self) -> list[tuple[float, int]]:
         """Requests that were to reach the cluster for the first time, and have not: their times and indices."""
-        if self._attendance is not None:
-            from simserve.engine.callers import ARRIVE
+        if self._client_state is not None:
+            from simserve.engine.clients import ARRIVE
 
-            events = self._attendance.callers.events
+            events = self._client_state.clients.events
             return [(time, index) for time, kind, index, attempt in events if kind == ARRIVE and not attempt]
         return list(self._plane.sent) if self._compiled is None else self._compiled.unsent
 
@@ -166,9 +166,9 @@ class Cluster:
         """
         self._note_finishes()
         self._plane.conversations = conversations
-        if self._attendance is not None:
+        if self._client_state is not None:
             for ready_time, index in sent:
-                send(self._attendance.callers, self.requests, conversations, index, ready_time)
+                send(self._client_state.clients, self.requests, conversations, index, ready_time)
             return
         # Sorted, it is a heap.
         self._plane.sent = sorted(sent)
@@ -202,25 +202,25 @@ class Cluster:
     def top_up(self) -> None:
         """Draw as many numbers as the next event may take."""
         for taker, chance in self._numbers:
-            least = numbers_to_route(self.attendance) if taker == TO_ROUTE else 1
+            least = numbers_to_route(self.client_state) if taker == TO_ROUTE else 1
             chance.top_up(1 + self._num_leaving() if taker == TO_PAUSE else least)
 
     def _num_leaving(self) -> int:
-        assert self._attendance is not None
-        return len(self._attendance.leaving) if self._compiled is None else self._compiled.num_leaving
+        assert self._client_state is not None
+        return len(self._client_state.leaving) if self._compiled is None else self._compiled.num_leaving
 
     @property
     def num_ended(self) -> int:
         """Requests that have come to an end so far."""
-        if self._attendance is not None and self._compiled is None:
-            return self._attendance.callers.num_ended
+        if self._client_state is not None and self._compiled is None:
+            return self._client_state.clients.num_ended
         return self._plane.num_finished if self._compiled is None else self._compiled.num_ended
 
     def flush(self) -> None:
         """Hand all leaps to the recorders, and what compiled code knows of the clients to where it came from."""
         self._hand_over(least=0, least_each=0)
-        if self._compiled is not None and self._attendance is not None:
-            self._compiled.read_back(self._attendance)
+        if self._compiled is not None and self._client_state is not None:
+            self._compiled.read_back(self._client_state)
 
     def _hand_over(self, least: int, least_each: int) -> None:
         """Hand the leaps of each recorder's replicas to it where there are as many, in all and a replica on average."""
@@ -230,7 +230,7 @@ class Cluster:
                 recorder.flush_compiled(self._compiled, enough, numbers)
                 continue
             ranks = [self.ranks[number] for number in numbers]
-            if sum([len(rank.leaps) for rank in ranks]) >= enough * LEAP_BYTES:
+            if sum([len(rank.step_runs) for rank in ranks]) >= enough * LEAP_BYTES:
                 recorder.flush_all(ranks)
 
     # Replicas that come and go: `simserve.sim.lifecycle`.
@@ -241,18 +241,18 @@ class Cluster:
         return self._plane if self._compiled is None else cast(DataPlane, self._compiled.plane)
 
     @property
-    def attendance(self) -> Attendance:
+    def client_state(self) -> ClientState:
         """What it knows of its clients, likewise."""
-        attendance = self.plane.attendance
-        assert attendance is not None
-        return attendance
+        client_state = self.plane.client_state
+        assert client_state is not None
+        return client_state
 
     @property
-    def presence(self) -> Presence:
+    def fleet_state(self) -> FleetState:
         """What it knows of replicas that come and go, likewise."""
-        presence = self.attendance.presence
-        assert presence is not None
-        return presence
+        fleet_state = self.client_state.fleet_state
+        assert fleet_state is not None
+        return fleet_state
 
     def kind_of(self, index: int) -> int:
         """Return which of the parts of the plane a request may go to."""
@@ -260,10 +260,10 @@ class Cluster:
 
     def waiting_in_turn(self) -> list[int]:
         """Return the requests that wait in front of the replicas under fair turns."""
-        gateway = None if self._attendance is None else self._attendance.gateway
+        gateway = None if self._client_state is None else self._client_state.gateway
         if gateway is None or gateway.fair is None:
             return []
-        live = self.attendance.gateway
+        live = self.client_state.gateway
         assert live is not None
         assert live.fair is not None
         waiting = []
@@ -274,17 +274,28 @@ class Cluster:
                 index = gateway.fair.behind[index]
         return waiting
 
-    def unit(self, number: int) -> Ranks:
+    def replica(self, number: int) -> DataParallelReplica:
         """Return one of the replicas, likewise."""
-        return self._plane.units[number] if self._compiled is None else cast(Ranks, self._compiled.unit(number))
+        return (
+            self._plane.replicas[number]
+            if self._compiled is None
+            else cast(DataParallelReplica, self._compiled.replica(number))
+        )
 
     def add(
-        self, unit: Ranks, recorder: Recorder, now: float, *, place: int, first_pace: int, port: Port | None
+        self,
+        replica: DataParallelReplica,
+        recorder: Recorder,
+        now: float,
+        *,
+        place: int,
+        first_pace: int,
+        port: Port | None,
     ) -> None:
         """Let the plane have one replica more, which has not begun and takes no requests yet.
 
         Args:
-            unit: The replica.
+            replica: The replica.
             recorder: What takes its leaps.
             now: Seconds.
             place: The region that it is in, of those that pools are in.
@@ -294,49 +305,54 @@ class Cluster:
         first, (_, members) = len(self.ranks), next(each for each in self._recorders if each[0] is recorder)
         assert isinstance(members, list)
         if port is not None:
-            assert self._attendance is not None
-            assert self._attendance.transfers is not None
-            self._attendance.transfers.ports.append(port)
-        regions, paces = self.attendance.regions, self.attendance.paces
+            assert self._client_state is not None
+            assert self._client_state.transfers is not None
+            self._client_state.transfers.ports.append(port)
+        regions, paces = self.client_state.regions, self.client_state.paces
         if regions is not None:
             regions.place_of.append(place)
         if paces is not None:
             paces.first.append(first_pace)
-        members += range(first, first + unit.num_ranks)
-        self._note_finishes_of(unit)
-        self._plane.units.append(unit)
-        self.ranks += unit.ranks
+        members += range(first, first + replica.num_ranks)
+        self._note_finishes_of(replica)
+        self._plane.replicas.append(replica)
+        self.ranks += replica.ranks
         if self._compiled is None:
-            self.attendance.finishes.append(Finishes(now))
+            self.client_state.finishes.append(Finishes(now))
         else:
-            self._compiled.add(unit, port)
-            self.attendance.finishes[len(self._plane.units) - 1].last = now
-        plane, attendance, presence, delivery = self.plane, self.attendance, self.presence, self.attendance.delivery
+            self._compiled.add(replica, port)
+            self.client_state.finishes[len(self._plane.replicas) - 1].last = now
+        plane, client_state, fleet_state, delivery = (
+            self.plane,
+            self.client_state,
+            self.fleet_state,
+            self.client_state.delivery,
+        )
         plane.ends.append(INFINITY)
-        for counts in (plane.loads, plane.tokens, plane.seen, attendance.num_leaving, presence.marks):
+        for counts in (plane.loads, plane.tokens, plane.seen, client_state.num_leaving, fleet_state.marks):
             counts.append(0)
-        presence.last_joined.append(NOWHERE)
-        presence.busy_seconds.append(0.0)
+        fleet_state.last_joined.append(NOWHERE)
+        fleet_state.busy_seconds.append(0.0)
         for seconds in () if delivery is None else (delivery.backlog, delivery.seen_at, delivery.batch):
             seconds.append(0.0)
 
-    def replace(self, number: int, unit: Ranks) -> None:
+    def replace(self, number: int, replica: DataParallelReplica) -> None:
         """Have a replica that has not begun instead of one that is gone."""
-        self._note_finishes_of(unit)
+        self._note_finishes_of(replica)
         own = self._ranks_of(number)
-        self._plane.units[number] = unit
-        self.ranks[own.start : own.stop] = unit.ranks
+        self._plane.replicas[number] = replica
+        self.ranks[own.start : own.stop] = replica.ranks
         if self._compiled is not None:
-            self._compiled.replace(number, unit)
+            self._compiled.replace(number, replica)
 
-    def _note_finishes_of(self, unit: Ranks) -> None:
-        for rank in unit.ranks:
+    def _note_finishes_of(self, replica: DataParallelReplica) -> None:
+        for rank in replica.ranks:
             rank.finished = [] if self._plane.notes_finishes else None
 
     def _ranks_of(self, number: int) -> range:
         """Return the positions of the schedulers of a replica."""
-        first = sum(unit.num_ranks for unit in self._plane.units[:number])
-        return range(first, first + self._plane.units[number].num_ranks)
+        first = sum(replica.num_ranks for replica in self._plane.replicas[:number])
+        return range(first, first + self._plane.replicas[number].num_ranks)
 
     def use_times(self, number: int, times: StepTimes) -> None:
         """Let the steps of a replica take ``times`` from the next one on; between two of them only."""
@@ -355,11 +371,11 @@ class Cluster:
             recorder.flush_all([self.ranks[position] for position in own])
 
     def tell(self, order: int, subject: int, now: float, reason: int = 0) -> None:
-        """Give an order to the plane (`simserve.engine.presence`), and have it carried out."""
+        """Give an order to the plane (`simserve.engine.fleet_state`), and have it carried out."""
         self.top_up()
-        presence = self.presence
-        presence.subject, presence.time, presence.reason = subject, now, reason
-        presence.order = order
+        fleet_state = self.fleet_state
+        fleet_state.subject, fleet_state.time, fleet_state.reason = subject, now, reason
+        fleet_state.order = order
         self.advance(now)
 
 

@@ -70,7 +70,7 @@ class Control:
         """Whether nothing decides but a router that sends every request to a replica."""
         nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation)
         is_left_alone = not self.faults and not self.updates and self.liveness is None
-        return is_left_alone and all(each is None for each in nothing_else) and not self.has_front
+        return is_left_alone and all(each is None for each in nothing_else) and not self.has_gateway
 
     @property
     def changes_fleet(self) -> bool:
@@ -86,6 +86,6 @@ class Control:
         return (RuleSpec(pool=API_POOL, classes=api.always), *own)
 
     @property
-    def has_front(self) -> bool:
+    def has_gateway(self) -> bool:
         """Whether anything in front of the replicas answers requests, or says whose turn it is."""
         return bool(self.overflow or self.response_cache or self.fairness or self.routing.rules)

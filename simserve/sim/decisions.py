@@ -87,14 +87,14 @@ class Decisions:
         ranks: NDArray[np.int64] | None = None,
     ) -> FleetTimeline:
         """Return the lives of the replicas, and what requests tried in vain (arguments as of `FleetTimeline`)."""
-        units, pools, outages, updates = self._fleet.units, self._fleet.pools, self._outages, self._updates
+        replicas, pools, outages, updates = self._fleet.replicas, self._fleet.pools, self._outages, self._updates
         return FleetTimeline(
-            launched_at=np.array([unit.launched_at for unit in units]),
-            ready_at=np.array([unit.ready_at for unit in units]),
-            stopped_at=np.array([unit.stopped_at for unit in units]),
-            gpus=np.array([unit.pool.gpus_per_replica for unit in units], dtype=np.int64),
+            launched_at=np.array([replica.launched_at for replica in replicas]),
+            ready_at=np.array([replica.ready_at for replica in replicas]),
+            stopped_at=np.array([replica.stopped_at for replica in replicas]),
+            gpus=np.array([replica.pool.gpus_per_replica for replica in replicas], dtype=np.int64),
             ranks=ranks,
-            pool=np.array([pools.index(unit.pool) for unit in units], dtype=np.int64),
+            pool=np.array([pools.index(replica.pool) for replica in replicas], dtype=np.int64),
             pool_regions=tuple(pool.region for pool in pools),
             pool_names=tuple(pool.name for pool in pools),
             lost_since=np.array(outages.lost_since, dtype=np.float64),

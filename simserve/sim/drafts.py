@@ -42,15 +42,15 @@ class DraftSums:
         self._drafting = drafting
         self._num_drafts = self._num_tokens = self._num_steps = self._contexts = 0.0
 
-    def add(self, leaps: LeapColumns, advances: Floats) -> None:
+    def add(self, step_runs: LeapColumns, advances: Floats) -> None:
         """Add leaps, each step of which brings ``advances`` tokens to the decoding sequences together."""
-        self._num_drafts += _dot(leaps.decoding, leaps.steps)
-        self._num_tokens += _dot(advances, leaps.steps)
-        self._num_steps += float(leaps.steps[leaps.decoding > 0].sum())
-        self._contexts += float(leaps.contexts.sum())
+        self._num_drafts += _dot(step_runs.decoding, step_runs.steps)
+        self._num_tokens += _dot(advances, step_runs.steps)
+        self._num_steps += float(step_runs.steps[step_runs.decoding > 0].sum())
+        self._contexts += float(step_runs.contexts.sum())
         if self._drafting is not None:
-            self._add_seconds(leaps)
-            self._add_work(leaps)
+            self._add_seconds(step_runs)
+            self._add_work(step_runs)
 
     def totals(self) -> SpeculationTotals:
         """Return the sums."""
@@ -61,42 +61,44 @@ class DraftSums:
             context_tokens=self._contexts,
         )
 
-    def _add_seconds(self, leaps: LeapColumns) -> None:
+    def _add_seconds(self, step_runs: LeapColumns) -> None:
         assert self._drafting is not None
         times = self._drafting.times
-        decoding, prefilling = leaps.decoding.astype(np.int64), leaps.prefilling.astype(np.int64)
+        decoding, prefilling = step_runs.decoding.astype(np.int64), step_runs.prefilling.astype(np.int64)
         is_mixed = prefilling > 0
         token = np.asarray(times.token_seconds)
         last = len(token) - 1
-        mixed = token[np.minimum(leaps.priced.astype(np.int64), last)]
-        mixed = mixed + times.token_seconds_beyond * np.maximum(leaps.priced - last, 0.0)
+        mixed = token[np.minimum(step_runs.priced.astype(np.int64), last)]
+        mixed = mixed + times.token_seconds_beyond * np.maximum(step_runs.priced - last, 0.0)
         mixed += np.asarray(times.sequence_seconds)[decoding + prefilling * is_mixed]
-        mixed += np.asarray(times.decode_attention_base)[decoding] + times.prefill_request_seconds * leaps.prefilling
+        mixed += (
+            np.asarray(times.decode_attention_base)[decoding] + times.prefill_request_seconds * step_runs.prefilling
+        )
         per_step = np.where(is_mixed, mixed, np.asarray(times.decode_base)[decoding])
-        self.seconds += _dot(per_step, leaps.steps)
+        self.seconds += _dot(per_step, step_runs.steps)
         slope = np.asarray(times.decode_slope)[decoding] * np.where(is_mixed, times.mixed_decode_factor, 1.0)
-        self.seconds += _dot(slope, leaps.contexts)
-        self.seconds += times.prefill_pair_seconds * float(leaps.pairs.sum())
-        self.seconds += times.prefill_context_seconds * float(leaps.keys.sum())
+        self.seconds += _dot(slope, step_runs.contexts)
+        self.seconds += times.prefill_pair_seconds * float(step_runs.pairs.sum())
+        self.seconds += times.prefill_context_seconds * float(step_runs.keys.sum())
 
-    def _add_work(self, leaps: LeapColumns) -> None:
+    def _add_work(self, step_runs: LeapColumns) -> None:
         """Add flops and bytes: one pass over all tokens of a step, k - 1 over one a sequence, k samples each."""
         assert self._drafting is not None
         parts, count = self._drafting.one_pass, self._drafting.num_speculative_tokens
         if parts is None:
             return
-        sequences = (leaps.decoding + leaps.prefilling) * leaps.steps
-        first = leaps.decoding * (count + 1) * leaps.steps + leaps.prefilled
+        sequences = (step_runs.decoding + step_runs.prefilling) * step_runs.steps
+        first = step_runs.decoding * (count + 1) * step_runs.steps + step_runs.prefilled
         tokens = float(first.sum() + (count - 1) * sequences.sum())
-        keys = count * float(leaps.contexts.sum())
+        keys = count * float(step_runs.contexts.sum())
         self.flops += parts.token_flops * tokens + parts.sequence_flops * count * float(sequences.sum())
-        self.flops += parts.pair_flops * (keys + float(leaps.pairs.sum()))
+        self.flops += parts.pair_flops * (keys + float(step_runs.pairs.sum()))
         last = len(parts.weight_bytes) - 1
-        later = (leaps.decoding + leaps.prefilling).astype(np.int64)
-        read = parts.weight_bytes[np.minimum(leaps.priced.astype(np.int64), last)]
+        later = (step_runs.decoding + step_runs.prefilling).astype(np.int64)
+        read = parts.weight_bytes[np.minimum(step_runs.priced.astype(np.int64), last)]
         read = read + (count - 1) * parts.weight_bytes[np.minimum(later, last)]
-        self.bytes += _dot(read, leaps.steps) + parts.token_bytes * tokens
-        self.bytes += parts.kv_bytes_per_token * (keys + float(leaps.keys.sum()) + tokens)
+        self.bytes += _dot(read, step_runs.steps) + parts.token_bytes * tokens
+        self.bytes += parts.kv_bytes_per_token * (keys + float(step_runs.keys.sum()) + tokens)
 
 
 def _dot(values: Floats, weights: Floats) -> float:

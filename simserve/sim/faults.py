@@ -15,7 +15,7 @@ from simserve.sim.ailments import change_pace, freeze, thaw
 from simserve.sim.fault_spec import BlackHoleFault, FaultSpec, LinkFault, NodeFault, SlowFault, SpotFault
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.outages import Outages
-from simserve.sim.units import READY, STARTING, STOPPED, Pool, Unit
+from simserve.sim.replicas import READY, STARTING, STOPPED, ManagedReplica, Pool
 from simserve.workload.requests import RequestSpecs
 
 Steps = Generator[simpy.Event, Any, None]
@@ -44,15 +44,15 @@ class Faults:
             if fault.at is not None:
                 self._env.process(self._once(fault, self._site(fault)))
                 continue
-            for unit in self._fleet.units:
-                self._expose(number, fault, unit)
+            for replica in self._fleet.replicas:
+                self._expose(number, fault, replica)
         self._random = [(number, fault) for number, fault in enumerate(faults) if fault.at is None]
         if self._random:
             self._fleet.on_launch.append(self._expose_to_all)
 
-    def _expose_to_all(self, unit: Unit) -> None:
+    def _expose_to_all(self, replica: ManagedReplica) -> None:
         for number, fault in self._random:
-            self._expose(number, fault, unit)
+            self._expose(number, fault, replica)
 
     def _pools(self, fault: FaultSpec) -> list[Pool]:
         links = isinstance(fault, LinkFault)
@@ -65,19 +65,19 @@ class Faults:
         pools = self._pools(fault)
         for pool in pools:
             size = pool.replicas_per_node if isinstance(fault, NodeFault) else 1
-            count = ceil(len(pool.units) / size)
+            count = ceil(len(pool.replicas) / size)
             if left < count:
                 return pool, left
             left -= count
-        return pools[-1], ceil(len(pools[-1].units))
+        return pools[-1], ceil(len(pools[-1].replicas))
 
-    def _expose(self, number: int, fault: FaultSpec, unit: Unit) -> None:
+    def _expose(self, number: int, fault: FaultSpec, replica: ManagedReplica) -> None:
         """Let a random fault strike the place of a replica again and again, once there is somebody in it."""
-        pool = unit.pool
+        pool = replica.pool
         if pool not in self._pools(fault):
             return
         size = pool.replicas_per_node if isinstance(fault, NodeFault) else 1
-        site = unit.place // size
+        site = replica.place // size
         if (number, pool.name, site) in self._exposed:
             return
         self._exposed.add((number, pool.name, site))
@@ -86,10 +86,10 @@ class Faults:
         generator = rng.stream(self._specs.seed, name, self._specs.replication)
         self._env.process(self._again_and_again(fault, (pool, site), generator))
 
-    def _struck(self, fault: FaultSpec, site: Site) -> list[Unit]:
+    def _struck(self, fault: FaultSpec, site: Site) -> list[ManagedReplica]:
         pool, place = site
         size = pool.replicas_per_node if isinstance(fault, NodeFault) else 1
-        return [unit for unit in pool.units if unit.place // size == place and unit.state == READY]
+        return [replica for replica in pool.replicas if replica.place // size == place and replica.state == READY]
 
     def _once(self, fault: FaultSpec, site: Site) -> Steps:
         assert fault.at is not None
@@ -105,7 +105,7 @@ class Faults:
             struck = self._struck(fault, site)
             yield self._env.process(self._strike(fault, struck, float(generator.exponential(fault.mttr))))
 
-    def _strike(self, fault: FaultSpec, struck: list[Unit], seconds: float) -> Steps:
+    def _strike(self, fault: FaultSpec, struck: list[ManagedReplica], seconds: float) -> Steps:
         """Break what is there, for ``seconds``."""
         if isinstance(fault, SlowFault):
             yield from self._slow(fault, struck, seconds)
@@ -120,62 +120,62 @@ class Faults:
             yield self._env.timeout(seconds)
             self._outages.restore(struck, self._env.now)
 
-    def _slow(self, fault: SlowFault, units: list[Unit], seconds: float) -> Steps:
-        for unit in units:
-            change_pace(self._fleet, unit, slowed(unit.pool.times, fault.factor), self._env.now)
+    def _slow(self, fault: SlowFault, replicas: list[ManagedReplica], seconds: float) -> Steps:
+        for replica in replicas:
+            change_pace(self._fleet, replica, slowed(replica.pool.times, fault.factor), self._env.now)
         yield self._env.timeout(seconds)
-        for unit in units:
-            change_pace(self._fleet, unit, unit.pool.times, self._env.now)
+        for replica in replicas:
+            change_pace(self._fleet, replica, replica.pool.times, self._env.now)
 
-    def _throttle(self, fault: LinkFault, units: list[Unit], seconds: float) -> Steps:
-        for unit in units:
-            self._fleet.set_link_pace(unit, self._env.now, inf if fault.factor is None else fault.factor)
+    def _throttle(self, fault: LinkFault, replicas: list[ManagedReplica], seconds: float) -> Steps:
+        for replica in replicas:
+            self._fleet.set_link_pace(replica, self._env.now, inf if fault.factor is None else fault.factor)
         yield self._env.timeout(seconds)
-        for unit in units:
-            self._fleet.set_link_pace(unit, self._env.now, 1.0)
+        for replica in replicas:
+            self._fleet.set_link_pace(replica, self._env.now, 1.0)
 
-    def _hang(self, fault: BlackHoleFault, units: list[Unit], seconds: float) -> Steps:
-        for unit in units:
-            freeze(self._fleet, unit, self._env.now)
+    def _hang(self, fault: BlackHoleFault, replicas: list[ManagedReplica], seconds: float) -> Steps:
+        for replica in replicas:
+            freeze(self._fleet, replica, self._env.now)
         if fault.probe.depth == "shallow":
             yield self._env.timeout(seconds)
-            for unit in units:
-                thaw(self._fleet, unit, self._env.now)
+            for replica in replicas:
+                thaw(self._fleet, replica, self._env.now)
             return
         period = fault.probe.period
         first = (ceil(self._env.now / period + 1e-9) or 1) * period
         yield self._env.timeout(first + (fault.probe.threshold - 1) * period - self._env.now)
         # Another fault may have come first.
-        hanging = [unit for unit in units if unit.is_frozen and unit.state == READY]
-        for unit in hanging:
-            unit.is_frozen = False
+        hanging = [replica for replica in replicas if replica.is_frozen and replica.state == READY]
+        for replica in hanging:
+            replica.is_frozen = False
         self._outages.lose(hanging, self._env.now, retry=fault.in_flight == "retry")
         yield self._env.timeout(seconds)
         self._outages.restore(hanging, self._env.now)
 
-    def _take_back(self, fault: SpotFault, units: list[Unit], seconds: float) -> Steps:
+    def _take_back(self, fault: SpotFault, replicas: list[ManagedReplica], seconds: float) -> Steps:
         """Drain for the length of the notice, then take it; another instance is ready when it is over.
 
         It is launched, and paid for, so long before as a start takes. Under an autoscaler only if that has not filled
         the gap by then.
         """
-        for unit in units:
-            self._fleet.drain(unit, self._env.now)
+        for replica in replicas:
+            self._fleet.drain(replica, self._env.now)
         yield self._env.timeout(fault.notice)
-        for unit in units:
-            if unit.state != STOPPED:
-                self._fleet.lose(unit, self._env.now, then=STOPPED, retry=fault.in_flight == "retry")
-        yield self._env.all_of([self._env.process(self._replace(unit, seconds)) for unit in units])
+        for replica in replicas:
+            if replica.state != STOPPED:
+                self._fleet.lose(replica, self._env.now, then=STOPPED, retry=fault.in_flight == "retry")
+        yield self._env.all_of([self._env.process(self._replace(replica, seconds)) for replica in replicas])
 
-    def _replace(self, unit: Unit, seconds: float) -> Steps:
+    def _replace(self, replica: ManagedReplica, seconds: float) -> Steps:
         """Have another instance in the place of one that was taken, ready after ``seconds``."""
-        pool = unit.pool
+        pool = replica.pool
         startup = min(pool.startup_seconds, seconds)
         yield self._env.timeout(seconds - startup)
         if pool.wanted is not None and len(pool.present) >= pool.wanted:
             yield self._env.timeout(startup)
             return
-        instance = self._fleet.launch(pool, self._env.now, is_ready=False, place=unit.place)
+        instance = self._fleet.launch(pool, self._env.now, is_ready=False, place=replica.place)
         yield self._env.timeout(startup)
         if instance.state == STARTING:
             self._fleet.ready(instance, self._env.now)

@@ -15,36 +15,37 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simserve.engine.attendance import AT_DOOR, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE, Attendance
-from simserve.engine.callers import Callers
+from simserve.engine.client_state import AT_ADMISSION, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE, ClientState
+from simserve.engine.clients import Clients
 from simserve.engine.compiled.run import reason_against
-from simserve.engine.data_parallel import Ranks
+from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.data_plane import Part
+from simserve.engine.fleet_state import FleetState
 from simserve.engine.gateway import Gateway
 from simserve.engine.judged import ASKS_ADMISSION, ASKS_SECONDS
 from simserve.engine.numbers import column
 from simserve.engine.paces import Paces
-from simserve.engine.presence import Presence
 from simserve.engine.routing import JUDGED, Router
 from simserve.engine.state import RequestTable
 from simserve.engine.transfers import Transfers
 from simserve.sim.acceleration import Accelerate, compiled_for
+from simserve.sim.admission_control import admission_control_of
 from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
 from simserve.sim.control import Control
 from simserve.sim.decisions import Decisions
 from simserve.sim.delivery import delivery_of
-from simserve.sim.gate import door_of
-from simserve.sim.gateway import FrontTotals, front_totals, gateway_of
+from simserve.sim.gateway import FrontTotals, gateway_of, gateway_totals
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge, OwnParts
-from simserve.sim.patience import callers_of, kinds_of
+from simserve.sim.patience import clients_of, kinds_of
 from simserve.sim.pool_paces import pool_paces, with_any_pace
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
 from simserve.sim.regions import Regions
+from simserve.sim.replicas import Pool, fresh_replica, pool_of
 from simserve.sim.routing import DRAWS, router_of, shares_of
 from simserve.sim.rules import rules_of
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
@@ -52,7 +53,6 @@ from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import Clocks, joined
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
-from simserve.sim.units import Pool, fresh_replica, pool_of
 from simserve.workload.requests import RequestSpecs
 
 _NUMBERS_AT_ONCE = 16_384
@@ -77,7 +77,7 @@ class FleetRun:
         requests: The table of all requests.
         arrival_time: When each was first sent, seconds; filled for a closed loop.
         cluster: The plane.
-        attendance: What it knows of the clients; None: nobody is refused, nobody hangs up and no replica goes.
+        client_state: What it knows of the clients; None: nobody is refused, nobody hangs up and no replica goes.
         fleet: The replicas, as those who decide see them; None: they are there throughout.
     """
 
@@ -102,8 +102,8 @@ class FleetRun:
         self._control, self._setups, self._specs = control, tuple(setups), specs
         self._pools: list[Pool] = []
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
-        self._has_shifts = own is not None or has_own_clients or control.changes_fleet
-        self._has_shifts = self._has_shifts or any(each.autoscaling is not None for each in setups)
+        self._changes_fleet = own is not None or has_own_clients or control.changes_fleet
+        self._changes_fleet = self._changes_fleet or any(each.autoscaling is not None for each in setups)
         self._build(latency, on_progress, log, accelerate)
 
     def _build(
@@ -128,20 +128,20 @@ class FleetRun:
         self._rules = rules = rules_of(control.rules, control.allowed, [setups[each].name for each in entrances], specs)
         limited = (control.allowed,) if rules is None else rules.for_limits()
         self.requests = request_table(setups, specs, *limited)
-        units, recorders = self._replicas(log, is_interpreted)
+        replicas, recorders = self._replicas(log, is_interpreted)
         self._numbers: dict[int, Chance] = {}
-        self.attendance = self._attend(control, latency, len(units))
+        self.client_state = self._attend(control, latency, len(replicas))
         router = self._router(is_interpreted)
         shares = shares_of(control.routing, [setups[each].name for each in entrances]) if len(setups) > 1 else None
         allowed = control.allowed if rules is None else rules.allowed
-        doors = [self._members[each] for each in entrances]
+        members = [self._members[each] for each in entrances]
         needs_pools = shares is not None or control.regions is not None
-        if not allowed and (needs_pools or self._has_shifts or len(entrances) < len(setups)):
+        if not allowed and (needs_pools or self._changes_fleet or len(entrances) < len(setups)):
             allowed = (tuple(range(len(entrances))),) * max(len(specs.classes), 1)
-        is_parted = len(setups) > 1 or self._has_shifts or rules is not None or control.regions is not None
-        parts = [Part([n for pool in each for n in doors[pool]], each) for each in allowed] if is_parted else []
+        is_parted = len(setups) > 1 or self._changes_fleet or rules is not None or control.regions is not None
+        parts = [Part([n for pool in each for n in members[pool]], each) for each in allowed] if is_parted else []
         self.cluster = Cluster(
-            units,
+            replicas,
             self.requests,
             recorders,
             control.routing,
@@ -150,30 +150,30 @@ class FleetRun:
             parts=parts,
             kinds=(kinds_of(specs) if rules is None else column(rules.kinds, np.int32)) if parts else None,
             shares=shares,
-            pools=[Part(list(each)) for each in doors] if needs_pools else [],
-            comes_and_goes=self._has_shifts,
+            pools=[Part(list(each)) for each in members] if needs_pools else [],
+            comes_and_goes=self._changes_fleet,
             counts_tokens=own is not None,
         )
-        if self.attendance is not None:
-            self.attendance.paces = self._paces_of(paces)
-            self.cluster.attend(self.attendance, self._numbers)
+        if self.client_state is not None:
+            self.client_state.paces = self._paces_of(paces)
+            self.cluster.attend(self.client_state, self._numbers)
         self._expect(latency)
         self.cluster.accelerate(compiled)
-        if self._has_shifts and self.attendance is not None:
+        if self._changes_fleet and self.client_state is not None:
             counts = [each.num_replicas for each in setups]
             self.fleet = Lifecycle(
-                self._pools, self.cluster, self.attendance, counts, specs, allowed, control.kv_bytes_per_token
+                self._pools, self.cluster, self.client_state, counts, specs, allowed, control.kv_bytes_per_token
             )
             self._decisions = Decisions(control, setups, self.fleet, specs, self.arrival_time)
             if judge is not None:
-                self._ask(judge, self.fleet, self.attendance, router)
+                self._ask(judge, self.fleet, self.client_state, router)
 
     def _replicas(
         self, log: StepLog | None, is_interpreted: bool
-    ) -> tuple[list[Ranks], list[tuple[Recorder, list[int]]]]:
+    ) -> tuple[list[DataParallelReplica], list[tuple[Recorder, list[int]]]]:
         """Return the replicas of the start, pool by pool, and what records the schedulers of each pool."""
         control, specs, sums = self._control, self._specs, series_sums()
-        units: list[Ranks] = []
+        replicas: list[DataParallelReplica] = []
         recorders: list[tuple[Recorder, list[int]]] = []
         num_schedulers = 0
         self._members: list[list[int]] = []
@@ -187,19 +187,19 @@ class FleetRun:
             if control.streaming is not None:
                 recorder.clocks = {}
             self._pools.append(pool_of(setup, control, times, recorder, recorder.paths, self.requests))
-            self._members.append(list(range(len(units), len(units) + setup.num_replicas)))
+            self._members.append(list(range(len(replicas), len(replicas) + setup.num_replicas)))
             for number in self._members[-1]:
-                units.append(fresh_replica(self._pools[-1], number))
+                replicas.append(fresh_replica(self._pools[-1], number))
             count = setup.num_replicas * setup.engine.data_parallel_size
             recorders.append((recorder, list(range(num_schedulers, num_schedulers + count))))
             num_schedulers += count
-        return units, recorders
+        return replicas, recorders
 
     def _router(self, is_interpreted: bool) -> Router:
         control, specs = self._control, self._specs
         is_own = self.own is not None and self.own.router is not None
         chance = None
-        if self.attendance is not None and DRAWS.get(control.routing.policy) and not is_own:
+        if self.client_state is not None and DRAWS.get(control.routing.policy) and not is_own:
             # Under fair turns many requests may be routed at one instant.
             room = _NUMBERS_AT_ONCE if control.fairness is None else NUMBERS_TO_ROUTE * (len(specs) + 2)
             chance = self._chance(TO_ROUTE, "routing", room)
@@ -220,13 +220,13 @@ class FleetRun:
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
             self.cluster.schedule_all()
 
-    def _ask(self, judge: Judge, fleet: Lifecycle, attendance: Attendance, router: Router) -> None:
+    def _ask(self, judge: Judge, fleet: Lifecycle, client_state: ClientState, router: Router) -> None:
         """Let a user's own parts decide."""
         asked = AskedOnPlane(judge, fleet)
         fleet.judge = judge
-        router.judge = attendance.judge = asked
-        attendance.asks = ASKS_ADMISSION * (judge.parts.admission is not None)
-        attendance.asks += ASKS_SECONDS * (judge.parts.step_seconds is not None)
+        router.judge = client_state.judge = asked
+        client_state.asks = ASKS_ADMISSION * (judge.parts.admission is not None)
+        client_state.asks += ASKS_SECONDS * (judge.parts.step_seconds is not None)
 
     def start(self, env: simpy.Environment) -> None:
         """Let everybody begin who decides, on a clock of somebody else's."""
@@ -277,7 +277,7 @@ class FleetRun:
         found = [np.frombuffer(each.cached_tokens, dtype=np.int64) for each in paths]
         return np.maximum.reduce(found) if found else None
 
-    def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> Attendance | None:
+    def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> ClientState | None:
         """Return the clients of the run, None where nobody is refused, nobody hangs up and no replica goes."""
         specs, admission, streaming = self._specs, control.admission, control.streaming
         hangs_up = any(each.timeout is not None for each in specs.classes)
@@ -290,35 +290,37 @@ class FleetRun:
             is_alike
             and not has_ranks
             and control.disaggregation is None
-            and not self._has_shifts
-            and not control.has_front
+            and not self._changes_fleet
+            and not control.has_gateway
         )
         if admission is None and delivery is None and not hangs_up and is_plain:
             return None
-        presence = None
-        if self._has_shifts:
+        fleet_state = None
+        if self._changes_fleet:
             scalings = [control.autoscaling, *(each.autoscaling for each in self._setups)]
             notes_ends = self._has_own_clients or any(each is not None and each.metric == "slo" for each in scalings)
-            presence = Presence(len(specs), num_replicas, notes_ends=notes_ends, tells_ends=self._has_own_clients)
+            fleet_state = FleetState(len(specs), num_replicas, notes_ends=notes_ends, tells_ends=self._has_own_clients)
         has_retries = any(each.retries is not None for each in specs.classes)
         pauses = self._chance(TO_PAUSE, "retries", len(specs) + 1) if has_retries else Chance(specs, "retries")
-        callers = callers_of(specs, streaming, latency, self.arrival_time, pauses.uniforms)
-        door = None
+        clients = clients_of(specs, streaming, latency, self.arrival_time, pauses.uniforms)
+        admission_control = None
         if admission is not None:
             is_drawn = admission.probabilistic_from is not None
-            chance = self._chance(AT_DOOR, "admission", _NUMBERS_AT_ONCE) if is_drawn else Chance(specs, "admission")
-            door = door_of(admission, control, specs, chance.uniforms)
-        attendance = Attendance(callers, door, num_replicas, delivery, presence)
+            chance = (
+                self._chance(AT_ADMISSION, "admission", _NUMBERS_AT_ONCE) if is_drawn else Chance(specs, "admission")
+            )
+            admission_control = admission_control_of(admission, control, specs, chance.uniforms)
+        client_state = ClientState(clients, admission_control, num_replicas, delivery, fleet_state)
         if control.disaggregation is not None:
-            attendance.transfers = transfers_of(
+            client_state.transfers = transfers_of(
                 control.disaggregation, control.kv_bytes_per_token, self._setups, self._members, len(specs)
             )
-            attendance.transfers.notes_sends = self._has_shifts
+            client_state.transfers.notes_sends = self._changes_fleet
         if control.regions is not None:
             self._regions = Regions(control.regions, self._setups, specs)
-            attendance.regions = self._regions.on_plane(self._members, is_streamed=streaming is not None)
-        attendance.gateway = gateway_of(control, specs, self._rules, self._numbers)
-        return attendance
+            client_state.regions = self._regions.on_plane(self._members, is_streamed=streaming is not None)
+        client_state.gateway = gateway_of(control, specs, self._rules, self._numbers)
+        return client_state
 
     def _paces_of(self, paces: Sequence[list[int] | None]) -> Paces | None:
         """Return what a decode step brings each request on each replica; None where no pool drafts for itself."""
@@ -349,12 +351,12 @@ class FleetRun:
     @property
     def way_back(self) -> NDArray[np.float64] | None:
         """With regions and streaming: seconds of each answer's way to its client; else None."""
-        regions = None if self.attendance is None else self.attendance.regions
+        regions = None if self.client_state is None else self.client_state.regions
         return None if regions is None or not regions.is_streamed else np.array(regions.way_back)
 
     @property
     def _transfers(self) -> Transfers | None:
-        return None if self.attendance is None else self.attendance.transfers
+        return None if self.client_state is None else self.client_state.transfers
 
     @property
     def transfers(self) -> dict[str, float]:
@@ -363,37 +365,37 @@ class FleetRun:
 
     @property
     def _gateway(self) -> Gateway | None:
-        return None if self.attendance is None else self.attendance.gateway
+        return None if self.client_state is None else self.client_state.gateway
 
     @property
     def front(self) -> FrontTotals | None:
         """What stood in front of the replicas did; the way of answers to clients that wait for them counts too."""
         if self._gateway is not None:
-            return front_totals(self._gateway, self._rules, tuple(each.name for each in self._specs.classes))
-        return None if self.attendance is None or self.attendance.delivery is None else FrontTotals()
+            return gateway_totals(self._gateway, self._rules, tuple(each.name for each in self._specs.classes))
+        return None if self.client_state is None or self.client_state.delivery is None else FrontTotals()
 
     @property
-    def num_units(self) -> int:
+    def num_schedulers(self) -> int:
         """Schedulers that ever served: replicas, and of each the ranks of data-parallel attention."""
-        return sum(unit.num_ranks for unit in self.cluster.units)
+        return sum(replica.num_ranks for replica in self.cluster.replicas)
 
     @property
     def ranks(self) -> NDArray[np.int64] | None:
         """Schedulers of every replica; None: one each."""
-        counts = np.array([unit.num_ranks for unit in self.cluster.units], dtype=np.int64)
+        counts = np.array([replica.num_ranks for replica in self.cluster.replicas], dtype=np.int64)
         return counts if (counts > 1).any() else None
 
     @property
     def timeline(self) -> FleetTimeline:
         """The lives of the replicas, and what requests tried in vain."""
-        attendance, sizes = self.attendance, [len(each) for each in self._members]
-        callers = None if attendance is None else attendance.callers
-        refusals = () if attendance is None else attendance.refusals
+        client_state, sizes = self.client_state, [len(each) for each in self._members]
+        clients = None if client_state is None else client_state.clients
+        refusals = () if client_state is None else client_state.refusals
         tried: dict[str, Any] = {
-            "tries": tries_of(callers),
+            "tries": tries_of(clients),
             "refusals": {reason: count for reason, count in zip(REASONS, refusals, strict=False) if count and reason},
-            "num_resent": 0 if callers is None else callers.num_resent,
-            "lost_tokens": 0 if attendance is None else attendance.lost_tokens,
+            "num_resent": 0 if clients is None else clients.num_resent,
+            "lost_tokens": 0 if client_state is None else client_state.lost_tokens,
         }
         if self._decisions is not None:
             return self._decisions.timeline(**tried, ranks=self.ranks)
@@ -413,9 +415,9 @@ class FleetRun:
         )
 
 
-def tries_of(callers: Callers | None) -> NDArray[np.float64]:
+def tries_of(clients: Clients | None) -> NDArray[np.float64]:
     """Return every attempt that another one followed: arrival, first step, end, seconds; shape [attempts, 3]."""
-    return np.array([] if callers is None else callers.abandoned, dtype=np.float64).reshape(-1, 3)
+    return np.array([] if clients is None else clients.abandoned, dtype=np.float64).reshape(-1, 3)
 
 
 class AskedOnPlane:

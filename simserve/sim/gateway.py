@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.engine.attendance import TO_ANSWER, TO_PACE
 from simserve.engine.bucket import Bucket
+from simserve.engine.client_state import TO_ANSWER, TO_PACE
 from simserve.engine.gateway import (
     ALONE,
     ALWAYS,
@@ -92,7 +92,7 @@ def gateway_of(
     )
 
 
-def front_totals(gateway: Gateway, rules: Rules | None, class_names: tuple[str, ...]) -> FrontTotals:
+def gateway_totals(gateway: Gateway, rules: Rules | None, class_names: tuple[str, ...]) -> FrontTotals:
     """Return what the gateway did; after the run."""
     cache, api, fair = gateway.cache, gateway.api, gateway.fair
     return FrontTotals(

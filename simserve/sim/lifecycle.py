@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from simserve.engine.attendance import HELD, NOBODY, Attendance
-from simserve.engine.callers import put
+from simserve.engine.client_state import HELD, NOBODY, ClientState
+from simserve.engine.clients import put
 from simserve.engine.compiled.view import fill
 from simserve.engine.data_parallel import break_off, end_leap
 from simserve.engine.data_plane import CALLED, CALLS, CHORES, DRAINS, FROZEN
 from simserve.engine.entrance import RETRIED, add_open
-from simserve.engine.presence import ADMIT, HAND_OVER, LAND_AGAIN, LOSE, OFFER, SETTLE
+from simserve.engine.fleet_state import ADMIT, HAND_OVER, LAND_AGAIN, LOSE, OFFER, SETTLE
 from simserve.engine.routing import LEAST
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 from simserve.engine.transfers import Port, Transfers
@@ -26,8 +26,8 @@ from simserve.sim.cluster import Cluster
 from simserve.sim.links import Links
 from simserve.sim.own_parts import Gauges, Judge
 from simserve.sim.records import REPLICA_LOST
+from simserve.sim.replicas import DOWN, DRAINING, READY, STOPPED, ManagedReplica, Pool, fresh_replica, gauges_of
 from simserve.sim.transfers import ROLES
-from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit, fresh_replica, gauges_of
 from simserve.workload.requests import RequestSpecs
 
 MOST_LOSSES = 10
@@ -41,7 +41,7 @@ class Lifecycle:
     Args:
         pools: One or more, without replicas yet.
         cluster: The plane, with the replicas of the start, pool by pool.
-        attendance: What the plane was given to know of its clients.
+        client_state: What the plane was given to know of its clients.
         counts: How many replicas of the start are of each pool.
         specs: What arrives.
         allowed: Indices of pools by class, of those that arrivals go to; one entry for all without classes.
@@ -49,7 +49,7 @@ class Lifecycle:
 
     Attributes:
         requests: The table of all requests.
-        units: Every replica that was ever launched, by number.
+        replicas: Every replica that was ever launched, by number.
         on_launch: Called with every replica that is launched.
         news: What waits to be told on SimPy's side, at `news_time`; the data plane stops until that is done.
         judge: Asks a user's own parts; None: there are none.
@@ -61,15 +61,15 @@ class Lifecycle:
         self,
         pools: list[Pool],
         cluster: Cluster,
-        attendance: Attendance,
+        client_state: ClientState,
         counts: Sequence[int],
         specs: RequestSpecs,
         allowed: Sequence[Sequence[int]],
         kv_bytes_per_token: float = 0.0,
     ) -> None:
         self.pools = pools
-        self.units: list[Unit] = []
-        self.on_launch: list[Callable[[Unit], None]] = []
+        self.replicas: list[ManagedReplica] = []
+        self.on_launch: list[Callable[[ManagedReplica], None]] = []
         self.news: list[Callable[[], None]] = []
         self.news_time = 0.0
         self.requests: RequestTable = cluster.requests
@@ -79,22 +79,22 @@ class Lifecycle:
         self._concurrency, self._count = specs.concurrency, len(specs)
         self._tells: list[Callable[[int, float], None]] = []
         self._entrances = [pool for pool in pools if pool.role != "decode"]
-        presence = attendance.presence
-        assert presence is not None
+        fleet_state = client_state.fleet_state
+        assert fleet_state is not None
         # Compiled code fills these columns where they are.
-        self._place = np.frombuffer(attendance.place, dtype=np.int32)
-        self._joined = np.frombuffer(presence.joined, dtype=np.int64)
-        self._transfers: Transfers | None = attendance.transfers
-        self._links = None if attendance.transfers is None else Links(cluster, attendance.transfers)
+        self._place = np.frombuffer(client_state.place, dtype=np.int32)
+        self._joined = np.frombuffer(fleet_state.joined, dtype=np.int64)
+        self._transfers: Transfers | None = client_state.transfers
+        self._links = None if client_state.transfers is None else Links(cluster, client_state.transfers)
         # Of the table, the first row that has not ended.
         self._first = 0
         for pool, count in zip(pools, counts, strict=True):
             for place in range(count):
-                unit = Unit(cluster, len(self.units), pool, 0.0, place)
-                unit.state, unit.ready_at = READY, 0.0
-                self.units.append(unit)
-                pool.units.append(unit)
-                pool.ready.append(unit.number)
+                replica = ManagedReplica(cluster, len(self.replicas), pool, 0.0, place)
+                replica.state, replica.ready_at = READY, 0.0
+                self.replicas.append(replica)
+                pool.replicas.append(replica)
+                pool.ready.append(replica.number)
         # Where all that were ever launched are there, the router need not look which are.
         router, plane = cluster.plane.router, cluster.plane
         goes_by_load = router.policy == LEAST and router.affinity is None and not plane.weighs_tokens
@@ -103,7 +103,7 @@ class Lifecycle:
 
     # Replicas come and go.
 
-    def launch(self, pool: Pool, now: float, *, is_ready: bool, place: int | None = None) -> Unit:
+    def launch(self, pool: Pool, now: float, *, is_ready: bool, place: int | None = None) -> ManagedReplica:
         """Add a replica, paid for from ``now``; it takes requests when it is said to be `ready`.
 
         Args:
@@ -112,13 +112,15 @@ class Lifecycle:
             is_ready: Whether it is ready at once.
             place: Whose place in the pool it takes over; None: the first that is free.
         """
-        unit = Unit(self._cluster, len(self.units), pool, now, pool.free_place() if place is None else place)
+        replica = ManagedReplica(
+            self._cluster, len(self.replicas), pool, now, pool.free_place() if place is None else place
+        )
         number, port = self.pools.index(pool), None
         if self._transfers is not None:
             own = pool.kv_bytes_per_token
             port = Port(ROLES[pool.role], self._kv_bytes_per_token if own is None else own, [])
         self._cluster.add(
-            fresh_replica(pool, unit.number),
+            fresh_replica(pool, replica.number),
             pool.recorder,
             now,
             place=list(dict.fromkeys(each.region for each in self.pools)).index(pool.region),
@@ -127,106 +129,106 @@ class Lifecycle:
         )
         # It is there, and takes no requests yet.
         self._cluster.plane.routes_least = False
-        self.units.append(unit)
-        pool.units.append(unit)
+        self.replicas.append(replica)
+        pool.replicas.append(replica)
         if is_ready:
-            self.ready(unit, now)
+            self.ready(replica, now)
         for tell in self.on_launch:
-            tell(unit)
-        return unit
+            tell(replica)
+        return replica
 
-    def ready(self, unit: Unit, now: float) -> None:
+    def ready(self, replica: ManagedReplica, now: float) -> None:
         """Let a replica take requests; those that waited for one are routed."""
-        unit.state = READY
-        unit.ready_at = min(unit.ready_at, now)
-        unit.finishes.last = now
-        unit.pool.ready.append(unit.number)
-        unit.pool.ready.sort()
+        replica.state = READY
+        replica.ready_at = min(replica.ready_at, now)
+        replica.finishes.last = now
+        replica.pool.ready.append(replica.number)
+        replica.pool.ready.sort()
         self._route_parked(now)
-        self._mark(unit)
+        self._mark(replica)
 
-    def drain(self, unit: Unit, now: float) -> None:
+    def drain(self, replica: ManagedReplica, now: float) -> None:
         """Send a replica no more requests; when it has answered those it has, it is given back."""
-        self.withdraw(unit, DRAINING)
-        if not unit.load:
-            self.stop(unit, now)
+        self.withdraw(replica, DRAINING)
+        if not replica.load:
+            self.stop(replica, now)
 
-    def stop(self, unit: Unit, now: float) -> None:
+    def stop(self, replica: ManagedReplica, now: float) -> None:
         """Give a replica back; it holds nothing any more."""
-        self.withdraw(unit, STOPPED)
-        self._note_stop(unit, now)
+        self.withdraw(replica, STOPPED)
+        self._note_stop(replica, now)
 
-    def when_stopped(self, unit: Unit, tell: Callable[[], None]) -> None:
+    def when_stopped(self, replica: ManagedReplica, tell: Callable[[], None]) -> None:
         """Call ``tell`` on SimPy's side when a replica has been given back."""
-        if unit.stopped_at < INFINITY:
+        if replica.stopped_at < INFINITY:
             tell()
         else:
-            self._awaited.setdefault(unit.number, []).append(tell)
+            self._awaited.setdefault(replica.number, []).append(tell)
 
     def lose(
-        self, unit: Unit, now: float, *, then: int = DOWN, reason: int = REPLICA_LOST, retry: bool = False
+        self, replica: ManagedReplica, now: float, *, then: int = DOWN, reason: int = REPLICA_LOST, retry: bool = False
     ) -> None:
         """Lose a replica with everything on it, at the end of the step that runs.
 
         Args:
-            unit: The replica.
+            replica: The replica.
             now: Seconds.
             then: Its state afterwards: DOWN, or STOPPED.
             reason: Why, of its requests that are lost.
             retry: Whether the router sends them to another replica instead.
         """
-        self.withdraw(unit, then)
-        unit.is_dying, unit.loss, unit.is_loss_retried = True, reason, retry
-        break_off(unit.replica, now)
-        if not self.ends_leap(unit, now):
-            self._bury(unit, now)
+        self.withdraw(replica, then)
+        replica.is_dying, replica.loss, replica.is_loss_retried = True, reason, retry
+        break_off(replica.schedulers, now)
+        if not self.ends_leap(replica, now):
+            self._bury(replica, now)
 
-    def withdraw(self, unit: Unit, state: int) -> None:
+    def withdraw(self, replica: ManagedReplica, state: int) -> None:
         """Send a replica no more requests."""
-        if unit.number in unit.pool.ready:
-            unit.pool.ready.remove(unit.number)
-        unit.state = state
+        if replica.number in replica.pool.ready:
+            replica.pool.ready.remove(replica.number)
+        replica.state = state
         self._publish()
-        self._mark(unit)
+        self._mark(replica)
 
-    def ends_leap(self, unit: Unit, now: float) -> bool:
+    def ends_leap(self, replica: ManagedReplica, now: float) -> bool:
         """Let the leap of a replica end with the running step; return whether one runs."""
-        is_running = end_leap(self._cluster.unit(unit.number), now)
-        self.note_end(unit)
+        is_running = end_leap(self._cluster.replica(replica.number), now)
+        self.note_end(replica)
         return is_running
 
-    def note_end(self, unit: Unit) -> None:
+    def note_end(self, replica: ManagedReplica) -> None:
         """Note when the data plane must look at a replica next."""
-        self._look_at(unit, INFINITY if unit.is_frozen else unit.replica.end_time)
+        self._look_at(replica, INFINITY if replica.is_frozen else replica.schedulers.end_time)
 
-    def set_link_pace(self, unit: Unit, now: float, pace: float) -> None:
+    def set_link_pace(self, replica: ManagedReplica, now: float, pace: float) -> None:
         """Let the link of a prefill replica take ``pace`` times as long from now on; inf: it is down."""
         assert self._links is not None
-        for index in self._links.set_pace(unit.number, now, pace):
+        for index in self._links.set_pace(replica.number, now, pace):
             self._cluster.tell(LAND_AGAIN, index, now)
 
-    def complete(self, unit: Unit, now: float) -> None:
+    def complete(self, replica: ManagedReplica, now: float) -> None:
         """End the step of a replica, or whatever waits for that where none runs."""
-        self._cluster.tell(SETTLE, unit.number, now)
+        self._cluster.tell(SETTLE, replica.number, now)
         self._answer_calls()
 
-    def _look_at(self, unit: Unit, time: float) -> None:
-        self._cluster.plane.ends[unit.number] = time
-        self._mark(unit)
+    def _look_at(self, replica: ManagedReplica, time: float) -> None:
+        self._cluster.plane.ends[replica.number] = time
+        self._mark(replica)
 
-    def _note_stop(self, unit: Unit, now: float) -> None:
-        unit.stopped_at = now
-        self._look_at(unit, INFINITY)
-        awaited = self._awaited.pop(unit.number, [])
+    def _note_stop(self, replica: ManagedReplica, now: float) -> None:
+        replica.stopped_at = now
+        self._look_at(replica, INFINITY)
+        awaited = self._awaited.pop(replica.number, [])
         if awaited:
             self.news += awaited
             self.news_time = now
 
-    def _mark(self, unit: Unit) -> None:
+    def _mark(self, replica: ManagedReplica) -> None:
         """Tell the plane when to call for a replica, and whether it does anything."""
-        is_awaited = unit.is_dying or unit.is_freezing or unit.next_times is not None
-        mark = CALLS * is_awaited + DRAINS * (unit.state == DRAINING) + FROZEN * unit.is_frozen
-        self._cluster.presence.marks[unit.number] = mark
+        is_awaited = replica.is_dying or replica.is_freezing or replica.next_times is not None
+        mark = CALLS * is_awaited + DRAINS * (replica.state == DRAINING) + FROZEN * replica.is_frozen
+        self._cluster.fleet_state.marks[replica.number] = mark
 
     def _publish(self) -> None:
         """Tell the router which replicas take requests, and the links which take caches."""
@@ -237,19 +239,19 @@ class Lifecycle:
             fill(part.ready, [each for number in is_open for each in entrances[number].ready])
         for part, pool in zip(plane.pools, entrances, strict=False):
             fill(part.ready, pool.ready)
-        plane.routes_least = self._routes_least and len(self.pools[0].ready) == len(self.units)
+        plane.routes_least = self._routes_least and len(self.pools[0].ready) == len(self.replicas)
         if self._transfers is None:
             return
         ports = self._live_transfers.ports
         for pool in self.pools:
             if pool.role == "prefill":
                 readers = [number for other in self._readers(pool) for number in other.ready]
-                for unit in pool.units:
-                    fill(ports[unit.number].readers, readers)
+                for replica in pool.replicas:
+                    fill(ports[replica.number].readers, readers)
 
     @property
     def _live_transfers(self) -> Transfers:
-        transfers = self._cluster.attendance.transfers
+        transfers = self._cluster.client_state.transfers
         assert transfers is not None
         return transfers
 
@@ -260,13 +262,13 @@ class Lifecycle:
     def _route_parked(self, now: float) -> None:
         """Route the requests that waited for a replica to be ready, and the caches that have landed meanwhile."""
         self._publish()
-        presence = self._cluster.presence
-        parked = list(presence.parked)
-        fill(presence.parked, [])
-        # They have passed the door already, so they are not refused any more.
+        fleet_state = self._cluster.fleet_state
+        parked = list(fleet_state.parked)
+        fill(fleet_state.parked, [])
+        # They have passed the admission control already, so they are not refused any more.
         for index in parked:
             self._cluster.tell(HAND_OVER, index, now)
-        if self._cluster.attendance.gateway is not None:
+        if self._cluster.client_state.gateway is not None:
             self._cluster.tell(OFFER, 0, now)
         if self._transfers is not None:
             transfers = self._live_transfers
@@ -275,35 +277,35 @@ class Lifecycle:
             for index in stranded:
                 self._cluster.tell(ADMIT, index, now)
 
-    def _bury(self, unit: Unit, now: float) -> None:
+    def _bury(self, replica: ManagedReplica, now: float) -> None:
         """Forget the schedulers of a replica that is lost; its requests are tried again, or lost with it."""
-        members = self._take_members(unit)
-        unit.is_dying = unit.is_freezing = unit.is_frozen = False
-        unit.flush()
-        unit.new_replica()
-        self._look_at(unit, INFINITY)
-        if unit.state == DRAINING:
-            unit.state = STOPPED
-        if unit.state == STOPPED:
-            self._note_stop(unit, now)
-        if self._links is not None and unit.pool.role == "prefill":
-            members += self._links.cut_off(unit.number, now)
+        members = self._take_members(replica)
+        replica.is_dying = replica.is_freezing = replica.is_frozen = False
+        replica.flush()
+        replica.new_replica()
+        self._look_at(replica, INFINITY)
+        if replica.state == DRAINING:
+            replica.state = STOPPED
+        if replica.state == STOPPED:
+            self._note_stop(replica, now)
+        if self._links is not None and replica.pool.role == "prefill":
+            members += self._links.cut_off(replica.number, now)
         for index in members:
-            if unit.pool.paths is not None:
-                unit.pool.paths.forget(index)
-            is_retried = self._is_tried_again(index, unit)
-            self._cluster.tell(LOSE, index, now, reason=RETRIED if is_retried else unit.loss)
+            if replica.pool.paths is not None:
+                replica.pool.paths.forget(index)
+            is_retried = self._is_tried_again(index, replica)
+            self._cluster.tell(LOSE, index, now, reason=RETRIED if is_retried else replica.loss)
 
-    def _is_tried_again(self, index: int, unit: Unit) -> bool:
+    def _is_tried_again(self, index: int, replica: ManagedReplica) -> bool:
         """Return whether a request that was lost with its replica goes to another one; it is noted that it was."""
-        if not unit.is_loss_retried:
+        if not replica.is_loss_retried:
             return False
         self._num_losses[index] = self._num_losses.get(index, 0) + 1
         return self._num_losses[index] < MOST_LOSSES
 
-    def _take_members(self, unit: Unit) -> list[int]:
+    def _take_members(self, replica: ManagedReplica) -> list[int]:
         """Return the requests of a replica in the order of their coming, and let it hold none of them."""
-        plane, number = self._cluster.plane, unit.number
+        plane, number = self._cluster.plane, replica.number
         rows = self._rows_at(number)
         plane.loads[number] = plane.tokens[number] = 0
         members: list[int] = rows[np.argsort(self._joined[rows])].tolist()
@@ -320,23 +322,23 @@ class Lifecycle:
 
     def _answer_calls(self) -> None:
         """Look after replicas whose steps have ended, or that hold nothing any more; tell who waits for an end."""
-        presence = self._cluster.presence
-        now, calls = presence.time, list(presence.calls)
-        fill(presence.calls, [])
+        fleet_state = self._cluster.fleet_state
+        now, calls = fleet_state.time, list(fleet_state.calls)
+        fill(fleet_state.calls, [])
         if NOBODY in calls:
             self.news_time = now
             self.settle()
-        for unit in (self.units[number] for number in calls if number != NOBODY):
-            if unit.next_times is not None:
-                self._cluster.use_times(unit.number, unit.next_times)
-                unit.next_times = None
-            if unit.is_freezing:
-                unit.is_freezing, unit.is_frozen = False, True
-            if unit.is_dying:
-                self._bury(unit, now)
-            elif unit.state == DRAINING and not unit.load:
-                self.stop(unit, now)
-            self._mark(unit)
+        for replica in (self.replicas[number] for number in calls if number != NOBODY):
+            if replica.next_times is not None:
+                self._cluster.use_times(replica.number, replica.next_times)
+                replica.next_times = None
+            if replica.is_freezing:
+                replica.is_freezing, replica.is_frozen = False, True
+            if replica.is_dying:
+                self._bury(replica, now)
+            elif replica.state == DRAINING and not replica.load:
+                self.stop(replica, now)
+            self._mark(replica)
 
     # What those who decide go by.
 
@@ -353,7 +355,7 @@ class Lifecycle:
     def drive(self, until: float) -> None:
         """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
         cluster = self._cluster
-        if cluster.presence.calls:
+        if cluster.fleet_state.calls:
             # A request has ended by what was decided.
             self._answer_calls()
         cluster.top_up()
@@ -369,16 +371,16 @@ class Lifecycle:
 
     def submit(self, index: int, sent_at: float, ready_time: float) -> None:
         """Let a request that was sent at ``sent_at`` arrive at ``ready_time``; only where nothing is compiled."""
-        callers = self._cluster.attendance.callers
-        callers.sent_at[index] = sent_at
-        put(callers, self.requests, index, ready_time)
+        clients = self._cluster.client_state.clients
+        clients.sent_at[index] = sent_at
+        put(clients, self.requests, index, ready_time)
 
     def refresh(self, now: float) -> None:
         """Let the router look at the replicas; until the next look, that is what it knows."""
         plane = self._cluster.plane
         fill(plane.seen, plane.tokens if plane.weighs_tokens else plane.loads)
         if self.judge is not None:
-            self.judge.refresh(gauges_of(unit, now) for unit in self.units)
+            self.judge.refresh(gauges_of(replica, now) for replica in self.replicas)
 
     def tell_ends(self, tell: Callable[[int, float], None]) -> None:
         """Call ``tell`` with every request that comes to its end, and when its client hears of it, in `settle`."""
@@ -386,53 +388,53 @@ class Lifecycle:
 
     def settle(self) -> None:
         """Tell who asks which requests have ended so far."""
-        presence = self._cluster.presence
-        ended, heard_at = list(presence.ended), presence.heard_at
-        fill(presence.ended, [])
+        fleet_state = self._cluster.fleet_state
+        ended, heard_at = list(fleet_state.ended), fleet_state.heard_at
+        fill(fleet_state.ended, [])
         for tell in self._tells:
             for index in ended:
-                tell(index, heard_at[index] if len(heard_at) else presence.time)
+                tell(index, heard_at[index] if len(heard_at) else fleet_state.time)
 
     def num_parked(self, pool: Pool) -> int:
         """Return how many requests, or caches, wait for a replica of a pool, whoever else may serve them."""
         if pool.role == "decode":
             assert self._transfers is not None
             waiting = self._live_transfers.stranded
-            sources = [self.units[self._transfers.prefill_replica[index]].pool for index in waiting]
+            sources = [self.replicas[self._transfers.prefill_replica[index]].pool for index in waiting]
             return sum(pool.reads(source) for source in sources)
         number = self._entrances.index(pool)
-        parked = [*self._cluster.presence.parked, *self._cluster.waiting_in_turn()]
+        parked = [*self._cluster.fleet_state.parked, *self._cluster.waiting_in_turn()]
         return sum(number in self._allowed[self._cluster.kind_of(index)] for index in parked)
 
     @property
     def time(self) -> float:
         """The instant at hand, seconds."""
-        time: float = self._cluster.presence.time
+        time: float = self._cluster.fleet_state.time
         return time
 
     def gauges(self, numbers: Sequence[int]) -> list[Gauges]:
         """Return what a user's own functions see of replicas, as they are."""
-        return [gauges_of(self.units[number], self.time) for number in numbers]
+        return [gauges_of(self.replicas[number], self.time) for number in numbers]
 
     def open_to(self, index: int) -> list[int]:
         """Return the replicas that a request may go to, in whichever of its pools; only where nothing is compiled."""
-        plane, attendance = self._cluster.plane, self._cluster.attendance
-        attendance.open.clear()
+        plane, client_state = self._cluster.plane, self._cluster.client_state
+        client_state.open.clear()
         for number in self._allowed[self._cluster.kind_of(index)]:
-            add_open(plane, attendance, self._entrances[number].ready)
-        return list(attendance.open)
+            add_open(plane, client_state, self._entrances[number].ready)
+        return list(client_state.open)
 
-    def holds(self, unit: Unit, index: int) -> bool:
+    def holds(self, replica: ManagedReplica, index: int) -> bool:
         """Return whether a request is at a replica."""
         place = int(self._place[index])
-        return place in (unit.number, HELD - unit.number) and self.requests.status[index] == UNFINISHED
+        return place in (replica.number, HELD - replica.number) and self.requests.status[index] == UNFINISHED
 
-    def last_of(self, unit: Unit) -> int | None:
+    def last_of(self, replica: ManagedReplica) -> int | None:
         """Return the request of a replica that came last; None: it has none."""
-        if not unit.load:
+        if not replica.load:
             return None
-        last = self._cluster.presence.last_joined[unit.number]
-        if last >= 0 and self.holds(unit, last):
+        last = self._cluster.fleet_state.last_joined[replica.number]
+        if last >= 0 and self.holds(replica, last):
             return int(last)
-        rows = self._rows_at(unit.number)
+        rows = self._rows_at(replica.number)
         return int(rows[np.argmax(self._joined[rows])])

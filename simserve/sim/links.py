@@ -102,7 +102,7 @@ class Links:
 
     @property
     def _live(self) -> Any:
-        return self._cluster.attendance.transfers
+        return self._cluster.client_state.transfers
 
     def _write(self, number: int, crossing: Crossing) -> bool:
         """Note when a cache crosses, if it is still wanted; return whether it is."""

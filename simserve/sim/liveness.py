@@ -10,7 +10,7 @@ import simpy
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.outages import Outages
-from simserve.sim.units import READY, STOPPED, Unit
+from simserve.sim.replicas import READY, STOPPED, ManagedReplica
 
 Steps = Generator[simpy.Event, Any, None]
 
@@ -27,36 +27,38 @@ class Liveness:
 
     def __init__(self, spec: LivenessSpec, env: simpy.Environment, fleet: Lifecycle, outages: Outages) -> None:
         self._spec, self._env, self._fleet, self._outages = spec, env, fleet, outages
-        for unit in fleet.units:
-            self._begin(unit)
+        for replica in fleet.replicas:
+            self._begin(replica)
         fleet.on_launch.append(self._begin)
 
-    def _begin(self, unit: Unit) -> None:
-        self._env.process(self._watch(unit))
+    def _begin(self, replica: ManagedReplica) -> None:
+        self._env.process(self._watch(replica))
 
-    def _watch(self, unit: Unit) -> Steps:
+    def _watch(self, replica: ManagedReplica) -> Steps:
         spec, num_late = self._spec, 0
-        while unit.state != STOPPED:
+        while replica.state != STOPPED:
             yield self._env.timeout(spec.period - spec.timeout)
-            last = self._last_waiting(unit)
+            last = self._last_waiting(replica)
             yield self._env.timeout(spec.timeout)
-            is_late = unit.state == READY and (unit.is_frozen or (last is not None and self._waits(last, unit)))
+            is_late = replica.state == READY and (
+                replica.is_frozen or (last is not None and self._waits(last, replica))
+            )
             num_late = num_late + 1 if is_late else 0
             if num_late == spec.threshold:
                 num_late = 0
-                unit.is_frozen = False
+                replica.is_frozen = False
                 self._outages.num_killed += 1
-                self._outages.lose([unit], self._env.now, retry=spec.in_flight == "retry")
+                self._outages.lose([replica], self._env.now, retry=spec.in_flight == "retry")
                 yield self._env.timeout(spec.restart)
-                self._outages.restore([unit], self._env.now)
+                self._outages.restore([replica], self._env.now)
 
-    def _last_waiting(self, unit: Unit) -> int | None:
+    def _last_waiting(self, replica: ManagedReplica) -> int | None:
         """Return the request behind which the probe's takes its place; None: it comes into the next step."""
-        last = self._fleet.last_of(unit)
-        return last if last is not None and self._waits(last, unit) else None
+        last = self._fleet.last_of(replica)
+        return last if last is not None and self._waits(last, replica) else None
 
-    def _waits(self, index: int, unit: Unit) -> bool:
+    def _waits(self, index: int, replica: ManagedReplica) -> bool:
         """Return whether a request still waits at a replica for its first step there."""
         requests = self._fleet.requests
-        began = requests.first_token_time if unit.pool.role == "decode" else requests.scheduled_time
-        return self._fleet.holds(unit, index) and not began[index] >= 0.0
+        began = requests.first_token_time if replica.pool.role == "decode" else requests.scheduled_time
+        return self._fleet.holds(replica, index) and not began[index] >= 0.0

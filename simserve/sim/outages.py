@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simserve.sim.lifecycle import Lifecycle
-from simserve.sim.units import DOWN, Unit
+from simserve.sim.replicas import DOWN, ManagedReplica
 
 
 class Outages:
@@ -27,20 +27,20 @@ class Outages:
         self._open: dict[int, int] = {}
         self._fleet = fleet
 
-    def lose(self, units: Sequence[Unit], now: float, *, retry: bool) -> None:
+    def lose(self, replicas: Sequence[ManagedReplica], now: float, *, retry: bool) -> None:
         """Lose ready replicas with everything on them; ``retry``: the router sends it elsewhere."""
         # All go before the first one's requests look for another.
-        for unit in units:
-            self._fleet.withdraw(unit, DOWN)
-        for unit in units:
-            self._fleet.lose(unit, now, retry=retry)
-            self._open[unit.number] = len(self.lost_since)
+        for replica in replicas:
+            self._fleet.withdraw(replica, DOWN)
+        for replica in replicas:
+            self._fleet.lose(replica, now, retry=retry)
+            self._open[replica.number] = len(self.lost_since)
             self.lost_since.append(now)
             self.lost_until.append(float("inf"))
 
-    def restore(self, units: Sequence[Unit], now: float) -> None:
+    def restore(self, replicas: Sequence[ManagedReplica], now: float) -> None:
         """Bring lost replicas back, but for those that were given back in the meantime."""
-        for unit in units:
-            self.lost_until[self._open.pop(unit.number)] = min(unit.stopped_at, now)
-            if unit.state == DOWN:
-                self._fleet.ready(unit, now)
+        for replica in replicas:
+            self.lost_until[self._open.pop(replica.number)] = min(replica.stopped_at, now)
+            if replica.state == DOWN:
+                self._fleet.ready(replica, now)

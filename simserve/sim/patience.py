@@ -1,4 +1,4 @@
-"""Patience: from the classes of a workload to what their clients do, as `simserve.engine.callers` reads it."""
+"""Patience: from the classes of a workload to what their clients do, as `simserve.engine.clients` reads it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.attendance import Attendance
-from simserve.engine.callers import Callers, Patience
+from simserve.engine.client_state import ClientState
+from simserve.engine.clients import Clients, Patience
 from simserve.engine.numbers import column
 from simserve.engine.state import INFINITY
 from simserve.engine.uniforms import Uniforms
@@ -20,13 +20,13 @@ from simserve.workload.requests import RequestSpecs
 _NO_CLASS = ClassSpec(name="all", share=1.0)
 
 
-def callers_of(
+def clients_of(
     specs: RequestSpecs,
     streaming: StreamingSpec | None,
     latency: NDArray[np.float64],
     arrival_time: NDArray[np.float64],
     uniforms: Uniforms,
-) -> Callers:
+) -> Clients:
     """Return the clients of a run, who have sent nothing yet.
 
     Args:
@@ -50,15 +50,15 @@ def callers_of(
         honors=column([each is not None and each.honor_retry_after for each in retries], np.int8),
         uniforms=uniforms,
     )
-    return Callers(patience, column(latency), column(arrival_time))
+    return Clients(patience, column(latency), column(arrival_time))
 
 
 def plain_clients(
     specs: RequestSpecs, latency: NDArray[np.float64], arrival_time: NDArray[np.float64], num_replicas: int
-) -> Attendance:
-    """Return clients of whom none is refused, gives up or tries again; arguments as of `callers_of`."""
-    callers = callers_of(specs, None, latency, arrival_time, Chance(specs, "retries").uniforms)
-    return Attendance(callers, None, num_replicas)
+) -> ClientState:
+    """Return clients of whom none is refused, gives up or tries again; arguments as of `clients_of`."""
+    clients = clients_of(specs, None, latency, arrival_time, Chance(specs, "retries").uniforms)
+    return ClientState(clients, None, num_replicas)
 
 
 def kinds_of(specs: RequestSpecs) -> Any:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from simserve.engine.compiled.run import Compiled
 from simserve.engine.histogram import Histogram
-from simserve.engine.leaps import LEAP_BYTES, LEAP_FIELDS, take_leaps
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
@@ -25,6 +24,7 @@ from simserve.engine.state import (
     BLOCKED_BY_SEATS,
     Replica,
 )
+from simserve.engine.step_runs import LEAP_BYTES, LEAP_FIELDS, take_step_runs
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.offload import OffloadSums, OffloadTotals
 from simserve.sim.records import RequestRecords
@@ -155,10 +155,10 @@ class Recorder:
         if self._log is not None:
             self._log.watch([replica])
 
-    def flush_compiled(self, compiled: Compiled, num_leaps: int, numbers: Sequence[int]) -> None:
-        """Add up and clear the rows of those replicas on compiled code, where they have at least ``num_leaps``."""
-        lengths = compiled.num_leaps(numbers)
-        if sum(lengths) < num_leaps:
+    def flush_compiled(self, compiled: Compiled, num_step_runs: int, numbers: Sequence[int]) -> None:
+        """Add up and clear the rows of those replicas on compiled code, where they have at least ``num_step_runs``."""
+        lengths = compiled.num_step_runs(numbers)
+        if sum(lengths) < num_step_runs:
             return
         self._swapped_blocks += compiled.take_swapped_blocks(numbers)
         for tier in compiled.tiers_of(numbers):
@@ -168,12 +168,12 @@ class Recorder:
         busy = [number for number, length in zip(numbers, lengths, strict=True) if length]
         rows = self._room(sum(counts))
         for number, part in zip(busy, _parts(rows, counts), strict=True):
-            compiled.take_leaps(number, part)
-            self._keep_clock(compiled.replicas[number], part)
+            compiled.take_step_runs(number, part)
+            self._keep_clock(compiled.schedulers[number], part)
         advances = self._advances(rows, compiled.take_advances(numbers))
         if self._log is not None:
             changes = [compiled.take_batch_log(number) for number in busy]
-            self._keep_steps([compiled.replicas[number] for number in busy], rows, advances, changes, counts)
+            self._keep_steps([compiled.schedulers[number] for number in busy], rows, advances, changes, counts)
         self._add(rows, advances, counts)
 
     def flush(self, replica: Replica) -> None:
@@ -191,12 +191,12 @@ class Recorder:
             gaps += replica.irregular_gaps
             replica.irregular_gaps.clear()
         self._add_irregular(np.array(gaps, dtype=np.float64).reshape(-1, 2))
-        busy = [replica for replica in replicas if replica.leaps]
-        counts = [len(replica.leaps) // LEAP_BYTES for replica in busy]
+        busy = [replica for replica in replicas if replica.step_runs]
+        counts = [len(replica.step_runs) // LEAP_BYTES for replica in busy]
         rows = self._room(sum(counts))
         advances: list[float] = []
         for replica, part in zip(busy, _parts(rows, counts), strict=True):
-            take_leaps(replica.leaps, part)
+            take_step_runs(replica.step_runs, part)
             self._keep_clock(replica, part)
             advances += replica.advances
             replica.advances.clear()
@@ -235,11 +235,11 @@ class Recorder:
             part = slice(stop - count, stop)
             self._log.add(replica, rows[:, part].copy(), advances[part].copy(), own)
 
-    def _room(self, num_leaps: int) -> Floats:
+    def _room(self, num_step_runs: int) -> Floats:
         """Return room for so many leaps, shape [fields, leaps], the same every time."""
-        if self._rows.shape[1] < num_leaps:
-            self._rows = np.empty((len(LEAP_FIELDS), num_leaps + num_leaps // 2))
-        return self._rows[:, :num_leaps]
+        if self._rows.shape[1] < num_step_runs:
+            self._rows = np.empty((len(LEAP_FIELDS), num_step_runs + num_step_runs // 2))
+        return self._rows[:, :num_step_runs]
 
     def _add_irregular(self, gaps: Floats) -> None:
         """Add gaps, shape [gaps, 2]: seconds, and how many."""

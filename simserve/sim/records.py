@@ -23,7 +23,7 @@ REASONS = (
     "drained",
     "api_limit",
 )
-"""Why a request was not completed: too long for the model; refused at the door by a rule of `deployment.admission`;
+"""Why a request was not completed: too long for the model; refused by a rule of `deployment.admission`;
 given up by its client; lost with its replica, or when its time to drain was over; refused by the API it went to."""
 (
     PROMPT_TOO_LONG,

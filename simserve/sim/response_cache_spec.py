@@ -26,7 +26,7 @@ class ResponseCacheSpec(FrozenModel):
     """Share of the requests that it answers, or such a share by class (a class left out: none). With `questions`: the
     share of the requests that ask one of them; a hit is then one whose answer is held and has not expired."""
     latency: Seconds = 0.005
-    """Time from the front door to the whole answer: embedding, look-up."""
+    """Time from the gateway to the whole answer: embedding, look-up."""
     questions: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Different questions that come again (of each class), the k-th most popular one in proportion to k^-`zipf`; the
     cache is empty at first. Absent: each of those requests is a hit, as in a cache that has long been full."""

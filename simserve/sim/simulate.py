@@ -23,10 +23,10 @@ from simserve.sim.patience import plain_clients
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
+from simserve.sim.replicas import new_replica
 from simserve.sim.routing import router_of
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
-from simserve.sim.units import new_replica
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def simulation_of(
         records=records,
         totals=together(outcomes),
         end_time=end_time,
-        num_replicas=run.num_units,
+        num_replicas=run.num_schedulers,
         is_open_loop=specs.has_open_arrivals,
         has_clients=specs.concurrency is not None,
         is_stationary=specs.is_stationary,
@@ -314,13 +314,13 @@ def _run(
         # Once for caches and router.
         specs = replace(specs, prefixes=prefixes_of(specs))
     paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None)
-    units = [new_replica(number, config, times, requests, paths) for number in range(num_replicas)]
+    replicas = [new_replica(number, config, times, requests, paths) for number in range(num_replicas)]
     num_schedulers = num_replicas * config.data_parallel_size
     if log is not None:
-        log.watch([rank for unit in units for rank in unit.ranks])
+        log.watch([rank for replica in replicas for rank in replica.ranks])
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     router = router_of(routing, specs, as_lists=compiled is None)
-    cluster = Cluster(units, requests, [(recorder, range(num_schedulers))], routing, router, on_progress)
+    cluster = Cluster(replicas, requests, [(recorder, range(num_schedulers))], routing, router, on_progress)
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     latency = frontend_latency(config, specs)
     if config.data_parallel_size > 1:
@@ -345,7 +345,7 @@ def _run(
     records = _records(requests, arrival_time, specs, cached)
     end_time = end_of(requests)
     # What only the scheduler needed is gone before the sums are made.
-    del cluster, router, conversations, requests, units
+    del cluster, router, conversations, requests, replicas
     return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
 
 

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.leaps import LEAP_FIELDS
 from simserve.engine.state import ADMITTED, EVICTED, FINISHED, READMITTED, RECOMPUTED, RETURNED, Replica
+from simserve.engine.step_runs import LEAP_FIELDS
 
 MOST_STEPS = 2_000_000
 """Steps of all replicas that a log keeps, the first of the run: some 200 MB as a table, and at most 700 MB of leaps and
@@ -147,7 +147,7 @@ class StepLog:
     replicas: list[Replica] = field(default_factory=list)
     num_steps: int = 0
     until: float = np.inf
-    _leaps: dict[int, list[Floats]] = field(default_factory=dict)
+    _step_runs: dict[int, list[Floats]] = field(default_factory=dict)
     _advances: dict[int, list[Floats]] = field(default_factory=dict)
     _changes: dict[int, list[Floats]] = field(default_factory=dict)
     _num_kept: int = 0
@@ -169,7 +169,7 @@ class StepLog:
         """
         self.num_steps += int(rows[1].sum())
         in_time, changes = rows[0] <= self.until, changes.reshape(-1, 3)
-        self._leaps.setdefault(id(replica), []).append(rows[:, in_time])
+        self._step_runs.setdefault(id(replica), []).append(rows[:, in_time])
         self._advances.setdefault(id(replica), []).append(advances[in_time])
         self._changes.setdefault(id(replica), []).append(changes[changes[:, 1] <= self.until])
         self._num_kept += int(in_time.sum())
@@ -178,24 +178,24 @@ class StepLog:
 
     def _shorten(self) -> None:
         """Forget leaps behind the first `MOST_STEPS`, which hold as many steps at least."""
-        starts = np.concatenate([rows[0] for blocks in self._leaps.values() for rows in blocks])
+        starts = np.concatenate([rows[0] for blocks in self._step_runs.values() for rows in blocks])
         self.until = float(np.partition(starts, MOST_STEPS)[MOST_STEPS])
         self._num_kept = 0
-        for number, blocks in self._leaps.items():
-            leaps, advances = np.concatenate(blocks, axis=1), np.concatenate(self._advances[number])
-            changes, in_time = np.concatenate(self._changes[number]), leaps[0] <= self.until
-            self._leaps[number], self._advances[number] = [leaps[:, in_time]], [advances[in_time]]
+        for number, blocks in self._step_runs.items():
+            step_runs, advances = np.concatenate(blocks, axis=1), np.concatenate(self._advances[number])
+            changes, in_time = np.concatenate(self._changes[number]), step_runs[0] <= self.until
+            self._step_runs[number], self._advances[number] = [step_runs[:, in_time]], [advances[in_time]]
             self._changes[number] = [changes[changes[:, 1] <= self.until]]
             self._num_kept += int(in_time.sum())
 
-    def leaps(self, replica: Replica) -> Floats:
+    def step_runs(self, replica: Replica) -> Floats:
         """Return the leaps of a scheduler in order, shape [fields, leaps]: rows are `LEAP_FIELDS`."""
-        blocks = self._leaps.get(id(replica), [])
+        blocks = self._step_runs.get(id(replica), [])
         return np.concatenate(blocks, axis=1) if blocks else np.zeros((len(LEAP_FIELDS), 0))
 
     def steps(self, replica: Replica, until: float = np.inf) -> Steps:
         """Return the steps of a scheduler that begin before ``until``, leaps taken apart."""
-        rows = dict(zip(LEAP_FIELDS, self.leaps(replica), strict=True))
+        rows = dict(zip(LEAP_FIELDS, self.step_runs(replica), strict=True))
         advances = np.concatenate(self._advances.get(id(replica), [np.zeros(0)]))
         kept = rows["start_time"] < until
         rows, advances = {name: row[kept] for name, row in rows.items()}, advances[kept]
@@ -225,7 +225,7 @@ class StepLog:
         """
         if self.num_steps <= MOST_STEPS:
             return np.inf
-        rows = np.concatenate([self.leaps(replica) for replica in self.replicas], axis=1)
+        rows = np.concatenate([self.step_runs(replica) for replica in self.replicas], axis=1)
         start, count, first, increment = rows[:4]
         mean = first + increment * (count - 1.0) * 0.5
         earliest, latest = 0.0, min(self.until, float((start + mean * count).max()))

@@ -88,30 +88,30 @@ class StepSums:
         self._pairs = self._keys = self._contexts = 0.0
         self._decodes = self._prefill_tokens = self._prefilling = 0.0
 
-    def add(self, leaps: LeapColumns) -> None:
+    def add(self, step_runs: LeapColumns) -> None:
         """Add leaps."""
-        steps, prefilling = leaps.steps, leaps.prefilling
-        kinds = leaps.decoding.astype(np.int64)
+        steps, prefilling = step_runs.steps, step_runs.prefilling
+        kinds = step_runs.decoding.astype(np.int64)
         is_mixed = prefilling > 0
         if is_mixed.any():
             # Those without a chunk count for nothing: faster than to leave them out.
             repeated = steps * is_mixed
-            tokens = leaps.priced.astype(np.int64)
+            tokens = step_runs.priced.astype(np.int64)
             last = len(self._by_tokens) - 1
             if int(tokens.max()) > last:
                 self._tokens_beyond += float((np.maximum(tokens - last, 0) * repeated).sum())
                 tokens = np.minimum(tokens, last)
             _count(self._by_tokens, tokens, repeated)
             _count(self._by_sequences, kinds + prefilling.astype(np.int64), repeated)
-            self._prefill_tokens += float(leaps.prefilled.sum())
+            self._prefill_tokens += float(step_runs.prefilled.sum())
             self._prefilling += float((prefilling * steps).sum())
-            self._pairs += float(leaps.pairs.sum())
-            self._keys += float(leaps.keys.sum())
+            self._pairs += float(step_runs.pairs.sum())
+            self._keys += float(step_runs.keys.sum())
             kinds += self._size * is_mixed
         _count(self._by_decoding, kinds, steps)
-        _count(self._contexts_by_decoding, kinds, leaps.contexts)
+        _count(self._contexts_by_decoding, kinds, step_runs.contexts)
         if self._parts.shared.shape[1]:
-            together = (leaps.priced * self._num_ranks).astype(np.int64)
+            together = (step_runs.priced * self._num_ranks).astype(np.int64)
             together = np.minimum(together, self._parts.shared.shape[1] - 1)
             self._shared += (self._parts.shared[:, together] * steps).sum(axis=1)
 

@@ -245,10 +245,10 @@ def _sent(streams: Sequence[Stream], cost: float) -> Sent:
     sent = Sent.nothing(sum(len(stream.events.counts) for stream in streams))
     for start in [*_pauses(streams), np.inf]:
         # Ranks step together: no leap of one begins before such a time and ends behind it.
-        leaps = [int(np.searchsorted(stream.clock.start, start, side="left")) for stream in streams]
-        times = [stream.times_until(leap) for stream, leap in zip(streams, leaps, strict=True)]
+        step_runs = [int(np.searchsorted(stream.clock.start, start, side="left")) for stream in streams]
+        times = [stream.times_until(leap) for stream, leap in zip(streams, step_runs, strict=True)]
         until = np.inf if start == np.inf else max(float(each[-1]) for each in times if len(each))
-        taken = [stream.take(leap, own, until) for stream, leap, own in zip(streams, leaps, times, strict=True)]
+        taken = [stream.take(leap, own, until) for stream, leap, own in zip(streams, step_runs, times, strict=True)]
         rows, counts, at, instants = taken[0] if len(taken) == 1 else _together(taken)
         if len(at):
             _send_some(sent, rows, counts, at, instants, cost)

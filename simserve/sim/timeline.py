@@ -30,7 +30,7 @@ class FleetTimeline:
         lost_until: When it was back, shape [losses].
         tries: Of every attempt that came to nothing and was followed by another: when it reached the scheduler,
             its first step (NaN: none), its end; shape [attempts, 3].
-        refusals: Refusals at the door by reason, repeated tries included.
+        refusals: Refusals at the admission control by reason, repeated tries included.
         num_resent: Requests that clients sent again.
         lost_tokens: Tokens generated for requests that were then given up or lost.
         num_killed: Replicas that a liveness probe restarted.

@@ -10,7 +10,7 @@ import simpy
 
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.records import DRAINED
-from simserve.sim.units import DRAINING, STARTING, STOPPED, Pool, Unit
+from simserve.sim.replicas import DRAINING, STARTING, STOPPED, ManagedReplica, Pool
 from simserve.sim.update_spec import UpdateSpec
 
 Steps = Generator[simpy.Event, Any, None]
@@ -52,41 +52,41 @@ class Updates:
             yield self._env.all_of([self._env.process(lane) for lane in lanes])
         self.spans[number] = (spec.at, self._env.now)
 
-    def _lane(self, spec: UpdateSpec, pool: Pool, old: deque[Unit], *, is_surge: bool) -> Steps:
+    def _lane(self, spec: UpdateSpec, pool: Pool, old: deque[ManagedReplica], *, is_surge: bool) -> Steps:
         """Replace one replica after another: with a surge the new one comes before the old one goes."""
         startup = spec.startup.seconds(pool.weights_bytes)
         while old:
-            unit = old.popleft()
-            if unit not in pool.present:
+            replica = old.popleft()
+            if replica not in pool.present:
                 continue
             if is_surge:
                 pool.in_flux -= 1
-                yield from self._start(pool, unit.place, startup)
+                yield from self._start(pool, replica.place, startup)
                 pool.in_flux += 1
-                yield from self._retire(spec, unit)
+                yield from self._retire(spec, replica)
             else:
                 pool.in_flux += 1
-                yield from self._retire(spec, unit)
+                yield from self._retire(spec, replica)
                 pool.in_flux -= 1
-                yield from self._start(pool, unit.place, startup)
+                yield from self._start(pool, replica.place, startup)
             self.num_replaced += 1
 
     def _start(self, pool: Pool, place: int, seconds: float) -> Steps:
-        unit = self._fleet.launch(pool, self._env.now, is_ready=False, place=place)
+        replica = self._fleet.launch(pool, self._env.now, is_ready=False, place=place)
         yield self._env.timeout(seconds)
-        if unit.state == STARTING:
-            self._fleet.ready(unit, self._env.now)
+        if replica.state == STARTING:
+            self._fleet.ready(replica, self._env.now)
 
-    def _retire(self, spec: UpdateSpec, unit: Unit) -> Steps:
+    def _retire(self, spec: UpdateSpec, replica: ManagedReplica) -> Steps:
         """Drain a replica, cut off what it still has when its grace period is over, and wait until it is gone."""
-        if unit.state not in (DRAINING, STOPPED):
-            self._fleet.drain(unit, self._env.now)
+        if replica.state not in (DRAINING, STOPPED):
+            self._fleet.drain(replica, self._env.now)
         is_gone = self._env.event()
-        self._fleet.when_stopped(unit, lambda: _tell(is_gone))
+        self._fleet.when_stopped(replica, lambda: _tell(is_gone))
         yield is_gone | self._env.timeout(spec.grace_period)
         if not is_gone.triggered:
-            if unit.state == DRAINING:
-                self._fleet.lose(unit, self._env.now, then=STOPPED, reason=DRAINED)
+            if replica.state == DRAINING:
+                self._fleet.lose(replica, self._env.now, then=STOPPED, reason=DRAINED)
             yield is_gone
 
 

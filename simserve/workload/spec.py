@@ -16,7 +16,7 @@ from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arri
 from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
-from simserve.workload.users import FrontDoor
+from simserve.workload.users import Entry
 
 TraceFormat = Literal[
     "auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "vllm-timed", "otel", "columns"
@@ -71,7 +71,7 @@ MAX_MAX_TOKENS = 10**9
 class WorkloadSpec(FrozenModel):
     """The traffic of a scenario: a trace, or arrivals with lengths."""
 
-    arrivals: Annotated[Arrivals, FrontDoor()] | None = None
+    arrivals: Annotated[Arrivals, Entry()] | None = None
     """When requests arrive; beside a trace: instead of its own times, in the order of its rows."""
     prompt_tokens: Length | None = None
     """Lengths of the prompts."""

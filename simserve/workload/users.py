@@ -1,4 +1,4 @@
-"""Users as a front door to arrivals: so many people, of whom a share is active, resolved to clients or to a rate.
+"""Users as a way to say arrivals: so many people, of whom a share is active, resolved to clients or to a rate.
 
 The text below a field is its entry in the reference.
 """
@@ -21,7 +21,7 @@ _RAMP_UP = 60.0
 
 
 class UsersArrivals(FrozenModel):
-    """So many users, of whom a share is active at once: a front door that is resolved to clients or to a rate.
+    """So many users, of whom a share is active at once: a way to say arrivals, resolved to clients or to a rate.
 
     Without `requests_per_hour` the active users are clients of a closed loop, who ask again `think_time` after an
     answer; at a think time of 0 each of them waits at any moment, so that `users: 10000, active_share: 0.3` keeps 3,000
@@ -93,7 +93,7 @@ def _resolved(arrivals: Arrivals | UsersArrivals) -> Arrivals:
     return arrivals.resolved() if isinstance(arrivals, UsersArrivals) else arrivals
 
 
-class FrontDoor:
+class Entry:
     """Annotation of arrivals: users are read too, and are from then on what they resolve to."""
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -152,9 +152,9 @@ def configs(
         pipeline_parallel_size=1 if kv_allocation == "none" else draw(st.sampled_from([1, 1, 2, 3, 4])),
         frontend_latency=draw(st.integers(0, 2)) * FRONTEND_UNIT,
         async_output=draw(st.booleans()),
-        handover_step_seconds=0.01,
-        handover_request_seconds=0.003,
-        handover_prompt_seconds=draw(st.sampled_from([0.0, 0.07])),
+        transfer_step_seconds=0.01,
+        transfer_request_seconds=0.003,
+        transfer_prompt_seconds=draw(st.sampled_from([0.0, 0.07])),
     )
 
 

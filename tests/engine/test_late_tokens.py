@@ -13,7 +13,7 @@ from simserve.sim.simulate import Replay, replay
 from tests.builders import constant_step_times, make_config, make_specs
 
 SPECS = make_specs([0.0, 0.0, 1.5], [4, 4, 4], [3, 1, 2])
-HOST = {"handover_step_seconds": 0.1, "handover_request_seconds": 0.02, "handover_prompt_seconds": 0.3}
+HOST = {"transfer_step_seconds": 0.1, "transfer_request_seconds": 0.02, "transfer_prompt_seconds": 0.3}
 
 
 def served(**overrides: object) -> Replay:
@@ -40,7 +40,7 @@ def test_a_next_step_with_prompts_launches_them_first() -> None:
 
 def test_no_token_waits_longer_than_the_step() -> None:
     """A client that sleeps while a step runs hears of the token when it has ended."""
-    records = served(async_output=True, handover_step_seconds=np.inf).records
+    records = served(async_output=True, transfer_step_seconds=np.inf).records
 
     assert records.first_token_time.tolist() == pytest.approx([2.0, 1.0, 4.0])
 
@@ -62,7 +62,7 @@ def test_compiled_code_hands_over_alike(seconds: float) -> None:
 
     def run(accelerate: str) -> RequestRecords:
         config = make_config(
-            scheduler="prefill_first", async_output=True, handover_step_seconds=seconds, handover_prompt_seconds=0.2
+            scheduler="prefill_first", async_output=True, transfer_step_seconds=seconds, transfer_prompt_seconds=0.2
         )
         specs = make_specs(np.linspace(0.0, 40.0, 50).tolist(), 4, [1 + number % 7 for number in range(50)])
         return replay(config, constant_step_times(1.0), specs, accelerate=accelerate).records  # type: ignore[arg-type]

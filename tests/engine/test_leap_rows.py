@@ -8,61 +8,61 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simserve.engine.leaps import LEAP_BYTES, LEAP_FIELDS, LEAP_WIDTH, end_row, leap_row, take_leaps
+from simserve.engine.step_runs import LEAP_BYTES, LEAP_FIELDS, LEAP_WIDTH, end_row, leap_row, take_step_runs
 
 FIRST = (0.5, 3, 0.01, 1e-5, 2, 70.0, 0, 0, 2, 0.0, 0.0, 2, 2, 70.0, 80, 96, 0.0, 0)
 SECOND = (0.75, 1, 0.02, 0.0, 3, 99.0, 512, 1, 515, 1e5, 512.0, 3, 3, 611.0, 640, 2**40, 0.25, 3)
 
 
-def taken_from(leaps: bytearray) -> NDArray[np.float64]:
+def taken_from(step_runs: bytearray) -> NDArray[np.float64]:
     """Return leaps, shape [fields, leaps], and forget them."""
-    rows = np.full((LEAP_WIDTH, len(leaps) // LEAP_BYTES), np.nan)
-    take_leaps(leaps, rows)
+    rows = np.full((LEAP_WIDTH, len(step_runs) // LEAP_BYTES), np.nan)
+    take_step_runs(step_runs, rows)
     return rows
 
 
 def test_rows_come_back_field_by_field_and_are_forgotten() -> None:
     """Whole numbers and floats alike, in the order in which they were written."""
-    leaps = bytearray()
+    step_runs = bytearray()
     for row in (FIRST, SECOND):
-        leaps.extend(leap_row(*row))
+        step_runs.extend(leap_row(*row))
 
-    taken = taken_from(leaps)
+    taken = taken_from(step_runs)
 
     assert taken.tolist() == np.array([FIRST, SECOND]).T.tolist()
-    assert not leaps
+    assert not step_runs
 
 
 def test_many_rows_come_back_in_their_order() -> None:
     """More than are turned together."""
-    leaps = bytearray()
+    step_runs = bytearray()
     for number in range(1000):
-        leaps.extend(leap_row(float(number), number, *FIRST[2:]))
+        step_runs.extend(leap_row(float(number), number, *FIRST[2:]))
 
-    taken = taken_from(leaps)
+    taken = taken_from(step_runs)
 
     assert taken[0].tolist() == taken[1].tolist() == list(range(1000))
 
 
 def test_what_is_taken_does_not_change_with_what_is_written_later() -> None:
     """One leap, of which numpy would rather show the bytes than copy them."""
-    leaps = bytearray(leap_row(*FIRST))
+    step_runs = bytearray(leap_row(*FIRST))
 
-    taken = taken_from(leaps)
-    leaps.extend(leap_row(*SECOND))
+    taken = taken_from(step_runs)
+    step_runs.extend(leap_row(*SECOND))
 
     assert taken[:, 0].tolist() == list(FIRST)
-    assert len(leaps) == LEAP_BYTES == 8 * LEAP_WIDTH == 8 * len(LEAP_FIELDS)
+    assert len(step_runs) == LEAP_BYTES == 8 * LEAP_WIDTH == 8 * len(LEAP_FIELDS)
 
 
 def test_the_end_of_the_last_row_is_written_anew() -> None:
     """Who waited is known only when a batch ends; the rows before it stay."""
-    leaps = bytearray(leap_row(*FIRST))
-    leaps.extend(leap_row(*SECOND))
+    step_runs = bytearray(leap_row(*FIRST))
+    step_runs.extend(leap_row(*SECOND))
 
-    end_row(leaps, 7.5, 1)
+    end_row(step_runs, 7.5, 1)
 
-    assert taken_from(leaps).tolist() == np.array([FIRST, (*SECOND[:-2], 7.5, 1)]).T.tolist()
+    assert taken_from(step_runs).tolist() == np.array([FIRST, (*SECOND[:-2], 7.5, 1)]).T.tolist()
 
 
 def test_a_count_that_is_no_whole_number_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the order of units: heaps and tournaments answer what a look at all of them does."""
+"""Tests of the order of replicas: heaps and tournaments answer what a look at all of them does."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simserve.metrics.occupancy import num_present, stays
+from simserve.metrics.occupancy import num_present, sojourns
 from simserve.sim.records import FAILED, UNFINISHED
 from tests.metrics.builders import make_records
 
@@ -22,7 +22,7 @@ def test_counts_agree_with_a_walk_over_the_events() -> None:
     arrival = np.sort(generator.uniform(0, 100, 300))
     e2e = generator.exponential(5.0, 300)
 
-    met = stays(make_records(arrival, e2e=e2e), 200.0).num_in_system_at_arrivals()
+    met = sojourns(make_records(arrival, e2e=e2e), 200.0).num_in_system_at_arrivals()
 
     expected = [np.sum(arrival[:i] + e2e[:i] > arrival[i]) for i in range(300)]
     assert met.tolist() == expected
@@ -38,7 +38,7 @@ def test_a_refused_request_waits_for_nothing() -> None:
         status=[FAILED, UNFINISHED],
     )
 
-    stayed = stays(records, 10.0)
+    stayed = sojourns(records, 10.0)
 
     assert stayed.waits().tolist() == [0.0, 8.0]
     assert stayed.times_in_system().tolist() == [0.0, 8.0]
@@ -47,7 +47,7 @@ def test_a_refused_request_waits_for_nothing() -> None:
 
 def test_a_request_that_was_never_sent_is_no_part_of_it() -> None:
     """An interrupted closed loop has requests without an arrival."""
-    stayed = stays(make_records([0.0, np.nan]), 10.0)
+    stayed = sojourns(make_records([0.0, np.nan]), 10.0)
 
     assert len(stayed) == 1
     assert stayed.run_end == 3.0
@@ -55,7 +55,7 @@ def test_a_request_that_was_never_sent_is_no_part_of_it() -> None:
 
 def test_closed_loop_requests_are_put_in_order_of_arrival() -> None:
     """Rows of a closed loop need not ascend."""
-    stayed = stays(make_records([4.0, 1.0], e2e=[1.0, 2.0]), 5.0)
+    stayed = sojourns(make_records([4.0, 1.0], e2e=[1.0, 2.0]), 5.0)
 
     assert stayed.arrival.tolist() == [1.0, 4.0]
     assert stayed.system_exit.tolist() == [3.0, 5.0]

@@ -162,14 +162,14 @@ def sample_of(records: RequestRecords) -> tuple[dict[str, Any], Sample]:
     return summarize(simulation, make_facts(), measured), sample
 
 
-def long_stays(seed: int) -> RequestRecords:
+def long_sojourns(seed: int) -> RequestRecords:
     """Return 500 arrivals, eight a second, each of which stays for 20 seconds."""
     return make_records(np.random.default_rng(seed).exponential(1 / 8, 500).cumsum(), ttft=1.0, e2e=20.0)
 
 
 def test_the_throughput_of_runs_too_short_for_a_window_is_what_comes() -> None:
     """Over the whole run it is a quarter less: the server fills up and drains."""
-    summaries, samples = zip(*(sample_of(long_stays(seed)) for seed in range(20)), strict=True)
+    summaries, samples = zip(*(sample_of(long_sojourns(seed)) for seed in range(20)), strict=True)
 
     interval = confidence_intervals(summaries, samples)["request_throughput"]
 

@@ -7,7 +7,7 @@ import heapq
 import numpy as np
 import pytest
 
-from simserve.metrics.occupancy import stays
+from simserve.metrics.occupancy import sojourns
 from simserve.metrics.stability import _is_unabated, stability, waiting_share
 from simserve.sim.records import RequestRecords
 from tests.metrics.builders import make_records, single_server_queue
@@ -17,7 +17,7 @@ _SEEDS = range(20)
 
 def verdict(records: RequestRecords, *, is_open_loop: bool = True) -> str:
     """Return the verdict on records that end with their last departure."""
-    return stability(stays(records, float(np.nanmax(records.finish_time))), is_open_loop=is_open_loop)
+    return stability(sojourns(records, float(np.nanmax(records.finish_time))), is_open_loop=is_open_loop)
 
 
 @pytest.mark.parametrize("is_deterministic", [False, True])
@@ -119,13 +119,13 @@ def test_a_closed_loop_is_never_overloaded() -> None:
 
 def test_waiting_share_is_a_share_of_the_time_in_the_system() -> None:
     """Two seconds of eight; undefined without a request."""
-    assert waiting_share(stays(make_records([0.0, 1.0], wait=1.0, e2e=4.0), 5.0)) == pytest.approx(0.25)
-    assert np.isnan(waiting_share(stays(make_records([]), 0.0)))
+    assert waiting_share(sojourns(make_records([0.0, 1.0], wait=1.0, e2e=4.0), 5.0)) == pytest.approx(0.25)
+    assert np.isnan(waiting_share(sojourns(make_records([]), 0.0)))
 
 
 def test_an_empty_run_is_stable() -> None:
     """Nothing waits."""
-    assert stability(stays(make_records([]), 0.0), is_open_loop=True) == "stable"
+    assert stability(sojourns(make_records([]), 0.0), is_open_loop=True) == "stable"
 
 
 def test_bursts_that_are_worked_off_are_a_backlog() -> None:
@@ -135,7 +135,7 @@ def test_bursts_that_are_worked_off_are_a_backlog() -> None:
     waits = np.tile(np.arange(60) * service, 10)
     records = make_records(bursts.tolist(), wait=waits, ttft=waits + service, e2e=waits + service)
 
-    times = stays(records, float(records.finish_time[-1]))
+    times = sojourns(records, float(records.finish_time[-1]))
 
     assert stability(times, is_open_loop=True, is_stationary=False) == "backlogged"
 

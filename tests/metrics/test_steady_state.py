@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.latency import request_latencies
-from simserve.metrics.occupancy import stays
+from simserve.metrics.occupancy import sojourns
 from simserve.metrics.steady_state import Window, find_window, mser5
 from simserve.sim.records import RequestRecords
 from tests.metrics.builders import make_records, single_server_queue
@@ -18,7 +18,7 @@ def window_of(records: RequestRecords, **overrides: Any) -> Window:
     """Return the window of steady arrivals under ``warmup: auto``."""
     values: dict[str, Any] = {"warmup": "auto", "is_steady": True} | overrides
     end = float(np.nanmax(records.finish_time)) if len(records) else 0.0
-    return find_window(records, request_latencies(records), stays(records, end), **values)
+    return find_window(records, request_latencies(records), sojourns(records, end), **values)
 
 
 def test_mser5_cuts_a_step() -> None:

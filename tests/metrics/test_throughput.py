@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.latency import request_latencies
-from simserve.metrics.occupancy import stays
+from simserve.metrics.occupancy import sojourns
 from simserve.metrics.steady_state import find_window
 from simserve.metrics.throughput import borne, throughput
 from simserve.sim.records import FAILED
@@ -16,7 +16,7 @@ from tests.metrics.builders import make_records, single_server_queue
 def test_a_whole_run_is_total_over_duration() -> None:
     """As ``vllm bench serve`` divides: what was completed over first arrival to last departure."""
     records = make_records([0.0, 1.0, 2.0], e2e=[3.0, 3.0, np.nan], status=[0, 0, FAILED])
-    window = find_window(records, request_latencies(records), stays(records, 4.0), warmup="auto", is_steady=False)
+    window = find_window(records, request_latencies(records), sojourns(records, 4.0), warmup="auto", is_steady=False)
 
     rates = throughput(records, window, np.array([True, False, False]))
 
@@ -31,7 +31,7 @@ def test_littles_law_holds_in_the_window(warmup: str | float) -> None:
     """Mean number in the system = throughput x mean E2E: exact over a whole run, 3 % in a cut window."""
     records = single_server_queue(load=0.7, num_requests=4000, seed=4)
     latencies = request_latencies(records)
-    window = find_window(records, latencies, stays(records, 1e9), warmup=warmup, is_steady=warmup != "none")
+    window = find_window(records, latencies, sojourns(records, 1e9), warmup=warmup, is_steady=warmup != "none")
     rates = throughput(records, window, None)
     overlap = np.minimum(records.finish_time, window.end) - np.maximum(records.arrival_time, window.start)
     mean_number = np.maximum(overlap, 0).sum() / window.seconds
@@ -47,7 +47,7 @@ def test_the_steady_rate_is_the_arrival_rate() -> None:
     for seed in range(20):
         arrival = np.cumsum(np.random.default_rng(seed).exponential(0.1, 3000))
         records = make_records(arrival, e2e=15.0)
-        window = find_window(records, request_latencies(records), stays(records, 1e9), warmup="auto", is_steady=True)
+        window = find_window(records, request_latencies(records), sojourns(records, 1e9), warmup="auto", is_steady=True)
         rates.append(throughput(records, window, None).requests)
 
     assert abs(np.mean(rates) - 10.0) < 4 * np.std(rates, ddof=1) / np.sqrt(20)
@@ -56,7 +56,7 @@ def test_the_steady_rate_is_the_arrival_rate() -> None:
 def test_a_moment_has_no_rate() -> None:
     """A window without length divides by nothing."""
     records = make_records([1.0], e2e=0.0)
-    window = find_window(records, request_latencies(records), stays(records, 1.0), warmup="none", is_steady=False)
+    window = find_window(records, request_latencies(records), sojourns(records, 1.0), warmup="none", is_steady=False)
 
     assert np.isnan(throughput(records, window, None).requests)
 
@@ -64,7 +64,7 @@ def test_a_moment_has_no_rate() -> None:
 def test_what_is_borne_is_what_came_at_its_rate() -> None:
     """Three gaps of two seconds between four requests, of which one failed; of those in the window half are good."""
     records = make_records([1.0, 3.0, 5.0, 7.0], e2e=[40.0, 3.0, np.nan, 3.0], status=[0, 0, FAILED, 0])
-    window = find_window(records, request_latencies(records), stays(records, 50.0), warmup="none", is_steady=True)
+    window = find_window(records, request_latencies(records), sojourns(records, 50.0), warmup="none", is_steady=True)
 
     rates = borne(records, window, np.array([True, True, False, False]))
 

@@ -19,11 +19,11 @@ from simserve.sim.fleet_run import FleetRun
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS, REPLICA, UNFINISHED
+from simserve.sim.replicas import STOPPED
 from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import simulate
 from simserve.sim.streaming_spec import StreamingSpec
-from simserve.sim.units import STOPPED
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import system_prompts
@@ -111,10 +111,17 @@ def beside_clients(specs: RequestSpecs, first: int, closes_at: float | None) -> 
 
 @st.composite
 def controls(draw: st.DrawFn) -> Control:
-    """Draw a router, a door, an autoscaler and faults."""
-    door: dict[str, Any] = {"retry_after": draw(st.sampled_from(["0 s", "2 s"])), "max_queue": draw(st.integers(0, 9))}
+    """Draw a router, admission control, an autoscaler and faults."""
+    admission_control: dict[str, Any] = {
+        "retry_after": draw(st.sampled_from(["0 s", "2 s"])),
+        "max_queue": draw(st.integers(0, 9)),
+    }
     if draw(st.booleans()):
-        door |= {"deadline_aware": True, "probabilistic_from": 0.6, "token_bucket": {"rate": 2.0, "burst": 8}}
+        admission_control |= {
+            "deadline_aware": True,
+            "probabilistic_from": 0.6,
+            "token_bucket": {"rate": 2.0, "burst": 8},
+        }
     scaling = {
         "metric": draw(st.sampled_from(["queue_depth", "running", "kv_usage", "busy", "slo"])),
         "target": draw(st.sampled_from([0.2, 0.9])),
@@ -139,7 +146,7 @@ def controls(draw: st.DrawFn) -> Control:
         routing["rules"][1]["pool"] = draw(st.sampled_from(["api", "large"]))
     return Control(
         routing=validate(RoutingSpec, routing),
-        admission=validate(AdmissionSpec, door) if draw(st.booleans()) else None,
+        admission=validate(AdmissionSpec, admission_control) if draw(st.booleans()) else None,
         autoscaling=validate(AutoscalingSpec, scaling) if draw(st.booleans()) else None,
         overflow=api,
         streaming=validate(StreamingSpec, draw(streams())) if draw(st.booleans()) else None,
@@ -240,8 +247,8 @@ def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_a
         assert replica.cache is None or not (any(replica.cache.used) or any(replica.cache.num_others))
         assert (replica.context_sum, replica.context_squares) == (0, 0) or kind == "replicas"
     assert {*run.cluster.plane.loads, *run.cluster.plane.tokens} == {0}
-    for unit in () if run.fleet is None else run.fleet.units:
-        assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
+    for replica in () if run.fleet is None else run.fleet.replicas:
+        assert replica.launched_at <= replica.stopped_at or replica.state != STOPPED
     check_times(specs, control, config, times)
 
 

@@ -1,6 +1,6 @@
 """Random clusters of pools that scale, break, are updated and probed, in regions or apart by role.
 
-What `tests/properties/test_conservation.py` draws for the door, the clients and the router is drawn here too.
+What `tests/properties/test_conservation.py` draws for admission control, clients and router is drawn here too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS
 from simserve.sim.region_spec import RegionsSpec
+from simserve.sim.replicas import STOPPED
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
-from simserve.sim.units import STOPPED
 from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
@@ -193,16 +193,16 @@ def requests(draw: st.DrawFn) -> RequestSpecs:
 
 def check_plane(run: FleetRun) -> None:
     """Assert that nobody is anywhere any more, and that nothing is on its way."""
-    attendance, plane = run.attendance, run.cluster.plane
+    client_state, plane = run.client_state, run.cluster.plane
     assert {*plane.loads, *plane.tokens} == {0}
-    if attendance is None:
+    if client_state is None:
         return
-    assert {*attendance.num_leaving, *attendance.has_left} == {0}
-    assert not attendance.leaving
-    assert set(attendance.place) <= set(range(-1, len(plane.units)))
-    if attendance.presence is not None:
-        assert [*attendance.presence.parked, *attendance.presence.calls] == []
-    transfers = attendance.transfers
+    assert {*client_state.num_leaving, *client_state.has_left} == {0}
+    assert not client_state.leaving
+    assert set(client_state.place) <= set(range(-1, len(plane.replicas)))
+    if client_state.fleet_state is not None:
+        assert [*client_state.fleet_state.parked, *client_state.fleet_state.calls] == []
+    transfers = client_state.transfers
     if transfers is not None:
         assert set(transfers.stage) == {AT_REPLICA}
         assert {*transfers.is_counted, *transfers.asked_output} == {0}
@@ -240,8 +240,8 @@ def test_everything_is_accounted_for_in_any_cluster(specs: RequestSpecs, cluster
     check_plane(run)
     for each in run.cluster.ranks:
         check_scheduler(each)
-    for unit in () if run.fleet is None else run.fleet.units:
-        assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
+    for replica in () if run.fleet is None else run.fleet.replicas:
+        assert replica.launched_at <= replica.stopped_at or replica.state != STOPPED
 
 
 @given(requests(), clusters())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simserve import api
-from simserve.report.fleet import door_lines, fleet_lines
+from simserve.report.fleet import admission_lines, fleet_lines
 
 
 def test_changes_of_one_moment_are_one() -> None:
@@ -24,7 +24,7 @@ def test_what_admission_turned_away_has_its_reason() -> None:
     result = api.run(api.load("overload-and-shedding", ["workload.num_requests=1500"]))
     refused = result.summary["simserve"]["rejected"]["refusals"]["queue_full"]
 
-    (line,) = door_lines(result)
+    (line,) = admission_lines(result)
 
     assert line == f"{refused:,} of 1,500 attempts refused: queue full {refused:,}"
     assert "Admission turned " in result.summary["simserve"]["bottleneck"]["explanation"]

@@ -21,7 +21,7 @@ def changed(*overrides: str, name: str = "two-pools") -> RunResult:
 
 
 def test_everything_at_once_on_pools() -> None:
-    """Scaling, a fault, drafts, prefixes, a door, patience and retries, an update and a probe on two pools."""
+    """Scaling, a fault, drafts, prefixes, admission control, patience, retries, an update and a probe on two pools."""
     result = changed(
         "deployment.pools.0.autoscaling={metric: running, target: 8, max_replicas: 4}",
         "deployment.pools.1.speculative={method: ngram, num_speculative_tokens: 3, acceptance_rate: 0.5}",
@@ -39,8 +39,8 @@ def test_everything_at_once_on_pools() -> None:
 
     summary, inner = result.summary, result.summary["simserve"]
     requests = inner["requests"]
-    fates = ("completed", "rejected", "timed_out", "failed", "unfinished")
-    assert requests["submitted"] == 900 == sum(requests[fate] for fate in fates)
+    statuses = ("completed", "rejected", "timed_out", "failed", "unfinished")
+    assert requests["submitted"] == 900 == sum(requests[fate] for fate in statuses)
     assert summary["completed"] > 850
     assert inner["replicas"]["peak"] > 3
     assert inner["replicas"]["replaced"] == 1

@@ -118,7 +118,7 @@ def test_overrides_are_applied_before_validation() -> None:
 
 
 def test_a_mapping_of_overrides_takes_values_as_they_are() -> None:
-    """Python callers need no YAML."""
+    """Python clients need no YAML."""
     from simserve.scenario.load import from_mapping
 
     scenario = from_mapping(scenario_mapping(), {"deployment.engine.version": "0.10", "run.seed": 7})

@@ -1,4 +1,4 @@
-"""Who is turned away at the door, and why."""
+"""Who is turned away at the admission control, and why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.theory.builders import make_deployment
 
 
 def guarded(specs: RequestSpecs, rules: dict[str, Any], ttft_limit: float | None = None, **config: Any) -> Simulation:
-    """Return a run of one replica behind a door; every step takes a second."""
+    """Return a run of one replica behind admission control; every step takes a second."""
     control = Control(admission=validate(AdmissionSpec, rules), limits=((ttft_limit, None, None),))
     deployment = make_deployment(make_config(**config), constant_step_times(1.0, 16), 1)
     return simulate(replace(deployment, control=control), specs)

@@ -17,9 +17,9 @@ from simserve.sim.fleet_run import FleetRun
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, FAILED
+from simserve.sim.replicas import READY
 from simserve.sim.simulate import Simulation, simulate
 from simserve.sim.streaming_spec import StreamingSpec
-from simserve.sim.units import READY
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
@@ -193,18 +193,18 @@ def split(
     pools = [pool("p", prefill, config=config, role="prefill"), pool("d", decode, config=config, role="decode")]
     run = FleetRun(control, pools, specs, np.zeros(len(specs)), None)
     run.run()
-    for load, unit in zip(run.cluster.plane.loads, run.cluster.units, strict=True):
-        (rank,) = unit.ranks
+    for load, replica in zip(run.cluster.plane.loads, run.cluster.replicas, strict=True):
+        (rank,) = replica.ranks
         assert (load, rank.free_blocks) == (0, rank.num_blocks)
-    assert run.fleet is None or {unit.state for unit in run.fleet.units} == {READY}
+    assert run.fleet is None or {replica.state for replica in run.fleet.replicas} == {READY}
     return run
 
 
 def moves(run: FleetRun) -> Transfers:
     """Return what the plane knows of the KV caches that moved."""
-    assert run.attendance is not None
-    assert run.attendance.transfers is not None
-    return run.attendance.transfers
+    assert run.client_state is not None
+    assert run.client_state.transfers is not None
+    return run.client_state.transfers
 
 
 def test_a_slow_link_delays_what_is_on_it_and_what_comes() -> None:
@@ -262,7 +262,7 @@ def test_a_decode_pool_scales_on_the_caches_that_wait_for_it() -> None:
     run.run()
 
     assert run.fleet is not None
-    assert [len(each.units) for each in run.fleet.pools] == [1, 4]
+    assert [len(each.replicas) for each in run.fleet.pools] == [1, 4]
     assert (np.array(run.requests.status) == COMPLETED).all()
 
 

@@ -45,14 +45,14 @@ def test_requests_are_sent_in_order_of_index() -> None:
     assert records.arrival_time.tolist() == [0.0, 0.0, 2.0, 3.0, 4.0]
 
 
-@pytest.mark.parametrize("has_door", [False, True])
+@pytest.mark.parametrize("has_admission_control", [False, True])
 @pytest.mark.parametrize(("closes_at", "count"), [(0.5, 2), (3.0, 3), (100.0, 5)])
-def test_clients_stop_at_a_time(closes_at: float, count: int, has_door: bool) -> None:
+def test_clients_stop_at_a_time(closes_at: float, count: int, has_admission_control: bool) -> None:
     """Answers of two clients at 2, 3, 3 s: what would be sent at the end or later is not there."""
     specs = replace(make_closed_loop(2, [4] * 5, [3, 2, 1, 1, 1]), closes_at=closes_at)
     deployment = make_deployment(make_config(), constant_step_times(1.0), 1)
-    if has_door:
-        # A door that is wide open: the event plane serves.
+    if has_admission_control:
+        # Admission control that is wide open: the event plane serves.
         deployment = replace(deployment, control=Control(admission=validate(AdmissionSpec, {"max_queue": 99})))
     records = simulate(deployment, specs).records
 

@@ -266,8 +266,8 @@ def test_everything_is_accounted_for_between_the_pools(data: st.DataObject) -> N
     requests = run.requests
     assert UNFINISHED not in requests.status
     assert not any(run.cluster.plane.loads)
-    for unit in run.cluster.units:
-        for rank in unit.ranks:
+    for replica in run.cluster.replicas:
+        for rank in replica.ranks:
             assert rank.free_blocks == rank.num_blocks
             assert (rank.num_running, rank.num_outstanding) == (0, 0)
     done = np.array(requests.status) == COMPLETED

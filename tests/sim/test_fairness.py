@@ -25,7 +25,7 @@ from tests.theory.builders import make_deployment
 def taking_turns(
     specs: RequestSpecs,
     replicas: int = 1,
-    door: dict[str, Any] | None = None,
+    admission_control: dict[str, Any] | None = None,
     limits: tuple[Limits, ...] = ((None, None, None),) * 2,
     **spec: Any,
 ) -> Simulation:
@@ -33,7 +33,7 @@ def taking_turns(
     control = Control(
         limits=limits,
         fairness=validate(FairnessSpec, {"shares": {"a": 1, "b": 1}, **spec}),
-        admission=None if door is None else validate(AdmissionSpec, door),
+        admission=None if admission_control is None else validate(AdmissionSpec, admission_control),
     )
     deployment = make_deployment(make_config(max_num_seqs=1), constant_step_times(1.0), replicas)
     return simulate(replace(deployment, control=control), specs)
@@ -101,7 +101,7 @@ def test_nobody_waits_while_there_is_room() -> None:
 
 def test_the_queue_of_a_tenant_is_its_own_limit() -> None:
     """a floods and is refused; b, with nothing waiting, is let in."""
-    run = taking_turns(tenants([0.0] * 8 + [0.5], "a" * 8 + "b"), door={"max_queue": 3})
+    run = taking_turns(tenants([0.0] * 8 + [0.5], "a" * 8 + "b"), admission_control={"max_queue": 3})
 
     assert [REASONS[reason] for reason in run.records.reason] == [""] * 4 + ["queue_full"] * 4 + [""]
 
@@ -127,10 +127,15 @@ def test_a_tenant_whose_turns_come_too_slowly_is_told_at_once() -> None:
     """One seat, answers of 5 s, turns by turns: of ten requests of a flood, those that would wait 20 s are refused."""
     arrivals = [0.0, *np.arange(1.0, 21.0, 2.0).tolist(), 30.0]
     specs = tenants(arrivals, "a" + 10 * "b" + "a")
-    door = {"deadline_aware": True}
+    admission_control = {"deadline_aware": True}
     limits = ((100.0, None, None), (20.0, None, None))
-    run = taking_turns(specs, door=door, limits=limits, max_outstanding=1)
-    patient = taking_turns(specs, door=door, limits=((100.0, None, None), (1000.0, None, None)), max_outstanding=1)
+    run = taking_turns(specs, admission_control=admission_control, limits=limits, max_outstanding=1)
+    patient = taking_turns(
+        specs,
+        admission_control=admission_control,
+        limits=((100.0, None, None), (1000.0, None, None)),
+        max_outstanding=1,
+    )
 
     refused = run.records.status == REJECTED
     assert 0 < refused.sum() < 10

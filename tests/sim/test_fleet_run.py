@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import simserve as ss
-from simserve.engine.attendance import Attendance
+from simserve.engine.admission_control import AdmissionControl, Finishes
 from simserve.engine.bucket import Bucket
-from simserve.engine.callers import Callers, Patience
+from simserve.engine.client_state import ClientState
+from simserve.engine.clients import Clients, Patience
 from simserve.engine.compiled import fields as flat
 from simserve.engine.data_plane import Part
 from simserve.engine.delivery import Delivery
-from simserve.engine.door import Door, Finishes
 from simserve.engine.outcomes import DEADLINE, GAVE_UP, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT, REJECTED, TIMED_OUT
 from simserve.engine.routing import Shares
 from simserve.engine.uniforms import Uniforms
@@ -76,7 +76,7 @@ def classes(draw: st.DrawFn) -> tuple[ClassSpec, ...]:
 
 
 @st.composite
-def doors(draw: st.DrawFn) -> AdmissionSpec | None:
+def admission_rules(draw: st.DrawFn) -> AdmissionSpec | None:
     """Draw who is turned away."""
     if draw(st.integers(0, 3)) == 0:
         return None
@@ -114,7 +114,7 @@ KINDS = {
 
 @st.composite
 def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
-    """Draw replicas, of one kind or of two, with a door, and requests whose clients may hang up."""
+    """Draw replicas, of one kind or of two, with admission control, and requests whose clients may hang up."""
     case: Case = draw(KINDS[kind].filter(_is_continuous))
     api_seconds = draw(st.sampled_from([0.0, 0.0, 0.61]))
     config = replace(case.config, async_scheduling=draw(st.booleans()), api_token_seconds=api_seconds)
@@ -126,7 +126,7 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
     specs = replace(specs, classes=draw(classes()), request_class=np.array(own, dtype=np.int16), seed=seed)
     control = Control(
         routing=draw(routings()),
-        admission=draw(doors()),
+        admission=draw(admission_rules()),
         limits=((2.0, None, None), (None, None, None)),
         streaming=draw(streams()) if draw(st.booleans()) else None,
     )
@@ -262,11 +262,11 @@ def test_codes_are_those_of_the_records() -> None:
 def test_every_field_of_the_rules_has_a_place_in_flat_memory() -> None:
     """What these objects have, compiled code sees."""
     for record, kind in (
-        (flat.ATTENDANCE, Attendance),
+        (flat.CLIENT_STATE, ClientState),
         (flat.BUCKET, Bucket),
-        (flat.CALLERS, Callers),
+        (flat.CLIENTS, Clients),
         (flat.DELIVERY, Delivery),
-        (flat.DOOR, Door),
+        (flat.ADMISSION_CONTROL, AdmissionControl),
         (flat.FINISHES, Finishes),
         (flat.PART, Part),
         (flat.PATIENCE, Patience),

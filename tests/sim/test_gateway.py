@@ -65,7 +65,7 @@ def test_the_gateway_runs_compiled_as_it_is(
     specs: RequestSpecs, control: Control, is_ahead: bool, num_ranks: int
 ) -> None:
     """Any cache, API, rules, fair turns, autoscaler and faults."""
-    assume(control.has_front)
+    assume(control.has_gateway)
 
     assert_alike(deployment_of(control, is_ahead, num_ranks), specs)
 

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import simserve as ss
-from simserve.engine.callers import abandon
+from simserve.engine.clients import abandon
 from simserve.engine.compiled import fields as flat
 from simserve.engine.compiled.layout import Memory
 from simserve.engine.compiled.view import View, fill
-from simserve.engine.presence import Presence
+from simserve.engine.fleet_state import FleetState
 from simserve.engine.state import RequestTable
 from simserve.engine.uniforms import Uniforms
 from simserve.scenario.schema import Scenario
@@ -28,7 +28,7 @@ from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
 from simserve.sim.liveness_spec import LivenessSpec
-from simserve.sim.patience import callers_of
+from simserve.sim.patience import clients_of
 from simserve.sim.simulate import Deployment
 from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import validate
@@ -142,7 +142,7 @@ def test_replicas_come_and_go_in_compiled_code(kind: str, data: st.DataObject) -
 
 def test_every_field_has_a_place_in_flat_memory() -> None:
     """What a plane knows of replicas that come and go, compiled code sees."""
-    assert set(flat.PRESENCE.fields) == set(Presence.__slots__)
+    assert set(flat.FLEET_STATE.fields) == set(FleetState.__slots__)
 
 
 SHIFTS: Mapping[str, Mapping[str, Any]] = {
@@ -251,7 +251,7 @@ def test_an_attempt_that_is_given_up_leaves_nothing_in_host_memory() -> None:
     """What was swapped out on a replica that is gone is not there for the next attempt."""
     requests = RequestTable(*[np.ones(1, dtype=np.int64)] * 3, make_config(preemption_mode="swap"))
     requests.swapped_tokens[0] = 7
-    patience = callers_of(make_specs([0.0], 1, 1), None, np.zeros(1), np.zeros(1), Uniforms(0))
+    patience = clients_of(make_specs([0.0], 1, 1), None, np.zeros(1), np.zeros(1), Uniforms(0))
 
     abandon(patience, requests, 0, 1.0)
 
@@ -260,7 +260,7 @@ def test_an_attempt_that_is_given_up_leaves_nothing_in_host_memory() -> None:
 
 def test_flat_memory_grows_and_forgets() -> None:
     """A record more keeps the others; a view reads and writes numbers and lists in place."""
-    memory = Memory(flat.PRESENCE)
+    memory = Memory(flat.FLEET_STATE)
     for name, value in (("marks", [1, 2]), ("busy_seconds", [0.5])):
         memory.put(name, value)
 

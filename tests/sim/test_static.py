@@ -78,19 +78,21 @@ def test_a_batch_that_hangs_begins_anew() -> None:
 
 def test_a_full_queue_behind_a_batch_refuses() -> None:
     """Two are served, two wait, the fifth is one too many; who waits for a batch to fill waits too."""
-    door = validate(AdmissionSpec, {"max_queue": 2})
-    run = decided(make_specs([0.0, 0.0, 1.0, 2.0, 3.0], 4, [10, 10, 2, 2, 2]), admission=door)
+    admission_control = validate(AdmissionSpec, {"max_queue": 2})
+    run = decided(make_specs([0.0, 0.0, 1.0, 2.0, 3.0], 4, [10, 10, 2, 2, 2]), admission=admission_control)
 
     assert run.records.status.tolist() == [COMPLETED] * 4 + [REJECTED]
 
 
 def test_a_batch_takes_memory_while_it_runs() -> None:
     """Half of it by two sequences of 500 tokens: who comes is refused until the answers are there."""
-    door = validate(AdmissionSpec, {"kv_headroom": 0.6})
+    admission_control = validate(AdmissionSpec, {"kv_headroom": 0.6})
     engine = PAIRS | {"num_blocks": 125, "block_size": 16}
     specs = make_specs([0.0, 0.0, 5.0, 12.0], [490, 490, 4, 4], [10, 10, 2, 2])
     config = make_config(max_model_len=512, **engine)
-    deployment = replace(make_deployment(config, constant_step_times(1.0), 1), control=Control(admission=door))
+    deployment = replace(
+        make_deployment(config, constant_step_times(1.0), 1), control=Control(admission=admission_control)
+    )
 
     assert simulate(deployment, specs).records.status.tolist() == [COMPLETED, COMPLETED, REJECTED, COMPLETED]
 

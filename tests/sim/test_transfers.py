@@ -40,7 +40,7 @@ ORDER_OF_POOLS: tuple[tuple[Role, ...], ...] = (
 
 @st.composite
 def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
-    """Draw pools that prefill, decode or do both, with links, a door, and requests whose clients may hang up."""
+    """Draw pools that prefill, decode or do both, with links, admission control, and clients that may hang up."""
     deployment, specs = draw(deployments(kind))
     assert deployment.control is not None
     config = deployment.engine

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simserve import api, rng
-from simserve.engine.data_parallel import Ranks
+from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.state import Replica, RequestTable
 from simserve.sim.cluster import Cluster, Routing
 from simserve.sim.recorder import Recorder
@@ -51,7 +51,7 @@ def outstanding_seconds(case: Case, num_replicas: int, routing: Routing) -> tupl
     replicas = [Replica(number, config, case.times) for number in range(num_replicas)]
     spec = RoutingSpec(policy=routing)
     cluster = Cluster(
-        [Ranks([replica]) for replica in replicas],
+        [DataParallelReplica([replica]) for replica in replicas],
         requests,
         Recorder(config, case.times, None),
         spec,

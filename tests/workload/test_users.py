@@ -1,4 +1,4 @@
-"""Users as a front door: what they resolve to, and that they behave as what they are."""
+"""Users as arrivals: what they resolve to, and that they behave as what they are."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_result_says_how_many_wait() -> None:
 
 
 def test_the_resolved_scenario_holds_what_they_are() -> None:
-    """So that it runs again as it did, whatever the front door becomes."""
+    """So that it runs again as it did, whatever users become."""
     scenario = load("chatbot", ["workload.arrivals={process: users, users: 100, active_share: 0.3}"])
 
     assert scenario.as_mapping()["workload"]["arrivals"] == {

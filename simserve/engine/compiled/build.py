@@ -44,7 +44,7 @@ def compile_kernel(target_machine: Any) -> bytes:
 
     def drive_at(plane_address: int, requests_address: int, until: float) -> int:
         plane, requests = record_at(plane_address, _PLANE), record_at(requests_address, _REQUESTS)
-        if plane.attendance is None:
+        if plane.client_state is None:
             return drive(plane, requests, until)  # type: ignore[no-any-return]
         return drive_all(plane, requests, until)  # type: ignore[no-any-return]
 

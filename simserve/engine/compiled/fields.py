@@ -145,19 +145,19 @@ _REPLICA: dict[str, Kind] = {
             "departing_window_blocks",
             "finish_heap",
             "finished",
-            "gap_leaps",
+            "gap_step_runs",
             "late_tokens",
             "prefilling",
             "residues",
             "running",
             "stall_counts",
-            "stall_leaps",
+            "stall_step_runs",
             "swapped_in",
             "window_residues",
         ),
         Items("q"),
     ),
-    **dict.fromkeys(("advances", "batch_log", "gap_values", "irregular_gaps", "leaps", "stall_times"), Items("d")),
+    **dict.fromkeys(("advances", "batch_log", "gap_values", "irregular_gaps", "step_runs", "stall_times"), Items("d")),
     **dict.fromkeys(
         ("decode_attention_base", "decode_base", "decode_slope", "sequence_seconds", "shared_seconds", "token_seconds"),
         Table("d"),
@@ -179,8 +179,17 @@ _HOT = (
     *("num_queued", "late_arrivals_sum", "priced_tokens", "attended_pairs", "attended_keys", "num_decoding"),
     *("num_running", "max_num_seqs", "num_outstanding", "ratio_steps_skipped", "is_prefill_first", "is_ordered"),
     *("swaps", "uses_estimate", "has_plain_admission", "has_late_tokens", "token_budget", "tokens_per_decode"),
-    *("identity", "config", "times", "cache", "progress", "gap_values", "gap_leaps", "residues", "finish_heap"),
-    *("chunk_requests", "chunk_tokens", "leaps", "running", "prefilling", "late_tokens", "stall_leaps", "finished"),
+    *("identity", "config", "times", "cache", "progress", "gap_values", "gap_step_runs", "residues", "finish_heap"),
+    *(
+        "chunk_requests",
+        "chunk_tokens",
+        "step_runs",
+        "running",
+        "prefilling",
+        "late_tokens",
+        "stall_step_runs",
+        "finished",
+    ),
     *("batch_log", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
     *("waiting", "keeps_windows", "block_weight", "releases_late", "departing", "is_full"),
 )
@@ -224,8 +233,8 @@ CONVERSATIONS = Record(
     },
 )
 BUCKET = Record("bucket", dict.fromkeys(("burst", "filled_at", "level", "rate"), FLOAT))
-DOOR = Record(
-    "door",
+ADMISSION_CONTROL = Record(
+    "admission_control",
     {
         **dict.fromkeys(("kv_headroom", "probabilistic_from", "retry_after"), FLOAT),
         "bucket": Pointer(BUCKET),
@@ -248,8 +257,8 @@ PATIENCE = Record(
         "uniforms": Pointer(UNIFORMS),
     },
 )
-CALLERS = Record(
-    "callers",
+CLIENTS = Record(
+    "clients",
     {
         **dict.fromkeys(("latency", "sent_at"), Column("d")),
         **dict.fromkeys(("num_ended", "num_resent"), INTEGER),
@@ -292,8 +301,8 @@ TRANSFERS = Record(
         "sends": Items("d"),
     },
 )
-PRESENCE = Record(
-    "presence",
+FLEET_STATE = Record(
+    "fleet_state",
     {
         "busy_seconds": Items("d"),
         **dict.fromkeys(("calls", "ended", "last_joined", "marks", "parked"), Items("q")),
@@ -362,13 +371,13 @@ REGIONS = Record(
     },
 )
 PACES = Record("paces", {"first": Items("q"), "values": Column("q")})
-ATTENDANCE = Record(
-    "attendance",
+CLIENT_STATE = Record(
+    "client_state",
     {
         "asks": INTEGER,
-        "callers": Pointer(CALLERS),
+        "clients": Pointer(CLIENTS),
         "delivery": Pointer(DELIVERY),
-        "door": Pointer(DOOR),
+        "admission_control": Pointer(ADMISSION_CONTROL),
         "draws": INTEGER,
         "finishes": Records(FINISHES),
         "gateway": Pointer(GATEWAY),
@@ -381,7 +390,7 @@ ATTENDANCE = Record(
         **dict.fromkeys(("num_leaving", "open", "open_pools"), Items("q")),
         "paces": Pointer(PACES),
         "place": Column("i"),
-        "presence": Pointer(PRESENCE),
+        "fleet_state": Pointer(FLEET_STATE),
         "refusals": Column("q"),
         "regions": Pointer(REGIONS),
         "transfers": Pointer(TRANSFERS),
@@ -405,7 +414,7 @@ _PLANE: dict[str, Kind] = {
     **dict.fromkeys(("due", "finished", "load_order", "loads", "ready", "seen", "tokens"), Items("q")),
     **dict.fromkeys(("renew_at", "renew_interval"), FLOAT),
     "end_order": Items("d"),
-    "attendance": Pointer(ATTENDANCE),
+    "client_state": Pointer(CLIENT_STATE),
     "conversations": Pointer(CONVERSATIONS),
     "ends": Items("d"),
     "held": Items("dqq"),
@@ -416,6 +425,6 @@ _PLANE: dict[str, Kind] = {
     "router": Pointer(ROUTER),
     "sent": Items("dq"),
     "shares": Pointer(SHARES),
-    "units": Records(RANKS),
+    "replicas": Records(RANKS),
 }
 PLANE = Record("plane", {name: _PLANE.get(name, INTEGER) for name in DataPlane.__slots__})

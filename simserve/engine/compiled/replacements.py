@@ -91,7 +91,7 @@ def sum_around(values: Any, start: int, count: int) -> int:
 
 
 def leap_row(*fields: Any) -> Any:
-    """As `simserve.engine.leaps.leap_row`: numbers as they are."""
+    """As `simserve.engine.step_runs.leap_row`: numbers as they are."""
     return fields
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.attendance import Attendance
+from simserve.engine.client_state import ClientState
 from simserve.engine.compiled import fields
 from simserve.engine.compiled.layout import (
     INTEGER,
@@ -30,13 +30,13 @@ from simserve.engine.compiled.layout import (
 )
 from simserve.engine.compiled.view import View
 from simserve.engine.config import EngineConfig
-from simserve.engine.data_parallel import Ranks
+from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.data_plane import DataPlane
 from simserve.engine.gateway import Gateway
-from simserve.engine.leaps import LEAP_WIDTH, turn_into
 from simserve.engine.progress import Progress
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable
+from simserve.engine.step_runs import LEAP_WIDTH, turn_into
 from simserve.engine.tables import StepTimes
 from simserve.engine.transfers import Port
 
@@ -66,37 +66,37 @@ class Compiled:
 
     def __init__(self, drive: Drive, plane: DataPlane, requests: RequestTable) -> None:
         self._drive = drive
-        self.replicas = plane.ranks
+        self.schedulers = plane.ranks
         self._requests = Memory(fields.REQUESTS)
         for name in fields.REQUESTS.fields:
             self._requests.put(name, getattr(requests, name))
         self._table = requests
         drawn: list[Any] = [requests.pace]
-        if plane.attendance is not None and plane.attendance.paces is not None:
-            drawn.append(plane.attendance.paces.values)
+        if plane.client_state is not None and plane.client_state.paces is not None:
+            drawn.append(plane.client_state.paces.values)
         self._num_paces = 1 + max(int(np.frombuffer(each, dtype=np.int64).max(initial=0)) for each in drawn)
         self._paths: dict[int, Memory] = {}
         self._tiers: dict[int, Memory] = {}
         self._shared: dict[tuple[int, int, int], _Shared] = {}
-        self._replicas = Memory(fields.REPLICA, len(plane.ranks))
-        for number, replica in enumerate(plane.ranks):
-            self._lay_out(number, replica)
-        self._units, self._firsts = Memory(fields.RANKS, len(plane.units)), [0]
-        for number, unit in enumerate(plane.units):
-            self._lay_out_unit(number, unit)
-            self._firsts.append(self._firsts[-1] + unit.num_ranks)
+        self._ranks = Memory(fields.REPLICA, len(plane.ranks))
+        for number, rank in enumerate(plane.ranks):
+            self._lay_out(number, rank)
+        self._replicas, self._firsts = Memory(fields.RANKS, len(plane.replicas)), [0]
+        for number, replica in enumerate(plane.replicas):
+            self._lay_out_replica(number, replica)
+            self._firsts.append(self._firsts[-1] + replica.num_ranks)
         self._find_ranks()
         self._plane = Memory(fields.PLANE)
-        self._attendance = _laid_out(fields.ATTENDANCE, plane.attendance)
+        self._client_state = _laid_out(fields.CLIENT_STATE, plane.client_state)
         own = {
-            "attendance": self._attendance,
+            "client_state": self._client_state,
             "conversations": _laid_out(fields.CONVERSATIONS, plane.conversations),
             "parts": _side_by_side(fields.PART, plane.parts),
             "pools": _side_by_side(fields.PART, plane.pools),
             "router": _laid_out(fields.ROUTER, plane.router),
             "shares": _laid_out(fields.SHARES, plane.shares),
-            "ranks": self._replicas,
-            "units": self._units,
+            "ranks": self._ranks,
+            "replicas": self._replicas,
         }
         for name in fields.PLANE.fields:
             self._plane.put(name, own[name] if name in own else getattr(plane, name))
@@ -113,15 +113,15 @@ class Compiled:
         common = self._shared[group]
         if common.copy is None:
             self._write(number, replica, common)
-            common.copy = self._replicas.copy_of(number)
+            common.copy = self._ranks.copy_of(number)
         else:
             # Before they begin, equal replicas differ in nothing but this.
-            self._replicas.write_copy(common.copy, number)
+            self._ranks.write_copy(common.copy, number)
             for name in _OF_A_REPLICA:
-                self._replicas.put(name, getattr(replica, name), number)
+                self._ranks.put(name, getattr(replica, name), number)
         for name in ("progress", "window_progress"):
-            self._replicas.put(name, _progress(getattr(replica, name), self._num_paces), number)
-        self._replicas.put("cache", self._cache(replica, number), number)
+            self._ranks.put(name, _progress(getattr(replica, name), self._num_paces), number)
+        self._ranks.put("cache", self._cache(replica, number), number)
 
     def _write(self, number: int, replica: Replica, common: _Shared) -> None:
         """Write all of a replica but its counts by pace and its prefix cache."""
@@ -129,25 +129,25 @@ class Compiled:
             if isinstance(kind, Queue):
                 if name == "waiting" and isinstance(replica.waiting, OrderedQueue):
                     ready_time, ageing = self._table.ready_time, replica.waiting.ageing
-                    self._replicas.rank(name, common.ranks, ready_time, ageing, number)
+                    self._ranks.rank(name, common.ranks, ready_time, ageing, number)
             elif isinstance(kind, Table):
-                self._replicas.put(name, common.tables[name], number)
+                self._ranks.put(name, common.tables[name], number)
             elif name == "config":
-                self._replicas.put(name, common.config, number)
+                self._ranks.put(name, common.config, number)
             elif name == "times":
-                self._replicas.put(name, common.times, number)
+                self._ranks.put(name, common.times, number)
             elif not isinstance(kind, Pointer):
-                self._replicas.put(name, getattr(replica, name), number)
+                self._ranks.put(name, getattr(replica, name), number)
 
-    def _lay_out_unit(self, number: int, unit: Ranks) -> None:
+    def _lay_out_replica(self, number: int, replica: DataParallelReplica) -> None:
         for name, kind in fields.RANKS.fields.items():
             if isinstance(kind, str):
-                self._units.put(name, getattr(unit, name), number)
+                self._replicas.put(name, getattr(replica, name), number)
 
     def _find_ranks(self) -> None:
         """Tell every replica where its ranks are."""
         for number, first in enumerate(self._firsts[:-1]):
-            self._units.point("ranks", self._replicas, first, number)
+            self._replicas.point("ranks", self._ranks, first, number)
 
     def _cache(self, replica: Replica, number: int) -> Memory | None:
         """Return the empty prefix cache of a replica, with the tier behind it; None where it has none."""
@@ -173,26 +173,26 @@ class Compiled:
         cache.put("paths", self._paths[id(own.paths)])
         return cache
 
-    def add(self, unit: Ranks, port: Port | None) -> None:
+    def add(self, replica: DataParallelReplica, port: Port | None) -> None:
         """Let the plane have one replica more; what it knows of it besides is the caller's to add.
 
         Args:
-            unit: The replica.
+            replica: The replica.
             port: Its way to other replicas; None: caches go from none to another.
         """
-        for rank in unit.ranks:
-            self._lay_out(self._replicas.grow(), rank)
-        self._lay_out_unit(self._units.grow(), unit)
-        self._firsts.append(self._firsts[-1] + unit.num_ranks)
+        for rank in replica.ranks:
+            self._lay_out(self._ranks.grow(), rank)
+        self._lay_out_replica(self._replicas.grow(), replica)
+        self._firsts.append(self._firsts[-1] + replica.num_ranks)
         self._find_ranks()
-        self._plane.put("ranks", self._replicas)
-        self._plane.put("units", self._units)
-        assert self._attendance is not None
-        finishes = self._attendance.kept["finishes"]
+        self._plane.put("ranks", self._ranks)
+        self._plane.put("replicas", self._replicas)
+        assert self._client_state is not None
+        finishes = self._client_state.kept["finishes"]
         finishes.grow()
-        self._attendance.put("finishes", finishes)
+        self._client_state.put("finishes", finishes)
         if port is not None:
-            transfers = self._attendance.kept["transfers"]
+            transfers = self._client_state.kept["transfers"]
             ports = transfers.kept["ports"]
             number = ports.grow()
             for name, kind in fields.PORT.fields.items():
@@ -200,12 +200,12 @@ class Compiled:
                     ports.put(name, getattr(port, name), number)
             transfers.put("ports", ports)
 
-    def replace(self, number: int, unit: Ranks) -> None:
+    def replace(self, number: int, replica: DataParallelReplica) -> None:
         """Have a replica that has not begun instead of one that is gone."""
-        for position, rank in zip(self.ranks_of(number), unit.ranks, strict=True):
-            self._replicas.clear(position)
+        for position, rank in zip(self.ranks_of(number), replica.ranks, strict=True):
+            self._ranks.clear(position)
             self._lay_out(position, rank)
-        self._lay_out_unit(number, unit)
+        self._lay_out_replica(number, replica)
 
     def ranks_of(self, number: int) -> range:
         """Return the positions of the schedulers of a replica."""
@@ -215,18 +215,18 @@ class Compiled:
         """Let the steps of a rank take ``times`` from the next one on; between two of them only."""
         tables = _Shared.of_times(times)
         for name, table in tables.items():
-            self._replicas.put(name, table, number)
-        self._replicas.put("times", _numbers(fields.TIMES, times), number)
+            self._ranks.put(name, table, number)
+        self._ranks.put("times", _numbers(fields.TIMES, times), number)
 
     @property
     def plane(self) -> View:
         """The data plane as it is."""
         return View(self._plane)
 
-    def unit(self, number: int) -> View:
+    def replica(self, number: int) -> View:
         """A replica of it as it is."""
-        ranks = [View(self._replicas, each, config=self.replicas[each].config) for each in self.ranks_of(number)]
-        return View(self._units, number, ranks=ranks)
+        ranks = [View(self._ranks, each, config=self.schedulers[each].config) for each in self.ranks_of(number)]
+        return View(self._replicas, number, ranks=ranks)
 
     def drive(self, until: float) -> int:
         """Drive to ``until``, as `simserve.engine.driver.driver` says."""
@@ -250,40 +250,44 @@ class Compiled:
     @property
     def num_ended(self) -> int:
         """Requests that have come to an end so far."""
-        return self.num_finished if self._attendance is None else int(self._attendance.kept["callers"].get("num_ended"))
+        return (
+            self.num_finished
+            if self._client_state is None
+            else int(self._client_state.kept["clients"].get("num_ended"))
+        )
 
     @property
     def num_leaving(self) -> int:
         """Requests whose clients have hung up, and that leave with the running step."""
-        return 0 if self._attendance is None else self._attendance.length("leaving")
+        return 0 if self._client_state is None else self._client_state.length("leaving")
 
-    def read_back(self, attendance: Attendance) -> None:
+    def read_back(self, client_state: ClientState) -> None:
         """Write what has come of the clients into the plane's own record of them."""
-        assert self._attendance is not None
-        attendance.lost_tokens = int(self._attendance.get("lost_tokens"))
-        flat, callers = self._attendance.kept["callers"], attendance.callers
-        callers.num_resent, callers.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
-        callers.abandoned += flat.drain("abandoned").tolist()
-        callers.events = flat.entries("events")
-        if attendance.gateway is not None:
-            _read_gateway(self._attendance.kept["gateway"], attendance.gateway)
-        transfers = attendance.transfers
+        assert self._client_state is not None
+        client_state.lost_tokens = int(self._client_state.get("lost_tokens"))
+        flat, clients = self._client_state.kept["clients"], client_state.clients
+        clients.num_resent, clients.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
+        clients.abandoned += flat.drain("abandoned").tolist()
+        clients.events = flat.entries("events")
+        if client_state.gateway is not None:
+            _read_gateway(self._client_state.kept["gateway"], client_state.gateway)
+        transfers = client_state.transfers
         if transfers is not None:
-            flat = self._attendance.kept["transfers"]
+            flat = self._client_state.kept["transfers"]
             transfers.num_transfers, transfers.stalled = int(flat.get("num_transfers")), float(flat.get("stalled"))
             transfers.senders = [number for (number,) in flat.entries("senders")]
             for number, port in enumerate(transfers.ports):
                 port.seconds, port.waited = (float(flat.kept["ports"].get(name, number)) for name in _OF_A_LINK)
 
-    def num_leaps(self, numbers: Sequence[int]) -> list[int]:
+    def num_step_runs(self, numbers: Sequence[int]) -> list[int]:
         """Return how many leaps each of some replicas has written down."""
-        lengths: list[int] = (self._replicas.lengths("leaps")[list(numbers)] // LEAP_WIDTH).tolist()
+        lengths: list[int] = (self._ranks.lengths("step_runs")[list(numbers)] // LEAP_WIDTH).tolist()
         return lengths
 
-    def take_leaps(self, number: int, rows: NDArray[np.float64]) -> None:
+    def take_step_runs(self, number: int, rows: NDArray[np.float64]) -> None:
         """Put the leaps that a replica has written down into ``rows``, shape [fields, leaps], and forget them."""
-        turn_into(rows, self._replicas.peek("leaps", number).reshape(-1, LEAP_WIDTH))
-        self._replicas.lengths("leaps")[number] = 0
+        turn_into(rows, self._ranks.peek("step_runs", number).reshape(-1, LEAP_WIDTH))
+        self._ranks.lengths("step_runs")[number] = 0
 
     def take_advances(self, numbers: Sequence[int]) -> NDArray[np.float64]:
         """Return what a step of each leap with decodes added to the contexts, where replicas speculate."""
@@ -291,7 +295,7 @@ class Compiled:
 
     def take_batch_log(self, number: int) -> NDArray[np.float64]:
         """Return who entered and left the batch of a replica that logs it, shape [3 * entries], and forget it."""
-        return self._replicas.drain("batch_log", number)
+        return self._ranks.drain("batch_log", number)
 
     def take_gaps(self, numbers: Sequence[int]) -> NDArray[np.float64]:
         """Return the irregular gaps of replicas, shape [gaps, 2], and forget them."""
@@ -303,15 +307,15 @@ class Compiled:
 
     def take_swapped_blocks(self, numbers: Sequence[int]) -> int:
         """Return how many blocks replicas have swapped since they were last asked."""
-        counts, several = self._replicas.numbers("num_swapped_blocks"), list(numbers)
+        counts, several = self._ranks.numbers("num_swapped_blocks"), list(numbers)
         total = int(counts[several].sum())
         counts[several] = 0
         return total
 
     def _take(self, name: str, numbers: Sequence[int]) -> NDArray[np.float64]:
         """Return what is in a list of several replicas, one after the other, and clear it."""
-        lengths = self._replicas.lengths(name)
-        taken = [self._replicas.drain(name, number) for number in numbers if lengths[number]]
+        lengths = self._ranks.lengths(name)
+        taken = [self._ranks.drain(name, number) for number in numbers if lengths[number]]
         return np.concatenate(taken) if taken else np.zeros(0)
 
 

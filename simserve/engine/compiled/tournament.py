@@ -1,4 +1,4 @@
-"""What compiled code keeps units in order by (`simserve.engine.order`): tournaments in lists of numbers.
+"""What compiled code keeps replicas in order by (`simserve.engine.order`): tournaments in lists of numbers.
 
 The winner of two stands above both, the first of all at 1, and those who play in the second half.
 """
@@ -14,9 +14,9 @@ _MOST = (1 << 62) - 1
 """More than any load with its position."""
 
 
-def has_order(num_units: int) -> bool:
+def has_order(num_schedulers: int) -> bool:
     """As `simserve.engine.order.has_order`."""
-    return num_units > 1
+    return num_schedulers > 1
 
 
 def arrange_times(order: Any, times: Any) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.stability import Stability
 
-STAYS_PER_RUN = 20
+SOJOURNS_PER_RUN = 20
 """A run has this many times the requests that are in flight at once, so that filling up is a small part of it."""
 _OVERLOADED_MARGIN = -1.0
 _LEAST_MARGIN = 1e-9

@@ -17,7 +17,7 @@ from simserve.metrics.slo import SLO, TERMS, attainment
 from simserve.metrics.stability import Offered
 from simserve.metrics.summary import measure, settled
 from simserve.metrics.throughput import throughput
-from simserve.planner.capacity.level import STAYS_PER_RUN, Trial
+from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Trial
 from simserve.planner.scaling import has_own_clock, scaled_traffic
 from simserve.profiles.expected_errors import Expectation
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
@@ -43,7 +43,7 @@ DRAWN_AT_ONCE = 4096
 """Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
 JUDGED_RUNS = 2
 """Replications of a load whose probability on a real server is looked for: more of them say the same."""
-STAYS_PER_OPEN_RUN = 5
+SOJOURNS_PER_OPEN_RUN = 5
 """Mean stays of a request that an open run lasts at least."""
 RATE_STEPS = 3
 """Corrections of the rate at which conversations begin, until requests come at the rate asked for."""
@@ -81,7 +81,7 @@ class LoadProbe:
     watch: Callable[[int, int], None] | None = None
     expects: Callable[[Simulation], Expectation] | None = None
     _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
-    _stays: dict[float, float] = field(default_factory=dict)
+    _sojourns: dict[float, float] = field(default_factory=dict)
 
     def __call__(self, load: float, replication: int, num_requests: int) -> Trial:
         """Return what a run at ``load`` (requests/s, or clients of a closed loop) measured.
@@ -102,8 +102,8 @@ class LoadProbe:
         offered = None if self.finishable is None else offered_load(specs, self.finishable)
         expected = None if self.expects is None or replication >= JUDGED_RUNS else self.expects(simulation)
         found = trial(simulation, self.slo, warmup, offered, expected)
-        if load not in self._stays and found.throughput > 0 and found.stability != "overloaded":
-            self._stays[load] = found.in_flight / found.throughput
+        if load not in self._sojourns and found.throughput > 0 and found.stability != "overloaded":
+            self._sojourns[load] = found.in_flight / found.throughput
         return found
 
     def num_simulated(self, load: float, num_requests: int) -> int:
@@ -130,13 +130,13 @@ class LoadProbe:
         start = ramp.seconds(stay)
         if not isinstance(self.warmup, str):
             start = max(start, self.warmup)
-        return start, start + max(ramp.window(stay), STAYS_PER_OPEN_RUN * stay, num_requests / load)
+        return start, start + max(ramp.window(stay), SOJOURNS_PER_OPEN_RUN * stay, num_requests / load)
 
     def _stay(self, load: float) -> float:
         """Return how long a request stayed at the nearest of the other loads that were tried; 0 before the first."""
-        others = [tried for tried, stay in self._stays.items() if tried != load and np.isfinite(stay)]
+        others = [tried for tried, stay in self._sojourns.items() if tried != load and np.isfinite(stay)]
         nearest = min(others, key=lambda tried: (abs(np.log(tried / load)), tried), default=None)
-        return 0.0 if nearest is None else self._stays[nearest]
+        return 0.0 if nearest is None else self._sojourns[nearest]
 
     def _first(self, replication: int, num_requests: int) -> RequestSpecs:
         """Return the first requests of a replication; a trace has as many as it has."""
@@ -151,8 +151,8 @@ class LoadProbe:
         is over before the queue of an overload has grown.
         """
         if self.is_closed_loop:
-            return max(num_requests, STAYS_PER_RUN * round(load))
-        num_requests = max(num_requests, ceil(STAYS_PER_OPEN_RUN * self._stay(load) * load))
+            return max(num_requests, SOJOURNS_PER_RUN * round(load))
+        num_requests = max(num_requests, ceil(SOJOURNS_PER_OPEN_RUN * self._stay(load) * load))
         return num_requests if isinstance(self.warmup, str) else max(num_requests, ceil(3 * self.warmup * load))
 
 
@@ -201,7 +201,7 @@ def trial(
         goodput=shares.all_terms * simulation.offered_rate if is_open else rates.good_requests,
         throughput=rates.requests,
         output_throughput=rates.output_tokens,
-        in_flight=float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else np.nan,
+        in_flight=float(np.mean(measured.sojourns.num_in_system_at_arrivals())) if len(measured.sojourns) else np.nan,
         met=met[window.has_arrived],
         has_settled=settled(measured, offered),
         num_simulated=len(records),

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from simserve.errors import InterruptedRunError
 from simserve.metrics.batch_means import NUM_BATCHES, batch_means, mean_interval, needed_requests, t_quantile
-from simserve.metrics.steady_state import EDGE_STAYS
+from simserve.metrics.steady_state import EDGE_SOJOURNS
 from simserve.metrics.summary import settling_requests
 from simserve.planner.capacity.bracket import GROWTH, TOLERANCE, Largest, largest
-from simserve.planner.capacity.level import STAYS_PER_RUN, Level, Prober, Trial
+from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Level, Prober, Trial
 from simserve.scenario.finishable import Finishable
 
 COARSE_TOLERANCE = 0.15
@@ -243,8 +243,8 @@ def long_run_requests(load: float) -> int:
 def settled_requests(load_ratio: float, in_flight: float) -> int:
     """Return the requests of a run that settles, with those in which it fills up and empties."""
     ratio = min(load_ratio, NEAR_FULL)
-    unmeasured = in_flight * (2 / (1 - ratio) + EDGE_STAYS)
-    return math.ceil(max(settling_requests(ratio, in_flight) + unmeasured, STAYS_PER_RUN * in_flight))
+    unmeasured = in_flight * (2 / (1 - ratio) + EDGE_SOJOURNS)
+    return math.ceil(max(settling_requests(ratio, in_flight) + unmeasured, SOJOURNS_PER_RUN * in_flight))
 
 
 @dataclass(slots=True)
@@ -264,7 +264,7 @@ class _Search:
         if found.value == 0:
             return self._found(found, 1, coarse_requests, coarse_requests)
         in_flight = self._level(found.value, 1, coarse_requests).mean("in_flight")
-        requests = curve_requests = self._at_least(max(FEWEST_REQUESTS, math.ceil(STAYS_PER_RUN * in_flight)))
+        requests = curve_requests = self._at_least(max(FEWEST_REQUESTS, math.ceil(SOJOURNS_PER_RUN * in_flight)))
         replications, tolerance = self.effort.replications, self.effort.tolerance
         start, fall = self._edge(found, 1, coarse_requests), self._fall(1, coarse_requests)
         found = self._look(start, replications, requests, max(tolerance, FINE_TOLERANCE), FINE_GROWTH, fall)
@@ -484,7 +484,7 @@ class _SteadySearch(_Search):
         if found.value == 0:
             return self._found(found, 1, coarse_requests, coarse_requests)
         in_flight = self._level(found.value, 1, coarse_requests).mean("in_flight")
-        curve_requests = self._at_least(max(FEWEST_REQUESTS, math.ceil(STAYS_PER_RUN * in_flight)))
+        curve_requests = self._at_least(max(FEWEST_REQUESTS, math.ceil(SOJOURNS_PER_RUN * in_flight)))
         requests = self._long_run(found.value, in_flight)
         start, fall = self._edge(found, 1, coarse_requests), self._fall(1, coarse_requests)
         found = self._look(start, 1, requests, FINE_TOLERANCE, FINE_GROWTH, fall)

@@ -13,6 +13,7 @@ from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.api_cost import ApiPrices
 from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.daily import day_shape
+from simserve.planner.cost.explain import caveats, ladder
 from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison
 from simserve.planner.cost.month import (
     MeanRequest,
@@ -24,7 +25,6 @@ from simserve.planner.cost.month import (
     shape_of_day,
 )
 from simserve.planner.cost.ways import API, ways
-from simserve.planner.cost.words import caveats, ladder
 from simserve.planner.load_curve import LoadCurve
 from simserve.planner.scaling import steady_rate
 from simserve.profiles.api import load_api

@@ -8,8 +8,8 @@ from typing import Any
 
 from simserve.planner.overrides import Overrides
 from simserve.planner.plan.fleet import Fleet
+from simserve.planner.plan.infeasible import Miss
 from simserve.planner.plan.levers import Lever
-from simserve.planner.plan.miss import Miss
 from simserve.planner.plan.single import Single
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.trial import Trial

@@ -26,8 +26,8 @@ from simserve.planner.plan.fleet import (
     with_room,
 )
 from simserve.planner.plan.front import front_candidates, sized
+from simserve.planner.plan.infeasible import Miss, nearest_miss, shown
 from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
-from simserve.planner.plan.miss import Miss, nearest_miss, shown
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
 from simserve.planner.plan.purchase_of import check_horizon, purchase_of

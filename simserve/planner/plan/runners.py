@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from simserve.planner.plan.explain import command, describe
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import trial_figures
 from simserve.planner.plan.front import front
-from simserve.planner.plan.words import command, describe
+from simserve.planner.search.explain import plain
 from simserve.planner.search.member import GroupResult
 from simserve.planner.search.trial import (
     TERMS,
@@ -18,7 +19,6 @@ from simserve.planner.search.trial import (
     is_one_job,
     usd_per_month,
 )
-from simserve.planner.search.words import plain
 
 LITTLE_MORE = 0.25
 """Share of the plan's price up to which a faster fleet is worth a line."""

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simserve.planner.capacity.ramp import ramp_of
+from simserve.planner.plan.explain import command, counted, describe
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
-from simserve.planner.plan.miss import Miss
+from simserve.planner.plan.infeasible import Miss
 from simserve.planner.plan.price import Market, price_of
 from simserve.planner.plan.runners import faster, pareto, runners_up
-from simserve.planner.plan.words import command, counted, describe
+from simserve.planner.search.explain import plain
 from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
-from simserve.planner.search.words import plain
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.objective import objective_mapping
 from simserve.scenario.resolve import assumed_architectures, resolve

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from simserve.planner.plan.explain import command
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.thresholds import autoscaler_of
-from simserve.planner.plan.words import command
 from simserve.planner.space.makeup import merged
 
 

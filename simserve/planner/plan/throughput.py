@@ -24,14 +24,14 @@ from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import highest_promised, is_load_borne, settled_requests
 from simserve.planner.capacity.sustained import quantile
+from simserve.planner.plan.explain import command, describe
 from simserve.planner.plan.price import Market
 from simserve.planner.plan.summary import drafts_assumed
-from simserve.planner.plan.words import command, describe
+from simserve.planner.search.explain import clause, plain
 from simserve.planner.search.group import settings_around
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import deployed, deployed_overrides
-from simserve.planner.search.words import clause, plain
 from simserve.planner.space.formats import WEIGHTS_KEY
 from simserve.planner.space.space import Space
 from simserve.scenario.fit import leading_warnings

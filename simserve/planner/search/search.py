@@ -22,6 +22,7 @@ from simserve.perf.pricing import price
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, fleet_bound
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
+from simserve.planner.search.explain import bound_reason, clause, context_shortage, shortage
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.order import WORST, Value, is_less, smallest_integer
 from simserve.planner.search.trial import (
@@ -35,7 +36,6 @@ from simserve.planner.search.trial import (
     request_limit,
     try_fleet,
 )
-from simserve.planner.search.words import bound_reason, clause, context_shortage, shortage
 from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
 from simserve.planner.space.space import Space, gpus_of
 from simserve.scenario.objective import objective

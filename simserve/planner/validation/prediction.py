@@ -151,7 +151,7 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
         return Prediction(point=point, reason=_reason(failure))
     deployment = Deployment(
         num_replicas=scenario.deployment.replicas,
-        engine=replace(resolved.engine, handover_step_seconds=np.inf)
+        engine=replace(resolved.engine, transfer_step_seconds=np.inf)
         if point.protocol.is_in_process
         else resolved.engine,
         priced=priced,

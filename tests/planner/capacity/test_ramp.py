@@ -42,7 +42,7 @@ def test_requests_come_at_the_rate_asked_for_once_a_run_is_measured() -> None:
     """From the end of the warm-up to the last beginning, within the noise of a few hundred arrivals."""
     probe = talking(4)
     assert probe.ramp is not None
-    probe._stays[1.0] = 0.5
+    probe._sojourns[1.0] = 0.5
 
     specs, warmup = probe._grown(probe.ramp, 8.0, 0, 4000)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simserve.errors import ScenarioError, UsageError
-from simserve.planner.plan.miss import nearest_miss
+from simserve.planner.plan.infeasible import nearest_miss
 from simserve.planner.plan.plan import PlanOptions, plan
 from simserve.planner.search.group import search_group
 from simserve.planner.search.member import Goal, GroupResult

@@ -31,7 +31,7 @@ def served_by(records: RequestRecords, server: int) -> NDArray[np.bool_]:
     return found
 
 
-def front_figures(simulation: Simulation) -> dict[str, dict[str, Any]]:
+def gateway_figures(simulation: Simulation) -> dict[str, dict[str, Any]]:
     """Return the figures of each mechanism: ``response_cache asked_again fairness``."""
     return {
         "response_cache": _cache_figures(simulation),
@@ -110,7 +110,7 @@ def _fairness_figures(simulation: Simulation) -> dict[str, dict[str, float]]:
     return found
 
 
-def front_sentences(simulation: Simulation) -> list[str]:
+def gateway_sentences(simulation: Simulation) -> list[str]:
     """Return what the front kept from the replicas, and what it gave them twice."""
     front, records = simulation.front, simulation.records
     sent = int(np.count_nonzero(np.isfinite(records.arrival_time)))

@@ -1,4 +1,4 @@
-"""The door of a cluster: which arrivals are turned away, and why.
+"""The admission control of a cluster: which arrivals are turned away, and why.
 
 It sees what a front end sees of the replica that the router has chosen, never how long an answer will be.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simserve.engine.bucket import Bucket, holds, take
-from simserve.engine.data_parallel import Ranks, kv_share, num_running_at, num_seats_of
+from simserve.engine.data_parallel import DataParallelReplica, kv_share, num_running_at, num_seats_of
 from simserve.engine.outcomes import ADMITTED, DEADLINE, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT
 from simserve.engine.state import INFINITY
 from simserve.engine.uniforms import Uniforms, take_uniform
@@ -18,7 +18,7 @@ _NEW_SHARE = 0.1
 """By how much a new interval between finishes moves the mean of them."""
 
 
-class Door:
+class AdmissionControl:
     """Rules, and what they go by.
 
     Attributes:
@@ -103,66 +103,85 @@ def note_finishes(finishes: Finishes, count: int, num_running: int, now: float) 
     finishes.interval += (interval - finishes.interval) * (_NEW_SHARE if finishes.interval else 1.0)
 
 
-def refusal(door: Door, index: int, unit: Ranks, load: int, finish_interval: float, now: float) -> int:
+def refusal(
+    admission_control: AdmissionControl,
+    index: int,
+    replica: DataParallelReplica,
+    load: int,
+    finish_interval: float,
+    now: float,
+) -> int:
     """Return why a request is refused at ``now`` (`simserve.engine.outcomes`), `ADMITTED`: it is not.
 
     Args:
-        door: The rules; the first that refuses is the reason.
+        admission_control: The rules; the first that refuses is the reason.
         index: The request.
-        unit: Where the router would send it.
+        replica: Where the router would send it.
         load: Requests there, those included that its scheduler has not seen yet.
         finish_interval: Mean seconds between two finishes there.
         now: Seconds.
     """
-    bucket = door.bucket
+    bucket = admission_control.bucket
     if bucket is not None and not holds(bucket, 1.0, now):
         return RATE_LIMIT
-    reason = refusal_by(door, index, unit, load, finish_interval, now)
+    reason = refusal_by(admission_control, index, replica, load, finish_interval, now)
     if reason == ADMITTED and bucket is not None:
         take(bucket, 1.0)
     return reason
 
 
-def refusal_in_front(door: Door, index: int, num_parked: int, seconds: float, now: float) -> int:
+def refusal_at_gateway(
+    admission_control: AdmissionControl, index: int, num_parked: int, seconds: float, now: float
+) -> int:
     """Return why a request is refused that no replica may take yet, as `refusal` does.
 
     Args:
-        door: The rules.
+        admission_control: The rules.
         index: The request.
         num_parked: Requests that wait in front of all replicas, of those that it would wait behind.
         seconds: How long it would wait there, as far as anybody knows.
         now: Seconds.
     """
-    bucket = door.bucket
+    bucket = admission_control.bucket
     if bucket is not None and not holds(bucket, 1.0, now):
         return RATE_LIMIT
-    if door.max_queue >= 0 and num_parked >= door.max_queue:
+    if admission_control.max_queue >= 0 and num_parked >= admission_control.max_queue:
         return QUEUE_FULL
-    if door.has_patience and seconds > door.patience[door.kinds[index]]:
+    if admission_control.has_patience and seconds > admission_control.patience[admission_control.kinds[index]]:
         return DEADLINE
     if bucket is not None:
         take(bucket, 1.0)
     return ADMITTED
 
 
-def refusal_by(door: Door, index: int, unit: Ranks, load: int, finish_interval: float, now: float) -> int:
+def refusal_by(
+    admission_control: AdmissionControl,
+    index: int,
+    replica: DataParallelReplica,
+    load: int,
+    finish_interval: float,
+    now: float,
+) -> int:
     """Return why a replica would not take a request, arguments as of `refusal`."""
-    num_waiting = load - num_running_at(unit)
+    num_waiting = load - num_running_at(replica)
     # An idle replica has no queue, even one of 0.
-    if door.max_queue >= 0 and num_waiting >= door.max_queue and load:
+    if admission_control.max_queue >= 0 and num_waiting >= admission_control.max_queue and load:
         return QUEUE_FULL
-    if door.kv_headroom > 0.0 and 1.0 - kv_share(unit, now) < door.kv_headroom:
+    if admission_control.kv_headroom > 0.0 and 1.0 - kv_share(replica, now) < admission_control.kv_headroom:
         return KV_HEADROOM
-    if door.probabilistic_from < INFINITY and _is_drawn(door, unit, load, now):
+    if admission_control.probabilistic_from < INFINITY and _is_drawn(admission_control, replica, load, now):
         return LOAD
-    if door.has_patience and num_waiting * finish_interval > door.patience[door.kinds[index]]:
+    if (
+        admission_control.has_patience
+        and num_waiting * finish_interval > admission_control.patience[admission_control.kinds[index]]
+    ):
         return DEADLINE
     return ADMITTED
 
 
-def _is_drawn(door: Door, unit: Ranks, load: int, now: float) -> bool:
-    share = max(kv_share(unit, now), load / num_seats_of(unit))
-    start = door.probabilistic_from
+def _is_drawn(admission_control: AdmissionControl, replica: DataParallelReplica, load: int, now: float) -> bool:
+    share = max(kv_share(replica, now), load / num_seats_of(replica))
+    start = admission_control.probabilistic_from
     if share < start:
         return False
-    return take_uniform(door.uniforms) < (share - start) / (1.0 - start)
+    return take_uniform(admission_control.uniforms) < (share - start) / (1.0 - start)

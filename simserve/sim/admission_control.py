@@ -1,9 +1,9 @@
-"""Gate: the rules of `deployment.admission`, from what a scenario says to what `simserve.engine.door` goes by."""
+"""Admission control: from `deployment.admission` to what `simserve.engine.admission_control` goes by."""
 
 from __future__ import annotations
 
+from simserve.engine.admission_control import ANY_NUMBER, AdmissionControl
 from simserve.engine.bucket import Bucket
-from simserve.engine.door import ANY_NUMBER, Door
 from simserve.engine.numbers import column
 from simserve.engine.state import INFINITY
 from simserve.engine.uniforms import Uniforms
@@ -13,8 +13,10 @@ from simserve.sim.patience import kinds_of
 from simserve.workload.requests import RequestSpecs
 
 
-def door_of(spec: AdmissionSpec, control: Control, specs: RequestSpecs, uniforms: Uniforms) -> Door:
-    """Return the door of a run.
+def admission_control_of(
+    spec: AdmissionSpec, control: Control, specs: RequestSpecs, uniforms: Uniforms
+) -> AdmissionControl:
+    """Return the admission control of a run.
 
     Args:
         spec: The rules.
@@ -26,7 +28,7 @@ def door_of(spec: AdmissionSpec, control: Control, specs: RequestSpecs, uniforms
     if spec.deadline_aware:
         patience = [_patience(control, specs, kind) for kind in range(max(len(specs.classes), 1))]
     bucket = spec.token_bucket
-    return Door(
+    return AdmissionControl(
         bucket=None if bucket is None else Bucket(bucket.rate, bucket.burst),
         max_queue=ANY_NUMBER if spec.max_queue is None else spec.max_queue,
         kv_headroom=spec.kv_headroom or 0.0,

@@ -41,18 +41,18 @@ _BLOCK = 256
 """Rows that are turned together: as many as stay in the processor's first cache."""
 
 leap_row = _ROW.pack
-"""Return a leap, its fields given in order, as `take_leaps` reads it."""
+"""Return a leap, its fields given in order, as `take_step_runs` reads it."""
 
 
-def end_row(leaps: bytearray, waiting_seconds: float, blocked_by: int) -> None:
+def end_row(step_runs: bytearray, waiting_seconds: float, blocked_by: int) -> None:
     """Write the last two fields of the last leap anew."""
-    _END.pack_into(leaps, len(leaps) - _END.size, waiting_seconds, blocked_by)
+    _END.pack_into(step_runs, len(step_runs) - _END.size, waiting_seconds, blocked_by)
 
 
-def take_leaps(leaps: bytearray, rows: NDArray[np.float64]) -> None:
+def take_step_runs(step_runs: bytearray, rows: NDArray[np.float64]) -> None:
     """Put leaps into ``rows``, shape [fields, leaps], and forget them."""
-    turn_into(rows, np.frombuffer(leaps).reshape(-1, LEAP_WIDTH))
-    leaps.clear()
+    turn_into(rows, np.frombuffer(step_runs).reshape(-1, LEAP_WIDTH))
+    step_runs.clear()
     for position in _WHOLE:
         rows[position] = rows[position].view(np.int64)
 

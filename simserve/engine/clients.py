@@ -1,4 +1,4 @@
-"""Callers: how long clients wait, and what they do when they get no answer: they send the request again, or give up.
+"""Clients: how long clients wait, and what they do when they get no answer: they send the request again, or give up.
 
 What happens to them at a time of its own is an event in one heap. They know no replica and no router.
 """
@@ -71,7 +71,7 @@ class Patience:
         self.uniforms = uniforms
 
 
-class Callers:
+class Clients:
     """The clients of a run.
 
     Attributes:
@@ -97,44 +97,44 @@ class Callers:
         self.num_resent = self.num_ended = 0
 
 
-def wait_for(callers: Callers, index: int, now: float) -> None:
+def wait_for(clients: Clients, index: int, now: float) -> None:
     """Start the client's time limits for the attempt that arrives ``now``."""
-    patience = callers.patience
+    patience = clients.patience
     if patience.first_byte_timeout < INFINITY:
-        first = max(callers.sent_at[index] + patience.first_byte_timeout, now)
-        heappush(callers.events, (first, FIRST_BYTE, index, callers.tries[index]))
+        first = max(clients.sent_at[index] + patience.first_byte_timeout, now)
+        heappush(clients.events, (first, FIRST_BYTE, index, clients.tries[index]))
     if patience.has_timeouts:
         timeout = patience.timeout[patience.kinds[index]]
         if timeout < INFINITY:
-            heappush(callers.events, (max(callers.sent_at[index] + timeout, now), TIMEOUT, index, callers.tries[index]))
+            heappush(clients.events, (max(clients.sent_at[index] + timeout, now), TIMEOUT, index, clients.tries[index]))
 
 
-def put(callers: Callers, requests: RequestTable, index: int, ready_time: float) -> None:
+def put(clients: Clients, requests: RequestTable, index: int, ready_time: float) -> None:
     """Let the attempt at hand arrive at ``ready_time``."""
     requests.ready_time[index] = ready_time
-    heappush(callers.events, (ready_time, ARRIVE, index, callers.tries[index]))
+    heappush(clients.events, (ready_time, ARRIVE, index, clients.tries[index]))
 
 
 def send_again(
-    callers: Callers, requests: RequestTable, index: int, now: float, free_at: float, retry_after: float
+    clients: Clients, requests: RequestTable, index: int, now: float, free_at: float, retry_after: float
 ) -> bool:
     """Let a client who knows ``now`` that an attempt came to nothing send the request again; False: it gives up.
 
     Args:
-        callers: The clients.
+        clients: The clients.
         requests: The table.
         index: The request.
         now: Seconds.
         free_at: When the row is free for another attempt: the server has let go.
         retry_after: Seconds to wait at least, as a refusal says.
     """
-    patience, tries = callers.patience, callers.tries[index]
+    patience, tries = clients.patience, clients.tries[index]
     kind = patience.kinds[index]
     if tries >= patience.max_tries[kind]:
         return False
-    abandon(callers, requests, index, now)
-    callers.tries[index] = tries + 1
-    callers.num_resent += 1
+    abandon(clients, requests, index, now)
+    clients.tries[index] = tries + 1
+    clients.num_resent += 1
     pause = patience.backoff[kind]
     doublings = 0
     while doublings < tries and doublings < _MOST_DOUBLINGS and pause < patience.max_backoff[kind]:
@@ -144,14 +144,14 @@ def send_again(
     pause *= 1.0 - patience.jitter[kind] * take_uniform(patience.uniforms)
     if patience.honors[kind]:
         pause = max(pause, retry_after)
-    callers.sent_at[index] = sent_at = now + pause
-    put(callers, requests, index, max(sent_at + callers.latency[index], free_at))
+    clients.sent_at[index] = sent_at = now + pause
+    put(clients, requests, index, max(sent_at + clients.latency[index], free_at))
     return True
 
 
-def abandon(callers: Callers, requests: RequestTable, index: int, now: float) -> None:
+def abandon(clients: Clients, requests: RequestTable, index: int, now: float) -> None:
     """Forget what happened to a request in an attempt that ends ``now``; its preemptions stay counted."""
-    callers.abandoned.extend((requests.ready_time[index], requests.scheduled_time[index], now))
+    clients.abandoned.extend((requests.ready_time[index], requests.scheduled_time[index], now))
     requests.status[index] = UNFINISHED
     requests.reason[index] = 0
     requests.generated_tokens[index] = requests.computed_tokens[index] = 0

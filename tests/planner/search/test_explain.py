@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.planner.search.words import context_shortage, shortage
+from simserve.planner.search.explain import context_shortage, shortage
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.workload.generate import generate

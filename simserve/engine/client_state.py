@@ -1,4 +1,4 @@
-"""Attendance: what a data plane knows of its clients beside who serves them, and how a request leaves or ends.
+"""Client state: what a data plane knows of its clients beside who serves them, and how a request leaves or ends.
 
 The loop that moves replicas by these rules is `simserve.engine.event_plane`.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from simserve.engine.callers import Callers, put, send_again
+from simserve.engine.admission_control import AdmissionControl, Finishes
+from simserve.engine.clients import Clients, put, send_again
 from simserve.engine.conversations import Conversations, following, ready_after
 from simserve.engine.data_plane import DataPlane, count_off
 from simserve.engine.delivery import Delivery, seconds_to_client
-from simserve.engine.door import Door, Finishes
 from simserve.engine.gateway import Gateway, note_end
 from simserve.engine.outcomes import API_LIMIT
 from simserve.engine.paces import Paces
@@ -22,8 +22,8 @@ from simserve.engine.transfers import Transfers, restore
 from simserve.engine.uniforms import num_left
 
 if TYPE_CHECKING:
+    from simserve.engine.fleet_state import FleetState
     from simserve.engine.judged import Judge
-    from simserve.engine.presence import Presence
 
 NOBODY = NOWHERE = -1
 PARKED = -2
@@ -33,21 +33,21 @@ ELSEWHERE = -3
 HELD = -4
 """Of a request that its replica's scheduler, which works ahead, has yet to see: this less the number of the replica."""
 
-AT_DOOR, TO_ROUTE, TO_PAUSE, TO_ANSWER, TO_PACE = 1, 2, 4, 8, 16
+AT_ADMISSION, TO_ROUTE, TO_PAUSE, TO_ANSWER, TO_PACE = 1, 2, 4, 8, 16
 """What may take random numbers; flags. The last two: the first token of an API's answer, and those after it."""
 NUMBERS_TO_ROUTE = 2
 """Most that a request takes."""
 
 
-class Attendance:
+class ClientState:
     """What a plane knows of its clients beside who serves them.
 
     Args:
-        callers: The clients.
-        door: Who is turned away; None: nobody.
-        num_units: Replicas of the plane.
+        clients: The clients.
+        admission_control: Who is turned away; None: nobody.
+        num_schedulers: Replicas of the plane.
         delivery: How long answers are on their way to clients that wait for them; None: they hear of them at once.
-        presence: Where replicas come and go, what is known of that; None: they are there throughout.
+        fleet_state: Where replicas come and go, what is known of that; None: they are there throughout.
 
     Attributes:
         draws: What takes random numbers: the flags above, added.
@@ -56,8 +56,8 @@ class Attendance:
         leaving: Those requests: (replica, request, when that was decided), in the order of deciding.
         num_leaving: How many of them at each replica.
         going: Those who leave at the instant at hand.
-        refusals: How often each reason was the answer at the door, repeated tries included.
-        finishes: How fast each replica finishes requests, where the door goes by it.
+        refusals: How often each reason was the answer at the admission control, repeated tries included.
+        finishes: How fast each replica finishes requests, where the admission control goes by it.
         lost_tokens: Tokens generated for requests that were then given up.
         mid_time: The instant that a drive stopped in, to be given random numbers or answers; negative: in none.
         mid_position: How many of the replicas whose steps end at that instant have ended them.
@@ -72,12 +72,13 @@ class Attendance:
     """
 
     __slots__ = (
+        "admission_control",
         "asks",
-        "callers",
+        "clients",
         "delivery",
-        "door",
         "draws",
         "finishes",
+        "fleet_state",
         "gateway",
         "going",
         "has_left",
@@ -91,7 +92,6 @@ class Attendance:
         "open_pools",
         "paces",
         "place",
-        "presence",
         "refusals",
         "regions",
         "transfers",
@@ -99,23 +99,23 @@ class Attendance:
 
     def __init__(
         self,
-        callers: Callers,
-        door: Door | None,
-        num_units: int,
+        clients: Clients,
+        admission_control: AdmissionControl | None,
+        num_schedulers: int,
         delivery: Delivery | None = None,
-        presence: Presence | None = None,
+        fleet_state: FleetState | None = None,
     ) -> None:
-        self.callers, self.door, self.delivery, self.draws = callers, door, delivery, 0
-        num_requests = len(callers.tries)
+        self.clients, self.admission_control, self.delivery, self.draws = clients, admission_control, delivery, 0
+        num_requests = len(clients.tries)
         self.place = array("i", [NOWHERE]) * num_requests
         self.has_left = array("b", [0]) * num_requests
         self.leaving: list[tuple[int, int, float]] = []
-        self.num_leaving = [0] * num_units
+        self.num_leaving = [0] * num_schedulers
         self.going: list[tuple[int, float]] = []
         self.refusals = array("q", [0]) * (API_LIMIT + 1)
-        self.finishes = [Finishes(0.0) for _ in range(num_units)]
+        self.finishes = [Finishes(0.0) for _ in range(num_schedulers)]
         self.lost_tokens = 0
-        self.presence = presence
+        self.fleet_state = fleet_state
         self.transfers: Transfers | None = None
         self.gateway: Gateway | None = None
         self.regions: Regions | None = None
@@ -127,40 +127,40 @@ class Attendance:
         self.mid_time, self.mid_position = -1.0, 0
 
 
-def next_moment(plane: DataPlane, attendance: Attendance, requests: RequestTable) -> float:
+def next_moment(plane: DataPlane, client_state: ClientState, requests: RequestTable) -> float:
     """Return when the next event or arrival happens; infinity: none is to come."""
-    events = attendance.callers.events
+    events = client_state.clients.events
     moment = events[0][0] if events else INFINITY
     if plane.cursor < plane.num_scheduled:
         return min(moment, requests.ready_time[plane.cursor])
     return moment
 
 
-def lacks_numbers(plane: DataPlane, attendance: Attendance) -> bool:
+def lacks_numbers(plane: DataPlane, client_state: ClientState) -> bool:
     """Return whether random numbers might run out before the next event is over.
 
     Those who leave take one each for the pause before they try again, and so does whoever is refused.
     """
-    door, draws = attendance.door, attendance.draws
-    if draws & AT_DOOR and door is not None and num_left(door.uniforms) < 1:
+    admission_control, draws = client_state.admission_control, client_state.draws
+    if draws & AT_ADMISSION and admission_control is not None and num_left(admission_control.uniforms) < 1:
         return True
-    if draws & TO_ROUTE and num_left(plane.router.uniforms) < numbers_to_route(attendance):
+    if draws & TO_ROUTE and num_left(plane.router.uniforms) < numbers_to_route(client_state):
         return True
-    if draws & TO_ANSWER and lacks_answers(attendance):
+    if draws & TO_ANSWER and lacks_answers(client_state):
         return True
-    needed = len(attendance.leaving) + 1
-    return bool(draws & TO_PAUSE) and num_left(attendance.callers.patience.uniforms) < needed
+    needed = len(client_state.leaving) + 1
+    return bool(draws & TO_PAUSE) and num_left(client_state.clients.patience.uniforms) < needed
 
 
-def lacks_answers(attendance: Attendance) -> bool:
+def lacks_answers(client_state: ClientState) -> bool:
     """Return whether random numbers are short for the next answer of the API."""
-    gateway = attendance.gateway
+    gateway = client_state.gateway
     return gateway is not None and gateway.api is not None and num_left(gateway.api.ttft_factors) < 1
 
 
-def numbers_to_route(attendance: Attendance) -> int:
+def numbers_to_route(client_state: ClientState) -> int:
     """Return how many random numbers the router may take at the next event: turns are given to all who wait."""
-    gateway = attendance.gateway
+    gateway = client_state.gateway
     if gateway is None or gateway.fair is None:
         return NUMBERS_TO_ROUTE
     return NUMBERS_TO_ROUTE * (2 + gateway.fair.num_parked)
@@ -168,7 +168,7 @@ def numbers_to_route(attendance: Attendance) -> int:
 
 def without_answer(
     plane: DataPlane,
-    attendance: Attendance,
+    client_state: ClientState,
     requests: RequestTable,
     index: int,
     now: float,
@@ -181,7 +181,7 @@ def without_answer(
 
     Args:
         plane: The plane.
-        attendance: Its clients.
+        client_state: Its clients.
         requests: The table.
         index: The request.
         now: When the client knows.
@@ -190,32 +190,32 @@ def without_answer(
         free_at: When the server has let go.
         retry_after: Seconds to wait at least, as a refusal says.
     """
-    if send_again(attendance.callers, requests, index, now, free_at, retry_after):
+    if send_again(client_state.clients, requests, index, now, free_at, retry_after):
         return
     requests.status[index] = status
     requests.reason[index] = reason
     requests.finish_time[index] = now
-    end(plane, attendance, requests, index, now, free_at)
+    end(plane, client_state, requests, index, now, free_at)
 
 
 def end(
-    plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float, not_before: float
+    plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float, not_before: float
 ) -> None:
     """Note that a request has come to its end ``now``, and send what follows in its conversation.
 
     That arrives no sooner than ``not_before``.
     """
-    callers, conversations, presence = attendance.callers, plane.conversations, attendance.presence
-    callers.num_ended += 1
-    if presence is not None and presence.notes_ends:
-        presence.ended.append(index)
-    if attendance.delivery is not None:
-        now += seconds_to_client(attendance.delivery, requests, index)
-    if presence is not None and len(presence.heard_at):
-        presence.heard_at[index] = now
-        presence.calls.append(NOBODY)
-    if attendance.gateway is not None:
-        note_end(attendance.gateway, requests, index, now)
+    clients, conversations, fleet_state = client_state.clients, plane.conversations, client_state.fleet_state
+    clients.num_ended += 1
+    if fleet_state is not None and fleet_state.notes_ends:
+        fleet_state.ended.append(index)
+    if client_state.delivery is not None:
+        now += seconds_to_client(client_state.delivery, requests, index)
+    if fleet_state is not None and len(fleet_state.heard_at):
+        fleet_state.heard_at[index] = now
+        fleet_state.calls.append(NOBODY)
+    if client_state.gateway is not None:
+        note_end(client_state.gateway, requests, index, now)
     if conversations is None:
         return
     group = following(conversations, index, now)
@@ -223,26 +223,26 @@ def end(
         return
     for each in range(conversations.edges[group], conversations.edges[group + 1]):
         ready = ready_after(conversations, each, now)
-        send(callers, requests, conversations, each, max(ready, not_before))
+        send(clients, requests, conversations, each, max(ready, not_before))
 
 
-def send(callers: Callers, requests: RequestTable, conversations: Conversations, index: int, ready_time: float) -> None:
+def send(clients: Clients, requests: RequestTable, conversations: Conversations, index: int, ready_time: float) -> None:
     """Let a request of a conversation, which has just been sent for the first time, arrive at ``ready_time``."""
-    callers.sent_at[index] = conversations.arrival_time[index]
-    put(callers, requests, index, ready_time)
+    clients.sent_at[index] = conversations.arrival_time[index]
+    put(clients, requests, index, ready_time)
 
 
-def leave(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int) -> None:
+def leave(plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int) -> None:
     """Count a request no longer at a replica."""
-    attendance.place[index] = NOWHERE
-    if attendance.transfers is not None:
-        restore(attendance.transfers, requests, index)
+    client_state.place[index] = NOWHERE
+    if client_state.transfers is not None:
+        restore(client_state.transfers, requests, index)
     count_off(plane, requests, number, index)
 
 
-def take_leaving(attendance: Attendance, number: int) -> None:
+def take_leaving(client_state: ClientState, number: int) -> None:
     """Put those who leave a replica into ``going``, in their order."""
-    leaving, going = attendance.leaving, attendance.going
+    leaving, going = client_state.leaving, client_state.going
     kept = 0
     for position in range(len(leaving)):
         entry = leaving[position]
@@ -253,4 +253,4 @@ def take_leaving(attendance: Attendance, number: int) -> None:
             kept += 1
     while len(leaving) > kept:
         leaving.pop()
-    attendance.num_leaving[number] = 0
+    client_state.num_leaving[number] = 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simserve.engine.tables import StepTimes
 
 
-class RankTeam(Scheduler):
+class DataParallelReplica(Scheduler):
     """Schedulers with a KV cache each, which look like one from outside; requests are served by the ranks."""
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:

@@ -1,4 +1,4 @@
-"""Presence: what a data plane knows of replicas that come and go, and what it is told to do between two drives.
+"""Fleet state: what a data plane knows of replicas that come and go, and what it is told to do between two drives.
 
 Who comes and goes is decided elsewhere. The plane calls where a step has ended that somebody waits for; what touches
 schedulers, routes or clients is an order to it, carried out where they are: compiled code has no other way in.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from array import array
 from heapq import heappush
 
-from simserve.engine.attendance import HELD, NOWHERE, PARKED, Attendance
-from simserve.engine.callers import SUBMIT
+from simserve.engine.client_state import HELD, NOWHERE, PARKED, ClientState
+from simserve.engine.clients import SUBMIT
 from simserve.engine.data_parallel import seen_time, submit
 from simserve.engine.data_plane import CALLS, DRAINS, DataPlane, join, note_end
 from simserve.engine.regions import ARRIVED, set_off
@@ -23,7 +23,7 @@ those whose turn it is be routed; take a KV cache that has landed to a replica; 
 after all."""
 
 
-class Presence:
+class FleetState:
     """Replicas that come and go, beside what the plane knows of them.
 
     Attributes:
@@ -31,7 +31,7 @@ class Presence:
         calls: Replicas that somebody must look after before anything else happens; -1: somebody waits for a request
             that has ended.
         parked: Requests that wait for a replica to be ready, in the order of their coming.
-        joined: Of each request, the how manieth it was to join a replica.
+        joined: Of each request, its place in the order of joining a replica.
         num_joined: How many have.
         last_joined: Of each replica, the request that joined it last; -1: none.
         busy_seconds: Of each replica, seconds of its steps so far.
@@ -61,10 +61,10 @@ class Presence:
         "time",
     )
 
-    def __init__(self, num_requests: int, num_units: int, *, notes_ends: bool, tells_ends: bool = False) -> None:
-        self.marks = [0] * num_units
-        self.last_joined = [NOWHERE] * num_units
-        self.busy_seconds = [0.0] * num_units
+    def __init__(self, num_requests: int, num_schedulers: int, *, notes_ends: bool, tells_ends: bool = False) -> None:
+        self.marks = [0] * num_schedulers
+        self.last_joined = [NOWHERE] * num_schedulers
+        self.busy_seconds = [0.0] * num_schedulers
         self.calls: list[int] = []
         self.parked: list[int] = []
         self.joined = array("q", [0]) * num_requests
@@ -80,65 +80,67 @@ def is_open(plane: DataPlane, index: int) -> bool:
     return len(plane.parts[plane.kinds[index]].ready) > 0
 
 
-def park(attendance: Attendance, index: int) -> None:
+def park(client_state: ClientState, index: int) -> None:
     """Let a request wait for a replica to be ready."""
-    assert attendance.presence is not None
-    attendance.place[index] = PARKED
-    attendance.presence.parked.append(index)
+    assert client_state.fleet_state is not None
+    client_state.place[index] = PARKED
+    client_state.fleet_state.parked.append(index)
 
 
 def take_in(
-    plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float
+    plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int, now: float
 ) -> None:
     """Give a request to a replica; a scheduler that works ahead may see it later."""
-    join(plane, attendance, requests, number, index, now)
-    regions = attendance.regions
+    join(plane, client_state, requests, number, index, now)
+    regions = client_state.regions
     if regions is not None:
         set_off(regions, index, number, now)
-        attendance.place[index] = HELD - number
-        heappush(attendance.callers.events, (regions.arrives_at[index], SUBMIT, index, number))
+        client_state.place[index] = HELD - number
+        heappush(client_state.clients.events, (regions.arrives_at[index], SUBMIT, index, number))
         return
-    enter(plane, attendance, requests, number, index, now)
+    enter(plane, client_state, requests, number, index, now)
 
 
 def enter(
-    plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float
+    plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int, now: float
 ) -> None:
     """Let a request reach the scheduler of its replica."""
-    unit = plane.units[number]
-    if attendance.transfers is not None:
-        begin(attendance.transfers, requests, number, index)
-    if plane.schedules_ahead and unit.ranks[0].config.async_scheduling and unit.ranks[0].mode != STATIC:
-        time = seen_time(unit, now)
+    replica = plane.replicas[number]
+    if client_state.transfers is not None:
+        begin(client_state.transfers, requests, number, index)
+    if plane.schedules_ahead and replica.ranks[0].config.async_scheduling and replica.ranks[0].mode != STATIC:
+        time = seen_time(replica, now)
         if time > now:
-            plane.ends[number] = unit.end_time
-            attendance.place[index] = HELD - number
-            heappush(attendance.callers.events, (time, SUBMIT, index, number))
+            plane.ends[number] = replica.end_time
+            client_state.place[index] = HELD - number
+            heappush(client_state.clients.events, (time, SUBMIT, index, number))
             return
-    submit(unit, requests, index, now)
-    note_end(plane, attendance, number)
+    submit(replica, requests, index, now)
+    note_end(plane, client_state, number)
 
 
-def see(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float) -> None:
+def see(
+    plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int, now: float
+) -> None:
     """Let a scheduler see a request that is on its way to it, or that it was to see later, if it is still wanted."""
-    if attendance.place[index] != HELD - number:
+    if client_state.place[index] != HELD - number:
         return
-    regions = attendance.regions
+    regions = client_state.regions
     if regions is not None and regions.arrives_at[index] != ARRIVED:
         if regions.arrives_at[index] == now:
             regions.arrives_at[index] = ARRIVED
             requests.ready_time[index] = now
-            attendance.place[index] = number
-            enter(plane, attendance, requests, number, index, now)
+            client_state.place[index] = number
+            enter(plane, client_state, requests, number, index, now)
         # Else it is the news of an attempt that was given up on the way.
         return
-    attendance.place[index] = number
-    submit(plane.units[number], requests, index, now)
-    note_end(plane, attendance, number)
+    client_state.place[index] = number
+    submit(plane.replicas[number], requests, index, now)
+    note_end(plane, client_state, number)
 
 
-def call_if_awaited(plane: DataPlane, presence: Presence, number: int) -> None:
+def call_if_awaited(plane: DataPlane, fleet_state: FleetState, number: int) -> None:
     """Call for a replica whose step has ended, or that holds one request less, if somebody waits for that."""
-    mark = presence.marks[number]
+    mark = fleet_state.marks[number]
     if mark & CALLS or (mark & DRAINS and not plane.loads[number]):
-        presence.calls.append(number)
+        fleet_state.calls.append(number)

@@ -8,7 +8,7 @@ from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import API_POOL
 
 
-def check_front(scenario: Scenario) -> None:
+def check_gateway(scenario: Scenario) -> None:
     """Do nothing where the options in front of the replicas name classes and pools that are there.
 
     Raises:

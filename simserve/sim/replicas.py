@@ -1,4 +1,4 @@
-"""Unit: a replica that is launched, ready, drained, lost, stopped; and the pool of equal ones that it belongs to."""
+"""Replica: a replica that is launched, ready, drained, lost, stopped; and the pool of equal ones that it belongs to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from simserve.engine.admission_control import Finishes
 from simserve.engine.config import EngineConfig
-from simserve.engine.data_parallel import Ranks, kv_share, num_running_at
-from simserve.engine.door import Finishes
+from simserve.engine.data_parallel import DataParallelReplica, kv_share, num_running_at
 from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.set_up import set_up
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simserve.sim.pools import PoolSetup
 
 STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
-"""Life of a unit: it takes requests while READY, finishes those it has while DRAINING, has none in the other states."""
+"""Lifecycle: it takes requests while READY, finishes those it has while DRAINING, has none in the other states."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Pool:
         paths: What requests share, where the replicas cache prefixes; None: they do not.
         requests: The table of all requests, before the first replica is launched.
         ranks: Of every request, where the queues of the replicas go by rank; else of none.
-        units: All that were ever launched.
+        replicas: All that were ever launched.
         ready: Numbers of those that take requests, ascending.
         region: Where they are; empty: regions do not matter.
         startup_seconds: From the launch of a replica to its first request.
@@ -62,7 +62,7 @@ class Pool:
     paths: PrefixPaths | None = None
     requests: RequestTable | None = None
     ranks: Sequence[float] = ()
-    units: list[Unit] = field(default_factory=list)
+    replicas: list[ManagedReplica] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
     region: str = ""
     startup_seconds: float = 0.0
@@ -74,9 +74,9 @@ class Pool:
     in_flux: int = 0
 
     @property
-    def present(self) -> list[Unit]:
+    def present(self) -> list[ManagedReplica]:
         """Replicas that serve, will serve, or are down for a while."""
-        return [unit for unit in self.units if unit.state in (STARTING, READY, DOWN)]
+        return [replica for replica in self.replicas if replica.state in (STARTING, READY, DOWN)]
 
     def reads(self, source: Pool) -> bool:
         """Return whether a decode pool takes in what a prefill pool computes: caches of its own, of its region."""
@@ -84,11 +84,11 @@ class Pool:
 
     def free_place(self) -> int:
         """Return the lowest place that no replica has."""
-        taken = {unit.place for unit in self.units if unit.state != STOPPED}
+        taken = {replica.place for replica in self.replicas if replica.state != STOPPED}
         return next(place for place in range(len(taken) + 1) if place not in taken)
 
 
-class Unit:
+class ManagedReplica:
     """One replica, as those who decide see it; what it does is the plane's.
 
     Args:
@@ -138,9 +138,9 @@ class Unit:
         self.next_times: StepTimes | None = None
 
     @property
-    def replica(self) -> Ranks:
+    def schedulers(self) -> DataParallelReplica:
         """Its schedulers as they are, only to be looked at."""
-        return self._cluster.unit(self.number)
+        return self._cluster.replica(self.number)
 
     @property
     def load(self) -> int:
@@ -155,34 +155,34 @@ class Unit:
     @property
     def busy_seconds(self) -> float:
         """Seconds of its steps so far."""
-        return self._cluster.presence.busy_seconds[self.number]
+        return self._cluster.fleet_state.busy_seconds[self.number]
 
     @property
     def finishes(self) -> Finishes:
         """How fast it finishes requests."""
-        return self._cluster.attendance.finishes[self.number]
+        return self._cluster.client_state.finishes[self.number]
 
     @property
     def num_waiting(self) -> int:
         """Requests in the queues of its schedulers, and those routed to it that they have not seen yet."""
-        return self.load - num_running_at(self.replica)
+        return self.load - num_running_at(self.schedulers)
 
-    def new_replica(self) -> Ranks:
-        """Give the unit schedulers that hold nothing, and return them."""
-        replica = fresh_replica(self.pool, self.number)
-        self._cluster.replace(self.number, replica)
-        return replica
+    def new_replica(self) -> DataParallelReplica:
+        """Give the replica schedulers that hold nothing, and return them."""
+        schedulers = fresh_replica(self.pool, self.number)
+        self._cluster.replace(self.number, schedulers)
+        return schedulers
 
     def flush(self) -> None:
         """Hand what the schedulers have written down to the recorder."""
         self._cluster.flush_one(self.pool.recorder, self.number)
 
 
-def gauges_of(unit: Unit, now: float) -> Gauges:
+def gauges_of(replica: ManagedReplica, now: float) -> Gauges:
     """Return what a user's own functions see of a replica."""
-    replica = unit.replica
-    share = kv_share(replica, now)
-    return unit.number, unit.pool.name, num_running_at(replica), unit.num_waiting, unit.tokens, share
+    schedulers = replica.schedulers
+    share = kv_share(schedulers, now)
+    return replica.number, replica.pool.name, num_running_at(schedulers), replica.num_waiting, replica.tokens, share
 
 
 def pool_of(
@@ -223,23 +223,23 @@ def _ranks(setup: PoolSetup, requests: RequestTable) -> Sequence[float]:
     return OrderedQueue(setup.engine, requests).ranks
 
 
-def fresh_replica(pool: Pool, number: int) -> Ranks:
+def fresh_replica(pool: Pool, number: int) -> DataParallelReplica:
     """Return the schedulers of a replica of a pool, which hold nothing."""
-    unit = new_replica(number, pool.config, pool.times, pool.requests, pool.paths)
-    for rank in unit.ranks:
+    replica = new_replica(number, pool.config, pool.times, pool.requests, pool.paths)
+    for rank in replica.ranks:
         pool.recorder.watch(rank)
         if isinstance(rank.waiting, OrderedQueue):
             # Not from the rows as they now are: those of requests at a prefill replica say one token meanwhile.
             rank.waiting.ranks = pool.ranks
-    return unit
+    return replica
 
 
 def new_replica(
     number: int, config: EngineConfig, times: StepTimes, requests: RequestTable | None, paths: PrefixPaths | None
-) -> Ranks:
+) -> DataParallelReplica:
     """Return the schedulers of a replica, set up for the run of these requests."""
-    unit = Ranks([Replica(number, config, times, rank) for rank in range(config.data_parallel_size)])
+    replica = DataParallelReplica([Replica(number, config, times, rank) for rank in range(config.data_parallel_size)])
     if requests is not None:
-        for rank in unit.ranks:
+        for rank in replica.ranks:
             set_up(rank, requests, paths)
-    return unit
+    return replica
