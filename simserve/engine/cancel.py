@@ -55,14 +55,15 @@ def _leave_prefill(replica: Replica, requests: RequestTable, index: int) -> None
     done = requests.computed_tokens[index]
     replica.prefilling.remove(index)
     replica.prefilled_tokens -= done
+    free_blocks = replica.free_blocks
     if replica.grows:
         give_back(replica, -(-done // replica.block_size))
-    leave_prefix(replica, index, done)
+    leave_prefix(replica, index, done, replica.free_blocks - free_blocks)
     requests.computed_tokens[index] = 0
 
 
 def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: int) -> None:
-    generated = generated_by_now(replica, requests, index)
+    generated, free_blocks = generated_by_now(replica, requests, index), replica.free_blocks
     keep_largest_gap(replica, requests, index)
     leave_stall(replica, requests.joined_leap[index])
     if replica.loras is not None:
@@ -75,5 +76,6 @@ def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: i
         replica.late_tokens.remove(index)
     replica.finish_heap.remove(entry)
     heapify(replica.finish_heap)
-    leave_prefix(replica, index, requests.prompt_tokens[index] + generated - 1)
+    tokens = requests.prompt_tokens[index] + generated - 1
+    leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
     requests.generated_tokens[index] = generated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simserve.engine.admission import estimate_of, has_room, note_full
 from simserve.engine.answers import note_recomputed
-from simserve.engine.decoding import finish, growth_of_step, join_decoding
+from simserve.engine.decoding import cache_decoded, finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
 from simserve.engine.kv_tier import keep_in_store, take_loading_seconds, take_overlapped_seconds
@@ -19,7 +19,7 @@ from simserve.engine.loras import (
     use_adapter,
 )
 from simserve.engine.preemption import preempt
-from simserve.engine.prefix_cache import cache_blocks, evict, find_prefix, load_prefix, use_prefix
+from simserve.engine.prefix_cache import cache_blocks, evict, find_prefix, is_decoded, load_prefix, use_prefix
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
     ADMITTED,
@@ -44,7 +44,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     sizes.clear()
     config = replica.config
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
-    max_chunk = config.max_chunk_tokens
+    max_chunk = longest_chunk(replica)
     grows, block_size = replica.grows, replica.block_size
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take come first.
@@ -112,8 +112,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 budget -= chunk
                 total += chunk
                 if cache is not None:
-                    if cache.num_idle > free:
-                        evict(cache, free)
+                    evict(cache, free)
+                    if cache.num_decoders:
+                        cache_decoded(replica, requests, index, 0)
                     cache_blocks(cache, index, done + chunk)
             position += 1
 
@@ -126,7 +127,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         scheduled_time = requests.scheduled_time
         has_extras, loras = replica.has_extras, replica.loras
         seats = replica.max_num_seqs - len(replica.departing)
-        if cache is not None and cache.num_idle > free:
+        if cache is not None:
             evict(cache, free)
         while waiting:
             if replica.num_running >= seats:
@@ -149,6 +150,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     note_full(replica)
                     break
                 if cache is not None:
+                    if cache.num_decoders:
+                        cache_decoded(replica, requests, index, 1)
                     blocks, idle = find_prefix(cache, index, target)
                     cached = blocks * block_size
                     target -= cached
@@ -225,8 +228,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if not grows:
                     free = replica.free_blocks
                 # What gives way to its blocks is gone before they are cached.
-                if cache.num_idle > free:
-                    evict(cache, free)
+                evict(cache, free)
                 cache_blocks(cache, index, cached + chunk)
         if loras is not None and loras.skipped:
             if not waiting and replica.num_running >= seats:
@@ -244,6 +246,21 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     return has_preempted
 
 
+def longest_chunk(replica: Replica) -> int:
+    """Return the most tokens that a request may have of the next step's budget."""
+    config = replica.config
+    if is_chunk_limit_lifted(replica):
+        return config.max_num_batched_tokens
+    return config.max_chunk_tokens
+
+
+def is_chunk_limit_lifted(replica: Replica) -> bool:
+    """Return whether there is one request at most, those included that are done and still hold their seat."""
+    if not replica.config.lifts_chunk_limit:
+        return False
+    return replica.num_running + len(replica.departing) + len(replica.waiting) <= 1
+
+
 def forget_chunks(replica: Replica) -> None:
     """Plan no chunk: the next step only decodes."""
     replica.chunk_requests.clear()
@@ -257,7 +274,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
 
     After a preemption nobody was admitted, so the next step may differ: no leap.
     """
-    config, times, chunks, progress = replica.config, replica.times, replica.chunk_requests, replica.progress
+    times, chunks, progress = replica.times, replica.chunk_requests, replica.progress
     total = replica.prefill_tokens
     if num_decodes:
         # A preemption for the chunks may have taken a decoding request out of this step.
@@ -269,7 +286,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         pairs = total * done + total * (total + 1) * 0.5
         keys = float(done + total)
         priced = num_decodes * replica.tokens_per_decode + total
-        pipeline = config.pipeline_parallel_size
+        pipeline = replica.config.pipeline_parallel_size
         if pipeline > 1:
             priced = max(priced, pipeline * total)
     else:
@@ -309,7 +326,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         first += waiting
         loading += waiting
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
-    if num_chunks == 1 and not (has_preempted or loading) and (total >= config.max_chunk_tokens or total >= budget):
+    if num_chunks == 1 and not (has_preempted or loading) and (total >= longest_chunk(replica) or total >= budget):
         # There is more of the prompt than this chunk.
         num_steps = _equal_chunks(replica, requests, num_decodes)
         if num_steps > 1:
@@ -332,7 +349,10 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     replica.num_queued = len(replica.waiting)
     # Those who wait for an adapter keep nobody else out.
     is_passed = not replica.waiting or replica.blocked_by == BLOCKED_BY_LORAS
-    replica.is_open = num_steps > 1 and is_passed and replica.num_running < replica.max_num_seqs and budget > total
+    replica.is_open = num_steps > 1 and is_passed
+    if not is_chunk_limit_lifted(replica) and (replica.num_running >= replica.max_num_seqs or budget <= total):
+        # Who arrives changes nothing for now.
+        replica.is_open = False
 
 
 def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> int:
@@ -349,6 +369,9 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
         replica.uses_estimate or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)
     ):
         # What the chunks cache may let the head of the queue in.
+        return 1
+    if replica.cache is not None and is_decoded(replica.cache, index):
+        # Either may be the first to cache a block.
         return 1
     if replica.swaps and replica.waiting and requests.swapped_tokens[replica.waiting[0]]:
         # It may have become the head in this very step: the next one looks whether it fits.

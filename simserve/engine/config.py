@@ -65,11 +65,19 @@ class EngineConfig:
         max_num_seqs: Seats: most requests that hold KV at once.
         max_num_batched_tokens: Token budget of a step.
         max_chunk_tokens: Most prefill tokens of one request in a step, <= ``max_num_batched_tokens``.
+        lifts_chunk_limit: Whether a request that neither runs nor waits beside another is held to the budget alone, not
+            to ``max_chunk_tokens`` (vLLM 0.33).
         max_model_len: Longest prompt plus output, tokens.
         enable_chunked_prefill: Whether a prompt may be split over steps.
         reserve_full_prompt: ``on_demand`` admits only if the whole prompt fits in free blocks (vLLM's
             ``scheduler_reserve_full_isl``).
         enable_prefix_caching: Whether requests that begin alike share KV blocks; ``continuous`` and ``paged`` alone.
+        caches_decoded: With ``enable_prefix_caching``: whether others find what a running request decodes (vLLM V1), or
+            what it has decoded when it ends.
+        evicts_by_block: With ``enable_prefix_caching``: whether cached blocks give way one by one, each by when it was
+            last used (vLLM), or segment by segment.
+        ages_empty_blocks: ``evicts_by_block``: whether free blocks that hold nothing to share wait for their turn among
+            the cached ones (vLLM up to pull request 42656); else they are taken first.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
             ``continuous`` alone.
         max_cpu_loras: Adapters that host memory keeps, those on the GPU among them; at least ``max_loras``.
@@ -126,10 +134,14 @@ class EngineConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_chunk_tokens: int
+    lifts_chunk_limit: bool = False
     max_model_len: int
     enable_chunked_prefill: bool = True
     reserve_full_prompt: bool = False
     enable_prefix_caching: bool = False
+    caches_decoded: bool = False
+    evicts_by_block: bool = False
+    ages_empty_blocks: bool = False
     max_loras: int = 0
     max_cpu_loras: int = 0
     lora_host_seconds: float = 0.0

@@ -10,7 +10,8 @@ from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kv import release_fixed
 from simserve.engine.loras import count_decoding, leave_adapter
 from simserve.engine.paces import generated_at_pace, join_at_pace, leave_at_pace
-from simserve.engine.prefix_cache import leave_prefix
+from simserve.engine.prefix_cache import cache_blocks, leave_prefix, note_decoder
+from simserve.engine.progress import GRID
 from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, FINISHED, SHIFT, Replica, RequestTable
 from simserve.engine.windows import join_window, leave_window, window_growth_of_step
 
@@ -27,6 +28,8 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
     """
     if replica.has_thinking:
         expect_answer(replica, requests, index, generated)
+    if replica.cache is not None and replica.config.caches_decoded:
+        note_decoder(replica.cache, index)
     if replica.progress is not None:
         join_at_pace(replica, requests, replica.progress, index, context, generated)
         if replica.keeps_windows:
@@ -113,9 +116,37 @@ def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: in
         if not replica.grows:
             release_fixed(replica, requests, index)
         if replica.cache is not None:
-            leave_prefix(replica, index, tokens)
+            leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
     if replica.finished is not None:
         replica.finished.append(index)
+
+
+def cache_decoded(replica: Replica, requests: RequestTable, index: int, is_next_counted: int) -> None:
+    """Let the cache hold what others that decode have of the tokens of a request.
+
+    vLLM caches a block as soon as the step that fills it is scheduled; scheduled ahead, once its last token is known.
+
+    Args:
+        replica: The replica, which has a prefix cache.
+        requests: The table.
+        index: The request.
+        is_next_counted: 1: decodes of the step that is being planned are scheduled already; 0: not yet.
+    """
+    cache = replica.cache
+    assert cache is not None
+    paths = cache.paths
+    for entry in range(paths.starts[index], paths.starts[index + 1]):
+        other = cache.decoders.get(paths.segments[entry], 0) - 1
+        if other < 0 or other == index:
+            continue
+        step = replica.step + is_next_counted
+        if replica.config.async_scheduling:
+            step -= 1
+        if replica.progress is not None:
+            tokens = (requests.context_base[other] + requests.pace[other] * (step - 1)) // GRID + 1
+        else:
+            tokens = requests.context_base[other] + step
+        cache_blocks(cache, other, tokens)
 
 
 def generated_by_now(replica: Replica, requests: RequestTable, index: int) -> int:

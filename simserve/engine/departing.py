@@ -8,7 +8,7 @@ gone when n + 2 is scheduled. Who is preempted has a token on its way, whose blo
 from __future__ import annotations
 
 from simserve.engine.kv import release_fixed
-from simserve.engine.prefix_cache import leave_prefix
+from simserve.engine.prefix_cache import cache_blocks, forget_decoder, leave_prefix
 from simserve.engine.state import Replica, RequestTable
 
 
@@ -28,6 +28,10 @@ def depart(replica: Replica, index: int, tokens: int, free_blocks: int, free_win
     replica.departing_window_blocks.append(replica.free_window_blocks - free_window_blocks)
     replica.free_blocks = free_blocks
     replica.free_window_blocks = free_window_blocks
+    cache = replica.cache
+    if cache is not None and cache.num_decoders:
+        forget_decoder(cache, index)
+        cache_blocks(cache, index, tokens - 1)
 
 
 def release_departing(replica: Replica, requests: RequestTable) -> None:
@@ -61,4 +65,4 @@ def _release(replica: Replica, requests: RequestTable, position: int, tokens: in
     if not replica.grows:
         release_fixed(replica, requests, index)
     if replica.cache is not None:
-        leave_prefix(replica, index, tokens)
+        leave_prefix(replica, index, tokens, replica.departing_blocks[position])

@@ -32,7 +32,7 @@ from simserve.engine.late_tokens import hand_over
 from simserve.engine.loras import count_waiting, lora_seconds
 from simserve.engine.numbers import sum_around
 from simserve.engine.preemption import decay_ratio, make_room, make_way
-from simserve.engine.prefix_cache import evict
+from simserve.engine.prefix_cache import evict, is_decoded
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
     BLOCKED_BY_LORAS,
@@ -220,7 +220,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             used_after += taken * block_size
     if has_extras:
         cache = replica.cache
-        if cache is not None and cache.num_idle > replica.free_blocks:
+        if cache is not None:
             evict(cache, replica.free_blocks)
         replica.num_swapped_blocks += replica.moved_blocks
         replica.moved_blocks = 0
@@ -298,7 +298,14 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             # The next step may admit more.
             is_restless = True
             if not (replica.num_decoding or replica.chunk_requests):
+                if replica.config.data_parallel_size == 1:
+                    # Nothing could be scheduled ahead: who came while the last step ran is there when that has ended.
+                    replica.end_time = nextafter(now, inf)
+                    return
                 is_restless = _schedule(replica, requests)
+    if waiting and replica.cache is not None and is_decoded(replica.cache, waiting[0]):
+        # A block more of what it begins with may let the head of the queue in.
+        is_restless = True
     if replica.chunk_requests:
         plan_chunks(replica, requests, 0 if replica.is_prefill_first else replica.num_decoding, is_restless)
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from heapq import heapify
 from typing import Any
 
-from simserve.engine.decoding import generated_by_now, growth_of_step, leave_decoding
+from simserve.engine.decoding import cache_decoded, generated_by_now, growth_of_step, leave_decoding
 from simserve.engine.departing import preempt_departing
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
@@ -58,6 +58,8 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
         swapped = requests.swapped_tokens[head] if replica.swaps else 0
         blocks = idle = 0
         if replica.cache is not None:
+            if replica.cache.num_decoders:
+                cache_decoded(replica, requests, head, 0)
             blocks, idle = find_prefix(replica.cache, head, target)
         chunk = target - blocks * replica.block_size
         if config.enable_chunked_prefill and not config.reserve_full_prompt:
@@ -109,6 +111,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     A ``victim`` that is named has been taken out of ``running`` already.
     """
     index = _victim(replica, requests) if victim < 0 else victim
+    free_blocks = replica.free_blocks
     if index in replica.departing:
         preempt_departing(replica, requests, index)
         return index
@@ -146,7 +149,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         if replica.swaps:
             swap_out(replica, requests, index, computed)
     if replica.cache is not None:
-        leave_prefix(replica, index, computed)
+        leave_prefix(replica, index, computed, replica.free_blocks - free_blocks)
     requests.num_preemptions[index] += 1
     if replica.batch_log is not None:
         replica.batch_log.extend((index, replica.start_time, EVICTED))

@@ -4,8 +4,8 @@ What a request's tokens are is given as a path of *segments* (`PrefixPaths`): eq
 from the first one on. Full blocks are shared; they are counted, never objects. vLLM's rules: a block is cached as
 soon as the step that computes it is scheduled, a request looks for its prefix when it is admitted, the last token is
 always computed, and what nobody uses stays until its memory is needed: of the segment that was used least recently,
-from its end. (vLLM orders blocks, SGLang nodes of a radix tree; segments are such nodes. Blocks that hold nothing to
-share are taken before any of those.)
+from its end (SGLang orders nodes of a radix tree; segments are such nodes), or block by block (vLLM). Blocks that hold
+nothing to share are taken before any of those, or wait for their turn among them (`EngineConfig.ages_empty_blocks`).
 
 What stands behind the cache (`simserve.engine.kv_tier`) is looked through, too. Where a tier leaves the choice, a
 request takes of what it finds as much as brings its first token soonest: what loading takes, latency included, against
@@ -34,6 +34,7 @@ from simserve.engine.kv_tier import (
 from simserve.engine.numbers import as_column
 
 if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
     from simserve.engine.state import Replica, RequestTable
 
 
@@ -44,6 +45,7 @@ class PrefixPaths:
         block_size: Tokens a block.
         starts: Request i has the entries ``starts[i] .. starts[i + 1] - 1`` of the two lists.
         segments: Number of each segment.
+        is_shared: 1 where another request has that segment too.
         ends: Blocks of the request up to the end of the segment: a block belongs to the segment of its last token.
         pinned_until: While it runs: one past the last entry whose segment the request uses.
         shared_blocks: While it runs: its leading blocks that lie in the cache.
@@ -60,6 +62,7 @@ class PrefixPaths:
         "cached_tokens",
         "ends",
         "is_private",
+        "is_shared",
         "loaded_tokens",
         "num_levels",
         "pinned_until",
@@ -101,6 +104,8 @@ class PrefixPaths:
         self.block_size = block_size
         self.starts: Sequence[int] = as_column(starts, as_lists)
         self.segments: Sequence[int] = as_column(segments[is_kept], as_lists)
+        _, entries, uses = np.unique(segments[is_kept], return_inverse=True, return_counts=True)
+        self.is_shared: Sequence[int] = as_column((uses > 1)[entries].astype(np.int64), as_lists)
         self.ends: Sequence[int] = as_column(blocks[is_kept], as_lists)
         # Few entries of these differ at a time from the starts and zeros that a list of them shares.
         self.pinned_until: MutableSequence[int]
@@ -138,8 +143,19 @@ class PrefixCache:
         num_others: How many use fewer.
         reaches: Slot -> blocks that each of those uses; absent: there have been none.
         free_slots: Slots of segments that are gone.
-        idle: Slots with blocks that nobody uses, the one first that was given up least recently.
-        num_idle: Those blocks. They count as free, since they give way.
+        decoders: Segment that others have too -> one more than the request that decodes it.
+        num_decoders: Entries of that.
+        evicts_by_block, ages_empty: As of `EngineConfig`; the latter ``ages_empty_blocks``.
+        idle: Stretches of blocks that nobody uses, from 1 on, the one first that was given up least recently.
+        shallowest: Of each slot the stretch next to the blocks in use; 0: it has none.
+        stretch_slot: Stretch -> its slot; 0: blocks that hold nothing to share.
+        stretch_start: Stretch -> the first of its blocks within the segment, which reaches to the next stretch or to
+            the end of what is held; of slot 0, how many they are.
+        above, below: Stretch -> the one before it in its segment, and the one behind it; 0: none.
+        free_stretches: Stretches that are gone.
+        num_idle: Blocks of segments that nobody uses. They count as free, since they give way.
+        num_empty: Blocks that hold nothing to share, or what another block does, and wait in ``idle``.
+        num_fresh: Blocks before all of those, that have never held anything.
         num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
         tiers: Where blocks go that give way, the nearest first (`simserve.engine.kv_tier`).
         num_tiers: How many those are.
@@ -152,13 +168,24 @@ class PrefixCache:
     """
 
     __slots__ = (
+        "above",
+        "ages_empty",
+        "below",
+        "decoders",
+        "evicts_by_block",
         "free_slots",
+        "free_stretches",
         "has_choice",
         "has_tiers",
         "held",
+        "held",
+        "idle",
         "idle",
         "loading_seconds",
+        "num_decoders",
         "num_duplicates",
+        "num_empty",
+        "num_fresh",
         "num_idle",
         "num_loading",
         "num_others",
@@ -167,7 +194,10 @@ class PrefixCache:
         "paths",
         "reaches",
         "segments",
+        "shallowest",
         "slots",
+        "stretch_slot",
+        "stretch_start",
         "tiers",
         "token_seconds",
         "used",
@@ -177,6 +207,7 @@ class PrefixCache:
     def __init__(
         self,
         paths: PrefixPaths,
+        config: EngineConfig,
         tiers: Sequence[KVTier] = (),
         token_seconds: float = 0.0,
         pair_seconds: float = 0.0,
@@ -187,6 +218,8 @@ class PrefixCache:
         self.has_choice = any(each.has_choice for each in (*tiers, paths.store) if each is not None)
         self.token_seconds, self.pair_seconds = token_seconds, pair_seconds
         self.num_loading, self.loading_seconds = 0, 0.0
+        self.evicts_by_block = config.evicts_by_block
+        self.ages_empty = config.evicts_by_block and config.ages_empty_blocks
         self.slots: dict[int, int] = {}
         self.segments = [-1]
         self.held = [0]
@@ -195,8 +228,15 @@ class PrefixCache:
         self.num_others = [0]
         self.reaches: dict[int, list[int]] = {}
         self.free_slots: list[int] = []
+        self.decoders: dict[int, int] = {}
+        self.num_decoders = 0
         self.idle: OrderedDict[int, None] = OrderedDict()
-        self.num_idle = 0
+        self.shallowest = [0]
+        self.stretch_slot, self.stretch_start = [0], [0]
+        self.above, self.below = [0], [0]
+        self.free_stretches: list[int] = []
+        self.num_idle = self.num_empty = 0
+        self.num_fresh = config.num_blocks if self.ages_empty else 0
         self.num_duplicates = 0
 
 
@@ -326,8 +366,7 @@ def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
                 add_reach(cache, slot, in_use, users[slot])
             used[slot] = reach
             users[slot] = 1
-            if reach == cache.held[slot]:
-                del cache.idle[slot]
+            _take_idle(cache, slot, reach)
         start += reach
         entry += 1
     cache.num_idle -= idle
@@ -376,20 +415,28 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     paths.shared_blocks[index] = shared
 
 
-def leave_prefix(replica: Replica, index: int, tokens: int) -> None:
+def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None:
     """Let a request that has computed ``tokens`` and leaves the replica cache its blocks, and give them up.
 
-    All its blocks have been counted as free already; those that others use are taken back.
+    All its ``blocks`` have been counted as free already; those that others use are taken back.
     """
     cache = replica.cache
     if cache is None:
         return
+    if cache.num_decoders:
+        forget_decoder(cache, index)
     cache_blocks(cache, index, tokens)
     store = cache.paths.store
     if store is not None:
         keep_in_store(store, cache, index, tokens)
-    paths, slots, held, used, users = cache.paths, cache.slots, cache.held, cache.used, cache.users
-    num_others, idle = cache.num_others, cache.idle
+    if cache.evicts_by_block:
+        # Full blocks that another had cached first wait for their turn too. Its end is given up first.
+        waiting = (blocks if cache.ages_empty else tokens // cache.paths.block_size) - cache.paths.shared_blocks[index]
+        if waiting > 0:
+            cache.num_empty += waiting
+            _add_stretch(cache, 0, waiting)
+    paths, slots, used, users = cache.paths, cache.slots, cache.used, cache.users
+    num_others = cache.num_others
     segments, ends = paths.segments, paths.ends
     first, shared = paths.starts[index], paths.shared_blocks[index]
     end = shared
@@ -411,8 +458,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int) -> None:
                 freed -= most
             used[slot], users[slot] = most, count
         end = start
-        if held[slot] > used[slot]:
-            give_up(idle, slot)
+        _give_up_blocks(cache, slot, in_use)
     returned = freed - shared
     replica.free_blocks += returned
     cache.num_idle += freed
@@ -430,7 +476,7 @@ def new_slot(cache: PrefixCache, segment: int) -> int:
     else:
         slot = len(cache.held)
         cache.segments.append(segment)
-        for column in (cache.held, cache.used, cache.users, cache.num_others):
+        for column in (cache.held, cache.used, cache.users, cache.num_others, cache.shallowest):
             column.append(0)
     cache.slots[segment] = slot
     return slot
@@ -460,24 +506,127 @@ def take_longest_reach(cache: PrefixCache, slot: int) -> tuple[int, int]:
 
 def evict(cache: PrefixCache, free_blocks: int) -> None:
     """Drop what was given up least recently until no more idle blocks are kept than there are free ones."""
-    excess = cache.num_idle - free_blocks
+    excess = cache.num_idle + cache.num_empty + cache.num_fresh - free_blocks
+    if excess > 0 and cache.num_fresh:
+        fresh = min(cache.num_fresh, excess)
+        cache.num_fresh -= fresh
+        excess -= fresh
     while excess > 0:
-        slot = least_recent(cache.idle)
-        in_use = cache.used[slot]
-        blocks = cache.held[slot] - in_use
+        stretch = least_recent(cache.idle)
+        slot, start = cache.stretch_slot[stretch], cache.stretch_start[stretch]
+        if not slot:
+            taken = min(start, excess)
+            cache.stretch_start[stretch] = start - taken
+            cache.num_empty -= taken
+            if taken == start:
+                _drop_stretch(cache, stretch)
+            excess -= taken
+            continue
+        taken = min(cache.held[slot] - start, excess)
         if cache.num_tiers:
-            keep_in_tiers(cache, cache.segments[slot], min(blocks, excess))
-        if blocks > excess:
-            cache.held[slot] -= excess
-            cache.num_idle -= excess
+            keep_in_tiers(cache, cache.segments[slot], taken)
+        cache.held[slot] -= taken
+        cache.num_idle -= taken
+        excess -= taken
+        if cache.held[slot] == start:
+            _drop_stretch(cache, stretch)
+            if not start:
+                del cache.slots[cache.segments[slot]]
+                cache.free_slots.append(slot)
+
+
+def _give_up_blocks(cache: PrefixCache, slot: int, used_before: int) -> None:
+    """Put what nobody uses any more of a segment behind all that was given up before."""
+    in_use, stretch = cache.used[slot], cache.shallowest[slot]
+    if cache.evicts_by_block:
+        if in_use < used_before:
+            _add_stretch(cache, slot, in_use)
+    elif stretch:
+        cache.stretch_start[stretch] = in_use
+        give_up(cache.idle, stretch)
+    elif cache.held[slot] > in_use:
+        _add_stretch(cache, slot, in_use)
+
+
+def _add_stretch(cache: PrefixCache, slot: int, start: int) -> None:
+    """Put a stretch before all others of its slot, and behind all that was given up before."""
+    if cache.free_stretches:
+        stretch = cache.free_stretches.pop()
+    else:
+        stretch = len(cache.stretch_slot)
+        cache.stretch_slot.append(0)
+        cache.stretch_start.append(0)
+        cache.above.append(0)
+        cache.below.append(0)
+    cache.stretch_slot[stretch], cache.stretch_start[stretch] = slot, start
+    cache.above[stretch] = cache.below[stretch] = 0
+    if slot:
+        behind = cache.shallowest[slot]
+        cache.below[stretch] = behind
+        if behind:
+            cache.above[behind] = stretch
+        cache.shallowest[slot] = stretch
+    give_up(cache.idle, stretch)
+
+
+def _drop_stretch(cache: PrefixCache, stretch: int) -> None:
+    """Forget a stretch of which nothing is left."""
+    slot, above, below = cache.stretch_slot[stretch], cache.above[stretch], cache.below[stretch]
+    if above:
+        cache.below[above] = below
+    elif slot:
+        cache.shallowest[slot] = below
+    if below:
+        cache.above[below] = above
+    del cache.idle[stretch]
+    cache.free_stretches.append(stretch)
+
+
+def _take_idle(cache: PrefixCache, slot: int, reach: int) -> None:
+    """Let the first ``reach`` blocks of a segment be in use, those behind them in the order in which they are."""
+    stretch = cache.shallowest[slot]
+    while stretch:
+        below = cache.below[stretch]
+        end = cache.held[slot]
+        if below:
+            end = cache.stretch_start[below]
+        if end > reach:
+            cache.stretch_start[stretch] = max(cache.stretch_start[stretch], reach)
             return
-        del cache.idle[slot]
-        cache.held[slot] = in_use
-        if not in_use:
-            del cache.slots[cache.segments[slot]]
-            cache.free_slots.append(slot)
-        cache.num_idle -= blocks
-        excess -= blocks
+        _drop_stretch(cache, stretch)
+        stretch = below
+
+
+def note_decoder(cache: PrefixCache, index: int) -> None:
+    """Note that a request begins to decode, where others have tokens that it is going to decode."""
+    paths = cache.paths
+    first, until = paths.starts[index], paths.starts[index + 1]
+    for entry in range(max(paths.pinned_until[index] - 1, first), until):
+        segment = paths.segments[entry]
+        if paths.is_shared[entry] and not cache.decoders.get(segment, 0):
+            cache.decoders[segment] = index + 1
+            cache.num_decoders += 1
+
+
+def forget_decoder(cache: PrefixCache, index: int) -> None:
+    """Note that a request decodes no more."""
+    paths = cache.paths
+    for entry in range(paths.starts[index], paths.starts[index + 1]):
+        segment = paths.segments[entry]
+        if cache.decoders.get(segment, 0) == index + 1:
+            del cache.decoders[segment]
+            cache.num_decoders -= 1
+
+
+def is_decoded(cache: PrefixCache, index: int) -> bool:
+    """Return whether another request is decoding what a request begins with."""
+    if cache.num_decoders:
+        paths = cache.paths
+        for entry in range(paths.starts[index], paths.starts[index + 1]):
+            decoder = cache.decoders.get(paths.segments[entry], 0)
+            if decoder and decoder != index + 1:
+                return True
+    return False
 
 
 def load_prefix(replica: Replica, requests: RequestTable, index: int, blocks: int) -> None:
@@ -510,9 +659,8 @@ def load_prefix(replica: Replica, requests: RequestTable, index: int, blocks: in
             before = held[slot]
             held[slot] = here
             cache.num_idle += here - before
-            if before <= cache.used[slot]:
-                # None of its blocks were idle.
-                give_up(cache.idle, slot)
+            if here > before and not cache.shallowest[slot]:
+                _add_stretch(cache, slot, before)
         start = end
         entry += 1
 

@@ -30,5 +30,7 @@ def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) 
         tiers = [KVTier(each) for each in replica.config.kv_tiers if not each.is_shared]
         seconds, chunk = replica.times.token_seconds, replica.config.max_chunk_tokens
         chunk = min(chunk, len(seconds) - 1)
-        replica.cache = PrefixCache(paths, tiers, seconds[chunk] / chunk, replica.times.prefill_pair_seconds)
+        replica.cache = PrefixCache(
+            paths, replica.config, tiers, seconds[chunk] / chunk, replica.times.prefill_pair_seconds
+        )
         replica.has_extras = True

@@ -124,6 +124,10 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     max_chunk_tokens: int
     """Most prefill tokens of one request in a step."""
     reserve_full_prompt: bool
+    lifts_chunk_limit: bool
+    caches_decoded: bool
+    evicts_by_block: bool
+    ages_empty_blocks: bool
     """Whether `on_demand` admits only if the whole prompt fits."""
     watermark: float
     """Share of the blocks that admission leaves free."""
@@ -389,6 +393,10 @@ def _scheduling(choices: _Choices, known: EngineVersion) -> dict[str, Any]:
             reason,
         ),
         "reserve_full_prompt": rules.reserve_full_prompt,
+        "lifts_chunk_limit": rules.lifts_chunk_limit,
+        "caches_decoded": rules.caches_decoded,
+        "evicts_by_block": rules.evicts_by_block,
+        "ages_empty_blocks": rules.ages_empty_blocks,
         "watermark": rules.watermark,
         "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),
     }

@@ -125,6 +125,14 @@ class Scheduling(FrozenModel):
     """Whether the tokens of a step are handed over while the next one runs, once its kernels have been launched."""
     reserve_full_prompt: bool = False
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
+    lifts_chunk_limit: bool = False
+    """Whether a request without another beside it is held to no `long_prefill_token_threshold`."""
+    caches_decoded: bool = False
+    """Whether requests find the blocks that a running one has decoded, not only those of one that has ended."""
+    evicts_by_block: bool = False
+    """Whether cached blocks give way one by one, each by its last use, or prefix by prefix."""
+    ages_empty_blocks: bool = False
+    """`evicts_by_block`: whether free blocks that hold nothing to share wait for their turn among the cached ones."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks that admission leaves free."""
     static_batch_size: int | None = Field(default=None, ge=1)

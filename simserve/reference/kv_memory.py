@@ -42,9 +42,12 @@ class Scheduler(ABC):
         self.capacity = config.num_blocks
         if config.kv_allocation == "static":
             self.capacity = self.kv_tokens // config.max_model_len
-        # Cached blocks, (segment, position in the request), and when each segment was last given up by a user.
+        # Cached blocks, (segment, position in the request), and when each segment, or block, was last given up.
         self.cached: set[tuple[int, int]] = set()
-        self.last_used: dict[int, int] = {}
+        self.last_used: dict[int | tuple[int, int], int] = {}
+        self.num_given_up = 0
+        # When each free block that nobody can find was given up, where those wait for their turn.
+        self.empty = [0] * config.num_blocks if self.ages_empty_blocks else []
         # What stands behind them: the tiers of this replica, and the store that it may share with others.
         self.tiers = [Tier(each) for each in config.kv_tiers if not each.is_shared]
         self.store: Store | None = None
@@ -264,12 +267,36 @@ class Scheduler(ABC):
         request.window_blocks += window_blocks
         assert self.free >= 0
         assert self.free_window >= 0
-        while self.own + self.in_pool(len(self.cached), 0) > self.capacity:
-            idle = self.cached - self.in_use
-            oldest = min({segment for segment, _ in idle}, key=lambda segment: self.last_used[segment])
-            block = max(block for block in idle if block[0] == oldest)
-            self.cached.remove(block)
-            self.keep(block)
+        while self.own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
+            self.reuse_oldest()
+
+    def oldest_idle(self) -> tuple[int, int]:
+        """Return the cached block that gives way next; there is one that nobody uses."""
+        idle = self.cached - self.in_use
+        if self.config.evicts_by_block:
+            return min(idle, key=lambda block: self.last_used[block])
+        oldest = min({segment for segment, _ in idle}, key=lambda segment: self.last_used[segment])
+        return max(block for block in idle if block[0] == oldest)
+
+    def evict(self, block: tuple[int, int]) -> None:
+        """Let a cached block give way."""
+        self.cached.remove(block)
+        self.keep(block)
+
+    @property
+    def ages_empty_blocks(self) -> bool:
+        """Whether free blocks that hold nothing to share are reused in the order in which all were given up."""
+        config = self.config
+        return config.enable_prefix_caching and config.evicts_by_block and config.ages_empty_blocks
+
+    def reuse_oldest(self) -> None:
+        """Reuse the free block that was given up first, whether it is cached or holds nothing to share."""
+        if self.cached - self.in_use:
+            block = self.oldest_idle()
+            if not self.empty or self.last_used[block] < self.empty[0]:
+                self.evict(block)
+                return
+        self.empty.pop(0)
 
     def keep(self, block: tuple[int, int]) -> None:
         """Take a block into the first tier; what gives way to it goes to the next, and from the last it is gone."""
@@ -327,12 +354,27 @@ class Scheduler(ABC):
                 for tier in self.tiers:
                     tier.blocks.discard(block)
                 request.shared.append(block)
+        # Full blocks of its own that hold what others had cached first, or follow such a block.
+        request.num_duplicates = max(tokens // self.config.block_size - len(request.shared), 0)
 
     def release(self, request: Request) -> None:
         """Take back everything a request holds."""
-        segments = list(dict.fromkeys(segment for segment, _ in request.shared))
+        shared = request.shared
+        segments = list(dict.fromkeys(segment for segment, _ in shared))
+        num_waiting = request.num_duplicates
+        if self.ages_empty_blocks:
+            num_waiting = self.in_pool(request.blocks, request.window_blocks) - len(shared)
         request.blocks, request.window_blocks, request.shared, request.is_private = 0, 0, [], False
-        for segment in reversed(segments):
-            self.last_used[segment] = 1 + max(self.last_used.values(), default=0)
+        request.num_duplicates = 0
+        if self.config.enable_prefix_caching and self.config.evicts_by_block:
+            self.num_given_up += 1
+            self.empty += [self.num_given_up] * num_waiting
+        in_use = self.in_use
+        given_up: list[int | tuple[int, int]] = list(segments)
+        if self.config.evicts_by_block:
+            given_up = [block for block in shared if block not in in_use]
+        for each in reversed(given_up):
+            self.num_given_up += 1
+            self.last_used[each] = self.num_given_up
         if request.span in self.spans:
             self.spans.remove(request.span)

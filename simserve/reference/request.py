@@ -49,6 +49,7 @@ class Request:
     shared: list[tuple[int, int]] = field(default_factory=list)
     is_private: bool = False
     promised: set[tuple[int, int]] = field(default_factory=set)
+    num_duplicates: int = 0
     span: tuple[int, int] = (0, 0)
     is_swapped: bool = False
     ready: float = math.nan

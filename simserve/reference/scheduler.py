@@ -32,6 +32,7 @@ class ContinuousScheduler(Scheduler):
         is_full: ``estimate``: whether the head of the queue was refused; nobody is asked until the batch has shrunk.
         has_left: Whether somebody has left the batch since then.
         unsent: Seconds of work that the API server has before it.
+        looks_at: When to look again though nothing arrives.
     """
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
@@ -39,6 +40,11 @@ class ContinuousScheduler(Scheduler):
         self.ratio = config.new_token_ratio_initial
         self.is_full = self.has_left = False
         self.unsent = self.sent_until = 0.0
+        self.looks_at = math.inf
+
+    def look_again(self, now: float) -> float:
+        """Return when to look after a step behind which nothing could be scheduled ahead."""
+        return self.looks_at if self.looks_at > now else math.inf
 
     @property
     def releases_late(self) -> bool:
@@ -65,6 +71,10 @@ class ContinuousScheduler(Scheduler):
             self.release_departing()
             if not step.requests:
                 # Nothing could be scheduled ahead: the engine waits for the step that ran, and looks again.
+                if self.config.data_parallel_size == 1:
+                    # Behind those who came while it ran.
+                    self.looks_at = math.nextafter(now, math.inf)
+                    return None
                 step = self.planned(now)
                 self.check(step)
         else:
@@ -77,7 +87,10 @@ class ContinuousScheduler(Scheduler):
 
     def planned(self, now: float) -> Step:
         """Choose what a step holds; those that are done keep their seats and blocks, and compute nothing."""
-        step = Step(now, self.config.max_num_batched_tokens * self.config.pipeline_parallel_size)
+        config = self.config
+        step = Step(now, config.max_num_batched_tokens * config.pipeline_parallel_size, config.max_chunk_tokens)
+        if config.lifts_chunk_limit and len(self.running) + len(self.waiting) <= 1:
+            step.longest_chunk = config.max_num_batched_tokens
         self.sort_queue()
         self.make_way(step)
         if self.config.kv_allocation == "none":
@@ -85,6 +98,7 @@ class ContinuousScheduler(Scheduler):
         elif self.config.scheduler == "mixed":
             self.schedule_decodes(step)
             self.schedule_chunks(step)
+            self.cache_decoded(step)
             self.admit(step)
         else:
             self.schedule_chunks(step)
@@ -170,7 +184,7 @@ class ContinuousScheduler(Scheduler):
         for request in [request for request in self.active if not request.is_decoding]:
             if request not in self.running:
                 continue
-            chunk = min(request.target - request.computed, self.config.max_chunk_tokens, step.budget)
+            chunk = min(request.target - request.computed, step.longest_chunk, step.budget)
             if chunk == 0:
                 continue
             blocks = 0
@@ -183,6 +197,17 @@ class ContinuousScheduler(Scheduler):
                 self.cache(request, request.computed + chunk)
                 step.chunks.append((request, chunk))
                 step.budget -= chunk
+
+    def cache_decoded(self, step: Step) -> None:
+        """Cache what decodes fill in the step; scheduled ahead, blocks whose last token is known by now."""
+        if not self.config.caches_decoded:
+            return
+        for request in step.decoding:
+            computed = float(request.computed)
+            if self.config.async_scheduling:
+                # The step that runs has not brought its tokens yet.
+                computed += request.fraction - self.tokens_gained(request)
+            self.cache(request, math.floor(computed) + 1)
 
     def admit(self, step: Step) -> None:
         """Admit from the head of the queue until a limit says stop."""
@@ -306,7 +331,7 @@ class ContinuousScheduler(Scheduler):
         if not self.config.enable_chunked_prefill:
             chunk = target if target <= step.budget else 0
         else:
-            chunk = min(target, self.config.max_chunk_tokens, step.budget)
+            chunk = min(target, step.longest_chunk, step.budget)
         return chunk if chunk and self.has_space(step, head, target, chunk, found) else 0
 
     def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
@@ -597,7 +622,7 @@ class ContinuousScheduler(Scheduler):
         self.check_space(step)
         tokens = self.tokens_per_decode * len(step.decoding) + sum(chunk for _, chunk in step.chunks)
         assert tokens <= config.max_num_batched_tokens * config.pipeline_parallel_size
-        assert all(0 < chunk <= config.max_chunk_tokens for _, chunk in step.chunks)
+        assert all(0 < chunk <= step.longest_chunk for _, chunk in step.chunks)
         if config.scheduler == "prefill_first":
             assert not (step.chunks and step.decoding)
         if self.waiting and not (step.has_preempted or step.moved_blocks or step.asks_nobody):

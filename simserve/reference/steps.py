@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 class Step:
     """What one step holds; ``chunks`` pairs a prefilling request with its tokens.
 
+    ``longest_chunk`` is what a request may have of its budget.
     ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks``, ``scatter`` or, where
     everybody who waits needs an adapter that the batch has no seat for, ``loras``.
     """
 
     start: float
     budget: int = 0
+    longest_chunk: int = 0
     decoding: list[Request] = field(default_factory=list)
     chunks: list[tuple[Request, int]] = field(default_factory=list)
     has_preempted: bool = False

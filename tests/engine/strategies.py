@@ -140,6 +140,7 @@ def configs(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_chunk_tokens=chunk,
+        lifts_chunk_limit=is_chunked and draw(st.booleans()),
         max_model_len=max_model_len,
         enable_chunked_prefill=is_chunked,
         reserve_full_prompt=draw(st.booleans()),
@@ -242,11 +243,18 @@ def shared_cases(draw: st.DrawFn) -> Case:
     is_pressed = draw(st.booleans())
     plain = draw(configs(is_pressed, SPECULATIVE_RULES))
     config = replace(plain, enable_prefix_caching=True)
-    kind = draw(st.sampled_from(["requests", "conversations", "tasks"]))
-    if kind == "requests":
-        drawn = draw(with_prefixes(draw(request_specs(config, is_pressed))))
-    else:
+    kind = draw(st.sampled_from(["conversations", "branches", "forks", "tasks"]))
+    if kind in ("conversations", "tasks"):
         drawn = draw(conversations(config) if kind == "conversations" else tasks(config))
+    else:
+        with_paths = with_prefixes if kind == "branches" else with_forks
+        drawn = draw(with_paths(draw(request_specs(config, is_pressed)), config))
+    config = replace(
+        config,
+        caches_decoded=config.scheduler == "mixed" and draw(st.booleans()),
+        evicts_by_block=draw(st.booleans()),
+        ages_empty_blocks=draw(st.booleans()),
+    )
     if draw(st.integers(0, 4)) == 0:
         drafts = draw(st.integers(1, 3))
         budget = max(config.max_num_batched_tokens, (1 + drafts) * config.max_num_seqs)
@@ -358,7 +366,7 @@ def _has_one_rank(case: Case) -> bool:
 
 
 @st.composite
-def with_prefixes(draw: st.DrawFn, specs: RequestSpecs) -> RequestSpecs:
+def with_prefixes(draw: st.DrawFn, specs: RequestSpecs, _config: EngineConfig) -> RequestSpecs:
     """Draw which of a few branching beginnings each request has; it may end within one."""
     lengths = draw(st.lists(st.integers(1, 12), min_size=6, max_size=6))
     branches = [(), (0,), (0, 1), (0, 1, 2), (0, 3), (4,), (4, 5)]
@@ -377,6 +385,35 @@ def with_prefixes(draw: st.DrawFn, specs: RequestSpecs) -> RequestSpecs:
         offsets=np.array(offsets), segments=np.array(segments, dtype=np.int64), ends=np.array(ends, dtype=np.int64)
     )
     return replace(specs, prefixes=prefixes)
+
+
+@st.composite
+def with_forks(draw: st.DrawFn, specs: RequestSpecs, config: EngineConfig) -> RequestSpecs:
+    """Draw requests that begin with an earlier one and a part of its answer, whether that has been given or not."""
+    prompts, outputs = specs.prompt_tokens.tolist(), specs.output_tokens.tolist()
+    longest = config.max_model_len if config.enable_chunked_prefill else config.max_num_batched_tokens
+    parents: list[tuple[int, int] | None] = []
+    forks: list[set[int]] = [{prompt + output} for prompt, output in zip(prompts, outputs, strict=True)]
+    for index in range(len(prompts)):
+        parent = draw(st.integers(-1, index - 1))
+        parents.append(None)
+        if parent >= 0:
+            fork = prompts[parent] + draw(st.integers(0, outputs[parent]))
+            prompt = fork + draw(st.integers(1, 5))
+            if prompt + outputs[index] <= min(longest, config.max_model_len):
+                prompts[index], parents[index] = prompt, (parent, fork)
+                forks[index] = {prompt + outputs[index]}
+                forks[parent].add(fork)
+    paths: list[list[tuple[int, int]]] = []
+    for index, parent in enumerate(parents):
+        inherited = [] if parent is None else [each for each in paths[parent[0]] if each[1] <= parent[1]]
+        paths.append(inherited + [(100 * index + number, end) for number, end in enumerate(sorted(forks[index]))])
+    prefixes = PrefixSegments(
+        offsets=np.cumsum([0, *(len(path) for path in paths)]),
+        segments=np.array([segment for path in paths for segment, _ in path], dtype=np.int64),
+        ends=np.array([end for path in paths for _, end in path], dtype=np.int64),
+    )
+    return replace(specs, prompt_tokens=np.array(prompts, dtype=np.int64), prefixes=prefixes)
 
 
 @st.composite

@@ -187,3 +187,39 @@ def test_the_hit_rate_of_a_real_trace_rises_to_that_of_an_endless_cache() -> Non
     assert rates == sorted(rates)
     assert rates[0] < 0.1
     assert rates[-1] == pytest.approx(found / specs.prompt_tokens.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize(("caches_decoded", "found"), [(False, 4), (True, 12)])
+def test_what_a_running_request_decodes_is_found_at_once(caches_decoded: bool, found: int) -> None:
+    """A prompt begins with another's and with eight tokens of its answer, of which 20 have been decoded."""
+    specs = make_specs([0.0, 20.5], [4, 20], [40, 1])
+    records = served(specs, [[(1, 12), (2, 44)], [(1, 12)]], caches_decoded=caches_decoded).records
+
+    assert records.cached_tokens.tolist() == [0, found]
+
+
+@pytest.mark.parametrize(("ages_empty_blocks", "found"), [(False, 8), (True, 4)])
+def test_free_blocks_that_hold_nothing_wait_for_their_turn(ages_empty_blocks: bool, found: int) -> None:
+    """Three requests of a block each reuse what was given up first: two empty blocks, then the end of a prefix."""
+    specs = make_specs([0.0, 10.0, 20.0, 30.0, 40.0], [9, 3, 3, 3, 9], 1)
+    config = {"num_blocks": 4, "max_model_len": 16, "evicts_by_block": True, "ages_empty_blocks": ages_empty_blocks}
+    records = served(specs, [[(1, 8)], [], [], [], [(1, 8)]], **config).records
+
+    assert records.cached_tokens.tolist()[-1] == found
+
+
+@pytest.mark.parametrize(("lifts_chunk_limit", "first_tokens"), [(False, [4.0, 2.0]), (True, [3.0, 2.0])])
+def test_a_lone_request_is_not_held_to_the_chunk_limit(lifts_chunk_limit: bool, first_tokens: list[float]) -> None:
+    """Alone it has the budget of 16 tokens; beside another, which is there for a step, it has 8."""
+    config = make_config(max_num_batched_tokens=16, max_chunk_tokens=8, lifts_chunk_limit=lifts_chunk_limit)
+    records = assert_agrees(config, SECOND, make_specs([0.0, 0.5], [32, 8], 1)).records
+
+    assert records.first_token_time.tolist() == first_tokens
+
+
+def test_who_comes_while_the_last_step_of_all_runs_joins_the_next() -> None:
+    """Nothing could be scheduled ahead behind a step that ends all, so the queue and the newcomer start together."""
+    config = make_config(max_num_seqs=2, async_scheduling=True, releases_late=True)
+    records = assert_agrees(config, SECOND, make_specs([0.0, 0.0, 0.5, 1.5], 4, [2, 2, 1, 1])).records
+
+    assert records.scheduled_time.tolist() == pytest.approx([0.0, 0.0, 2.0, 2.0])

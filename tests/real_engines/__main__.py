@@ -10,41 +10,74 @@ import json
 from collections import Counter
 
 from tests.real_engines import environment
-from tests.real_engines.compare import RULES, first_difference, schedules_of
+from tests.real_engines.compare import (
+    OF_SGLANG,
+    RULES,
+    SGLANG,
+    WITHOUT,
+    as_sglang,
+    earliest_difference,
+    first_difference,
+    schedules_of,
+    simulate_sglang,
+)
 from tests.real_engines.workloads import CLASSES, draw_case
 
 
 def main() -> None:
     """Compare and print a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.real_engines", description=__doc__)
-    parser.add_argument("--version", default="0.33.0", choices=sorted(RULES), help="release of vLLM")
+    parser.add_argument("--version", default="0.33.0", choices=[*sorted(RULES), "sglang"], help="release of vLLM")
     parser.add_argument("--cases", type=int, default=25, help="workloads of each class")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--classes", default=",".join(CLASSES))
     parser.add_argument("--differences", action="store_true", help="print the first difference of each case")
+    parser.add_argument("--at-least", type=float, default=0.0, help="fail below this share of identical schedules")
     asked = parser.parse_args()
+    if asked.version == "sglang":
+        compare_sglang(asked)
+        return
     python = environment.make(asked.version)
-    kinds = asked.classes.split(",")
+    kinds = [kind for kind in asked.classes.split(",") if kind not in WITHOUT.get(asked.version, ())]
+    seeds = range(asked.first_seed, asked.first_seed + asked.cases)
+    # One process for all: importing the engine takes longer than its schedules.
+    cases = [draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in (False, True) for seed in seeds]
+    schedules = schedules_of(python, cases)
     print(f"vLLM {asked.version}, {asked.cases} workloads a class: identical schedules")
     print(f"{'':14}{'synchronous':>14}{'asynchronous':>14}{'preemptions':>14}")
-    totals: Counter[bool] = Counter()
+    equal: Counter[tuple[str, bool]] = Counter()
+    preemptions: Counter[str] = Counter()
+    for case, schedule in zip(cases, schedules, strict=True):
+        kind, is_async = case["kind"], case["async_scheduling"]
+        difference = first_difference(case, schedule, RULES[asked.version])
+        equal[kind, is_async] += difference is None
+        preemptions[kind] += sum(row["preemptions"] for row in schedule["requests"])
+        if difference is not None and asked.differences:
+            print(json.dumps({"kind": kind, "seed": case["seed"], "async": is_async, **difference.as_json()}))
     for kind in kinds:
-        equal: Counter[bool] = Counter()
-        preemptions = 0
-        for is_async in (False, True):
-            seeds = range(asked.first_seed, asked.first_seed + asked.cases)
-            cases = [draw_case(kind, seed, is_async=is_async) for seed in seeds]
-            for case, schedule in zip(cases, schedules_of(python, cases), strict=True):
-                difference = first_difference(case, schedule, RULES[asked.version])
-                equal[is_async] += difference is None
-                preemptions += sum(row["preemptions"] for row in schedule["requests"])
-                if difference is not None and asked.differences:
-                    print(json.dumps({"kind": kind, "seed": case["seed"], "async": is_async, **difference.as_json()}))
-        shares = "".join(f"{equal[is_async] / asked.cases:>14.0%}" for is_async in (False, True))
-        print(f"{kind:14}{shares}{preemptions:>14}")
-        totals.update(equal)
+        shares = "".join(f"{equal[kind, is_async] / asked.cases:>14.0%}" for is_async in (False, True))
+        print(f"{kind:14}{shares}{preemptions[kind]:>14}")
     count = asked.cases * len(kinds)
-    print(f"{'all':14}{totals[False] / count:>14.1%}{totals[True] / count:>14.1%}")
+    totals = [sum(equal[kind, is_async] for kind in kinds) / count for is_async in (False, True)]
+    print(f"{'all':14}{totals[0]:>14.1%}{totals[1]:>14.1%}{preemptions.total():>14}")
+    if min(totals) < asked.at_least:
+        parser.exit(1, f"less than {asked.at_least:.0%} are identical\n")
+
+
+def compare_sglang(asked: argparse.Namespace) -> None:
+    """Compare with SGLang and print a table."""
+    python = environment.make(SGLANG, "sglang")
+    seeds = range(asked.first_seed, asked.first_seed + asked.cases)
+    cases = [as_sglang(draw_case(kind, seed, is_async=False)) for kind in OF_SGLANG for seed in seeds]
+    equal: Counter[str] = Counter()
+    print(f"SGLang {SGLANG}, {asked.cases} workloads a class: identical schedules")
+    for case, schedule in zip(cases, schedules_of(python, cases, "sglang"), strict=True):
+        difference = earliest_difference(schedule, simulate_sglang(case).records)
+        equal[case["kind"]] += difference is None
+        if difference is not None and asked.differences:
+            print(json.dumps({"kind": case["kind"], "seed": case["seed"], **difference.as_json()}))
+    for kind in OF_SGLANG:
+        print(f"{kind:14}{equal[kind] / asked.cases:>14.0%}")
 
 
 if __name__ == "__main__":

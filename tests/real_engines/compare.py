@@ -13,26 +13,37 @@ import numpy as np
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
+from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 
 NEAR = 1e-7
-DRIVER = Path(__file__).parent / "vllm_schedule.py"
+DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
+SGLANG = "0.5.9"
+"""The release of SGLang whose scheduler the driver knows."""
+OF_SGLANG = ("plain", "chunked", "kv_short")
+"""Classes of workloads that its driver serves: without a prefix cache, in its normal loop."""
+_CACHE = {"caches_decoded": True, "evicts_by_block": True}
+WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark",), "0.20.2": ("watermark",)}
+"""Classes of workloads that ask for what a release lacks."""
 RULES: dict[str, dict[str, Any]] = {
-    "0.20.2": {"reserve_full_prompt": True, "releases_late": True},
-    "0.33.0": {"reserve_full_prompt": True, "releases_late": True},
+    "0.12.0": {**_CACHE, "ages_empty_blocks": True, "releases_late": True},
+    "0.20.2": {**_CACHE, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True},
+    "0.33.0": {**_CACHE, "reserve_full_prompt": True, "releases_late": True, "lifts_chunk_limit": True},
 }
 """What `EngineConfig` holds of a release beyond what the case says."""
 
 
-def schedules_of(python: Path, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def schedules_of(python: Path, cases: Sequence[Mapping[str, Any]], engine: str = "vllm") -> list[dict[str, Any]]:
     """Return what a real scheduler does with the cases.
 
     Raises:
         RuntimeError: It failed; what it printed.
     """
-    ran = subprocess.run([python, DRIVER], input=json.dumps(cases), capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [python, DRIVERS[engine]], input=json.dumps(cases), capture_output=True, text=True, check=False
+    )
     if ran.returncode:
         raise RuntimeError(ran.stderr[-4000:])
     # Some libraries print to stdout as they are imported.
@@ -64,7 +75,11 @@ def first_difference(
         schedule: What the real scheduler did with it.
         rules: Fields of `EngineConfig` that this engine and version has.
     """
-    simulated = simulate(case, rules).records
+    return earliest_difference(schedule, simulate(case, rules).records)
+
+
+def earliest_difference(schedule: Mapping[str, Any], simulated: RequestRecords) -> Difference | None:
+    """Return the earliest difference between a real schedule and records of the kernel; None: there is none."""
     found: list[tuple[float, Difference]] = []
     for index, row in enumerate(schedule["requests"]):
         figures = {
@@ -80,6 +95,38 @@ def first_difference(
                 when = min(real, value) if figure in ("scheduled", "first_token", "finish") else float(row["finish"])
                 found.append((when, Difference(index, figure, real, value)))
     return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def as_sglang(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a case as SGLang takes it: pages of one token, and its defaults (managers/scheduler.py of 0.5.9)."""
+    chunk = case["max_num_batched_tokens"] if case["enable_chunked_prefill"] else None
+    return {
+        **case,
+        "num_tokens": case["num_gpu_blocks"] * case["block_size"],
+        "chunked_prefill_size": chunk,
+        "max_prefill_tokens": 16384,
+        "new_token_ratio_initial": 0.7,
+        "new_token_ratio_minimum": 0.098,
+        "new_token_ratio_decay": 0.602 / 600,
+    }
+
+
+def simulate_sglang(case: Mapping[str, Any]) -> Replay:
+    """Serve a case of `as_sglang` on the kernel."""
+    budget = case["max_num_batched_tokens"]
+    config = EngineConfig(
+        scheduler="prefill_first",
+        admission="estimate",
+        max_num_seqs=case["max_num_seqs"],
+        max_num_batched_tokens=budget,
+        max_chunk_tokens=budget,
+        max_model_len=case["max_model_len"],
+        enable_chunked_prefill=case["enable_chunked_prefill"],
+        block_size=1,
+        num_blocks=case["num_tokens"],
+        **{name: case[name] for name in case if name.startswith("new_token_ratio")},
+    )
+    return replay(config, times_of(case), requests_of(case))
 
 
 def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
@@ -98,12 +145,18 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
         block_size=case["block_size"],
         # One block is the null block.
         num_blocks=case["num_gpu_blocks"] - 1,
+        watermark_blocks=int(case["watermark"] * case["num_gpu_blocks"]),
         async_scheduling=case["async_scheduling"],
         **rules,
     )
-    seats = case["max_num_seqs"]
+    return replay(config, times_of(case), requests_of(case))
+
+
+def times_of(case: Mapping[str, Any]) -> StepTimes:
+    """Return the step times of a case as the kernel takes them."""
+    budget, seats = case["max_num_batched_tokens"], case["max_num_seqs"]
     affine = [case["step_seconds"] + case["token_seconds"] * tokens for tokens in range(max(budget, seats) + 1)]
-    times = StepTimes(
+    return StepTimes(
         decode_base=[0.0, *affine[1 : seats + 1]],
         decode_slope=[0.0] * (seats + 1),
         token_seconds=affine,
@@ -114,7 +167,6 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
         prefill_pair_seconds=0.0,
         prefill_context_seconds=0.0,
     )
-    return replay(config, times, requests_of(case))
 
 
 def requests_of(case: Mapping[str, Any]) -> RequestSpecs:

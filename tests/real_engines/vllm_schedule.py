@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections import deque
+from inspect import signature
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -60,6 +61,8 @@ def make_scheduler(case, folder):
         "is_encoder_decoder": False,
         "async_scheduling": case["async_scheduling"],
     }
+    if case["watermark"]:
+        settings["watermark"] = case["watermark"]
     cache = CacheConfig(
         block_size=case["block_size"],
         gpu_memory_utilization=0.9,
@@ -114,6 +117,8 @@ class Run:
         """Hand over the requests that have arrived."""
         while self.arrivals and self.arrivals[0][1]["arrival"] <= now:
             index, asked = self.arrivals.popleft()
+            # Only older releases want to be told that there is no token that ends an answer.
+            older = {"eos_token_id": None} if "eos_token_id" in signature(Request).parameters else {}
             request = Request(
                 request_id=str(index),
                 prompt_token_ids=asked["prompt"],
@@ -122,11 +127,13 @@ class Run:
                 arrival_time=asked["arrival"],
                 priority=asked.get("priority", 0),
                 block_hasher=self.hasher,
+                **older,
             )
             self.scheduler.add_request(request)
 
     def schedule(self, now):
         """Return a planned step, the requests that get a token in it, and its seconds; None where nothing runs."""
+        known = {identity: request.num_output_placeholders for identity, request in self.scheduler.requests.items()}
         planned = self.scheduler.schedule()
         for request in self.scheduler.requests.values():
             self.rows[int(request.request_id)]["preemptions"] = request.num_preemptions
@@ -140,9 +147,9 @@ class Run:
             if row["scheduled"] is None:
                 row["scheduled"] = now
                 row["cached"] = request.num_computed_tokens - count
-            placeholders = getattr(request, "num_output_placeholders", 0)
+            placeholders = request.num_output_placeholders
             if self.case["async_scheduling"]:
-                is_sampling = not request.is_prefill_chunk
+                is_sampling = placeholders > known[identity]
                 before = request.num_tokens + placeholders - 1 if is_sampling else request.num_tokens
             else:
                 is_sampling = request.num_computed_tokens >= request.num_tokens

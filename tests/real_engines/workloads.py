@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-CLASSES = ("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "forks", "threshold")
+CLASSES = (
+    *("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "forks", "threshold"),
+    *("watermark",),
+)
 UNIT = math.sqrt(2.0) / 997.0
 
 
@@ -36,7 +39,9 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         budget = max(max_num_seqs, int(rng.integers(8, 64)))
     blocks_of_one = math.ceil(max_model_len / block_size) + 1
     num_blocks = blocks_of_one * max_num_seqs * 2
-    if kind in ("kv_short", "prefix_short", "priority") or (kind in ("conversations", "forks") and rng.integers(2)):
+    if kind in ("kv_short", "watermark", "prefix_short", "priority") or (
+        kind in ("conversations", "forks") and rng.integers(2)
+    ):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
     tokens = _tokens(kind, rng, prompts, outputs)
     step_seconds = 0.01
@@ -55,6 +60,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         for request in requests:
             request["priority"] = int(rng.integers(0, 3))
     longest = max(len(request["prompt"]) + request["output"] for request in requests) + 8
+    num_blocks = max(num_blocks, math.ceil(longest / block_size) + 2)
     return {
         "kind": kind,
         "seed": seed,
@@ -64,9 +70,10 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "max_num_batched_tokens": max(budget, longest if not is_chunked else 0),
         "max_model_len": max(max_model_len, longest),
         "enable_chunked_prefill": is_chunked,
-        "long_prefill_token_threshold": int(rng.integers(8, 64)) if kind == "threshold" else 0,
+        "long_prefill_token_threshold": min(int(rng.integers(8, 64)), max_model_len) if kind == "threshold" else 0,
         "block_size": block_size,
-        "num_gpu_blocks": max(num_blocks, math.ceil(longest / block_size) + 2),
+        "num_gpu_blocks": num_blocks,
+        "watermark": float(rng.uniform(0.02, 0.2)) if kind == "watermark" else 0.0,
         "enable_prefix_caching": kind in ("prefix", "prefix_short", "conversations", "forks"),
         "step_seconds": step_seconds + UNIT * float(rng.random()),
         "token_seconds": 1e-4,

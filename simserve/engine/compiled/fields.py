@@ -30,6 +30,15 @@ _NUMBERS = {"int": INTEGER, "float": FLOAT, "bool": BOOLEAN}
 CONFIG = Record("config", {each.name: _NUMBERS[each.type] for each in fields(EngineConfig) if each.type in _NUMBERS})
 TIMES = Record("times", {each.name: FLOAT for each in fields(StepTimes) if each.type == "float"})
 
+PATHS = Record(
+    "paths",
+    {
+        **dict.fromkeys(("cached_tokens", "ends", "is_shared", "loaded_tokens", "pinned_until"), Column("q")),
+        **dict.fromkeys(("segments", "shared_blocks", "starts"), Column("q")),
+        "block_size": INTEGER,
+        "is_private": Column("b"),
+    },
+)
 TIER = Record(
     "tier",
     {
@@ -59,6 +68,11 @@ CACHE = Record(
         **dict.fromkeys(("num_duplicates", "num_idle", "num_loading", "num_tiers", "free_reach"), INTEGER),
         **dict.fromkeys(("has_choice", "has_tiers"), BOOLEAN),
         **dict.fromkeys(("loading_seconds", "pair_seconds", "token_seconds"), FLOAT),
+        **dict.fromkeys(("above", "below", "free_stretches", "shallowest"), Items("q")),
+        **dict.fromkeys(("stretch_slot", "stretch_start"), Items("q")),
+        **dict.fromkeys(("num_decoders", "num_empty", "num_fresh"), INTEGER),
+        **dict.fromkeys(("ages_empty", "evicts_by_block"), BOOLEAN),
+        "decoders": Index(),
         "idle": Order(),
         "paths": Pointer(PATHS),
         "reaches": Items("qqq"),

@@ -190,6 +190,7 @@ def new_slot(cache: Any, segment: int) -> int:
         cache.used.append(0)
         cache.users.append(0)
         cache.num_others.append(0)
+        cache.shallowest.append(0)
         cache.reach_heads.append(0)
     cache.slots[segment] = slot
     return slot

@@ -172,6 +172,8 @@ class Compiled:
         if own.tiers:
             self._tiers[number] = _tiers(own.tiers)
             cache.put("tiers", self._tiers[number])
+        for name in ("ages_empty", "evicts_by_block", "num_fresh"):
+            cache.put(name, getattr(own, name))
         cache.put("reach_heads", own.num_others)
         cache.put("paths", self._paths[id(own.paths)])
         return cache

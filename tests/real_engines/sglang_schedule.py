@@ -1,0 +1,229 @@
+"""Run SGLang's own scheduler over workloads and print what it scheduled. Imports SGLang; knows nothing of simserve.
+
+As `tests.real_engines.vllm_schedule`, with `Scheduler.get_next_batch_to_run`, `PrefillAdder` and `ScheduleBatch` of the
+wheel: its normal loop, without overlap, on token pools in host memory and without a radix cache. Modules that its
+imports ask for and nobody has installed, GPU kernels all of them, are empty: no scheduling calls them.
+"""
+
+# What the imports below ask for must be there before them.
+# ruff: noqa: E402
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import json
+import sys
+import types
+from collections import deque
+from unittest.mock import MagicMock
+
+
+class Anything(type):
+    """A class of a module that is not there."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return MagicMock(name=name)
+
+
+class Absent(types.ModuleType):
+    """A module that is not there, with whatever is asked of it."""
+
+    __path__ = ()
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Anything(name, (object,), {}) if name[:1].isupper() else MagicMock(name=name)
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds what SGLang imports and nobody has installed."""
+
+    def __init__(self):
+        self.absent = set()
+
+    def find_spec(self, name, path, target=None):
+        """Return an empty module where SGLang itself asks for one."""
+        top = name.split(".")[0]
+        frame = sys._getframe(1)
+        while "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        is_asked = "sglang" in frame.f_code.co_filename
+        if top in sys.stdlib_module_names or top == "sglang" or not (is_asked or top in self.absent):
+            return None
+        if path is not None and top not in self.absent:
+            return None
+        self.absent.add(top)
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        """Return an empty module."""
+        return Absent(spec.name)
+
+    def exec_module(self, module):
+        """Do nothing."""
+
+
+sys.meta_path.append(Finder())
+
+import sglang
+import torch
+from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+from sglang.srt.managers.schedule_policy import SchedulePolicy
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.chunk_cache import ChunkCache
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+
+class Bare(Scheduler):
+    """The scheduler without processes, sockets and model."""
+
+    def __init__(self, case):
+        arguments = ServerArgs.__new__(ServerArgs)
+        for name, value in ServerArgs.__dataclass_fields__.items():
+            setattr(arguments, name, value.default)
+        arguments.attention_backend = "torch_native"
+        arguments.device = "cpu"
+        arguments.page_size = 1
+        arguments.pp_max_micro_batch_size = case["max_num_seqs"]
+        set_global_server_args_for_scheduler(arguments)
+        self.server_args = arguments
+        longest, seats = case["max_model_len"], case["max_num_seqs"]
+        self.req_to_token_pool = ReqToTokenPool(
+            size=seats + 1, max_context_len=longest + 8, device="cpu", enable_memory_saver=False
+        )
+        self.token_to_kv_pool_allocator = TokenToKVPoolAllocator(
+            case["num_tokens"], dtype=torch.float16, device="cpu", kvcache=MagicMock(), need_sort=False
+        )
+        self.tree_cache = ChunkCache(
+            CacheInitParams(
+                disable=True,
+                req_to_token_pool=self.req_to_token_pool,
+                token_to_kv_pool_allocator=self.token_to_kv_pool_allocator,
+                page_size=1,
+            )
+        )
+        self.page_size = self.pp_size = 1
+        self.waiting_queue, self.running_batch = [], ScheduleBatch(reqs=[], batch_is_full=False)
+        self.last_batch = self.chunked_req = self.dllm_config = self.prefill_delayer = None
+        self.model_config = MagicMock(is_encoder_decoder=False, is_matryoshka=False, vocab_size=1 << 30)
+        self.spec_algorithm = SpeculativeAlgorithm.NONE
+        self.disaggregation_mode = DisaggregationMode.NULL
+        self.policy = SchedulePolicy("fcfs", self.tree_cache, False, False, False)
+        self.max_prefill_tokens, self.chunked_prefill_size = case["max_prefill_tokens"], case["chunked_prefill_size"]
+        self.new_token_ratio = self.init_new_token_ratio = case["new_token_ratio_initial"]
+        self.min_new_token_ratio = case["new_token_ratio_minimum"]
+        self.new_token_ratio_decay = case["new_token_ratio_decay"]
+        self.grammar_manager = MagicMock(has_waiting_grammars=lambda: False)
+        for name in (
+            *("enable_lora", "enable_hierarchical_cache", "enable_hicache_storage", "enable_metrics", "try_preemption"),
+            *("is_mixed_chunk", "enable_overlap", "require_mlp_sync", "enable_dynamic_chunking"),
+            *("enable_priority_scheduling", "current_scheduler_metrics_enabled"),
+        ):
+            setattr(self, name, False)
+        self.is_generation, self.truncation_align_size = True, None
+        self.priority_scheduling_preemption_threshold = 0
+        self.num_generated_tokens = self.forward_ct_decode = self.forward_ct = 0
+        self.num_retracted = {}
+
+    def _abort_on_waiting_timeout(self):
+        """Nobody waits too long."""
+
+    _abort_on_running_timeout = _abort_on_waiting_timeout
+
+    def stream_output(self, *arguments, **named):
+        """Nobody listens."""
+
+    log_prefill_stats = log_decode_stats = maybe_collect_routed_experts = stream_output
+    maybe_collect_customized_info = _mamba_prefix_cache_update = stream_output
+
+    def maybe_prepare_mlp_sync_batch(self, batch, need_sync=None):
+        """Return the batch: there are no other ranks."""
+        return batch
+
+    def _add_request_to_queue(self, req, is_retracted=False):
+        self.num_retracted[req.rid] = self.num_retracted.get(req.rid, 0) + is_retracted
+        self.waiting_queue.append(req)
+
+
+def ask(index, asked):
+    """Return a request as its scheduler takes it."""
+    sampling = SamplingParams(max_new_tokens=asked["output"])
+    sampling.normalize(None)
+    request = Req(
+        rid=str(index),
+        origin_input_text="",
+        origin_input_ids=list(asked["prompt"]),
+        sampling_params=sampling,
+        vocab_size=1 << 30,
+    )
+    request.tokenizer = None
+    return request
+
+
+def run(case):
+    """Serve a case, a batch at a time."""
+    scheduler = Bare(case)
+    arrivals = deque(enumerate(case["requests"]))
+    rows = [
+        {"scheduled": None, "first_token": None, "finish": None, "preemptions": 0, "cached": 0}
+        for _ in case["requests"]
+    ]
+    now, num_left, num_idle = 0.0, len(rows), 0
+    while num_left:
+        while arrivals and arrivals[0][1]["arrival"] <= now:
+            index, asked = arrivals.popleft()
+            scheduler.waiting_queue.append(ask(index, asked))
+        batch = scheduler.get_next_batch_to_run()
+        scheduler.last_batch = batch
+        if batch is None:
+            # Its loop goes round: the batch may only now be known to be empty.
+            scheduler.new_token_ratio = scheduler.init_new_token_ratio
+            num_idle += 1
+            if num_idle == 3 or not scheduler.waiting_queue:
+                if not arrivals:
+                    raise RuntimeError(f"stuck at {now} s")
+                now, num_idle = arrivals[0][1]["arrival"], 0
+            continue
+        num_idle = 0
+        is_prompt = batch.forward_mode.is_extend()
+        tokens = batch.extend_num_tokens if is_prompt else len(batch.reqs)
+        for request in batch.reqs:
+            row = rows[int(request.rid)]
+            row["scheduled"] = now if row["scheduled"] is None else row["scheduled"]
+        now += case["step_seconds"] + case["token_seconds"] * tokens
+        batch.output_ids = torch.zeros(len(batch.reqs), dtype=torch.int64)
+        result = MagicMock(copy_done=None, next_token_ids=batch.output_ids, can_run_cuda_graph=False)
+        before = list(batch.reqs)
+        if is_prompt:
+            scheduler.process_batch_result_prefill(batch, result)
+        else:
+            scheduler.process_batch_result_decode(batch, result)
+        for request in before:
+            row = rows[int(request.rid)]
+            if request.output_ids and row["first_token"] is None:
+                row["first_token"] = now
+            if request.finished() and row["finish"] is None:
+                row["finish"] = now
+                row["preemptions"] = scheduler.num_retracted.get(request.rid, 0)
+                num_left -= 1
+    return {"requests": rows}
+
+
+def main():
+    """Serve the cases of stdin."""
+    cases = json.load(sys.stdin)
+    json.dump({"version": sglang.__version__, "schedules": [run(case) for case in cases]}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
