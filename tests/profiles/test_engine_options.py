@@ -14,12 +14,13 @@ from simserve.validation import validate
 
 
 def test_options_are_the_keys_of_a_scenario_and_of_a_resolved_engine() -> None:
-    """The scenario adds only which engine, which version, and the second KV tier."""
+    """The scenario adds only which engine, which version, what stands behind the cache and where adapters lie."""
     assert EngineSpec.model_fields.keys() - EngineOptions.model_fields.keys() == {
         "name",
         "version",
         "kv_offload",
         "kv_tiers",
+        "lora_load",
     }
     assert EngineOptions.model_fields.keys() <= ResolvedEngine.model_fields.keys()
 

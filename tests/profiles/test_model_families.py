@@ -15,7 +15,8 @@ from simserve.profiles.model import ModelProfile, load_model
 from simserve.validation import validate
 
 CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
-NOT_ARCHITECTURE = {"name", "source", "checkpoints", "num_parameters_advertised"}
+NOT_ARCHITECTURE = {"name", "source", "checkpoints", "num_parameters_advertised", "vision"}
+"""Beside what a configuration gives: bundled profiles alone describe vision towers."""
 
 # Reference configuration -> bundled profile. A configuration of another release of the same architecture may
 # differ in the context it is made for.
