@@ -30,15 +30,6 @@ _NUMBERS = {"int": INTEGER, "float": FLOAT, "bool": BOOLEAN}
 CONFIG = Record("config", {each.name: _NUMBERS[each.type] for each in fields(EngineConfig) if each.type in _NUMBERS})
 TIMES = Record("times", {each.name: FLOAT for each in fields(StepTimes) if each.type == "float"})
 
-PATHS = Record(
-    "paths",
-    {
-        **dict.fromkeys(("cached_tokens", "ends", "is_shared", "loaded_tokens", "pinned_until"), Column("q")),
-        **dict.fromkeys(("segments", "shared_blocks", "starts"), Column("q")),
-        "block_size": INTEGER,
-        "is_private": Column("b"),
-    },
-)
 TIER = Record(
     "tier",
     {
@@ -54,7 +45,9 @@ TIER = Record(
 PATHS = Record(
     "paths",
     {
-        **dict.fromkeys(("cached_tokens", "ends", "loaded_tokens", "pinned_until", "segments"), Column("q")),
+        **dict.fromkeys(
+            ("cached_tokens", "ends", "is_shared", "loaded_tokens", "pinned_until", "segments"), Column("q")
+        ),
         **dict.fromkeys(("promised_blocks", "shared_blocks", "starts"), Column("q")),
         **dict.fromkeys(("block_size", "num_levels"), INTEGER),
         "is_private": Column("b"),
