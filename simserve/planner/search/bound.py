@@ -240,7 +240,7 @@ def term_out_of_reach(slo: SLO, least: dict[str, Array], fails: NDArray[np.bool_
     for term in sorted(misses, key=lambda each: -excess[each]):
         if _is_too_many(misses[term], slo.attainment, latest_start):
             return term
-    combined = np.logical_or.reduce(list(misses.values()))
+    combined = np.logical_or.reduce([fails, *misses.values()])
     return "slo" if _is_too_many(combined, slo.attainment, latest_start) else None
 
 
