@@ -18,7 +18,7 @@ import numpy as np
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.metrics.figures import or_null
-from simserve.metrics.slo import TERMS
+from simserve.metrics.slo import NAMED_TERMS, TERMS
 from simserve.planner.capacity.answer import Capacity, capacity
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
@@ -468,6 +468,7 @@ class Throughput:
         assert asked is not None  # as the plan required
         best = None if self.best is None else self._best(self.best)
         limits = {name: getattr(asked, name) for name in TERMS}
+        limits = {name: value for name, value in limits.items() if name in NAMED_TERMS or value is not None}
         return {
             "warnings": self._warnings(),
             "feasible": best is not None,

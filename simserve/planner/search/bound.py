@@ -159,7 +159,8 @@ def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -
     least ``max(r p, k t(1))``. The attended pairs of the chunks sum to ``p (p + 1) / 2`` however it is cut, the keys
     to at least p. Waiting, other requests and recomputed tokens only add.
     """
-    largest = max(config.max_chunk_tokens if config.enable_chunked_prefill else int(prompt.max()), 1)
+    chunk = config.max_num_batched_tokens if config.lifts_chunk_limit else config.max_chunk_tokens
+    largest = max(chunk if config.enable_chunked_prefill else int(prompt.max()), 1)
     stages = config.pipeline_parallel_size
     seconds = step_token_seconds(times, max(int(prompt.max()), largest) * stages)[::stages]
     rate = float((seconds[1:] / np.arange(1, len(seconds))).min())
