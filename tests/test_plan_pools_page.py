@@ -10,10 +10,14 @@ def test_the_page_is_that_of_its_rows() -> None:
     assert PAGE.read_text() == page(read_rows(ROWS))
 
 
-def test_every_plan_held_and_no_smaller_fleet_did() -> None:
+MISSES = {("llama-3.1-70b", 0.95)}
+"""Plans that do not hold on all ten fresh long seeds, as the page says."""
+
+
+def test_every_plan_held_but_those_that_are_named_and_no_smaller_fleet_did() -> None:
     """On ten fresh long seeds, and each plan was found within 120 CPU seconds."""
     for row in read_rows(ROWS):
-        assert row["plan_holds"], row["problem"]
+        assert row["plan_holds"] == ((row["problem"], row["attainment"]) not in MISSES), row["problem"]
         assert row["smaller"] is None, row["problem"]
         assert row["plan_seconds"] < 120.0
 
