@@ -128,7 +128,8 @@ def simulated(trace: Path, count: int, size: int, *, is_shared: bool) -> dict[st
     tier = {**place, "capacity": f"{size * BLOCK_BYTES} B", "bandwidth": "100 GB/s", "fetch": "always"}
     engine = {
         "name": "vllm",
-        "version": "0.33",  # from 0.24 on blocks that hold nothing to share are taken before cached ones, as counted here
+        # From 0.24 on, blocks that hold nothing to share are taken before cached ones, as counted here.
+        "version": "0.33",
         "max_model_len": 131072,
         "block_size": TOKENS,
         "num_gpu_blocks_override": GPU_BLOCKS,
