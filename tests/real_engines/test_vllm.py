@@ -8,7 +8,7 @@ from tests.real_engines import environment
 from tests.real_engines.compare import RULES, first_difference, schedules_of
 from tests.real_engines.workloads import draw_case
 
-IDENTICAL = ("plain", "chunked", "kv_short", "prefix", "prefix_short", "conversations", "threshold")
+IDENTICAL = ("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "threshold")
 """Classes in which every schedule is meant to be the same."""
 NUM_CASES = 12
 
