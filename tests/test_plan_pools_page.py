@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.pools import PAGE, PROBLEMS, ROWS, page, read_rows, smaller_fleets
 
 
@@ -10,14 +12,24 @@ def test_the_page_is_that_of_its_rows() -> None:
     assert PAGE.read_text() == page(read_rows(ROWS))
 
 
-MISSES = {("llama-3.1-70b", 0.95)}
-"""Plans that do not hold on all ten fresh long seeds, as the page says."""
+NAMES = [(row["problem"], row["attainment"]) for row in read_rows(ROWS)]
+KNOWN_MISS = pytest.mark.xfail(strict=True, reason="8 of the ten long runs keep 95 %; the page says no")
 
 
-def test_every_plan_held_but_those_that_are_named_and_no_smaller_fleet_did() -> None:
-    """On ten fresh long seeds, and each plan was found within 120 CPU seconds."""
+@pytest.mark.parametrize(
+    ("problem", "attainment"),
+    [pytest.param(*each, marks=KNOWN_MISS if each == ("llama-3.1-70b", 0.95) else ()) for each in NAMES],
+)
+def test_every_plan_held(problem: str, attainment: float) -> None:
+    """On ten fresh long seeds."""
+    (row,) = [each for each in read_rows(ROWS) if (each["problem"], each["attainment"]) == (problem, attainment)]
+
+    assert row["plan_holds"]
+
+
+def test_no_smaller_fleet_held_and_plans_were_found_in_time() -> None:
+    """By brute force, and each plan within 120 CPU seconds."""
     for row in read_rows(ROWS):
-        assert row["plan_holds"] == ((row["problem"], row["attainment"]) not in MISSES), row["problem"]
         assert row["smaller"] is None, row["problem"]
         assert row["plan_seconds"] < 120.0
 
