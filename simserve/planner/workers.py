@@ -7,6 +7,7 @@ in a hundredth of a second. Elsewhere joblib starts fresh ones, each of which im
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 import threading
@@ -186,7 +187,9 @@ def fresh(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Ite
     deaths = 0
     while left:
         pool = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
-        results = pool(delayed(_at_place)(function, place, task) for place, task in list(left.items()))
+        # Processes that an earlier call has started still stand in the folder of that call.
+        folder = os.getcwd()
+        results = pool(delayed(_at_place)(folder, function, place, task) for place, task in list(left.items()))
         try:
             for place, result in results:
                 del left[place]
@@ -200,8 +203,9 @@ def fresh(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Ite
             results.close()
 
 
-def _at_place(function: Callable[..., Any], place: int, task: Task) -> tuple[int, Any]:
-    """Do a task in a fresh process; Ctrl-C, which a terminal sends to all, is for the process that asked."""
+def _at_place(folder: str, function: Callable[..., Any], place: int, task: Task) -> tuple[int, Any]:
+    """Do a task in a fresh process, in a folder; Ctrl-C, which a terminal sends to all, is for the process that asked."""
+    os.chdir(folder)
     if multiprocessing.parent_process() is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return place, function(*task)

@@ -154,3 +154,21 @@ def test_fresh_processes_give_the_same() -> None:
 
     assert {place: result for place, (result, _) in found.items()} == {number: number * number for number in range(6)}
     assert os.getpid() not in {process for _, process in found.values()}
+
+
+def read(name: str) -> str:
+    """Return the text of a file named as a scenario names one: from the folder that one stands in."""
+    return Path(name).read_text()
+
+
+def test_fresh_processes_stand_where_this_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joblib keeps them from call to call, and a notebook may have gone to another folder in between."""
+    found = []
+    for name in ("here", "there"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "note").write_text(name)
+        monkeypatch.chdir(folder)
+        found.append({result for _, result in fresh(read, [("note",)] * 4, 2)})
+
+    assert found == [{"here"}, {"there"}]
