@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from docs import write_calibrated_servers as script
 from simserve.calibrate.priors import PRIORS
+from simserve.profiles.expected_errors import load_calibrated_errors
 
-_PAGE = Path(__file__).resolve().parents[1] / "docs/calibrated-servers.md"
+_ROOT = Path(__file__).resolve().parents[1]
+_PAGE = _ROOT / "docs/calibrated-servers.md"
 
 
 def _row(name: str) -> list[float]:
@@ -22,3 +28,33 @@ def test_the_priors_in_use_are_those_of_the_replayed_servers() -> None:
 
     assert _row("in use") == pytest.approx(stated, abs=5e-4)
     assert stated == pytest.approx(_row("(all sources)"), rel=0.1)
+
+
+def test_what_is_left_on_the_page_is_what_runs_show() -> None:
+    """The table has the figures of the file that ships, and the calibration guide rounds them."""
+    errors = load_calibrated_errors().metrics
+    for title, name in {"TPOT": "tpot", "TTFT": "ttft", "throughput": "throughput"}.items():
+        row = next(line for line in _PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {title} | "))
+        cells = [float(cell.strip(" %")) for cell in row.strip("| ").split("|")[1:]]
+        found = errors[name]
+        shares = [found.center, found.p50, found.p90]
+        counts = [found.servers, found.sources, found.figures]
+        assert cells[:3] == pytest.approx([100 * each for each in shares], abs=0.06)
+        assert cells[3:6] == counts
+        assert cells[6:] == pytest.approx([100 * found.coverage_50, 100 * found.coverage_90], abs=0.6)
+
+    guide = (_ROOT / "calibration/README.md").read_text(encoding="utf-8")
+    said = re.search(r"half of them within (\d+) % of TPOT, nine in ten within (\d+) %", guide)
+    assert said is not None
+    tpot = errors["tpot"]
+    assert [int(each) for each in said.groups()] == [round(100 * math.expm1(each)) for each in (tpot.p50, tpot.p90)]
+
+
+def test_a_source_weighs_as_much_as_any_other() -> None:
+    """A thousand figures of one source do not drown ten of another."""
+    rng = np.random.default_rng(1)
+    values = {"large": rng.normal(0.0, 1.0, 1000).tolist(), "small": rng.normal(100.0, 1.0, 10).tolist()}
+
+    assert script._quantile(values, 0.25) == pytest.approx(np.median(values["large"]), abs=0.01)
+    assert script._quantile(values, 0.75) == pytest.approx(np.median(values["small"]), abs=0.5)
+    assert script._quantile({"alone": [3.0, 1.0, 2.0, 4.0]}, 0.5) == 2.0

@@ -6,8 +6,8 @@ Knows a deployment, its traffic and how far servers are from their profiles (`si
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from simserve.calibrate.factors import FactorSearch, Linear, Priors
 from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.serving_search import Progress
-from simserve.calibrate.simulated import Replay, ServingModel, replay_of
+from simserve.calibrate.simulated import Replay, ServingModel, figures, replay_of
 from simserve.errors import ScenarioError
 from simserve.metrics.conditions import conditions
 from simserve.profiles.engine_profile import FACTORS
-from simserve.profiles.expected_errors import CALIBRATED, Expectation, calibrated_expectation
-from simserve.scenario.served import expectation_of
+from simserve.profiles.expected_errors import Expectation, expect, load_error_model
+from simserve.scenario.replication import traffic
+from simserve.scenario.served import server_of
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.benchmarks.result import BenchResult
-from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 MOST_CLIENTS = 256
@@ -40,8 +40,8 @@ MOST_REQUESTS = 2000
 """Of the scenario's traffic, to find how many of its requests are served at once."""
 NUM_LOADS = 2
 """Loads that are proposed: the errors of calibrated servers are those of servers measured at two."""
-FIGURES = ("median_tpot", "median_ttft")
-"""What is asked of a server, and what a benchmark says of it."""
+FIGURES = {"tpot": "median_tpot", "ttft": "median_ttft"}
+"""What is asked of a server, and what a benchmark says of it; answers of one token have no TPOT."""
 
 Array = NDArray[np.float64]
 
@@ -134,13 +134,15 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
     own, specs = _own_run(model)
     found = conditions(own.records, own.totals, own.num_replicas)
     in_flight = min(max(round(found.in_flight), 1), model.resolved.engine.max_num_seqs)
+    said = figures(own.records, own.totals.itl)
+    asked = {metric: figure for metric, figure in FIGURES.items() if figure in said}
     model = model.of_one_replica()
     counts = client_counts(model)
     replays = [closed_loop(model, specs, count) for count in (*counts, in_flight)]
-    linear = _linear(model, replays, priors, progress)
+    linear = _linear(model, replays, tuple(asked.values()), priors, progress)
     target = linear.slopes[linear.runs == len(counts)]
     covariance, loads = priors.covariance(), list[ProposedLoad]()
-    open_before = _deviations(target, covariance)
+    open_before = _deviations(asked, target, covariance)
     for _ in range(min(NUM_LOADS, len(counts))):
         taken = {each.num_clients for each in loads}
         known = {
@@ -148,17 +150,17 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
             for run, count in enumerate(counts)
             if count not in taken
         }
-        best = min(known, key=lambda run: sum(value**2 for value in _deviations(target, known[run]).values()))
+        best = min(known, key=lambda run: sum(value**2 for value in _deviations(asked, target, known[run]).values()))
         covariance = known[best]
         command = benchmark_command(model_id(model), specs, counts[best])
-        deviations = _deviations(target, covariance)
+        deviations = _deviations(asked, target, covariance)
         loads.append(ProposedLoad(num_clients=counts[best], deviations=deviations, command=command))
-    expected = expectation_of(model.resolved, own, found)
+    server, errors = server_of(model.resolved, found), load_error_model()
     return Proposal(
         loads=loads,
         open_before=open_before,
-        expected=expected,
-        calibrated=expected if expected.group == CALIBRATED else calibrated_expectation(expected, len(loads)),
+        expected=expect(errors, server),
+        calibrated=expect(errors, replace(server, calibrated_runs=max(server.calibrated_runs, len(loads)))),
     )
 
 
@@ -167,8 +169,7 @@ def _own_run(model: ServingModel) -> tuple[Simulation, RequestSpecs]:
     scenario = model.scenario
     if scenario.deployment.pools:
         raise ScenarioError("is not calibrated as a whole", key="deployment.pools", remedy="name one pool's deployment")
-    with scenario.blaming("workload"):
-        specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
+    specs = traffic(scenario, 0)
     specs = specs.first(min(len(specs), MOST_REQUESTS))
     deployment = Deployment(
         num_replicas=scenario.deployment.replicas, engine=model.resolved.engine, priced=model.priced
@@ -176,10 +177,12 @@ def _own_run(model: ServingModel) -> tuple[Simulation, RequestSpecs]:
     return simulate(deployment, specs), specs
 
 
-def _linear(model: ServingModel, replays: Sequence[Replay], priors: Priors, progress: Progress | None) -> Linear:
+def _linear(
+    model: ServingModel, replays: Sequence[Replay], asked: Sequence[str], priors: Priors, progress: Progress | None
+) -> Linear:
     num_simulated = 0
 
-    def figures(run: int, factors: Mapping[str, float]) -> Mapping[str, float]:
+    def predicted(run: int, factors: Mapping[str, float]) -> Mapping[str, float]:
         nonlocal num_simulated
         simulated = model.predict_slowed(replays[run], factors)
         num_simulated += 1
@@ -187,8 +190,8 @@ def _linear(model: ServingModel, replays: Sequence[Replay], priors: Priors, prog
             progress(num_simulated, None, "simulating loads")
         return simulated
 
-    measured = [dict.fromkeys(FIGURES, 1.0) for _ in replays]
-    return FactorSearch(measured, figures, priors).linear_at(np.zeros(len(FACTORS)))
+    measured = [dict.fromkeys(asked, 1.0) for _ in replays]
+    return FactorSearch(measured, predicted, priors).linear_at(np.zeros(len(FACTORS)))
 
 
 def _given(load: Linear, covariance: Array, priors: Priors) -> Array:
@@ -197,9 +200,9 @@ def _given(load: Linear, covariance: Array, priors: Priors) -> Array:
     return np.asarray(np.linalg.inv(slopes.T @ slopes + np.linalg.inv(covariance)))
 
 
-def _deviations(slopes: Array, covariance: Array) -> dict[str, float]:
+def _deviations(metrics: Iterable[str], slopes: Array, covariance: Array) -> dict[str, float]:
     variances = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
-    return dict(zip(("tpot", "ttft"), np.sqrt(variances).tolist(), strict=True))
+    return dict(zip(metrics, np.sqrt(variances).tolist(), strict=True))
 
 
 def as_mapping(proposal: Proposal) -> dict[str, Any]:

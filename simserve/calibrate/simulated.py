@@ -21,6 +21,7 @@ from simserve.scenario.benchmark import arrivals_of, lengths_of
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, engine_config, resolve
 from simserve.scenario.schema import Scenario
+from simserve.scenario.speculative import with_paces
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
@@ -98,13 +99,12 @@ class ServingModel:
         return self._price(self.stated)
 
     def of_one_replica(self) -> ServingModel:
-        """Return the same of one replica: what a benchmark of a server measures."""
+        """Return the same of one replica, with nothing that comes and goes: what a benchmark of a server measures."""
         deployment = self.scenario.deployment
         if deployment.replicas == 1:
             return self
-        return ServingModel(
-            self.scenario.model_copy(update={"deployment": deployment.model_copy(update={"replicas": 1})})
-        )
+        alone = deployment.model_copy(update={"replicas": 1, "autoscaling": None, "faults": (), "updates": ()})
+        return ServingModel(self.scenario.model_copy(update={"deployment": alone}))
 
     def predict(self, replay: Replay, parameters: EngineParameters | None = None) -> dict[str, float]:
         """Return the figures of a benchmark under some constants of the engine; None: the stated ones.
@@ -247,4 +247,5 @@ def replay_of(result: BenchResult, scenario: Scenario) -> Replay:
     )
     if result.arrival_time is not None and specs.concurrency is None:
         specs = replace(specs, arrival_time=result.arrival_time, is_stationary=False, offered_rate=float("nan"))
+    specs = with_paces(specs, scenario.deployment.speculative, scenario.run.seed, 0)
     return Replay(result=result, specs=specs, notes=tuple(notes))

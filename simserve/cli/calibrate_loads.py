@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simserve.cli.one_line import Asked, takes_one_line
@@ -39,26 +40,31 @@ def loads(
     if as_json:
         print_json(as_mapping(proposal))
     elif not quiet:
-        _render(proposal, asked.scenario or "SCENARIO")
+        _render(proposal, [*asked.words, *(word for change in overrides or () for word in ("--set", change))])
 
 
-def _render(proposal: Proposal, scenario: str) -> None:
-    now, later = proposal.expected, proposal.calibrated
-    print_lines([f"Now: {_widths(now)} ({now.basis})", ""])
+def _render(proposal: Proposal, words: Sequence[str]) -> None:
+    metrics = tuple(proposal.open_before)
+    now, later = (f"{_widths(each, metrics)} ({each.basis})" for each in (proposal.expected, proposal.calibrated))
+    print_lines([f"Now: {now}", ""])
     for number, each in enumerate(proposal.loads, 1):
         title = f"{number}. {each.num_clients} client{'s' * (each.num_clients > 1)}"
         print_lines([f"{title}: leaves the engine's pace open by {_open(each.deviations)}"])
         sys.stdout.write(f"  {each.command}\n")
     files = " ".join(f"clients-{each.num_clients}.json" for each in proposal.loads)
     print_lines(["", "Then:"])
+    scenario = shlex.join(words)
+    if len(words) > 1:  # flags: `calibrate serving` takes a file
+        sys.stdout.write(f"  simserve run {scenario} --out my-server\n")
+        scenario = "my-server/scenario.resolved.yaml"
     sys.stdout.write(f"  simserve calibrate serving {files} --scenario {scenario} --out my-engine.yaml\n")
     sys.stdout.write(f"  simserve run {scenario} --set deployment.engine.name=my-engine.yaml\n")
-    print_lines(["", f"After that: {_widths(later)} ({later.basis})"])
+    print_lines(["", f"After that: {later}"])
     sys.stdout.flush()
 
 
-def _widths(expected: Expectation) -> str:
-    pairs = ((name.upper(), expected.metrics[name]) for name in ("tpot", "ttft"))
+def _widths(expected: Expectation, metrics: Sequence[str]) -> str:
+    pairs = ((name.upper(), expected.metrics[name]) for name in metrics)
     return ", ".join(f"{name} x {each.low:.2f} to {each.high:.2f}" for name, each in pairs) + " on 90% of servers"
 
 

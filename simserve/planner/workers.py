@@ -204,7 +204,7 @@ def fresh(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Ite
 
 
 def _at_place(folder: str, function: Callable[..., Any], place: int, task: Task) -> tuple[int, Any]:
-    """Do a task in a fresh process, in a folder; Ctrl-C, which a terminal sends to all, is for the process that asked."""
+    """Do a task in a fresh process, in a folder; Ctrl-C, which a terminal sends to all, is for who asked."""
     os.chdir(folder)
     if multiprocessing.parent_process() is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import simserve as ss
-from simserve.calibrate.loads import Proposal, benchmark_command, client_counts, propose
+from simserve.calibrate.loads import FIGURES, Proposal, benchmark_command, client_counts, closed_loop, propose
+from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.simulated import ServingModel
 from simserve.errors import ScenarioError
+from simserve.profiles.engine_profile import FACTORS
 from simserve.workload.generate import generate
 from tests.calibrate.builders import chat
 
@@ -54,3 +56,68 @@ def test_pools_are_refused() -> None:
     """What is calibrated is one server."""
     with pytest.raises(ScenarioError, match="is not calibrated as a whole"):
         propose(ServingModel(ss.load("two-pools")))
+
+
+def test_of_two_loads_the_first_leaves_least_open(model: ServingModel, proposal: Proposal) -> None:
+    """By slopes of our own, over runs 5 % slower and faster, and the covariance that one measurement leaves."""
+    specs = generate(model.scenario.workload, seed=model.scenario.run.seed)
+    names, step = list(FACTORS), 0.05
+    prior = PRIORS.covariance()
+
+    def slopes(num_clients: int) -> np.ndarray:
+        replay = closed_loop(model, specs, num_clients)
+        columns = []
+        for name in names:
+            slower, faster = (
+                model.predict_slowed(replay, dict.fromkeys(names, 1.0) | {name: np.exp(sign * step)})
+                for sign in (1, -1)
+            )
+            columns.append([np.log(slower[each] / faster[each]) / (2 * step) for each in FIGURES.values()])
+        return np.array(columns).T
+
+    def noise(load: np.ndarray) -> np.ndarray:
+        steps = np.abs(load[:, names.index("gpu")]) + np.abs(load[:, names.index("host")])
+        tpot = np.hypot(0.02, PRIORS.misfit["tpot"] * max(steps[0], 1.0))
+        ttft = np.sqrt(0.05**2 + PRIORS.misfit["ttft"] ** 2 + (PRIORS.misfit["tpot"] * steps[1]) ** 2)
+        return np.array([[tpot], [ttft]])
+
+    records = ss.run(model.scenario).requests
+    duration = records["finish_s"].max() - records["arrival_s"].min()
+    target = slopes(round((records["finish_s"] - records["arrival_s"]).sum() / duration))
+    left = {}
+    for count in client_counts(model):
+        load = slopes(count)
+        known = load / noise(load)
+        after = np.linalg.inv(np.linalg.inv(prior) + known.T @ known)
+        left[count] = float(np.trace(target @ after @ target.T))
+
+    assert proposal.loads[0].num_clients == min(left, key=lambda count: left[count])
+    found = sum(share**2 for share in proposal.loads[0].deviations.values())
+    assert found == pytest.approx(min(left.values()), rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics"),
+    [
+        ("cold-start", {"tpot", "ttft"}),  # replicas come and go
+        ("lost-replica", {"tpot", "ttft"}),  # the second of them breaks
+        ("speculative-decoding", {"tpot", "ttft"}),  # each request has a pace of its own
+        ("embeddings", {"ttft"}),  # nothing is decoded
+    ],
+)
+def test_loads_are_proposed_for_one_server_of_any_fleet(name: str, metrics: set[str]) -> None:
+    """One replica of it, by what its requests have."""
+    small = {"deployment.engine.max_num_seqs": 8}
+
+    found = propose(ServingModel(ss.load(name, small)))
+
+    assert len(found.loads) == 2
+    assert set(found.open_before) == metrics
+    assert all(set(each.deviations) == metrics for each in found.loads)
+
+
+def test_no_more_is_promised_than_a_calibrated_run_will_say() -> None:
+    """No measured server decodes speculatively: two loads of one leave its errors as wide as they were."""
+    found = propose(ServingModel(ss.load("speculative-decoding", {"deployment.engine.max_num_seqs": 4})))
+
+    assert found.calibrated == found.expected
