@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from simserve.calibrate.simulated import Replay, ServingModel, figures, replay_o
 from simserve.errors import ScenarioError
 from simserve.metrics.conditions import conditions
 from simserve.profiles.engine_profile import FACTORS
-from simserve.profiles.expected_errors import Expectation, expect, load_error_model
+from simserve.profiles.expected_errors import FEWEST_CALIBRATED_RUNS, Expectation
 from simserve.scenario.replication import traffic
-from simserve.scenario.served import server_of
+from simserve.scenario.served import expectations_of
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.benchmarks.result import BenchResult
 from simserve.workload.requests import RequestSpecs
@@ -38,8 +38,6 @@ TRIED_A_CLIENT = 2
 FEWEST_REQUESTS = 16
 MOST_REQUESTS = 2000
 """Of the scenario's traffic, to find how many of its requests are served at once."""
-NUM_LOADS = 2
-"""Loads that are proposed: the errors of calibrated servers are those of servers measured at two."""
 FIGURES = {"tpot": "median_tpot", "ttft": "median_ttft"}
 """What is asked of a server, and what a benchmark says of it; answers of one token have no TPOT."""
 
@@ -143,7 +141,7 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
     target = linear.slopes[linear.runs == len(counts)]
     covariance, loads = priors.covariance(), list[ProposedLoad]()
     open_before = _deviations(asked, target, covariance)
-    for _ in range(min(NUM_LOADS, len(counts))):
+    for _ in range(min(FEWEST_CALIBRATED_RUNS, len(counts))):
         taken = {each.num_clients for each in loads}
         known = {
             run: _given(linear.of(linear.runs == run), covariance, priors)
@@ -155,13 +153,8 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
         command = benchmark_command(model_id(model), specs, counts[best])
         deviations = _deviations(asked, target, covariance)
         loads.append(ProposedLoad(num_clients=counts[best], deviations=deviations, command=command))
-    server, errors = server_of(model.resolved, found), load_error_model()
-    return Proposal(
-        loads=loads,
-        open_before=open_before,
-        expected=expect(errors, server),
-        calibrated=expect(errors, replace(server, calibrated_runs=max(server.calibrated_runs, len(loads)))),
-    )
+    expected, calibrated = expectations_of(model.resolved, own, found)
+    return Proposal(loads=loads, open_before=open_before, expected=expected, calibrated=calibrated)
 
 
 def _own_run(model: ServingModel) -> tuple[Simulation, RequestSpecs]:

@@ -72,6 +72,7 @@ class Evidence:
         demands: Which shares of requests must meet them.
         growing_share: Of the time of a step, what grows with the requests in it.
         expected: Errors to expect.
+        expected_measured: Errors to expect once loads of the server have been measured.
     """
 
     wait: Floats
@@ -83,6 +84,11 @@ class Evidence:
     demands: Sequence[_Demand]
     growing_share: float
     expected: Expectation
+    expected_measured: Expectation
+
+    def once_measured(self) -> Evidence:
+        """Return the same of a server that was measured and does what is predicted of it."""
+        return replace(self, expected=self.expected_measured)
 
     def probability(self, load_ratio: float | None) -> float:
         """Return the share of real servers of this kind on which the objective holds.
@@ -147,6 +153,7 @@ def evidence_of(
     slo: SLO,
     totals: RunTotals,
     expected: Expectation,
+    expected_measured: Expectation | None = None,
 ) -> Evidence:
     """Return what a run shows of an objective.
 
@@ -157,6 +164,7 @@ def evidence_of(
         slo: The objective.
         totals: What the steps of the run add up to.
         expected: Errors to expect of a real server.
+        expected_measured: Likewise once loads of it have been measured; None: the same.
     """
     ttft = np.nan_to_num(latencies.ttft[submitted])
     waited = np.nan_to_num((records.scheduled_time - records.arrival_time)[submitted])
@@ -182,6 +190,7 @@ def evidence_of(
         demands=demands,
         growing_share=max(1.0 - ratio(fixed, totals.busy_seconds), 0.0) if totals.busy_seconds else 0.0,
         expected=expected,
+        expected_measured=expected_measured or expected,
     )
     if slo.task is None or latencies.task is None:
         return evidence

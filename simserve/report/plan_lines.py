@@ -81,10 +81,23 @@ def probability_lines(summary: Mapping[str, Any]) -> list[str]:
         return []
     wanted = "" if best["probability"] >= SURE else f"; --confidence {SURE:g} sizes for {share(SURE)}"
     wanted = wanted if asked is None else f"; {share(asked)} asked"
-    return [
+    lines = [
         f"On a real server the SLO holds with a probability of {share(best['probability'])} "
         f"({best['probability_basis']}){wanted}."
     ]
+    measurement = best.get("measurement")
+    return lines if measurement is None else [*lines, _measuring(measurement)]
+
+
+def _measuring(after: Mapping[str, Any]) -> str:
+    """Return what two measured loads of a replica bring, in words."""
+    money, sure = after["saves_usd_per_month"], share(after["probability"])
+    if after["saves_gpus"] > 0 or (money or 0.0) > 0:
+        less = counted(after["saves_gpus"], "GPU") if money is None else f"{dollars(money)} a month"
+        brings = f"two measured loads make {after['label']} {sure} sure, for {less} less"
+    else:
+        brings = f"two measured loads of one replica make that {sure}"
+    return f"  if it does as predicted, {brings}: {after['command']}"
 
 
 def term(name: str) -> str:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simserve.metrics.conditions import Conditions, conditions
 from simserve.profiles.engine_profile import load_engine
-from simserve.profiles.expected_errors import Expectation, Server, expect, generation_of, load_error_model
+from simserve.profiles.expected_errors import (
+    FEWEST_CALIBRATED_RUNS,
+    Expectation,
+    Server,
+    expect,
+    generation_of,
+    load_error_model,
+)
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.sim.simulate import Simulation
 from simserve.workload.arrival_spec import AllAtOnceArrivals
@@ -39,8 +48,18 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
 
 def expectation_of(resolved: ResolvedScenario, simulation: Simulation, found: Conditions | None = None) -> Expectation:
     """Return the errors to expect of a real server in place of a run; ``found``: its conditions, where known."""
+    return expectations_of(resolved, simulation, found)[0]
+
+
+def expectations_of(
+    resolved: ResolvedScenario, simulation: Simulation, found: Conditions | None = None
+) -> tuple[Expectation, Expectation]:
+    """Return the same, and those to expect once `FEWEST_CALIBRATED_RUNS` loads of the server have been measured."""
     found = found or conditions(simulation.records, simulation.totals, simulation.num_replicas)
-    return expect(load_error_model(), server_of(resolved, found))
+    server, errors = server_of(resolved, found), load_error_model()
+    measured = replace(server, calibrated_runs=max(server.calibrated_runs, FEWEST_CALIBRATED_RUNS))
+    # Separate workers are not calibrated as a whole.
+    return expect(errors, server), expect(errors, server if resolved.pools else measured)
 
 
 def _calibration(resolved: ResolvedScenario) -> tuple[int, str]:

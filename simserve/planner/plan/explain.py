@@ -88,13 +88,13 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
         yield f"overflow to {deployment.overflow.api}"
 
 
-def command(reference: Sequence[str], changes: Overrides) -> str:
-    """Return the command that runs a fleet."""
+def command(reference: Sequence[str], changes: Overrides, verb: str = "run") -> str:
+    """Return the command that runs a fleet, or asks something else of it."""
     words = [
         *(shlex.quote(word) for word in reference or ("SCENARIO.yaml",)),
         *(_set(key, changes[key]) for key in sorted(changes)),
     ]
-    return " ".join(["simserve run", *words])
+    return " ".join([f"simserve {verb}", *words])
 
 
 def _set(key: str, value: Any) -> str:

@@ -39,6 +39,7 @@ class Findings:
         confirmations: All confirming runs, those that failed too.
         borne_traffic: Largest traffic it bears, as a multiple of the scenario's.
         fewer: Its run with one replica lost.
+        once_measured: A cheaper fleet that is as sure as is asked once loads of a server have been measured.
         roles: What breaks first in each role of its prefill and decode workers; empty without such.
         month: A month of the scenario's traffic on it, and at an API (`simserve.planner.cost.month`).
         sensitivity: Name of what changed, by which share, the fleet that is then needed.
@@ -65,6 +66,7 @@ class Findings:
     confirmations: list[Trial] = field(default_factory=list)
     borne_traffic: float | None = None
     fewer: Trial | None = None
+    once_measured: Trial | None = None
     roles: list[RoleLimit] = field(default_factory=list)
     month: Mapping[str, Any] | None = None
     sensitivity: list[tuple[str, float, Trial | str | None]] = field(default_factory=list)

@@ -46,12 +46,14 @@ class Fleet:
         overrides: What is deployed.
         replicas: How often.
         confidence: Share of real servers on which the SLO must hold; None: it must where it is simulated.
+        is_measured: Whether that is judged as of a server of which loads have been measured.
     """
 
     scenario: Scenario
     overrides: Overrides
     replicas: int
     confidence: float | None = None
+    is_measured: bool = False
 
 
 def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | None:
@@ -97,7 +99,7 @@ def confirm(fleet: Fleet) -> Trial:
     trial = try_fleet(
         fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True, finishable=known
     )
-    return trial.sure(fleet.confidence)
+    return trial.sure(fleet.confidence, is_measured=fleet.is_measured)
 
 
 def _confirmed(fleet: Fleet, probe: LoadProbe) -> Trial:
@@ -116,7 +118,7 @@ def _confirmed(fleet: Fleet, probe: LoadProbe) -> Trial:
         explain=True,
         finishable=finishable,
     )
-    return replace(trial, holds=borne.holds and trial.holds).sure(fleet.confidence)
+    return replace(trial, holds=borne.holds and trial.holds).sure(fleet.confidence, is_measured=fleet.is_measured)
 
 
 def _steady_probe(fleet: Fleet) -> LoadProbe | None:
@@ -246,6 +248,12 @@ def month_of(fleet: Fleet) -> dict[str, Any] | None:
     if result.simulation.was_interrupted:
         raise KeyboardInterrupt
     return month(resolved, result)
+
+
+def confirmed_or_none(fleet: Fleet | None) -> Trial | None:
+    """Return the run that confirms a fleet; None where it does not, or there is none."""
+    trial = None if fleet is None else confirm(fleet)
+    return trial if trial is not None and trial.holds else None
 
 
 def one_fewer(fleet: Fleet) -> Trial | None:

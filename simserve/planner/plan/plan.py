@@ -19,6 +19,7 @@ from simserve.planner.plan.fleet import (
     Fleet,
     changes_of,
     confirm,
+    confirmed_or_none,
     month_of,
     one_fewer,
     resized_or_refused,
@@ -383,6 +384,26 @@ class _Planning:
             found.group = min(held, key=lambda group: search.value(_trial(group.best)))
             found.member = found.group.best
 
+    def _cheaper_once_measured(self) -> Fleet | None:
+        """Return the cheapest fleet that only wants measuring to be as sure as is asked; None: not below the plan's."""
+        trial = self.findings.confirmed
+        assert trial is not None  # it is looked around
+        asked = self.goal.confidence
+        if asked is None:
+            return None
+        unsure = [each for group in self.findings.groups for each in group.trials if each.is_unsure]
+        sure_then = [each for each in unsure if (each.probability_measured or 0.0) >= asked]
+        cheapest = min(sure_then, key=_cost, default=trial)
+        if _cost(cheapest) >= _cost(trial):
+            return None
+        return Fleet(
+            scenario=self.borne,
+            overrides=cheapest.overrides,
+            replicas=cheapest.replicas,
+            confidence=asked,
+            is_measured=True,
+        )
+
     def _look_around(self, spaces: Sequence[Space], fleet: Fleet) -> None:
         """Fill in headroom, spare, sensitivity, levers and the front; each is a task of its own."""
         found = self.findings
@@ -393,6 +414,7 @@ class _Planning:
             (one_fewer, (plain,)),
             (month_of, (bought,)),
             (role_limits, (plain,)),
+            (confirmed_or_none, (self._cheaper_once_measured(),)),
         ]
         changes = list(changes_of(self.scenario))
         for _, _, changed in changes:
@@ -406,8 +428,8 @@ class _Planning:
             tasks.append((sized, (space, overrides, self.goal)))
         tasks.append((single_changes, (self.scenario, spaces[0])))
         *results, (found.own_throughput, found.singles) = self._each(_call, tasks)
-        found.borne_traffic, found.fewer, found.month, found.roles = results[:4]
-        rest = results[4:]
+        found.borne_traffic, found.fewer, found.month, found.roles, found.once_measured = results[:5]
+        rest = results[5:]
         for (name, change, _), trial in zip(changes, rest, strict=False):
             found.sensitivity.append((name, change, trial))
         rest = rest[len(changes) :]
@@ -438,6 +460,11 @@ def replace_replicas(trial: Trial, replicas: int) -> Trial:
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return function(*arguments)
+
+
+def _cost(trial: Trial) -> float:
+    """Return what a fleet costs an hour; where that is not known, its GPUs."""
+    return float(trial.num_gpus) if trial.usd_per_hour is None else trial.usd_per_hour
 
 
 def _trial(member: Member | None) -> Trial:

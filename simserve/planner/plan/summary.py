@@ -96,6 +96,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "command": command(found.reference, changes),
         **trial_figures(trial),
         "probability_basis": trial.error_basis or None,
+        "measurement": _measurement(found, trial, changes),
         "replicas": bought,
         "replicas_needed": trial.replicas,
         "num_gpus": round(trial.num_gpus * share),
@@ -123,6 +124,30 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "lost_replica": _lost(found, hourly, bought),
         "spot": _spot(found, there, trial.mean_gpus * share),
         "arithmetic": list(_arithmetic(found, member, trial)),
+    }
+
+
+def _measurement(found: Findings, trial: Trial, changes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what measuring loads of one replica brings, if it does as predicted; None where that changes nothing.
+
+    How probable it then is that the SLO holds; and with a confidence, a cheaper fleet that is then as sure as is asked.
+    """
+    after, spare = found.once_measured, found.goal.spare_replicas
+    if after is not None:
+        changes = plain(deployed_overrides(found.scenario, after.overrides, after.replicas + spare))
+    elif trial.probability_measured == trial.probability:
+        return None
+    after = after or trial
+    shares = [(each.replicas + spare) / each.replicas for each in (trial, after)]
+    gpus, then = (each.num_gpus * share for each, share in zip((trial, after), shares, strict=True))
+    hourly, later = ((each.usd_per_hour or 0.0) * share for each, share in zip((trial, after), shares, strict=True))
+    return {
+        "command": command(found.reference, changes, "calibrate loads"),
+        "label": describe(deployed(found.scenario, after.overrides, after.replicas + spare)),
+        "probability": after.probability_measured,
+        "num_gpus": round(then),
+        "saves_gpus": round(gpus - then),
+        "saves_usd_per_month": None if trial.usd_per_hour is None else (hourly - later) * HOURS_PER_MONTH,
     }
 
 

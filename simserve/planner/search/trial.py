@@ -19,7 +19,7 @@ from simserve.scenario.objective import objective
 from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
-from simserve.scenario.served import expectation_of
+from simserve.scenario.served import expectations_of
 from simserve.workload.arrival_spec import (
     AllAtOnceArrivals,
     BurstArrivals,
@@ -75,6 +75,8 @@ class Trial:
         mean_stay: Mean E2E, seconds; NaN where nothing was completed.
         load_ratio: Offered over what the fleet finishes with its queue never empty; None where it was not looked for.
         probability: That the SLO holds on a real server (`simserve.metrics.real_server`); None without one.
+        probability_measured: The same once loads of the server have been measured, if it does what is predicted.
+        is_unsure: Whether it holds, but not on as many real servers as is asked.
         error_basis: What the errors to expect of a real server rest on, in words.
         failed: Requests that were not answered.
         latencies: ``p50_ttft_ms`` and so on.
@@ -114,12 +116,15 @@ class Trial:
     load_ratio: float | None = None
     probability: float | None = None
     error_basis: str = ""
+    probability_measured: float | None = None
+    is_unsure: bool = False
 
-    def sure(self, confidence: float | None) -> Trial:
+    def sure(self, confidence: float | None, *, is_measured: bool = False) -> Trial:
         """Return the same, holding only where it does on so large a share of real servers; None: as simulated."""
-        if confidence is None or not self.holds or (self.probability is not None and self.probability >= confidence):
+        probability = self.probability_measured if is_measured else self.probability
+        if confidence is None or not self.holds or (probability is not None and probability >= confidence):
             return self
-        return replace(self, holds=False)
+        return replace(self, holds=False, is_unsure=True)
 
 
 def try_fleet(
@@ -180,7 +185,17 @@ def with_probability(trial: Trial, evidence: Evidence | None) -> Trial:
     if evidence is None:
         return trial
     probability = evidence.probability(trial.load_ratio)
-    return replace(trial, probability=probability, error_basis=evidence.expected.basis)
+    measured = evidence.once_measured()
+    if measured.expected != evidence.expected:
+        probability_measured = measured.probability(trial.load_ratio)
+    else:
+        probability_measured = probability
+    return replace(
+        trial,
+        probability=probability,
+        error_basis=evidence.expected.basis,
+        probability_measured=probability_measured,
+    )
 
 
 def _evidence(resolved: ResolvedScenario, result: RunResult) -> Evidence | None:
@@ -198,7 +213,7 @@ def _evidence(resolved: ResolvedScenario, result: RunResult) -> Evidence | None:
         (arrival >= start) & (arrival <= end),
         slo,
         simulation.totals,
-        expectation_of(resolved, simulation),
+        *expectations_of(resolved, simulation),
     )
 
 

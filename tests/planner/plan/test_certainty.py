@@ -117,3 +117,39 @@ def test_a_confidence_needs_an_slo() -> None:
     """Without one there is nothing to be sure of."""
     with pytest.raises(ScenarioError, match="--confidence"):
         plan(busy_scenario(slo=None), PlanOptions(confidence=0.9))
+
+
+def test_a_plan_says_what_measuring_a_server_would_save() -> None:
+    """A cheaper fleet that holds as simulated, and is as sure as is asked by the errors of calibrated servers."""
+    asked = 0.85
+    found = plan(
+        scenario(), PlanOptions(hardware=("l4-24gb",), choices=ONE_SHAPE, max_gpus=12, confidence=asked)
+    ).summary
+    best_found = found["best"]
+    measurement = best_found["measurement"]
+
+    unsure = [each for each in searched(asked).trials if each.is_unsure]
+    cheapest = min(each.num_gpus for each in unsure if (each.probability_measured or 0.0) >= asked)
+
+    assert best_found["probability"] >= asked
+    assert cheapest < best_found["num_gpus"]
+    assert measurement["num_gpus"] == cheapest
+    assert measurement["saves_gpus"] == best_found["num_gpus"] - cheapest
+    assert measurement["probability"] >= asked
+    saved = best_found["usd_per_month"] / best_found["num_gpus"] * measurement["saves_gpus"]
+    assert measurement["saves_usd_per_month"] == pytest.approx(saved)
+    assert measurement["command"].startswith("simserve calibrate loads ")
+    assert f"deployment.replicas={cheapest}" in measurement["command"]
+
+
+def test_a_measured_server_is_surer_where_limits_are_far() -> None:
+    """The same run, with narrower errors; of separate workers, which are not calibrated as a whole, with the same."""
+    plain = trial("90 ms")
+    pools = [{"name": "p", "role": "prefill", "replicas": 2}, {"name": "d", "role": "decode", "replicas": 2}]
+    apart = {"deployment.pools": pools, "deployment.disaggregation": {}}
+    separate = try_fleet(busy_scenario(slo={"tpot": "90 ms", "attainment": 0.95}), apart, 4)
+
+    assert plain.probability is not None
+    assert plain.probability_measured is not None
+    assert plain.probability_measured > plain.probability + 0.01
+    assert separate.probability_measured == separate.probability
