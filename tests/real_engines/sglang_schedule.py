@@ -51,7 +51,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         frame = sys._getframe(1)
         while "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
-        is_asked = "sglang" in frame.f_code.co_filename
+        is_asked = "/sglang/" in frame.f_code.co_filename
         if top in sys.stdlib_module_names or top == "sglang" or not (is_asked or top in self.absent):
             return None
         if path is not None and top not in self.absent:
