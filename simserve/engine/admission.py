@@ -92,7 +92,7 @@ def note_left(replica: Replica, requests: RequestTable, index: int) -> None:
 
 
 def forget_left(replica: Replica, is_decode: bool) -> None:
-    """Strike those who left off the batch for a step that decodes; after one that only does, the queue is asked again."""
+    """Strike those who left off the batch: a step decodes. After one that only does, the queue is asked again."""
     replica.num_left = 0
     replica.left_estimate = 0
     if is_decode:

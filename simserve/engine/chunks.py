@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.engine.admission import estimate_of, estimated_room, has_room, note_full
+from simserve.engine.admission import estimated_room, has_room, note_full
 from simserve.engine.answers import note_recomputed
 from simserve.engine.decoding import cache_decoded, finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall

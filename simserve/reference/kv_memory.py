@@ -99,11 +99,6 @@ class Scheduler(ABC):
             self.running.remove(request)
             self.release(request)
             self.drop_adapter(request)
-            if request.is_decoding:
-                self.note_left(request)
-
-    def note_left(self, request: Request) -> None:
-        """Note that a request has left off decoding; what its seat is then depends on the scheduler."""
 
     @property
     def adapters_in_use(self) -> set[int]:

@@ -297,6 +297,13 @@ class ContinuousScheduler(Scheduler):
         if self.keeps_full:
             self.left.append(request)
 
+    def let_go(self, request: Request) -> None:
+        """Take a request from the queue or the batch; what decoded keeps its seat for a while."""
+        was_decoding = request not in self.waiting and request.is_decoding
+        super().let_go(request)
+        if was_decoding:
+            self.note_left(request)
+
     def forget_left(self, step: Step) -> None:
         """A step that decodes strikes those who left; after one that only does, the queue is asked again."""
         if self.left and not (step.chunks and self.config.scheduler == "prefill_first"):
