@@ -1,8 +1,8 @@
 """Run SGLang's own scheduler over workloads and print what it scheduled. Imports SGLang; knows nothing of simserve.
 
 As `tests.real_engines.vllm_schedule`, with `Scheduler.get_next_batch_to_run`, `PrefillAdder` and `ScheduleBatch` of the
-wheel: its normal loop, without overlap, on token pools in host memory, with a radix cache where prompts share. Modules that its
-imports ask for and nobody has installed, GPU kernels all of them, are empty: no scheduling calls them.
+wheel: its normal loop, without overlap, on token pools in host memory, with a radix cache where prompts share tokens.
+Modules that its imports ask for and nobody has installed, GPU kernels all of them, are empty: no scheduling calls them.
 """
 
 # What the imports below ask for must be there before them.

@@ -54,7 +54,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         # A turn follows when the one before it has been answered.
         gaps += 2.0 * float(outputs.max()) * mean_step
     arrivals = np.cumsum(gaps) + UNIT
-    requests = [
+    requests: list[dict[str, Any]] = [
         {"arrival": float(arrival), "prompt": own, "output": int(output)}
         for arrival, own, output in zip(arrivals, tokens, outputs, strict=True)
     ]
