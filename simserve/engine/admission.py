@@ -11,8 +11,22 @@ from simserve.engine.windows import most_window_blocks
 
 def estimate_of(requests: RequestTable, index: int) -> int:
     """Return the new tokens SGLang expects at most of a request that is not decoding yet."""
-    most = requests.max_tokens[index]
-    return ESTIMATE_CLIP if most > ESTIMATE_CLIP else most - requests.generated_tokens[index]
+    return min(requests.max_tokens[index] - requests.generated_tokens[index], ESTIMATE_CLIP)
+
+
+def estimated_room(replica: Replica, free: int, free_window: int) -> float:
+    """Return the tokens that SGLang's estimate of those that its batch decodes, or still holds, leaves free.
+
+    Args:
+        replica: The replica.
+        free: Blocks free.
+        free_window: The same of the windows' own pool, where they have one.
+    """
+    if replica.keeps_windows:
+        free //= replica.block_weight
+        if replica.has_window_pool:
+            free = min(free, free_window)
+    return free * replica.block_size - replica.new_token_ratio * (replica.estimate_sum + replica.left_estimate)
 
 
 def has_room(
@@ -44,12 +58,8 @@ def has_room(
         if not replica.num_running:
             return True
         target = requests.prompt_tokens[index] + requests.generated_tokens[index] - cached
-        committed = replica.new_token_ratio * replica.estimate_sum + uncommitted
-        if replica.keeps_windows:
-            free //= replica.block_weight
-            if replica.has_window_pool:
-                free = min(free, free_window)
-        return target + estimate_of(requests, index) < free * config.block_size - committed
+        room = estimated_room(replica, free, free_window) - uncommitted
+        return target + estimate_of(requests, index) < room
     if config.reserve_full_prompt:
         target = requests.prompt_tokens[index] + requests.generated_tokens[index] - cached
         whole = -(-target // config.block_size)
@@ -70,6 +80,20 @@ def note_full(replica: Replica) -> None:
     Its ``batch_is_full`` (managers/scheduler.py, 0.4.6 to 0.5.18) is lost where nobody decodes, and where requests are
     preempted for others of a better priority.
     """
-    if replica.keeps_full and replica.num_decoding:
+    if replica.keeps_full and (replica.num_decoding or replica.num_left):
         replica.is_full = True
-        replica.has_left = False
+
+
+def note_left(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Note that a request left off decoding: SGLang's batch holds it until it decodes again (``filter_batch``)."""
+    if replica.keeps_full:
+        replica.num_left += 1
+        replica.left_estimate += estimate_of(requests, index)
+
+
+def forget_left(replica: Replica, is_decode: bool) -> None:
+    """Strike those who left off the batch: a step decodes. After one that only does, the queue is asked again."""
+    replica.num_left = 0
+    replica.left_estimate = 0
+    if is_decode:
+        replica.is_full = False

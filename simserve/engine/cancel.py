@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from heapq import heapify
 
+from simserve.engine.admission import note_left
 from simserve.engine.decoding import generated_by_now, leave_decoding
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.kv import release_fixed
@@ -33,6 +34,7 @@ def cancel(replica: Replica, requests: RequestTable, index: int) -> None:
         _leave_prefill(replica, requests, index)
     elif entry in replica.finish_heap:
         _leave_decode(replica, requests, index, entry)
+        note_left(replica, requests, index)
     else:
         replica.waiting.remove(index)
         if replica.loras is not None:
@@ -41,7 +43,6 @@ def cancel(replica: Replica, requests: RequestTable, index: int) -> None:
         if requests.swapped_tokens[index]:
             forget_swap(replica, requests, index)
         return
-    replica.has_left = True
     remove_all(replica.running, index)
     replica.num_running -= 1
     replica.num_outstanding -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.engine.admission import estimate_of, has_room, note_full
+from simserve.engine.admission import estimated_room, has_room, note_full
 from simserve.engine.answers import note_recomputed
 from simserve.engine.decoding import cache_decoded, finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
@@ -28,6 +28,7 @@ from simserve.engine.state import (
     BLOCKED_BY_LORAS,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
+    ESTIMATE_CLIP,
     READMITTED,
     RECOMPUTED,
     SHIFT,
@@ -45,7 +46,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     config = replica.config
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
     max_chunk = longest_chunk(replica)
-    grows, block_size = replica.grows, replica.block_size
+    grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take come first.
     growth = 0
@@ -76,6 +77,11 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             done = computed_tokens[index]
             remaining = prompt_tokens[index] + generated_tokens[index] - done
             chunk = min(remaining, max_chunk, budget)
+            if keeps_full:
+                # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, all where it leaves none.
+                room = int(estimated_room(replica, free, free_window))
+                if room > 0:
+                    chunk = min(chunk, room)
             if chunk > 0 and grows:
                 blocks = -(-(done + chunk) // block_size) + (-done // block_size)
                 need = blocks
@@ -105,7 +111,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free_window -= blocks
                     windows_taken += blocks
             if replica.uses_estimate:
-                uncommitted += estimate_of(requests, index) + remaining - max(chunk, 0)
+                # As its budget counts: all that the request may ever generate.
+                uncommitted += min(requests.max_tokens[index], ESTIMATE_CLIP) + remaining - max(chunk, 0)
             if chunk > 0:
                 chunks.append(index)
                 sizes.append(chunk)
@@ -119,14 +126,15 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             position += 1
 
     waiting = replica.waiting
-    if replica.is_full and not replica.num_decoding:
-        replica.is_full = replica.has_left = False
+    if replica.is_full and not (replica.num_decoding or replica.num_left):
+        replica.is_full = False
     if may_admit and waiting and not has_preempted and not replica.is_full:
         is_plain = replica.has_plain_admission
         is_chunked = config.enable_chunked_prefill
         scheduled_time = requests.scheduled_time
         has_extras, loras = replica.has_extras, replica.loras
-        seats = replica.max_num_seqs - len(replica.departing)
+        num_continued = len(chunks)
+        seats = replica.max_num_seqs - len(replica.departing) - replica.num_left
         if cache is not None:
             evict(cache, free)
         while waiting:
@@ -163,6 +171,13 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     chunk = budget
             if chunk > budget or chunk == 0:
                 replica.blocked_by = BLOCKED_BY_BUDGET
+                # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
+                is_asked = replica.keeps_full and (not is_chunked or len(chunks) == num_continued)
+                if is_asked and not has_room(
+                    replica, requests, index, 0, free - idle, free_window, uncommitted, cached
+                ):
+                    replica.blocked_by = BLOCKED_BY_BLOCKS
+                    note_full(replica)
                 break
             if grows:
                 need = -(-chunk // block_size)
@@ -187,7 +202,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free_window -= window
                 replica.running.append(index)
                 if replica.uses_estimate:
-                    uncommitted += estimate_of(requests, index) + target - chunk
+                    uncommitted += min(requests.max_tokens[index], ESTIMATE_CLIP) + target - chunk
             elif not take_fixed(replica, requests, index, blocks - idle):
                 replica.blocked_by = BLOCKED_BY_SCATTER if is_scattered(replica, requests, index) else BLOCKED_BY_BLOCKS
                 break
@@ -239,7 +254,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             restore_skipped(replica, loras)
     elif waiting:
         # Somebody has just lost blocks, or nobody is asked: nobody is admitted in this step.
-        is_seated = replica.is_full and replica.num_running >= replica.max_num_seqs
+        is_seated = replica.is_full and replica.num_running + replica.num_left >= replica.max_num_seqs
         replica.blocked_by = BLOCKED_BY_SEATS if is_seated else BLOCKED_BY_BLOCKS
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
@@ -386,6 +401,9 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
         else:
             growth = replica.progress.growth(replica.step, num_steps) if num_decodes else 0
         if need + growth > replica.free_blocks:
+            return 1
+        if replica.keeps_full and num_steps * chunk > estimated_room(replica, replica.free_blocks, 0):
+            # The estimate may leave less room for the last ones.
             return 1
     return num_steps
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from heapq import heappop
 from math import ceil, inf, nextafter, sqrt
 
+from simserve.engine.admission import forget_left, note_left
 from simserve.engine.answers import begin_answers
 from simserve.engine.api_server import pass_on
 from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
@@ -264,13 +265,13 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         # The entries of the steps that are over.
         until = (replica.step + 1) << SHIFT
         while heap and heap[0] < until:
-            finish_decoding(replica, requests, heappop(heap) & MASK)
+            index = heappop(heap) & MASK
+            finish_decoding(replica, requests, index)
             num_finished += 1
-    if replica.is_full:
-        if num_chunks and (num_finished or replica.prefilling):
-            replica.is_full = replica.has_left = False
-        elif num_finished:
-            replica.has_left = True
+            if not num_chunks:
+                note_left(replica, requests, index)
+    if replica.is_full and num_chunks and (num_finished or replica.prefilling):
+        replica.is_full = False
     return num_finished
 
 
@@ -306,6 +307,17 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if waiting and replica.cache is not None and is_decoded(replica.cache, waiting[0]):
         # A block more of what it begins with may let the head of the queue in.
         is_restless = True
+    if replica.num_left and not (replica.chunk_requests and replica.is_prefill_first):
+        forget_left(replica, not replica.chunk_requests)
+        if waiting and not replica.chunk_requests:
+            if replica.num_decoding:
+                # The next step asks the head of the queue again.
+                is_restless = True
+            else:
+                # Its loop finds an empty batch and goes round once more.
+                replica.new_token_ratio = replica.config.new_token_ratio_initial
+                replica.blocked_by = BLOCKED_BY_NOTHING
+                is_restless = _schedule(replica, requests)
     if replica.chunk_requests:
         plan_chunks(replica, requests, 0 if replica.is_prefill_first else replica.num_decoding, is_restless)
         return
@@ -317,10 +329,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         _go_idle(replica)
         return
     num_steps = 1
-    if replica.is_full and replica.has_left:
-        # The step strikes those who left off its batch; the next one asks the head of the queue again.
-        replica.is_full = replica.has_left = False
-    elif not is_restless:
+    if not is_restless:
         num_steps = (replica.finish_heap[0] >> SHIFT) - replica.step
         if replica.grows:
             if replica.keeps_windows:
@@ -417,7 +426,8 @@ def report_stuck(replica: Replica) -> None:
 
 def _go_idle(replica: Replica) -> None:
     replica.end_time = INFINITY
-    replica.is_open = replica.is_full = replica.has_left = False
+    replica.is_open = False
+    forget_left(replica, True)
     replica.new_token_ratio = replica.config.new_token_ratio_initial
     replica.gap_step_runs.clear()
     replica.gap_values.clear()

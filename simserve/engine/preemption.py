@@ -158,7 +158,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         leave_adapter(replica.loras, index)
         count_waiting(replica.loras, index, 1)
     if replica.uses_estimate:
-        replica.has_left = True
+        replica.is_full = False
         replica.waiting.append(index)
         _raise_ratio(replica, requests)
     else:

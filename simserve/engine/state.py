@@ -249,7 +249,6 @@ class Replica:
         "has_encoder",
         "has_extras",
         "has_late_tokens",
-        "has_left",
         "has_plain_admission",
         "has_priorities",
         "has_slots",
@@ -270,6 +269,7 @@ class Replica:
         "late_arrivals_sum",
         "late_tokens",
         "leap_index",
+        "left_estimate",
         "loras",
         "max_num_seqs",
         "mode",
@@ -278,6 +278,7 @@ class Replica:
         "num_blocks",
         "num_decoding",
         "num_growing_windows",
+        "num_left",
         "num_outstanding",
         "num_queued",
         "num_running",
@@ -429,7 +430,10 @@ class Replica:
         # SGLang's ``batch_is_full``: after a refusal nobody is asked until the batch has shrunk.
         self.keeps_full = self.uses_estimate and not (config.priority_preemption or self.releases_late)
         self.is_full = False
-        self.has_left = False
+        # Those that ended with a decode step keep their seats in its batch until the next one is scheduled, and what
+        # was expected of them (its ``filter_batch``).
+        self.num_left = 0
+        self.left_estimate: float = 0
 
         self.start_time = 0.0
         self.num_steps = 0

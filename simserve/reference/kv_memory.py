@@ -59,8 +59,6 @@ class Scheduler(ABC):
         self.adapter_seconds = 0.0
         self.closest_estimate = math.inf
         self.num_admitted = self.num_preempted = 0
-        # Somebody has left the batch since the head of the queue was refused.
-        self.has_left = False
 
     @abstractmethod
     def schedule(self, now: float) -> Step | None:
@@ -101,7 +99,6 @@ class Scheduler(ABC):
             self.running.remove(request)
             self.release(request)
             self.drop_adapter(request)
-            self.has_left = True
 
     @property
     def adapters_in_use(self) -> set[int]:

@@ -30,7 +30,7 @@ class ContinuousScheduler(Scheduler):
     Attributes:
         ratio: ``estimate``: share of ``max_tokens`` that is expected of a running request.
         is_full: ``estimate``: whether the head of the queue was refused; nobody is asked until the batch has shrunk.
-        has_left: Whether somebody has left the batch since then.
+        left: ``estimate``: those that left off decoding with the last decode step, and keep their seats until the next.
         unsent: Seconds of work that the API server has before it.
         looks_at: When to look again though nothing arrives.
     """
@@ -38,7 +38,8 @@ class ContinuousScheduler(Scheduler):
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
         super().__init__(config, times)
         self.ratio = config.new_token_ratio_initial
-        self.is_full = self.has_left = False
+        self.is_full = False
+        self.left: list[Request] = []
         self.unsent = self.sent_until = 0.0
         self.looks_at = math.inf
 
@@ -59,10 +60,12 @@ class ContinuousScheduler(Scheduler):
 
     def schedule(self, now: float) -> Step | None:
         """Choose what the step that starts ``now`` holds; without requests, there is none."""
+        config = self.config
         if not self.num_outstanding:
             self.release_departing()
-            self.ratio = self.config.new_token_ratio_initial
-            self.is_full = self.has_left = False
+            self.ratio = config.new_token_ratio_initial
+            self.is_full = False
+            self.left.clear()
             return None
         step = self.planned(now)
         if self.departing:
@@ -71,17 +74,24 @@ class ContinuousScheduler(Scheduler):
             self.release_departing()
             if not step.requests:
                 # Nothing could be scheduled ahead: the engine waits for the step that ran, and looks again.
-                if self.config.data_parallel_size == 1:
+                if config.data_parallel_size == 1:
                     # Behind those who came while it ran.
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
                 step = self.planned(now)
                 self.check(step)
+        elif step.requests or not self.left:
+            self.check(step)
         else:
+            # Only those that left are in the batch: its loop goes round once more.
+            self.left.clear()
+            self.is_full = False
+            self.ratio = config.new_token_ratio_initial
+            step = self.planned(now)
             self.check(step)
         self.update_ratio(step)
         step.blocked_by = self.blocked_by(step)
-        self.forget_refusal(step)
+        self.forget_left(step)
         step.seconds = self.seconds(step)
         return step
 
@@ -113,6 +123,8 @@ class ContinuousScheduler(Scheduler):
             return "seats"
         if not self.waiting:
             return ""
+        if self.num_seated == self.config.max_num_seqs:
+            return "seats"
         if step.asks_nobody:
             return "blocks"
         asked = [request for request in self.waiting if self.has_adapter_seat(request)]
@@ -120,8 +132,14 @@ class ContinuousScheduler(Scheduler):
             return "blocks" if step.has_preempted else "loras"
         head = asked[0]
         target = head.prompt_tokens + head.generated
-        target -= len(self.cached_prefix(head, target)) * self.config.block_size
-        if step.budget == 0 or (not self.config.enable_chunked_prefill and target > step.budget):
+        found = self.cached_prefix(head, target)
+        target -= len(found) * self.config.block_size
+        is_chunked = self.config.enable_chunked_prefill
+        if step.budget == 0 or (not is_chunked and target > step.budget):
+            # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
+            if self.keeps_full and self.running and not (is_chunked and step.num_admitted):
+                free = self.free - self.in_pool(len(set(found) - self.in_use), 0)
+                return "budget" if self.is_within_estimate(step, head, target, free) else "blocks"
             return "budget"
         is_contiguous = self.config.kv_allocation in ("pow2", "oracle")
         has_tokens = is_contiguous and self.kv_tokens - self.used_tokens >= self.span_of(head)
@@ -185,6 +203,12 @@ class ContinuousScheduler(Scheduler):
             if request not in self.running:
                 continue
             chunk = min(request.target - request.computed, step.longest_chunk, step.budget)
+            if self.keeps_full:
+                # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, all where it leaves none.
+                room = self.estimated_room(self.free)
+                if room < chunk:
+                    self.note_tie(room - round(room))
+                    chunk = int(room) if room >= 1.0 else chunk
             if chunk == 0:
                 continue
             blocks = 0
@@ -211,12 +235,12 @@ class ContinuousScheduler(Scheduler):
 
     def admit(self, step: Step) -> None:
         """Admit from the head of the queue until a limit says stop."""
-        if not self.is_decoding:
+        if not self.is_decoding and not self.left:
             self.is_full = False
         step.asks_nobody = self.is_full
         passed: list[Request] = []
         while not (step.has_preempted or self.is_full) and self.waiting:
-            if len(self.running) < self.config.max_num_seqs and not self.has_adapter_seat(self.waiting[0]):
+            if self.num_seated < self.config.max_num_seqs and not self.has_adapter_seat(self.waiting[0]):
                 # Its adapter would be one too many: those behind it are asked, and it keeps its place.
                 passed.append(self.waiting.popleft())
                 continue
@@ -240,7 +264,7 @@ class ContinuousScheduler(Scheduler):
             self.cache(request, request.computed + chunk)
             step.chunks.append((request, chunk))
             step.budget -= chunk
-        if passed and not self.waiting and len(self.running) == self.config.max_num_seqs:
+        if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
             self.note_refusal(step)
         self.waiting.extendleft(reversed(passed))
 
@@ -254,15 +278,38 @@ class ContinuousScheduler(Scheduler):
 
         SGLang's ``batch_is_full``; with preemption by priority it asks every time.
         """
-        asks_always = self.config.priority_preemption or self.releases_late
-        refused = self.blocked_by(step) in ("seats", "blocks")
-        if self.config.admission == "estimate" and not asks_always and refused and self.is_decoding:
-            self.is_full, self.has_left = True, False
+        if self.keeps_full and (self.is_decoding or self.left) and self.blocked_by(step) in ("seats", "blocks"):
+            self.is_full = True
 
-    def forget_refusal(self, step: Step) -> None:
-        """A step that only decodes strikes those who left off its batch: the next one asks again."""
-        if self.is_full and not step.chunks and self.has_left:
-            self.is_full = False
+    @property
+    def keeps_full(self) -> bool:
+        """Whether a refusal holds until the batch has shrunk, and who leaves it is struck off when it decodes again."""
+        asks_always = self.config.priority_preemption or self.releases_late
+        return self.is_growing and self.config.admission == "estimate" and not asks_always
+
+    @property
+    def num_seated(self) -> int:
+        """Seats that are taken, by those that left off decoding too."""
+        return len(self.running) + len(self.left)
+
+    def note_left(self, request: Request) -> None:
+        """SGLang's batch holds a request that leaves off decoding until it decodes again (``filter_batch``)."""
+        if self.keeps_full:
+            self.left.append(request)
+
+    def let_go(self, request: Request) -> None:
+        """Take a request from the queue or the batch; what decoded keeps its seat for a while."""
+        was_decoding = request not in self.waiting and request.is_decoding
+        super().let_go(request)
+        if was_decoding:
+            self.note_left(request)
+
+    def forget_left(self, step: Step) -> None:
+        """A step that decodes strikes those who left; after one that only does, the queue is asked again."""
+        if self.left and not (step.chunks and self.config.scheduler == "prefill_first"):
+            self.left.clear()
+            if not step.chunks:
+                self.is_full = False
 
     def enter(self, step: Step) -> Request:
         """Move the head of the queue into the batch."""
@@ -281,6 +328,7 @@ class ContinuousScheduler(Scheduler):
             request.cached_tokens = request.computed
         self.running.append(request)
         self.num_admitted += 1
+        step.num_admitted += 1
         return request
 
     def load(self, request: Request, step: Step) -> None:
@@ -322,7 +370,7 @@ class ContinuousScheduler(Scheduler):
 
     def head_chunk(self, step: Step) -> int:
         """Return the tokens that the head of the queue would compute in this step; 0 if it must wait."""
-        if len(self.running) == self.config.max_num_seqs or step.budget == 0 or self.waiting[0].is_swapped:
+        if self.num_seated == self.config.max_num_seqs or step.budget == 0 or self.waiting[0].is_swapped:
             return 0
         head = self.waiting[0]
         target = head.prompt_tokens + head.generated
@@ -364,20 +412,37 @@ class ContinuousScheduler(Scheduler):
     def is_within_estimate(self, step: Step, head: Request, target: int, free: float) -> bool:
         """Whether the expected new tokens of all leave room for the head (``estimate``)."""
         chunk_of = {request.index: chunk for request, chunk in step.chunks}
-        decoding = sum(estimated_tokens(request) for request in self.active if request.is_decoding)
         prefilling = sum(
-            estimated_tokens(request) + request.target - request.computed - chunk_of.get(request.index, 0)
+            min(request.max_tokens, MAX_ESTIMATED_TOKENS)
+            + request.target
+            - request.computed
+            - chunk_of.get(request.index, 0)
             for request in self.active
             if not request.is_decoding
         )
-        asked = target + estimated_tokens(head)
+        asked = target + new_tokens(head)
+        room = self.estimated_room(free) - prefilling
+        self.note_tie(asked - room)
+        return asked < room
+
+    def note_tie(self, distance: float) -> None:
+        """Note how near a test of the estimate came to a tie, which rounding decides where the ratio is a fraction."""
+        expected = self.expected_tokens
+        if self.ratio * expected != round(self.ratio) * expected:
+            self.closest_estimate = min(self.closest_estimate, abs(distance))
+
+    @property
+    def expected_tokens(self) -> float:
+        """New tokens of those that the batch decodes, or still holds, at most."""
+        decoding = sum(estimated_tokens(request) for request in self.active if request.is_decoding)
+        return decoding + sum(new_tokens(request) for request in self.left)
+
+    def estimated_room(self, free: float) -> float:
+        """Return the tokens that ``estimate`` leaves of ``free`` blocks beside what it expects of the batch."""
         if self.keeps_windows:
             # Blocks of the pool that are one block in every layer.
             free = min(free // self.in_pool(1, 1), self.free_window)
-        room = free * self.config.block_size - self.ratio * decoding - prefilling
-        if self.ratio * decoding != round(self.ratio) * decoding:
-            self.closest_estimate = min(self.closest_estimate, abs(asked - room))
-        return asked < room
+        return free * self.config.block_size - self.ratio * self.expected_tokens
 
     def preempt(self, step: Step, chosen: Request | None = None) -> None:
         """Take everything from the victim and queue it again."""
@@ -410,7 +475,7 @@ class ContinuousScheduler(Scheduler):
             step.has_preempted = True
             return
         self.num_preempted += 1
-        self.has_left = True
+        self.is_full = False
         if victim in step.decoding:
             step.decoding.remove(victim)
         blocks = self.blocks_of(victim.computed)
@@ -580,7 +645,8 @@ class ContinuousScheduler(Scheduler):
         is_cut = any(not request.is_decoding for request, _ in step.chunks)
         if step.chunks and (finished or is_cut):
             self.is_full = False
-        self.has_left = self.has_left or bool(finished)
+        for request in finished if not step.chunks else ():
+            self.note_left(request)
         return sorted(finished, key=lambda one: one.index)
 
     @property
@@ -649,6 +715,11 @@ class ContinuousScheduler(Scheduler):
         edges = [edge for span in sorted(self.spans) for edge in span]
         assert edges == sorted(edges)
         assert not edges or (edges[0] >= 0 and edges[-1] <= self.kv_tokens)
+
+
+def new_tokens(request: Request) -> int:
+    """Return the new tokens that ``estimate`` allows a request that does not decode."""
+    return min(request.max_tokens - request.generated, MAX_ESTIMATED_TOKENS)
 
 
 def estimated_tokens(request: Request) -> float:

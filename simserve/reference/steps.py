@@ -34,6 +34,7 @@ class Step:
     encoder_seconds: float = 0.0
     seconds: float = 0.0
     blocked_by: str = ""
+    num_admitted: int = 0
     asks_nobody: bool = False
     """Whether the head of the queue is not even looked at."""
     num_steps: int = 1

@@ -203,6 +203,42 @@ def test_who_was_refused_is_asked_again_when_somebody_has_left() -> None:
     assert scheduled.tolist() == [0.0, 17.0, 64.0, 81.0]
 
 
+def test_who_ends_with_a_decode_step_keeps_its_seat_until_the_next_one() -> None:
+    """SGLang's batch strikes request 0 at 3 s, when it decodes again, so that request 2 starts a step later."""
+    config = make_config(
+        num_blocks=32, max_model_len=32, admission="estimate", scheduler="prefill_first", max_num_seqs=2
+    )
+    scheduled = walk(config, SECOND, make_specs([0.0, 0.0, 0.5], 4, [3, 8, 1])).scheduled_time
+
+    assert scheduled.tolist() == [0.0, 0.0, 4.0]
+
+
+def test_a_batch_of_those_that_ended_is_gone_at_once() -> None:
+    """Nobody is left to decode: the seat is free for request 1 at the instant at which request 0 ends."""
+    config = make_config(
+        num_blocks=32, max_model_len=32, admission="estimate", scheduler="prefill_first", max_num_seqs=1
+    )
+
+    assert walk(config, SECOND, make_specs([0.0, 0.5], 4, 3)).scheduled_time.tolist() == [0.0, 3.0]
+
+
+def test_a_chunk_takes_what_the_estimate_leaves() -> None:
+    """Each step beside it a decode takes a token and gives back half of one: of the last 3 only 2 are left room for."""
+    config = make_config(
+        num_blocks=32,
+        block_size=1,
+        max_model_len=32,
+        max_num_batched_tokens=4,
+        max_chunk_tokens=4,
+        admission="estimate",
+        new_token_ratio_initial=0.5,
+        new_token_ratio_minimum=0.5,
+    )
+    outcome = walk(config, SECOND, make_specs([0.0, 0.5], [4, 18], [16, 1], [16, 1]))
+
+    assert [chunk for _, chunk, _ in batches(outcome)][:9] == [4, 3, 3, 3, 3, 3, 2, 1, 0]
+
+
 def test_estimate_admits_within_the_expected_tokens() -> None:
     """Half of what the running request may still say is set aside for it, so 8 tokens fit and 9 do not."""
     config = make_config(

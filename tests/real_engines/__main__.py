@@ -68,16 +68,20 @@ def compare_sglang(asked: argparse.Namespace) -> None:
     """Compare with SGLang and print a table."""
     python = environment.make(SGLANG, "sglang")
     seeds = range(asked.first_seed, asked.first_seed + asked.cases)
-    cases = [as_sglang(draw_case(kind, seed, is_async=False)) for kind in OF_SGLANG for seed in seeds]
+    kinds = OF_SGLANG if asked.classes == ",".join(CLASSES) else asked.classes.split(",")
+    cases = [as_sglang(draw_case(kind, seed, is_async=False)) for kind in kinds for seed in seeds]
     equal: Counter[str] = Counter()
+    preemptions: Counter[str] = Counter()
     print(f"SGLang {SGLANG}, {asked.cases} workloads a class: identical schedules")
+    print(f"{'':14}{'normal loop':>14}{'retractions':>14}")
     for case, schedule in zip(cases, schedules_of(python, cases, "sglang"), strict=True):
         difference = earliest_difference(schedule, simulate_sglang(case).records)
         equal[case["kind"]] += difference is None
+        preemptions[case["kind"]] += sum(row["preemptions"] for row in schedule["requests"])
         if difference is not None and asked.differences:
             print(json.dumps({"kind": case["kind"], "seed": case["seed"], **difference.as_json()}))
-    for kind in OF_SGLANG:
-        print(f"{kind:14}{equal[kind] / asked.cases:>14.0%}")
+    for kind in kinds:
+        print(f"{kind:14}{equal[kind] / asked.cases:>14.0%}{preemptions[kind]:>14}")
 
 
 if __name__ == "__main__":

@@ -17,13 +17,14 @@ from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
+from tests.real_engines.workloads import ENDING_EARLY
 
 NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
 SGLANG = "0.5.9"
 """The release of SGLang whose scheduler the driver knows."""
-OF_SGLANG = ("plain", "chunked", "kv_short")
-"""Classes of workloads that its driver serves: without a prefix cache, in its normal loop."""
+OF_SGLANG = ("plain", "chunked", "kv_short", ENDING_EARLY, "priority", "prefix", "prefix_short", "conversations")
+"""Classes of workloads that its driver serves, in its normal loop."""
 _CACHE = {"caches_decoded": True, "evicts_by_block": True}
 WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark",), "0.20.2": ("watermark",)}
 """Classes of workloads that ask for what a release lacks."""
@@ -98,16 +99,21 @@ def earliest_difference(schedule: Mapping[str, Any], simulated: RequestRecords) 
 
 
 def as_sglang(case: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a case as SGLang takes it: pages of one token, and its defaults (managers/scheduler.py of 0.5.9)."""
+    """Return a case as SGLang takes it: pages of one token, and its defaults (managers/scheduler.py of 0.5.9).
+
+    Short of KV memory with ``--schedule-conservativeness 0.1``: so small an estimate lets many be retracted.
+    """
+    conservativeness = 0.1 if case["kind"] == "kv_short" else 1.0
     chunk = case["max_num_batched_tokens"] if case["enable_chunked_prefill"] else None
     return {
         **case,
         "num_tokens": case["num_gpu_blocks"] * case["block_size"],
         "chunked_prefill_size": chunk,
-        "max_prefill_tokens": 16384,
-        "new_token_ratio_initial": 0.7,
-        "new_token_ratio_minimum": 0.098,
-        "new_token_ratio_decay": 0.602 / 600,
+        # The kernel admits a prompt that takes the budget to its last token, SGLang one that leaves a token.
+        "max_prefill_tokens": 16384 if chunk else case["max_num_batched_tokens"] + 1,
+        "new_token_ratio_initial": 0.7 * conservativeness,
+        "new_token_ratio_minimum": 0.098 * conservativeness,
+        "new_token_ratio_decay": 0.602 / 600 * conservativeness,
     }
 
 
@@ -122,6 +128,8 @@ def simulate_sglang(case: Mapping[str, Any]) -> Replay:
         max_chunk_tokens=budget,
         max_model_len=case["max_model_len"],
         enable_chunked_prefill=case["enable_chunked_prefill"],
+        enable_prefix_caching=case["enable_prefix_caching"],
+        scheduling_policy=case["scheduling_policy"],
         block_size=1,
         num_blocks=case["num_tokens"],
         **{name: case[name] for name in case if name.startswith("new_token_ratio")},
@@ -177,7 +185,7 @@ def requests_of(case: Mapping[str, Any]) -> RequestSpecs:
         arrival_time=np.array([request["arrival"] for request in requests]),
         prompt_tokens=np.array([len(request["prompt"]) for request in requests], dtype=np.int64),
         output_tokens=output,
-        max_tokens=output.copy(),
+        max_tokens=np.array([request.get("max_tokens", request["output"]) for request in requests], dtype=np.int64),
         think_time=np.empty(0),
         concurrency=None,
         is_stationary=False,

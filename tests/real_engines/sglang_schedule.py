@@ -1,8 +1,8 @@
 """Run SGLang's own scheduler over workloads and print what it scheduled. Imports SGLang; knows nothing of simserve.
 
 As `tests.real_engines.vllm_schedule`, with `Scheduler.get_next_batch_to_run`, `PrefillAdder` and `ScheduleBatch` of the
-wheel: its normal loop, without overlap, on token pools in host memory and without a radix cache. Modules that its
-imports ask for and nobody has installed, GPU kernels all of them, are empty: no scheduling calls them.
+wheel: its normal loop, without overlap, on token pools in host memory, with a radix cache where prompts share tokens.
+Modules that its imports ask for and nobody has installed, GPU kernels all of them, are empty: no scheduling calls them.
 """
 
 # What the imports below ask for must be there before them.
@@ -51,7 +51,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         frame = sys._getframe(1)
         while "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
-        is_asked = "sglang" in frame.f_code.co_filename
+        is_asked = "/sglang/" in frame.f_code.co_filename
         if top in sys.stdlib_module_names or top == "sglang" or not (is_asked or top in self.absent):
             return None
         if path is not None and top not in self.absent:
@@ -79,9 +79,14 @@ from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.chunk_cache import ChunkCache
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+from sglang.srt.mem_cache.radix_cache import RadixCache
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+STOP = 0
+ANSWERS, SPAN = 10_000_000, 10_000
+"""Tokens of answers, as `tests.real_engines.workloads` draws what follows them."""
 
 
 class Bare(Scheduler):
@@ -104,9 +109,10 @@ class Bare(Scheduler):
         self.token_to_kv_pool_allocator = TokenToKVPoolAllocator(
             case["num_tokens"], dtype=torch.float16, device="cpu", kvcache=MagicMock(), need_sort=False
         )
-        self.tree_cache = ChunkCache(
+        is_caching, is_ordered = case["enable_prefix_caching"], case["scheduling_policy"] == "priority"
+        self.tree_cache = (RadixCache if is_caching else ChunkCache)(
             CacheInitParams(
-                disable=True,
+                disable=not is_caching,
                 req_to_token_pool=self.req_to_token_pool,
                 token_to_kv_pool_allocator=self.token_to_kv_pool_allocator,
                 page_size=1,
@@ -118,7 +124,7 @@ class Bare(Scheduler):
         self.model_config = MagicMock(is_encoder_decoder=False, is_matryoshka=False, vocab_size=1 << 30)
         self.spec_algorithm = SpeculativeAlgorithm.NONE
         self.disaggregation_mode = DisaggregationMode.NULL
-        self.policy = SchedulePolicy("fcfs", self.tree_cache, False, False, False)
+        self.policy = SchedulePolicy("fcfs", self.tree_cache, False, is_ordered, True)
         self.max_prefill_tokens, self.chunked_prefill_size = case["max_prefill_tokens"], case["chunked_prefill_size"]
         self.new_token_ratio = self.init_new_token_ratio = case["new_token_ratio_initial"]
         self.min_new_token_ratio = case["new_token_ratio_minimum"]
@@ -127,13 +133,13 @@ class Bare(Scheduler):
         for name in (
             *("enable_lora", "enable_hierarchical_cache", "enable_hicache_storage", "enable_metrics", "try_preemption"),
             *("is_mixed_chunk", "enable_overlap", "require_mlp_sync", "enable_dynamic_chunking"),
-            *("enable_priority_scheduling", "current_scheduler_metrics_enabled"),
+            *("enable_priority_scheduling", "current_scheduler_metrics_enabled", "enable_metrics_for_all_schedulers"),
         ):
             setattr(self, name, False)
         self.is_generation, self.truncation_align_size = True, None
         self.priority_scheduling_preemption_threshold = 0
         self.num_generated_tokens = self.forward_ct_decode = self.forward_ct = 0
-        self.num_retracted = {}
+        self.num_retracted, self.now = {}, 0.0
 
     def _abort_on_waiting_timeout(self):
         """Nobody waits too long."""
@@ -152,12 +158,13 @@ class Bare(Scheduler):
 
     def _add_request_to_queue(self, req, is_retracted=False):
         self.num_retracted[req.rid] = self.num_retracted.get(req.rid, 0) + is_retracted
+        req.time_stats.wait_queue_entry_time = self.now
         self.waiting_queue.append(req)
 
 
 def ask(index, asked):
     """Return a request as its scheduler takes it."""
-    sampling = SamplingParams(max_new_tokens=asked["output"])
+    sampling = SamplingParams(max_new_tokens=asked.get("max_tokens", asked["output"]), stop_token_ids=[STOP])
     sampling.normalize(None)
     request = Req(
         rid=str(index),
@@ -167,7 +174,15 @@ def ask(index, asked):
         vocab_size=1 << 30,
     )
     request.tokenizer = None
+    request.priority = asked.get("priority", 0)
     return request
+
+
+def next_token(case, request):
+    """Return the token that a request generates next, the last of which stops it."""
+    index, position = int(request.rid), len(request.output_ids)
+    is_last = position + 1 == case["requests"][index]["output"]
+    return STOP if is_last else ANSWERS + SPAN * index + position
 
 
 def run(case):
@@ -182,7 +197,9 @@ def run(case):
     while num_left:
         while arrivals and arrivals[0][1]["arrival"] <= now:
             index, asked = arrivals.popleft()
-            scheduler.waiting_queue.append(ask(index, asked))
+            scheduler.now = asked["arrival"]
+            scheduler._add_request_to_queue(ask(index, asked))
+        scheduler.now = now
         batch = scheduler.get_next_batch_to_run()
         scheduler.last_batch = batch
         if batch is None:
@@ -199,9 +216,10 @@ def run(case):
         tokens = batch.extend_num_tokens if is_prompt else len(batch.reqs)
         for request in batch.reqs:
             row = rows[int(request.rid)]
-            row["scheduled"] = now if row["scheduled"] is None else row["scheduled"]
+            if row["scheduled"] is None:
+                row["scheduled"], row["cached"] = now, request.cached_tokens
         now += case["step_seconds"] + case["token_seconds"] * tokens
-        batch.output_ids = torch.zeros(len(batch.reqs), dtype=torch.int64)
+        batch.output_ids = torch.tensor([next_token(case, request) for request in batch.reqs])
         result = MagicMock(copy_done=None, next_token_ids=batch.output_ids, can_run_cuda_graph=False)
         before = list(batch.reqs)
         if is_prompt:

@@ -11,6 +11,8 @@ CLASSES = (
     *("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "forks", "threshold"),
     *("watermark",),
 )
+ENDING_EARLY = "early_end"
+"""A class for engines that expect answers of ``max_tokens``: short of KV memory, and many end before."""
 UNIT = math.sqrt(2.0) / 997.0
 
 
@@ -18,11 +20,11 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     """Return one case: an engine, the seconds of its steps, and requests with their tokens.
 
     Args:
-        kind: One of `CLASSES`.
+        kind: One of `CLASSES`, or `ENDING_EARLY`.
         seed: Of the draw.
         is_async: Whether steps are scheduled while the ones before them run.
     """
-    rng = np.random.default_rng([CLASSES.index(kind), seed])
+    rng = np.random.default_rng([(*CLASSES, ENDING_EARLY).index(kind), seed])
     block_size = int(rng.choice([4, 8, 16]))
     num_requests = int(rng.integers(20, 60))
     max_num_seqs = int(rng.integers(2, 12))
@@ -39,7 +41,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         budget = max(max_num_seqs, int(rng.integers(8, 64)))
     blocks_of_one = math.ceil(max_model_len / block_size) + 1
     num_blocks = blocks_of_one * max_num_seqs * 2
-    if kind in ("kv_short", "watermark", "prefix_short", "priority") or (
+    if kind in ("kv_short", "watermark", "prefix_short", "priority", ENDING_EARLY) or (
         kind in ("conversations", "forks") and rng.integers(2)
     ):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
@@ -52,14 +54,17 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         # A turn follows when the one before it has been answered.
         gaps += 2.0 * float(outputs.max()) * mean_step
     arrivals = np.cumsum(gaps) + UNIT
-    requests = [
+    requests: list[dict[str, Any]] = [
         {"arrival": float(arrival), "prompt": own, "output": int(output)}
         for arrival, own, output in zip(arrivals, tokens, outputs, strict=True)
     ]
     if kind == "priority":
         for request in requests:
             request["priority"] = int(rng.integers(0, 3))
-    longest = max(len(request["prompt"]) + request["output"] for request in requests) + 8
+    if kind == ENDING_EARLY:
+        for request in requests:
+            request["max_tokens"] = request["output"] + int(rng.integers(0, longest_output + 1))
+    longest = max(len(request["prompt"]) + request.get("max_tokens", request["output"]) for request in requests) + 8
     num_blocks = max(num_blocks, math.ceil(longest / block_size) + 2)
     return {
         "kind": kind,
