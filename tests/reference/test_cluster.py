@@ -17,7 +17,6 @@ from simserve.engine.config import EngineConfig
 from simserve.scenario.reference_run import by_reference, uncovered
 from simserve.scenario.verify import compared
 from simserve.sim.control import Control
-from simserve.sim.records import REASONS
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, simulate
 from simserve.workload.requests import RequestSpecs
@@ -32,17 +31,12 @@ CHECKS = list(HealthCheck)
 TIMES = affine_step_times(step_seconds=0.2017, token_seconds=0.010043, decode_context_seconds=0.0010071)
 LATENCY = 0.0517
 """Numbers of which no small sums are equal: at one instant, the plane's order of rounding would decide."""
-LOST = [REASONS.index(name) for name in ("replica_lost", "drained")]
 
 
 def assert_alike(deployment: Deployment, specs: RequestSpecs) -> None:
     """Assert that every request fares the same on the plane and on the reference."""
     assert uncovered(deployment) is None
     reference, plane = by_reference(deployment, specs), simulate(deployment, specs).records
-    ignored: dict[int, set[str]] = {}
-    for index in np.flatnonzero(np.isin(plane.reason, LOST)).tolist():
-        # The plane forgets what was generated for a request that is lost with its replica.
-        ignored[index] = {"output_tokens", "thinking_tokens", "itl_max"}
     everywhere = set()
     if len(deployment.pools) > 1:
         # The plane keeps the most that any attempt found, where attempts go to several pools.
@@ -52,7 +46,7 @@ def assert_alike(deployment: Deployment, specs: RequestSpecs) -> None:
         # The plane leaves the time that a replica hangs out of the gap around it.
         everywhere.add("itl_max")
     found = compared(reference, plane).differing
-    left = {index: set(names) - everywhere - ignored.get(index, set()) for index, names in found.items()}
+    left = {index: set(names) - everywhere for index, names in found.items()}
     assert {index: names for index, names in left.items() if names} == {}
 
 
