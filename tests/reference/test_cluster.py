@@ -55,13 +55,13 @@ def comparable(control: Control) -> Control:
 
     Inside a leap the plane reads KV use off by interpolation, the reference off the blocks that are taken.
     """
-    admission, routing = control.admission, control.routing.model_copy(update={"rules": None})
+    admission = control.admission
     if admission is not None:
         admission = admission.model_copy(update={"kv_headroom": None, "probabilistic_from": None})
     scaling = control.autoscaling
     if scaling is not None and scaling.metric == "kv_usage":
         scaling = scaling.model_copy(update={"metric": "running"})
-    return replace(control, routing=routing, admission=admission, autoscaling=scaling, streaming=None, regions=None)
+    return replace(control, admission=admission, autoscaling=scaling, streaming=None)
 
 
 def own_times(specs: RequestSpecs) -> RequestSpecs:
@@ -116,7 +116,6 @@ def pooled(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
             each,
             step_times=TIMES,
             acceptance=(),
-            region="",
             engine=in_step(each.engine, num_speculative_tokens=0, frontend_latency=LATENCY),
             autoscaling=None if each.autoscaling is None or each.autoscaling.metric == "kv_usage" else each.autoscaling,
         )
