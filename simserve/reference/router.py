@@ -261,7 +261,8 @@ class Regions:
             return own
         names, shares = list(self.spec.clients), list(self.spec.clients.values())
         ends = [sum(shares[: number + 1]) for number in range(len(shares) - 1)]
-        return names[sum(end <= self.uniforms[request.index] for end in ends)]
+        home: str = names[sum(end <= self.uniforms[request.index] for end in ends)]
+        return home
 
     def one_way(self, request: Request, pool: Pool) -> float:
         """Return the seconds between the client of a request and a pool."""

@@ -383,7 +383,7 @@ def _transfer_sums(cluster: Cluster) -> dict[str, float]:
 
 def records_of(cluster: Cluster) -> RequestRecords:
     """Return what happened to every request, as columns; after the run."""
-    requests, specs, gateway = cluster.requests, cluster.specs, cluster.gateway
+    requests, specs = cluster.requests, cluster.specs
 
     def column(name: str, kind: type[np.generic] = np.float64) -> np.ndarray[Any, Any]:
         return np.array([getattr(request, name) for request in requests], dtype=kind)

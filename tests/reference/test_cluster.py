@@ -87,15 +87,13 @@ def attended(data: st.DataObject, kind: str) -> tuple[Deployment, RequestSpecs]:
     assume(not (engine.api_token_seconds and (engine.async_output or engine.scheduler == "prefill_first")))
     # The plane sends a turn on the last answer that it is told of, which one that was given up may not be.
     assume(specs.turn is None or len(set(zip(specs.session, specs.turn, strict=True))) == len(specs))
-    pools = tuple(replace(each, engine=in_step(each.engine)) for each in deployment.pools)
-    control = comparable(deployment.control)
-    return replace(deployment, control=control, engine=in_step(engine), pools=pools), specs
+    return replace(deployment, control=comparable(deployment.control)), specs
 
 
 def in_step(config: EngineConfig, **changes: Any) -> EngineConfig:
     """Return an engine that schedules one step at a time.
 
-    With a step scheduled ahead, one drawn cluster in fifty fares differently under retries, unexplained so far.
+    With a step scheduled ahead, one drawn cluster of pools in a hundred fares differently, unexplained so far.
     """
     return replace(config, async_scheduling=False, **changes)
 
