@@ -13,6 +13,8 @@ from __future__ import annotations
 from math import floor, inf, nextafter
 
 from simserve.engine.cancel import cancel as cancel_at_rank
+from simserve.engine.decoding import generated_by_now
+from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kernel import complete as complete_rank
 from simserve.engine.kernel import cut as cut_rank
 from simserve.engine.kernel import plan as plan_rank
@@ -22,7 +24,7 @@ from simserve.engine.kv import kv_share as kv_share_of_rank
 from simserve.engine.prefilled import strike as strike_off_rank
 from simserve.engine.prefilled import take_in as take_in_at_rank
 from simserve.engine.queue import exchange_queues
-from simserve.engine.state import INFINITY, SHIFT, STATIC, UNCACHED, Replica, RequestTable
+from simserve.engine.state import INFINITY, MASK, SHIFT, STATIC, UNCACHED, Replica, RequestTable
 from simserve.engine.static import break_batch, leave_batch
 from simserve.engine.uncached import leave_uncached
 
@@ -287,6 +289,16 @@ def take_in(replica: DataParallelReplica, requests: RequestTable, index: int, no
             replica.end_time = now
             return True
     return False
+
+
+def note_sent_tokens(replica: DataParallelReplica, requests: RequestTable) -> None:
+    """Write down what a replica that is lost has sent of the answers that it leaves unfinished."""
+    for position in range(replica.num_ranks):
+        rank = replica.ranks[position]
+        for each in range(len(rank.finish_heap)):
+            index = rank.finish_heap[each] & MASK
+            keep_largest_gap(rank, requests, index)
+            requests.generated_tokens[index] = generated_by_now(rank, requests, index)
 
 
 def strike(replica: DataParallelReplica, index: int) -> None:

@@ -28,6 +28,7 @@ from simserve.engine.data_parallel import (
     cancel,
     complete,
     end_leap,
+    note_sent_tokens,
     num_running_at,
     num_steps_of,
     plan,
@@ -48,6 +49,7 @@ from simserve.engine.delivery import note_leap
 from simserve.engine.entrance import arrive, asks_again, hand_over, lose, offer_turn, release, take_up
 from simserve.engine.fleet_state import (
     ADMIT,
+    BREAK_OFF,
     HAND_OVER,
     LAND_AGAIN,
     LOSE,
@@ -222,6 +224,8 @@ def carry_out(plane: DataPlane, client_state: ClientState, fleet_state: FleetSta
         take_to_reader(plane, client_state, client_state.transfers, requests, subject, now)
     elif order == LAND_AGAIN:
         land_again(client_state, subject)
+    elif order == BREAK_OFF:
+        note_sent_tokens(plane.replicas[subject], requests)
     else:
         complete_unit(plane, client_state, requests, subject, now)
 

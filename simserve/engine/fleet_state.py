@@ -17,10 +17,10 @@ from simserve.engine.regions import ARRIVED, set_off
 from simserve.engine.state import STATIC, RequestTable
 from simserve.engine.transfers import begin
 
-NO_ORDER, HAND_OVER, LOSE, SETTLE, OFFER, ADMIT, LAND_AGAIN = range(7)
+NO_ORDER, HAND_OVER, LOSE, SETTLE, OFFER, ADMIT, LAND_AGAIN, BREAK_OFF = range(8)
 """Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs; let
 those whose turn it is be routed; take a KV cache that has landed to a replica; let one land when its link has sent it
-after all."""
+after all; note which tokens a replica that is lost has sent."""
 
 
 class FleetState:

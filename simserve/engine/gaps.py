@@ -36,12 +36,13 @@ def note_stall(replica: Replica, num_joined: int) -> None:
     if not replica.stall_step_runs:
         num_before = replica.num_decoding - num_joined
         if num_before:
-            _add_stall(replica, leap - 1, replica.last_decode_time, num_before)
+            add_stall(replica, leap - 1, replica.last_decode_time, num_before)
     if num_joined:
-        _add_stall(replica, leap, replica.end_time, num_joined)
+        add_stall(replica, leap, replica.end_time, num_joined)
 
 
-def _add_stall(replica: Replica, leap: int, last_token_time: float, count: int) -> None:
+def add_stall(replica: Replica, leap: int, last_token_time: float, count: int) -> None:
+    """Note that so many requests, whose last token came at a time, wait for the end of a stall from a leap on."""
     replica.stall_step_runs.append(leap)
     replica.stall_times.append(last_token_time)
     replica.stall_counts.append(count)

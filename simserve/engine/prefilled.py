@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simserve.engine.decoding import growth_of_step, join_decoding
 from simserve.engine.departing import release_departing
+from simserve.engine.gaps import add_stall
 from simserve.engine.kv import take_fixed
 from simserve.engine.numbers import remove_all
 from simserve.engine.state import ADMITTED, Replica, RequestTable
@@ -53,4 +54,9 @@ def take_in(replica: Replica, requests: RequestTable, index: int, now: float) ->
     if replica.batch_log is not None:
         replica.batch_log.extend((index, now, ADMITTED))
     join_decoding(replica, requests, index, prompt, 1)
+    if replica.stall_step_runs:
+        add_stall(replica, replica.leap_index, now, 1)
+    elif replica.num_decoding == 1:
+        # Prompts of others may be computed before its next token.
+        replica.last_decode_time = now
     return True

@@ -248,11 +248,15 @@ def take_to_reader(
     landed = transfers.ports[number].landed
     landed.append(index)
     if len(landed) == 1:
-        # It may be taken in after the step that runs.
-        replica = plane.replicas[number]
-        if not end_leap(replica, now):
-            look_again(replica, now)
-        note_end(plane, client_state, number)
+        _try_first(plane, client_state, number, now)
+
+
+def _try_first(plane: DataPlane, client_state: ClientState, number: int, now: float) -> None:
+    """Let a replica try to take in, after the step that runs, the first of the caches that have landed there."""
+    replica = plane.replicas[number]
+    if not end_leap(replica, now):
+        look_again(replica, now)
+    note_end(plane, client_state, number)
 
 
 def may_step(
@@ -281,9 +285,13 @@ def drop(plane: DataPlane, client_state: ClientState, requests: RequestTable, in
     if stage == AT_REPLICA:
         return False
     if stage == LANDED:
-        transfers.ports[place].landed.remove(index)
+        landed = transfers.ports[place].landed
+        was_first = landed[0] == index
+        landed.remove(index)
         count_off(plane, requests, place, index)
         client_state.place[index] = NOBODY
+        if was_first and landed:
+            _try_first(plane, client_state, place, now)
     elif stage == STRANDED:
         transfers.stranded.remove(index)
     _release(plane, client_state, transfers, index, now)

@@ -17,7 +17,7 @@ from simserve.reference.fleet import Autoscaler, Faults, Fleet, Liveness, Update
 from simserve.reference.gateway import Gateway
 from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN, Request
-from simserve.reference.router import Router
+from simserve.reference.router import Regions, Router, Rules
 from simserve.reference.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -56,10 +56,15 @@ class Cluster:
         self.transfers = Transfers(self, control.disaggregation)
         self.router = Router(control.routing, entrances, control.allowed, specs, self.replicas)
         self.router.judge = judge
+        rules = control.routing.rules
+        self.rules = None if rules is None else Rules(rules, entrances, control.allowed, specs)
+        if control.regions is not None:
+            self.router.regions = Regions(control.regions, self.pools, specs)
         decoding = [pool for pool in self.pools if pool.role == "decode"]
         plain = type(control.routing)()
         self.decode_router = Router(plain, decoding, (), specs, self.replicas)
-        self.decode_router.reads = lambda request, pool: pool.kv_layout == self.source_of(request).kv_layout
+        self.decode_router.obeys_rules = False
+        self.decode_router.reads = lambda request, pool: pool.reads(self.source_of(request))
         self.fleet = Fleet(self)
         self.gateway = Gateway(self, control, specs)
         self.requests = [self.request_of(index) for index in range(len(specs))]
@@ -83,8 +88,12 @@ class Cluster:
             entries = slice(int(specs.prefixes.offsets[index]), int(specs.prefixes.offsets[index + 1]))
             ends = specs.prefixes.ends[entries].tolist()
             request.path = list(zip(specs.prefixes.segments[entries].tolist(), ends, strict=True))
-        if self.gateway.api is None or not self.gateway.api.has_no_replica(request):
-            serving = self.serving(request)
+        if self.router.regions is not None:
+            request.home = self.router.regions.home_of(request)
+        if self.rules is not None and not self.gateway.is_for_api(request):
+            self.rules.apply(request)
+        serving = [] if self.gateway.is_for_api(request) and request.second_pools is None else self.serving(request)
+        if serving:
             longest = min(pool.config.max_model_len for pool in serving)
             whole = [pool.config for pool in serving if pool.role != "decode" and not splits_prompts(pool)]
             request.limit(longest, min((config.max_num_batched_tokens for config in whole), default=longest))
@@ -94,9 +103,10 @@ class Cluster:
 
     def serving(self, request: Request) -> list[Pool]:
         """Return the pools that may serve a request, those that decode what others prefill among them."""
-        pools = self.router.pools_for(request)
-        layouts = {pool.kv_layout for pool in pools if pool.role == "prefill"}
-        return [*pools, *(pool for pool in self.pools if pool.role == "decode" and pool.kv_layout in layouts)]
+        pools = [*self.router.pools_for(request), *(request.second_pools or ())]
+        sources = [pool for pool in pools if pool.role == "prefill"]
+        readers = [pool for pool in self.pools if pool.role == "decode"]
+        return [*pools, *(pool for pool in readers if any(pool.reads(source) for source in sources))]
 
     def latencies(self) -> list[float]:
         """Return the seconds from sending each request to the router."""
@@ -215,7 +225,7 @@ class Cluster:
     def num_parked(self, pool: Pool) -> int:
         """Return how many requests wait for a replica of a pool to be ready, whether or not others may serve them."""
         if pool.role == "decode":
-            return sum(self.source_of(request).kv_layout == pool.kv_layout for request in self.landed)
+            return sum(pool.reads(self.source_of(request)) for request in self.landed)
         return sum(pool in self.router.pools_for(request) for request in self.gateway.waiting)
 
     def meets_slo(self, request: Request) -> bool:

@@ -1,4 +1,4 @@
-"""Gateway: what a request meets before a replica: response cache, API, admission control, fair turns."""
+"""Gateway: what a request meets before a replica: response cache, rules, API, admission control, fair turns."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ class Gateway:
             self.clock.process(self.answer_elsewhere(request, self.cache.serve(request, now), "cache"))
             request.place = "elsewhere"
             return
-        is_for_api = self.api is not None and self.api.has_no_replica(request)
-        replica = None if is_for_api else self.cluster.router.choose(request)
+        replica = None if self.is_for_api(request) else self.cluster.router.choose(request)
         if self.api is not None and self.diverts(request, replica):
             return
         if self.cluster.judge is not None and self.cluster.judge.parts.admission is not None:
@@ -74,6 +73,10 @@ class Gateway:
                 self.refuse(request, reason, self.admission.spec.retry_after)
                 return
         self.hand_over(request, replica)
+
+    def is_for_api(self, request: Request) -> bool:
+        """Whether the API answers a request by rule, whatever the replicas do."""
+        return request.pools == [] or (self.api is not None and self.api.has_no_replica(request))
 
     def own_refusal(self, judge: Judge, request: Request) -> str:
         """Return why a user's own admission control refuses a request; empty: it does not."""
@@ -91,12 +94,13 @@ class Gateway:
         """Whether the API deals with a request: answers it, or refuses it with 429."""
         api, now = self.api, self.clock.now
         assert api is not None
-        if not api.takes(request, replica, len(self.waiting), now):
+        is_for_api = self.is_for_api(request)
+        if not is_for_api and not api.takes(request, replica, len(self.waiting), now):
             return False
         wait = api.seconds_to_limit(request, now)
         if wait > 0.0:
             api.num_limited += 1
-            if api.when_limited == "stay":
+            if api.when_limited == "stay" and not is_for_api:
                 return False
             if api.when_limited == "refuse":
                 self.refuse(request, "api_limit", wait)
@@ -132,6 +136,35 @@ class Gateway:
         self.fair.append(request)
         if replica is not None:
             self.release()
+
+    def take_answer(self, request: Request, replica: Replica) -> None:
+        """Take the answer of a replica to its client, unless a rule says that it does not do: then ask elsewhere."""
+        now, rules, regions = self.clock.now, self.cluster.rules, self.cluster.router.regions
+        if rules is not None and rules.asks_again(request):
+            if self.fair is not None:
+                self.fair.charge(request, OUTPUT_WEIGHT * request.generated)
+            self.cluster.clients.tries.append((request.ready, request.scheduled, now))
+            request.forget()
+            request.place, request.ready = "elsewhere", now
+            self.clock.process(self.ask_again(request))
+            return
+        answered_at = max(now, request.finish)
+        if regions is not None:
+            back = regions.one_way(request, replica.pool)
+            request.handed_over = request.first_token + back
+            request.finish += back
+            request.answer_began += back
+            answered_at += back
+        self.cluster.answered(request, answered_at)
+
+    def ask_again(self, request: Request) -> Steps:
+        """Route a request whose first answer did not do, behind everything else of this instant."""
+        attempt = request.attempt
+        yield self.clock.at(self.clock.now, TURNS, request.index + 1)
+        if request.place == "elsewhere" and request.attempt == attempt:
+            request.place = None
+            if not (self.is_for_api(request) and self.diverts(request, None)):
+                self.hand_over(request, self.cluster.router.choose(request))
 
     def route_again(self, request: Request) -> None:
         """Send a request that was lost with its replica to another one; its client knows nothing."""

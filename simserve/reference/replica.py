@@ -58,6 +58,7 @@ class Pool:
         replicas_per_node: How many fill a node.
         kv_layout: Model and format of their KV caches: only pools of one layout read each other's.
         kv_bytes_per_token: Of such a cache.
+        region: Where they are; empty: it does not matter.
         make_scheduler: Returns what moves a new replica.
         replicas: All that were ever launched.
         wanted: Replicas that an autoscaler asked for last; None: there is none.
@@ -76,6 +77,7 @@ class Pool:
     replicas_per_node: int = 1
     kv_layout: str = ""
     kv_bytes_per_token: float = 0.0
+    region: str = ""
     make_scheduler: Callable[[EngineConfig, StepTimes], Scheduler] = scheduler_of
     replicas: list[Replica] = field(default_factory=list)
     wanted: int | None = None
@@ -91,6 +93,10 @@ class Pool:
         scheduler = self.make_scheduler(self.config, self.times)
         scheduler.store = self.store
         return scheduler
+
+    def reads(self, source: Pool) -> bool:
+        """Whether it reads the KV caches of another pool: of its own model and format, in its own region."""
+        return (self.kv_layout, self.region) == (source.kv_layout, source.region)
 
     @property
     def present(self) -> list[Replica]:
@@ -233,7 +239,7 @@ class Replica:
                 self.leave(request)
         for request in finished:
             if request not in doomed and not cluster.goes_on(request, self):
-                cluster.answered(request, max(now, request.finish))
+                cluster.gateway.take_answer(request, self)
         for request, decided_at in doomed.items():
             cluster.num_lost_tokens += request.generated
             cluster.unanswered(request, "timed_out", "timeout", decided_at)
@@ -258,12 +264,30 @@ class Replica:
         request.place = self
 
     def take(self, request: Request) -> None:
-        """Take a routed request to the scheduler.
+        """Take a routed request; where there are regions, it is on its way to here for a while."""
+        self.join(request)
+        regions = self.cluster.router.regions
+        if regions is None:
+            self.submit(request)
+            return
+        self.held.add(request)
+        self.clock.process(self.submit_on_arrival(request, self.clock.now + regions.one_way(request, self.pool)))
+
+    def submit_on_arrival(self, request: Request, time: float) -> Steps:
+        """Take a request to the scheduler when it arrives, if it is still wanted here."""
+        attempt, num_losses = request.attempt, request.num_losses
+        yield self.clock.at(time, SUBMITS, request.index)
+        if request in self.held and (request.attempt, request.num_losses) == (attempt, num_losses):
+            self.held.discard(request)
+            request.ready = self.clock.now
+            self.submit(request)
+
+    def submit(self, request: Request) -> None:
+        """Take a request to the scheduler.
 
         A scheduler that works a step ahead has chosen the step after the running one already, so that it sees the
         request right after that one has begun.
         """
-        self.join(request)
         self.cluster.transfers.begin(request, self)
         if self.pool.config.async_scheduling and self.pool.config.batching != "static" and self.step is not None:
             self.held.add(request)

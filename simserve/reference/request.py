@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import simpy
 
-    from simserve.reference.replica import Replica
+    from simserve.reference.replica import Pool, Replica
 
 ONE_TOKEN = 16
 """A pace of one token a step: paces count sixteenths."""
@@ -21,7 +21,9 @@ ONE_TOKEN = 16
 class Request:
     """One request. Times are seconds, NaN where nothing has happened yet; tokens are counted, not listed.
 
-    The first group of fields is what its client asks for. The second is what a scheduler knows of an attempt and is
+    The first group of fields is what its client asks for; ``pools`` are those that a rule sends it to (None: no rule
+    does; none of them: the API), ``second_pools`` those that it is asked again of (None: its first answer does), and
+    ``home`` is the region of its client. The second is what a scheduler knows of an attempt and is
     forgotten when the request is tried again: ``token_times`` are the steps that brought it tokens, ``gaps`` what its
     client sees between them. The last is the outcome.
     """
@@ -39,6 +41,9 @@ class Request:
     path: list[tuple[int, int]] = field(default_factory=list)
     max_tokens: int = 0
     is_truncated: bool = False
+    pools: list[Pool] | None = None
+    second_pools: list[Pool] | None = None
+    home: str = ""
 
     computed: int = 0
     target: int = 0

@@ -1,10 +1,11 @@
-"""Router: which replica a request goes to, by a view of the replicas that may be old."""
+"""Router: which pools a request may go to, and which replica of them, by a view of the replicas that may be old."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
+from simserve import rng
 from simserve.reference.clock import Chance
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from simserve.reference.replica import Pool, Replica
     from simserve.reference.request import Request
     from simserve.sim.own_parts import Judge
-    from simserve.sim.routing_spec import RoutingSpec
+    from simserve.sim.region_spec import RegionsSpec
+    from simserve.sim.routing_spec import RoutingSpec, RuleSpec
     from simserve.workload.requests import RequestSpecs
 
 DEFAULT_GUARD = 1.5
@@ -36,9 +38,11 @@ class Router:
         replicas: The fleet, as it grows.
 
     Attributes:
+        obeys_rules: Whether a request goes to the pools that a rule names.
         has_room: Whether a replica may be given one more request.
         reads: Whether a pool may serve a request, beside its class; for the KV caches of prefill pools.
         judge: Asks a user's own router; None: the policy decides.
+        regions: Which pools are near to whom; None: it does not matter.
     """
 
     def __init__(
@@ -50,9 +54,11 @@ class Router:
         replicas: list[Replica],
     ) -> None:
         self.spec, self.pools, self.allowed, self.specs, self.replicas = spec, list(pools), allowed, specs, replicas
+        self.obeys_rules = True
         self.has_room: Callable[[Replica], bool] = lambda _: True
         self.reads: Callable[[Request, Pool], bool] = lambda _request, _pool: True
         self.judge: Judge | None = None
+        self.regions: Regions | None = None
         self.chance = Chance(specs, "routing")
         self.turn = 0
         self.credits = [0.0] * len(self.pools)
@@ -82,11 +88,16 @@ class Router:
     def pools_for(self, request: Request) -> list[Pool]:
         """Return the pools that may serve a request."""
         pools = [self.pools[number] for number in self.allowed[request.kind]] if self.allowed else self.pools
+        if request.pools is not None and self.obeys_rules:
+            pools = request.pools
         return [pool for pool in pools if self.reads(request, pool)]
 
     def choose(self, request: Request) -> Replica | None:
         """Return the replica that a request goes to; None while none is ready, or has room."""
-        pools = [pool for pool in self.pools_for(request) if self.open_in(pool)]
+        pools = self.pools_for(request)
+        if self.regions is not None:
+            pools = self.regions.near(request, pools)
+        pools = [pool for pool in pools if self.open_in(pool)]
         if self.spec.weights and len(pools) > 1:
             pools = [self.deal(pools)]
         ready = [replica for pool in pools for replica in self.open_in(pool)]
@@ -171,3 +182,112 @@ class Router:
         loads = [self.load(each) for each in ready]
         own = self.load(replica)
         return own > guard * math.fsum(loads) / len(loads) and own > min(loads) + worth and own > worth
+
+
+class Rules:
+    """Which pools requests go to by their class and their length, and whose first answer does not do.
+
+    Args:
+        rules: In order; the first that fits counts.
+        pools: Those that take requests.
+        allowed: Indices of pools by class; empty: all, for all.
+        specs: What arrives.
+    """
+
+    def __init__(
+        self, rules: Sequence[RuleSpec], pools: Sequence[Pool], allowed: Sequence[Sequence[int]], specs: RequestSpecs
+    ) -> None:
+        self.rules, self.pools, self.allowed, self.classes = rules, pools, allowed, specs.classes
+        self.uniforms = rng.stream(specs.seed, "misclassified", specs.replication).random(len(specs)).tolist()
+        self.num_asked_again = self.num_discarded_tokens = 0
+
+    def apply(self, request: Request) -> None:
+        """Note where a request goes, and where it is asked again."""
+        rule = next((each for each in self.rules if self.fits(each, request)), None)
+        if rule is None:
+            return
+        request.pools = self.named(rule.pool)
+        if rule.misclassified is not None and self.uniforms[request.index] < rule.misclassified:
+            request.second_pools = self.named(str(rule.retry_pool))
+
+    def fits(self, rule: RuleSpec, request: Request) -> bool:
+        """Whether a rule is about a request; a class that is bound to pools obeys only rules that name it."""
+        if rule.min_prompt_tokens is not None and request.prompt_tokens < rule.min_prompt_tokens:
+            return False
+        if rule.max_prompt_tokens is not None and request.prompt_tokens > rule.max_prompt_tokens:
+            return False
+        if rule.classes is not None:
+            return self.classes[request.kind].name in rule.classes
+        return not self.allowed or set(self.allowed[request.kind]) == set(range(len(self.pools)))
+
+    def named(self, name: str) -> list[Pool]:
+        """Return the pool of a name; none: it is the API."""
+        return [pool for pool in self.pools if pool.name == name]
+
+    def asks_again(self, request: Request) -> bool:
+        """Whether the answer that a replica has just given does not do; the request then goes to its second pools."""
+        if request.second_pools is None:
+            return False
+        self.num_asked_again += 1
+        self.num_discarded_tokens += request.generated
+        request.pools, request.second_pools = request.second_pools, None
+        request.cached_tokens = 0
+        return True
+
+
+class Regions:
+    """Where clients are, and which pools are near to them.
+
+    Args:
+        spec: How far apart regions are.
+        pools: All pools, each with its region.
+        specs: What arrives.
+
+    Attributes:
+        names: The regions that clients are in.
+    """
+
+    def __init__(self, spec: RegionsSpec, pools: Sequence[Pool], specs: RequestSpecs) -> None:
+        self.spec, self.pools, self.classes = spec, pools, specs.classes
+        self.has_classes = specs.request_class is not None
+        self.uniforms = rng.stream(specs.seed, "regions", specs.replication).random(len(specs)).tolist()
+        own = [each.region for each in specs.classes if each.region is not None]
+        self.names = tuple(dict.fromkeys([*spec.clients, *own]))
+
+    def home_of(self, request: Request) -> str:
+        """Return the region of a client: that of its class, or drawn by the shares."""
+        own = self.classes[request.kind].region if self.has_classes else None
+        if own is not None:
+            return own
+        names, shares = list(self.spec.clients), list(self.spec.clients.values())
+        ends = [sum(shares[: number + 1]) for number in range(len(shares) - 1)]
+        home: str = names[sum(end <= self.uniforms[request.index] for end in ends)]
+        return home
+
+    def one_way(self, request: Request, pool: Pool) -> float:
+        """Return the seconds between the client of a request and a pool."""
+        return self.spec.one_way(request.home, pool.region) or 0.0
+
+    def near(self, request: Request, pools: Sequence[Pool]) -> list[Pool]:
+        """Return those of some pools that are in the region which a request goes to.
+
+        That is the nearest with a ready replica whose mean load is below ``spill_above``; where none is, the one with
+        the lowest.
+        """
+        places: dict[str, list[Pool]] = {}
+        for pool in sorted(self.pools, key=lambda one: self.one_way(request, one)):
+            if pool in pools and any(replica.is_ready for replica in pool.replicas):
+                places.setdefault(pool.region, []).append(pool)
+        if not places:
+            return []
+        limit = math.inf if self.spec.spill_above is None else self.spec.spill_above
+        means = {place: mean_load(near) for place, near in places.items()}
+        chosen = next((place for place, mean in means.items() if mean < limit), None)
+        chosen = min(means, key=lambda place: means[place]) if chosen is None else chosen
+        return [pool for pool in pools if pool in places[chosen]]
+
+
+def mean_load(pools: Sequence[Pool]) -> float:
+    """Return the requests that a ready replica of some pools has, on average."""
+    loads = [replica.load for pool in pools for replica in pool.replicas if replica.is_ready]
+    return sum(loads) / len(loads)

@@ -64,8 +64,6 @@ def uncovered(deployment: Deployment) -> str | None:
     is_scaled = any(each.autoscaling is not None for each in deployment.pools)
     found = {
         "streaming": control.streaming is not None,
-        "regions": control.regions is not None,
-        "routing.rules": bool(control.routing.rules),
         "engine.batching": is_static and (control.changes_fleet or is_scaled or control.admission is not None),
         "engine.async_scheduling": control.disaggregation is not None and any(each.releases_late for each in engines),
         "engine.kv_allocation": control.disaggregation is not None
@@ -231,6 +229,7 @@ def pools_of(deployment: Deployment, control: Control) -> tuple[list[PoolSetup],
             replicas_per_node=each.replicas_per_node,
             kv_layout=each.kv_layout,
             kv_bytes_per_token=each.kv_bytes_per_token or control.kv_bytes_per_token,
+            region=each.region,
         )
         for each in setups
     ]
@@ -354,14 +353,17 @@ def _timeline(cluster: Cluster, setups: Sequence[PoolSetup], end_time: float) ->
 
 
 def _front(cluster: Cluster) -> FrontTotals | None:
-    gateway = cluster.gateway
-    if gateway.cache is None and gateway.api is None and gateway.fair is None:
+    gateway, rules = cluster.gateway, cluster.rules
+    if not cluster.control.has_gateway:
         return None
+    asks_twice = rules is not None and any(each.misclassified is not None for each in rules.rules)
     names = [each.name for each in cluster.specs.classes]
     return FrontTotals(
         first_questions=None if gateway.cache is None else gateway.cache.num_first,
         expired=0 if gateway.cache is None else gateway.cache.num_expired,
         limited=0 if gateway.api is None else gateway.api.num_limited,
+        asked_again=rules.num_asked_again if rules is not None and asks_twice else None,
+        discarded_tokens=0 if rules is None else rules.num_discarded_tokens,
         service={} if gateway.fair is None else dict(zip(names, gateway.fair.service, strict=True)),
     )
 
@@ -381,12 +383,12 @@ def _transfer_sums(cluster: Cluster) -> dict[str, float]:
 
 def records_of(cluster: Cluster) -> RequestRecords:
     """Return what happened to every request, as columns; after the run."""
-    requests, specs, gateway = cluster.requests, cluster.specs, cluster.gateway
+    requests, specs = cluster.requests, cluster.specs
 
     def column(name: str, kind: type[np.generic] = np.float64) -> np.ndarray[Any, Any]:
         return np.array([getattr(request, name) for request in requests], dtype=kind)
 
-    has_gateway = gateway.cache is not None or gateway.api is not None or gateway.fair is not None
+    has_gateway = cluster.control.has_gateway
     servers = np.array([SERVERS.index(one.server) for one in requests], dtype=np.int8)
     return RequestRecords(
         arrival_time=column("arrival"),
@@ -409,10 +411,20 @@ def records_of(cluster: Cluster) -> RequestRecords:
         turn=specs.turn,
         task=specs.task,
         served_by=servers if has_gateway else None,
+        **_region_columns(cluster),
         thinking_tokens=None if specs.thinking_tokens is None else column("tokens_thought", np.int64),
         answer_time=None if specs.thinking_tokens is None else column("first_visible_token"),
         **(_transfer_columns(cluster) if cluster.control.disaggregation is not None else {}),
     )
+
+
+def _region_columns(cluster: Cluster) -> dict[str, Any]:
+    """Return where clients are; empty without regions."""
+    regions = cluster.router.regions
+    if regions is None:
+        return {}
+    homes = np.array([regions.names.index(request.home) for request in cluster.requests], dtype=np.int16)
+    return {"client_region": homes, "region_names": regions.names}
 
 
 def _transfer_columns(cluster: Cluster) -> dict[str, Any]:

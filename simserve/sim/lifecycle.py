@@ -18,7 +18,7 @@ from simserve.engine.compiled.view import fill
 from simserve.engine.data_parallel import break_off, end_leap
 from simserve.engine.data_plane import CALLED, CALLS, CHORES, DRAINS, FROZEN
 from simserve.engine.entrance import RETRIED, add_open
-from simserve.engine.fleet_state import ADMIT, HAND_OVER, LAND_AGAIN, LOSE, OFFER, SETTLE
+from simserve.engine.fleet_state import ADMIT, BREAK_OFF, HAND_OVER, LAND_AGAIN, LOSE, OFFER, SETTLE
 from simserve.engine.routing import LEAST
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 from simserve.engine.transfers import Port, Transfers
@@ -279,6 +279,7 @@ class Lifecycle:
 
     def _bury(self, replica: ManagedReplica, now: float) -> None:
         """Forget the schedulers of a replica that is lost; its requests are tried again, or lost with it."""
+        self._cluster.tell(BREAK_OFF, replica.number, now)
         members = self._take_members(replica)
         replica.is_dying = replica.is_freezing = replica.is_frozen = False
         replica.flush()

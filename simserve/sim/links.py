@@ -105,15 +105,15 @@ class Links:
         return self._cluster.client_state.transfers
 
     def _write(self, number: int, crossing: Crossing) -> bool:
-        """Note when a cache crosses, if it is still wanted; return whether it is."""
+        """Note when a cache crosses; return whether anybody still waits for it."""
         columns, index = self._columns, crossing.index
-        is_wanted = self._stage[index] == ON_ITS_WAY and self._source[index] == number
-        if not is_wanted or columns.prefill_end[index] != crossing.queued_at:
+        if self._source[index] != number or columns.prefill_end[index] != crossing.queued_at:
+            # Its request has been tried again.
             return False
         if not crossing.has_begun:
             columns.transfer_start[index] = crossing.start if crossing.start < inf else nan
         columns.transfer_end[index] = crossing.end + columns.latency if crossing.end < inf else nan
-        return True
+        return bool(self._stage[index] == ON_ITS_WAY)
 
     def _take_sends(self) -> None:
         """Take over what the plane has sent since it was last asked."""

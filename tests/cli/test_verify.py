@@ -42,7 +42,12 @@ def test_what_is_not_covered_is_refused_by_its_key(simserve: Simserve) -> None:
         assert outcome.code == 104
         assert outcome.stdout == ""
         assert "deployment.streaming: is not covered by the reference" in outcome.stderr
-    assert "deployment.routing.rules: is not" in simserve("verify", "small-model-first").stderr
+
+
+@pytest.mark.parametrize("scenario", ["small-model-first", "two-regions"])
+def test_rules_and_regions_are_covered(simserve: Simserve, scenario: str) -> None:
+    """Where a request may go by rule, where it is asked again, and what is near to its client."""
+    assert simserve("verify", scenario, *FEW, "--json").code == 0
 
 
 def test_a_run_by_the_reference_has_the_same_result(simserve: Simserve) -> None:

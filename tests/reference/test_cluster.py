@@ -17,7 +17,6 @@ from simserve.engine.config import EngineConfig
 from simserve.scenario.reference_run import by_reference, uncovered
 from simserve.scenario.verify import compared
 from simserve.sim.control import Control
-from simserve.sim.records import REASONS
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, simulate
 from simserve.workload.requests import RequestSpecs
@@ -32,17 +31,12 @@ CHECKS = list(HealthCheck)
 TIMES = affine_step_times(step_seconds=0.2017, token_seconds=0.010043, decode_context_seconds=0.0010071)
 LATENCY = 0.0517
 """Numbers of which no small sums are equal: at one instant, the plane's order of rounding would decide."""
-LOST = [REASONS.index(name) for name in ("replica_lost", "drained")]
 
 
 def assert_alike(deployment: Deployment, specs: RequestSpecs) -> None:
     """Assert that every request fares the same on the plane and on the reference."""
     assert uncovered(deployment) is None
     reference, plane = by_reference(deployment, specs), simulate(deployment, specs).records
-    ignored: dict[int, set[str]] = {}
-    for index in np.flatnonzero(np.isin(plane.reason, LOST)).tolist():
-        # The plane forgets what was generated for a request that is lost with its replica.
-        ignored[index] = {"output_tokens", "thinking_tokens", "itl_max"}
     everywhere = set()
     if len(deployment.pools) > 1:
         # The plane keeps the most that any attempt found, where attempts go to several pools.
@@ -52,7 +46,7 @@ def assert_alike(deployment: Deployment, specs: RequestSpecs) -> None:
         # The plane leaves the time that a replica hangs out of the gap around it.
         everywhere.add("itl_max")
     found = compared(reference, plane).differing
-    left = {index: set(names) - everywhere - ignored.get(index, set()) for index, names in found.items()}
+    left = {index: set(names) - everywhere for index, names in found.items()}
     assert {index: names for index, names in left.items() if names} == {}
 
 
@@ -61,13 +55,13 @@ def comparable(control: Control) -> Control:
 
     Inside a leap the plane reads KV use off by interpolation, the reference off the blocks that are taken.
     """
-    admission, routing = control.admission, control.routing.model_copy(update={"rules": None})
+    admission = control.admission
     if admission is not None:
         admission = admission.model_copy(update={"kv_headroom": None, "probabilistic_from": None})
     scaling = control.autoscaling
     if scaling is not None and scaling.metric == "kv_usage":
         scaling = scaling.model_copy(update={"metric": "running"})
-    return replace(control, routing=routing, admission=admission, autoscaling=scaling, streaming=None, regions=None)
+    return replace(control, admission=admission, autoscaling=scaling, streaming=None)
 
 
 def own_times(specs: RequestSpecs) -> RequestSpecs:
@@ -93,15 +87,13 @@ def attended(data: st.DataObject, kind: str) -> tuple[Deployment, RequestSpecs]:
     assume(not (engine.api_token_seconds and (engine.async_output or engine.scheduler == "prefill_first")))
     # The plane sends a turn on the last answer that it is told of, which one that was given up may not be.
     assume(specs.turn is None or len(set(zip(specs.session, specs.turn, strict=True))) == len(specs))
-    pools = tuple(replace(each, engine=in_step(each.engine)) for each in deployment.pools)
-    control = comparable(deployment.control)
-    return replace(deployment, control=control, engine=in_step(engine), pools=pools), specs
+    return replace(deployment, control=comparable(deployment.control)), specs
 
 
 def in_step(config: EngineConfig, **changes: Any) -> EngineConfig:
     """Return an engine that schedules one step at a time.
 
-    With a step scheduled ahead, one drawn cluster in fifty fares differently under retries, unexplained so far.
+    With a step scheduled ahead, one drawn cluster of pools in a hundred fares differently, unexplained so far.
     """
     return replace(config, async_scheduling=False, **changes)
 
@@ -109,6 +101,8 @@ def in_step(config: EngineConfig, **changes: Any) -> EngineConfig:
 def conserved(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
     """Draw a fleet with a cache, an API, fair turns, an autoscaler and faults."""
     specs, control = data.draw(test_conservation.traffic()), comparable(data.draw(test_conservation.controls()))
+    # There are no pools for rules to name.
+    control = replace(control, routing=control.routing.model_copy(update={"rules": None}))
     kind = data.draw(st.sampled_from(["replicas", "ranks"]))
     config = make_config(frontend_latency=LATENCY, **test_conservation.ENGINES[kind])
     return replace(make_deployment(config, TIMES, 2), control=control), own_times(specs)
@@ -122,7 +116,6 @@ def pooled(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
             each,
             step_times=TIMES,
             acceptance=(),
-            region="",
             engine=in_step(each.engine, num_speculative_tokens=0, frontend_latency=LATENCY),
             autoscaling=None if each.autoscaling is None or each.autoscaling.metric == "kv_usage" else each.autoscaling,
         )

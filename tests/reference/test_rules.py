@@ -28,7 +28,7 @@ from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import RequestSpecs
-from tests.builders import constant_step_times, make_config, make_specs
+from tests.builders import constant_step_times, make_config, make_faults, make_specs
 from tests.theory.builders import make_deployment
 
 SECOND = constant_step_times(1.0)
@@ -202,3 +202,30 @@ def test_pools_of_equal_weight_take_turns_from_the_first_one_on() -> None:
     records = both(replace(deployment, pools=pools), make_specs([0.0, 0.25, 0.5, 0.75], 4, 2))
 
     assert records.replica_id.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_lost_replica_leaves_the_tokens_that_were_sent(is_ahead: bool) -> None:
+    """Lost in the fourth step: the client has three tokens, or four with the step that runs, one second apart."""
+    faults = make_faults({"kind": "replica", "at": "3.5 s", "duration": "9 s", "replica": 0})
+    control = Control(faults=faults)
+
+    records = both(deployed(control, async_scheduling=is_ahead), make_specs([0.0], 4, 9))
+
+    assert reasons(records) == ["replica_lost"]
+    assert (records.output_tokens[0], records.itl_max[0]) == (4, 1.0)
+
+
+def test_the_next_cache_is_taken_in_when_the_first_one_is_given_up() -> None:
+    """Its client hangs up in front of a full decode replica; the one behind it is smaller, and fits at once."""
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
+    deployment = deployed(Control(disaggregation=link, kv_bytes_per_token=1.0))
+    prefills = make_config(max_num_seqs=4, num_blocks=40)
+    first = PoolSetup(name="p", engine=prefills, step_times=SECOND, priced=None, num_replicas=1, role="prefill")
+    pools = (first, replace(first, name="d", engine=make_config(num_blocks=8, max_model_len=32), role="decode"))
+    specs = in_classes(make_specs([0.0, 1.25, 2.25], [12, 20, 4], [12, 2, 2]), [0, 1, 0], {}, {"timeout": "4.5 s"})
+
+    records = both(replace(deployment, pools=pools), specs)
+
+    assert reasons(records) == ["", "timeout", ""]
+    assert records.finish_time[2] < records.finish_time[0]
