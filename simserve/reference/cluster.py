@@ -237,7 +237,7 @@ class Cluster:
 
     def ended_task(self, request: Request) -> list[Request]:
         """Return all calls of the agent's task that has come to its end with this one; none if it goes on."""
-        if self.specs.dependencies is None or self.specs.session is None:
+        if self.specs.dependencies is None or self.specs.session is None or self.specs.session[request.index] < 0:
             return []
         rows = (self.specs.session == self.specs.session[request.index]).nonzero()[0].tolist()
         calls = [self.requests[row] for row in rows]

@@ -286,6 +286,8 @@ def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients
         arrival_time=np.full(len(specs), np.nan),
         think_time=thinking,
         concurrency=clients,
+        loop=None,
+        loops=(),
         own_wait=None,
         is_stationary=False,
         offered_rate=math.nan,

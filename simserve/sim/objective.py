@@ -28,9 +28,11 @@ class Objective:
         self._specs, self._requests, self._arrival_time = specs, requests, arrival_time
         self._task: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         if control.task_limit is not None and specs.dependencies is not None and specs.session is not None:
-            self._task = np.unique(specs.session, return_inverse=True)[1].astype(np.int64)
+            # A negative number is that of a request which is of no task.
+            numbers, places = np.unique(specs.session, return_inverse=True)
+            self._task = places.astype(np.int64) - np.count_nonzero(numbers < 0)
         num_tasks = int(self._task.max(initial=-1)) + 1
-        self._num_left = np.bincount(self._task, minlength=num_tasks)
+        self._num_left = np.bincount(self._task[self._task >= 0], minlength=num_tasks)
         self._begin, self._end = np.full(num_tasks, np.inf), np.full(num_tasks, -np.inf)
 
     def is_met(self, index: int) -> bool:
@@ -65,7 +67,7 @@ class Objective:
 
     def count_task(self, index: int) -> tuple[int, int]:
         """Note that a request has ended, once each; return the tasks that end with it, and those of them in time."""
-        if self._task_limit is None or not len(self._task):
+        if self._task_limit is None or not len(self._task) or self._task[index] < 0:
             return 0, 0
         task, requests = self._task[index], self._requests
         self._num_left[task] -= 1
