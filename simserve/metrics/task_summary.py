@@ -42,7 +42,7 @@ def task_figures(
 
     Figures are of the tasks whose first call was sent in the measured window, times and tokens of those of them that
     have finished. ``task_throughput`` counts those that finish in the window, a second; ``usd_per_task`` is what the
-    deployment costs over that.
+    deployment costs over that, beside other requests the tasks' share of it by computed tokens.
 
     Args:
         records: One row a call.
@@ -79,7 +79,9 @@ def task_figures(
         "model_share": ratio(float(model.sum()), float(makespan.sum())),
         "input_tokens_per_task": _mean(tasks.input_tokens[done]),
         "output_tokens_per_task": _mean(tasks.output_tokens[done]),
-        "usd_per_task": math.nan if usd_per_hour is None else ratio(usd_per_hour / _SECONDS_PER_HOUR, rate),
+        "usd_per_task": math.nan
+        if usd_per_hour is None
+        else ratio(usd_per_hour * tasks.computed_share / _SECONDS_PER_HOUR, rate),
         "attainment": math.nan if is_kept is None else _mean(is_kept),
     }
 

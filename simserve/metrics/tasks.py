@@ -32,6 +32,7 @@ class Tasks:
         input_tokens: Prompt tokens of its calls that were answered.
         output_tokens: Generated tokens, likewise.
         computed_tokens: Prompt tokens that no cache held, and generated ones, of all calls.
+        computed_share: Share of the computed tokens of the whole run that are theirs; 1 where there are only tasks.
         has_failed: Whether a call came to nothing.
         of_row: Place of the task of each row in these columns, -1: of none, shape [requests].
     """
@@ -45,6 +46,7 @@ class Tasks:
     input_tokens: Integers
     output_tokens: Integers
     computed_tokens: Integers
+    computed_share: float
     has_failed: NDArray[np.bool_]
     of_row: Integers
 
@@ -59,8 +61,11 @@ class Tasks:
         return np.maximum(self.makespan - self.model, 0.0)
 
     def usd(self, total: float) -> Floats:
-        """Return the dollars of each task: its share of ``total`` by computed tokens, so that they add up to it."""
-        return total * self.computed_tokens / max(int(self.computed_tokens.sum()), 1)
+        """Return the dollars of each task: its share of ``total`` by computed tokens.
+
+        They add up to that, or beside other requests to the share of tasks.
+        """
+        return total * self.computed_share * self.computed_tokens / max(int(self.computed_tokens.sum()), 1)
 
 
 def tasks_of(records: RequestRecords) -> Tasks | None:
@@ -81,7 +86,8 @@ def tasks_of(records: RequestRecords) -> Tasks | None:
         return np.bincount(group, weights=values, minlength=len(task)).astype(np.int64)
 
     prompts, outputs = records.prompt_tokens[order], records.output_tokens[order]
-    was_served = is_answered | np.isfinite(records.scheduled_time[order])
+    computed = _computed(records)
+    computed_by_task = total(computed[order])
     last = np.maximum.reduceat(answered, first) if len(task) else answered
     return Tasks(
         task=task,
@@ -92,10 +98,18 @@ def tasks_of(records: RequestRecords) -> Tasks | None:
         model=_covered(group, len(task), records.arrival_time[order], answered),
         input_tokens=total(prompts * is_answered),
         output_tokens=total(outputs * is_answered),
-        computed_tokens=total(np.maximum(prompts - records.cached_tokens[order], 0) * was_served + outputs),
+        computed_tokens=computed_by_task,
+        computed_share=float(computed_by_task.sum() / max(int(computed.sum()), 1)),
         has_failed=has_failed,
         of_row=of_row,
     )
+
+
+def _computed(records: RequestRecords) -> Integers:
+    """Return the tokens that were computed for each request: of its prompt those that no cache held, and its answer."""
+    was_served = (records.status == COMPLETED) | np.isfinite(records.scheduled_time)
+    prompts = np.maximum(records.prompt_tokens - records.cached_tokens, 0) * was_served
+    return np.where(np.isfinite(records.arrival_time), prompts + records.output_tokens, 0).astype(np.int64)
 
 
 def _covered(group: Integers, num_groups: int, begin: Floats, end: Floats) -> Floats:

@@ -26,6 +26,7 @@ from simserve.profiles.hf_layers import (
 )
 from simserve.profiles.hf_quantization import read_checkpoint
 from simserve.profiles.hf_reader import ConfigReader
+from simserve.profiles.hf_vision import vision_tower
 from simserve.validation import validate
 
 _WIDTH_KEYS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
@@ -95,6 +96,7 @@ def from_hf_config(
         "linear_attention": _linear_attention(reader),
         "layer_pattern": pattern,
         "mamba": _mamba(reader),
+        "vision": vision_tower(reader),
         "num_mtp_layers": reader.integer(*MTP_KEYS, default=0, minimum=0),
     }
     own = _OWN.get(model_type)

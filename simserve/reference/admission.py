@@ -122,6 +122,6 @@ class Admission:
     def patience(self, request: Request) -> float:
         """Return the seconds in which a first token must come: the TTFT objective, else the client's own limit."""
         has_classes = self.specs.request_class is not None
-        ttft = self.control.limits[request.kind if has_classes else 0][0]
+        ttft = self.control.limits[request.kind if has_classes else 0].ttft
         timeout = self.specs.classes[request.kind].timeout if has_classes else None
         return next((limit for limit in (ttft, timeout) if limit is not None), math.inf)

@@ -179,6 +179,7 @@ class Clients:
             yield self.clock.at(ready, ARRIVES, request.index)
             request.ready = ready
             if request.status == "failed":
+                self.cluster.count_end(request)
                 return Reply(self.clock.now, 0.0)
             request.answer = self.clock.event()
             self.start_patience(request)

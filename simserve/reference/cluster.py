@@ -163,10 +163,15 @@ class Cluster:
         request.place = None
         if self.clients.is_last(request):
             self.gateway.note_end(request, reply.heard_at)
-            for autoscaler in self.autoscalers:
-                autoscaler.note_end(request)
+            self.count_end(request)
         assert request.answer is not None
         request.answer.succeed(reply)
+
+    def count_end(self, request: Request) -> None:
+        """Tell the autoscalers that a request has come to its end."""
+        request.has_ended = True
+        for autoscaler in self.autoscalers:
+            autoscaler.note_end(request)
 
     def hang_up(self, request: Request) -> None:
         """Drop a request whose client waits no longer: at once, or at the end of the step that runs."""
@@ -231,13 +236,22 @@ class Cluster:
     def meets_slo(self, request: Request) -> bool:
         """Whether a request that has ended met the objective of its class."""
         limits = self.control.limits
-        ttft, tpot, e2e = limits[0 if self.specs.request_class is None else request.kind]
+        own = limits[0 if self.specs.request_class is None else request.kind]
         first, last, gaps = request.first_token, request.finish, request.generated - 1
         return request.status == "completed" and (
-            (ttft is None or first - request.arrival <= ttft)
-            and (e2e is None or last - request.arrival <= e2e)
-            and (tpot is None or not gaps or last - first <= tpot * gaps)
+            (own.ttft is None or first - request.arrival <= own.ttft)
+            and (own.e2e is None or last - request.arrival <= own.e2e)
+            and (own.tpot is None or not gaps or last - first <= own.tpot * gaps)
+            and (own.ttfvt is None or request.first_visible_token - request.arrival <= own.ttfvt)
         )
+
+    def ended_task(self, request: Request) -> list[Request]:
+        """Return all calls of the agent's task that has come to its end with this one; none if it goes on."""
+        if self.specs.dependencies is None or self.specs.session is None or self.specs.session[request.index] < 0:
+            return []
+        rows = (self.specs.session == self.specs.session[request.index]).nonzero()[0].tolist()
+        calls = [self.requests[row] for row in rows]
+        return calls if all(call.has_ended for call in calls) else []
 
     def note_step(self, replica: Replica, step: Step) -> None:
         """Hear of a step that has been scheduled."""

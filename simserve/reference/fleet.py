@@ -86,7 +86,7 @@ class Autoscaler:
         self.spec, self.pool = spec, pool
         self.asked: deque[tuple[float, int]] = deque()
         self.busy_before: dict[Replica, float] = {}
-        self.num_ended = self.num_met = 0
+        self.num_ended = self.num_met = self.num_tasks = self.num_tasks_met = 0
         self.load_at_miss = 0.0
 
     def run(self) -> Steps:
@@ -96,12 +96,22 @@ class Autoscaler:
             self.scale(self.clock.now)
 
     def note_end(self, request: Request) -> None:
-        """Count a request that has come to its end, if it is this pool's."""
+        """Count a request that has come to its end, if it is this pool's, and the task that ends with it."""
+        self.note_task(self.cluster.ended_task(request))
         number = request.replica
         if number >= 0 and self.pool.role == "both" and self.cluster.replicas[number].pool is not self.pool:
             return
         self.num_ended += 1
         self.num_met += self.cluster.meets_slo(request)
+
+    def note_task(self, calls: list[Request]) -> None:
+        """Count a task whose calls have all come to their end, whichever pool served them."""
+        limit = self.cluster.control.task_limit
+        if limit is None or not calls:
+            return
+        self.num_tasks += 1
+        makespan = max(call.finish for call in calls) - min(call.arrival for call in calls)
+        self.num_tasks_met += makespan <= limit and all(call.status == "completed" for call in calls)
 
     def scale(self, now: float) -> None:
         """Grow at once; shrink to the most that was asked for within the stabilisation window."""
@@ -151,13 +161,14 @@ class Autoscaler:
     def asked_by_slo(self, count: int, load: int) -> int:
         """Return one more after a miss, one less where all met it and the others are safe from the last miss."""
         ended, met, self.num_ended, self.num_met = self.num_ended, self.num_met, 0, 0
-        if ended and met < self.spec.target * ended:
+        tasks, in_time, self.num_tasks, self.num_tasks_met = self.num_tasks, self.num_tasks_met, 0, 0
+        if met < self.spec.target * ended or in_time < self.spec.target * tasks:
             self.load_at_miss = load / count
             return count + 1
         if not load and not ended:
             return 0
         is_safe = count > 1 and load / (count - 1) <= self.load_at_miss * (1 - TOLERANCE)
-        return count - 1 if is_safe and met == ended else count
+        return count - 1 if is_safe and met == ended and in_time == tasks else count
 
     def busy_share(self, replica: Replica, now: float) -> float:
         """Return the share of the interval in which a step ran."""

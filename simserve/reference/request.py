@@ -69,6 +69,7 @@ class Request:
     arrival: float = math.nan
     sent: float = math.nan
     finish: float = math.nan
+    has_ended: bool = False
     attempt: int = 0
     num_preemptions: int = 0
     num_losses: int = 0

@@ -157,6 +157,6 @@ def _check_admission(scenario: Scenario) -> None:
     if admission is None or not admission.deadline_aware:
         return
     has_timeout = any(each.timeout is not None for each in scenario.workload.classes or ())
-    if not has_timeout and all(ttft is None for ttft, _, _ in limits_by_class(scenario)):
+    if not has_timeout and all(each.ttft is None for each in limits_by_class(scenario)):
         rule = "has no deadline to look at"
         scenario.refuse("deployment.admission.deadline_aware", rule, "set slo.ttft, or a class's slo.ttft or timeout")

@@ -21,6 +21,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
         routing=deployment.routing,
         admission=deployment.admission,
         limits=limits_by_class(resolved.scenario),
+        task_limit=None if resolved.scenario.slo is None else resolved.scenario.slo.task,
         autoscaling=deployment.autoscaling,
         startup_seconds=startup_seconds(deployment.autoscaling, replica_weights_bytes(resolved)),
         faults=deployment.faults,

@@ -20,7 +20,7 @@ from simserve.metrics.student import two_sided_quantile
 from simserve.scenario.replication import as_sent
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
-from simserve.sim.control import Control
+from simserve.sim.control import Control, Limits
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals, BurstArrivals
@@ -221,7 +221,8 @@ def _relaxed(scenario: Scenario, deployment: Deployment) -> tuple[Deployment, fl
         liveness=None,
         updates=(),
         overflow=_only_always(control),
-        limits=tuple((None, None, None) for _ in control.limits),
+        limits=tuple(Limits() for _ in control.limits),
+        task_limit=None,
     )
     is_uniform = (
         not pools and not kept.has_gateway and kept.regions is None and not _shares_prefixes(scenario, deployment)
@@ -285,6 +286,8 @@ def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients
         arrival_time=np.full(len(specs), np.nan),
         think_time=thinking,
         concurrency=clients,
+        loop=None,
+        loops=(),
         own_wait=None,
         is_stationary=False,
         offered_rate=math.nan,

@@ -24,12 +24,12 @@ def objective(scenario: Scenario) -> SLO | None:
 
 
 def limits_by_class(scenario: Scenario) -> tuple[Limits, ...]:
-    """Return the most seconds of TTFT, TPOT and E2E by class (without classes: one entry); None: no limit."""
+    """Return the limits of latencies by class (without classes: one entry)."""
     slo, classes = objective(scenario), scenario.workload.classes
     if slo is None:
-        return ((None, None, None),) * max(len(classes or ()), 1)
+        return (Limits(),) * max(len(classes or ()), 1)
     owners = [slo] if classes is None else [slo.by_class.get(each.name, slo) for each in classes]
-    return tuple((each.ttft, each.tpot, each.e2e) for each in owners)
+    return tuple(Limits(each.ttft, each.tpot, each.e2e, each.ttfvt) for each in owners)
 
 
 def objective_mapping(scenario: Scenario) -> dict[str, Any] | None:

@@ -44,7 +44,7 @@ def admission_control_of(
 def _patience(control: Control, specs: RequestSpecs, kind: int) -> float:
     """Return the seconds from its arrival in which the first token of a request must come; inf: no limit."""
     classes = specs.classes
-    ttft, _, _ = control.limits[kind if specs.request_class is not None else 0]
+    ttft = control.limits[kind if specs.request_class is not None else 0].ttft
     if ttft is not None:
         return ttft
     timeout = None if specs.request_class is None else classes[kind].timeout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from math import ceil
 from typing import Any
 
@@ -12,6 +12,7 @@ import simpy
 from simserve.engine.data_parallel import kv_share, num_running_at, num_steps_of, start_time_of
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.lifecycle import Lifecycle
+from simserve.sim.objective import Objective
 from simserve.sim.own_parts import Judge
 from simserve.sim.records import DRAINED
 from simserve.sim.replicas import DRAINING, READY, STARTING, STOPPED, ManagedReplica, Pool, gauges_of
@@ -28,7 +29,7 @@ class Autoscaler:
         env: SimPy's clock.
         fleet: Whose pool it is.
         pool: The replicas.
-        meets_slo: Whether a request that has ended met its objective; for the metric ``slo``.
+        objective: Whether what has ended kept its limits; for the metric ``slo``.
     """
 
     def __init__(
@@ -37,14 +38,14 @@ class Autoscaler:
         env: simpy.Environment,
         fleet: Lifecycle,
         pool: Pool,
-        meets_slo: Callable[[int], bool],
+        objective: Objective,
     ) -> None:
         self._spec = spec
         self._env, self._fleet, self._pool = env, fleet, pool
-        self._meets_slo = meets_slo
+        self._objective = objective
         self._asked: deque[tuple[float, int]] = deque()
         self._busy_before: dict[int, float] = {}
-        self._num_ended = self._num_met = 0
+        self._num_ended = self._num_met = self._num_tasks = self._num_tasks_met = 0
         self._load_at_miss = 0.0
         self.judge: Judge | None = None
         if spec.metric == "slo":
@@ -57,11 +58,14 @@ class Autoscaler:
             self._scale(self._env.now)
 
     def _count_end(self, index: int, _heard_at: float) -> None:
+        tasks, in_time = self._objective.count_task(index)
+        self._num_tasks += tasks
+        self._num_tasks_met += in_time
         number = self._fleet.requests.replica_id[index]
         if number >= 0 and self._pool.role == "both" and self._fleet.replicas[number].pool is not self._pool:
             return
         self._num_ended += 1
-        self._num_met += self._meets_slo(index)
+        self._num_met += self._objective.is_met(index)
 
     def _scale(self, now: float) -> None:
         spec = self._spec
@@ -111,15 +115,16 @@ class Autoscaler:
         return max(wanted, 1 if waiting + running else 0)
 
     def _asked_by_slo(self, count: int, load: int) -> int:
-        ended, met = self._num_ended, self._num_met
-        self._num_ended = self._num_met = 0
-        if ended and met < self._spec.target * ended:
+        ended, met, tasks, in_time = self._num_ended, self._num_met, self._num_tasks, self._num_tasks_met
+        self._num_ended = self._num_met = self._num_tasks = self._num_tasks_met = 0
+        target = self._spec.target
+        if met < target * ended or in_time < target * tasks:
             self._load_at_miss = load / count
             return count + 1
         if not load and not ended:
             return 0
         is_safe = count > 1 and load / (count - 1) <= self._load_at_miss * (1 - TOLERANCE)
-        return count - 1 if is_safe and met == ended else count
+        return count - 1 if is_safe and met == ended and in_time == tasks else count
 
     def _busy_share(self, replica: ManagedReplica, now: float) -> float:
         busy = replica.busy_seconds

@@ -43,8 +43,9 @@ class AutoscalingSpec(FrozenModel):
     metric: Literal["queue_depth", "running", "kv_usage", "busy", "slo"] = "queue_depth"
     """`queue_depth`: requests that wait, of a replica; `running`: requests being served, of a replica; `kv_usage`:
     share of KV memory in use; `busy`: share of the interval with a step running; `slo`: share of the requests ended in
-    the interval that met the objective: one replica more while it is below the target, one less when all met it and
-    the others would have at most nine tenths of the requests each that replicas had at the last miss."""
+    the interval that met the objective, or of the agents' tasks ended in it, whichever is smaller: one replica more
+    while it is below the target, one less when all met it and the others would have at most nine tenths of the requests
+    each that replicas had at the last miss."""
     target: Annotated[float, Field(gt=0)]
     """What the metric should be: a number of requests a replica, or for kv_usage, busy and slo a share."""
     min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1

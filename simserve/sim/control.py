@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
@@ -17,7 +18,14 @@ from simserve.sim.routing_spec import API_POOL, RoutingSpec, RuleSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
 
-Limits = tuple[float | None, float | None, float | None]
+
+class Limits(NamedTuple):
+    """The objective of a class: the most seconds of each latency of a request; None: no limit."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+    ttfvt: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +35,8 @@ class Control:
     Attributes:
         routing: How requests are spread.
         admission: Who is turned away; None: nobody.
-        limits: Objective of each class (of all requests: one entry): the most seconds of ``ttft tpot e2e``, None: no
-            limit.
+        limits: Objective of each class; of all requests: one entry.
+        task_limit: The most seconds of an agent's task; None: no limit.
         autoscaling: How the number of replicas follows the load; None: it does not.
         startup_seconds: From the launch of a replica to its first request.
         faults: What goes wrong.
@@ -48,7 +56,8 @@ class Control:
 
     routing: RoutingSpec = field(default_factory=RoutingSpec)
     admission: AdmissionSpec | None = None
-    limits: tuple[Limits, ...] = ((None, None, None),)
+    limits: tuple[Limits, ...] = (Limits(),)
+    task_limit: float | None = None
     autoscaling: AutoscalingSpec | None = None
     startup_seconds: float = 0.0
     faults: tuple[FaultSpec, ...] = ()

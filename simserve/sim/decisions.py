@@ -9,13 +9,13 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simserve.engine.state import COMPLETED
 from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.cluster import end_of
 from simserve.sim.control import Control
 from simserve.sim.faults import Faults
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.liveness import Liveness
+from simserve.sim.objective import Objective
 from simserve.sim.outages import Outages
 from simserve.sim.pools import PoolSetup
 from simserve.sim.timeline import FleetTimeline
@@ -53,7 +53,8 @@ class Decisions:
         for pool, setup in zip(fleet.pools, self._setups, strict=True):
             scaling = setup.autoscaling if pool.name else control.autoscaling
             if scaling is not None:
-                autoscaler = Autoscaler(scaling, env, fleet, pool, self._meets_slo)
+                objective = Objective(control, self._specs, fleet.requests, self._arrival_time)
+                autoscaler = Autoscaler(scaling, env, fleet, pool, objective)
                 autoscaler.judge = fleet.judge
                 env.process(autoscaler.run())
         if control.faults:
@@ -114,20 +115,6 @@ class Decisions:
         end = end_of(self._fleet.requests)
         times = [each.at for each in (*self._control.faults, *self._control.updates)]
         return sum(time is not None and time > end for time in times)
-
-    def _meets_slo(self, index: int) -> bool:
-        """Return whether a request that has ended met the objective of its class."""
-        requests, limits, classes = self._fleet.requests, self._control.limits, self._specs.request_class
-        ttft, tpot, e2e = limits[0] if classes is None else limits[int(classes[index])]
-        if requests.status[index] != COMPLETED:
-            return False
-        sent_at, first, last = self._arrival_time[index], requests.first_token_time[index], requests.finish_time[index]
-        gaps = requests.generated_tokens[index] - 1
-        return (
-            (ttft is None or first - sent_at <= ttft)
-            and (e2e is None or last - sent_at <= e2e)
-            and (tpot is None or not gaps or last - first <= tpot * gaps)
-        )
 
 
 def data_plane(env: simpy.Environment, fleet: Lifecycle, *, is_fed: bool = False) -> Generator[simpy.Event, Any, None]:

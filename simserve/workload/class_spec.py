@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
+from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
 from simserve.workload.length_spec import AnswerLength, Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
@@ -92,6 +93,8 @@ class ClassSpec(FrozenModel):
     sessions: SessionsSpec | None = None
     """With arrivals of its own: conversations, as `workload.sessions` says of the common arrivals. Absent: each of its
     requests stands alone."""
+    agents: AgentsSpec | None = None
+    """With arrivals of its own: agents' tasks, as `workload.agents` says of the common arrivals."""
     shared_prefix: SharedPrefixSpec | None = None
     """System prompts, or documents, that its requests share, instead of `workload.shared_prefix`."""
     prompt_tokens: Length | None = None
@@ -129,6 +132,13 @@ class ClassSpec(FrozenModel):
             raise ValueError("has num_requests, which all_at_once arrivals of its own need; else the workload ends it")
         if self.sessions is not None and self.arrivals is None:
             raise ValueError("has sessions and a share of the common arrivals; give workload.sessions, or it arrivals")
+        if self.agents is None:
+            return self
+        if self.arrivals is None:
+            raise ValueError("has agents and a share of the common arrivals; give it arrivals of its own")
+        if self.sessions is not None:
+            raise ValueError("has agents and also sessions; keep one of the two")
+        self.agents.check_drawn()
         return self
 
 

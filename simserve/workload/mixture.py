@@ -1,4 +1,4 @@
-"""Traffic of several kinds on one clock: conversations beside single requests, clients that wait beside who does not.
+"""Traffic of several kinds on one clock: conversations, or tasks, beside single requests, and clients of closed loops.
 
 Each kind draws by itself, from streams of its own; here their rows are put together.
 """
@@ -17,11 +17,13 @@ from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arriva
 from simserve.workload.beginnings import draw_beginnings, with_beginnings
 from simserve.workload.classes import draw_own, draw_shared
 from simserve.workload.conversations import draw_pauses
+from simserve.workload.dependencies import Dependencies, from_counts
 from simserve.workload.dialogues import draw_dialogues
 from simserve.workload.prefixes import PrefixSegments, joined
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some
 from simserve.workload.spec import WorkloadSpec
+from simserve.workload.tasks import draw_tasks
 from simserve.workload.thinking import with_thinking
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
@@ -97,6 +99,9 @@ def _part(spec: WorkloadSpec, number: int | None, seed: int, replication: int, b
     """Return the requests of one kind, each a turn of a conversation: single ones of one that has no other."""
     classes = spec.classes or ()
     drawn: dict[str, Any] = {"seed": seed, "replication": replication}
+    agents = None if number is None else classes[number].agents
+    if agents is not None:
+        return draw_tasks(spec, agents, base_path=base_path, num_class=number, **drawn)
     sessions = spec.sessions if number is None else classes[number].sessions
     if sessions is not None:
         return draw_dialogues(spec, sessions, base_path=base_path, num_class=number, **drawn)
@@ -153,6 +158,7 @@ def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence
         offered_rate=float("nan"),
         classes=spec.classes or (),
         prefixes=_prefixes(spec, parts),
+        dependencies=_dependencies(parts),
     )
     return together.without_answers().of_rows(_by_beginning(together, spec.num_requests))
 
@@ -171,6 +177,19 @@ def _prefixes(spec: WorkloadSpec, parts: Sequence[RequestSpecs]) -> PrefixSegmen
     blocks = [spec.shared_prefix, *(each.shared_prefix for each in spec.classes or ())]
     num_shared = sum(block.num_groups for block in blocks if block is not None)
     return joined([part.prefixes or _alone(part, num_shared) for part in parts], num_shared)
+
+
+def _dependencies(parts: Sequence[RequestSpecs]) -> Dependencies | None:
+    """Return what the calls of tasks wait for, and single requests for nothing; None where there are no tasks."""
+    if all(part.dependencies is None for part in parts):
+        return None
+    counts, parents, num_before = [], [], 0
+    for part in parts:
+        graph = part.dependencies
+        counts.append(np.zeros(len(part), dtype=np.int64) if graph is None else graph.num_parents)
+        parents.append(np.zeros(0, dtype=np.int64) if graph is None else graph.parents + num_before)
+        num_before += len(part)
+    return from_counts(np.concatenate(counts), np.concatenate(parents))
 
 
 def _alone(part: RequestSpecs, num_shared: int) -> PrefixSegments:

@@ -183,7 +183,7 @@ class WorkloadSpec(FrozenModel):
     def is_mixed(self) -> bool:
         """Whether classes are of several kinds: conversations or clients of a closed loop beside other arrivals."""
         own = [each for each in self.classes or () if each.arrivals is not None]
-        talks = self.sessions is not None or any(each.sessions is not None for each in own)
+        talks = self.sessions is not None or any(each.sessions or each.agents for each in own)
         return bool(own) and (talks or self.has_clients)
 
     @property
@@ -200,7 +200,12 @@ class WorkloadSpec(FrozenModel):
     def has_sessions(self) -> bool:
         """Whether any of the requests are turns of drawn conversations, or calls of drawn tasks."""
         talks = self.sessions is not None or any(each.sessions is not None for each in self.classes or ())
-        return talks or self.agents is not None
+        return talks or self.has_agents
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether any of the requests are calls of agents' tasks."""
+        return self.agents is not None or any(each.agents is not None for each in self.classes or ())
 
     @property
     def has_thinking(self) -> bool:
@@ -217,10 +222,14 @@ class WorkloadSpec(FrozenModel):
 
     @model_validator(mode="after")
     def _check_answers(self) -> Self:
-        own = [(each.output_tokens or self.output_tokens, each.sessions) for each in self.classes or ()]
-        for length, sessions in ((self.output_tokens, self.sessions), *own):
-            if isinstance(length, NoLength) and (sessions or self.sessions) is not None:
+        own = [(each.output_tokens or self.output_tokens, each.sessions, each.agents) for each in self.classes or ()]
+        for length, sessions, agents in ((self.output_tokens, self.sessions, self.agents), *own):
+            if not isinstance(length, NoLength):
+                continue
+            if (sessions or self.sessions) is not None:
                 raise ValueError("has sessions, and requests without an answer; leave one of the two out")
+            if (agents or self.agents) is not None:
+                raise ValueError("has agents, and calls without an answer; leave one of the two out")
         return self
 
     @model_validator(mode="after")
@@ -242,11 +251,18 @@ class WorkloadSpec(FrozenModel):
 
     @model_validator(mode="after")
     def _check_agents(self) -> Self:
+        if not self.has_agents:
+            return self
+        if self.has_thinking:
+            raise ValueError(
+                "has agents and also thinking_tokens, which their calls do not draw; leave one of the two out"
+            )
+        if self.sessions is not None or any(each.sessions is not None for each in self.classes or ()):
+            raise ValueError("has agents and also sessions; keep one of the two")
         if self.agents is None:
             return self
-        beside = [name for name in ("sessions", "classes") if getattr(self, name) is not None]
-        if beside:
-            raise ValueError(f"has agents and also {beside[0]}; keep one of the two")
+        if self.classes is not None:
+            raise ValueError("has agents and also classes; give agents to a class with arrivals of its own")
         self.agents.check_drawn() if self.trace is None else self.agents.check_recorded()
         return self
 

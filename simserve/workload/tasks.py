@@ -23,7 +23,7 @@ from simserve.workload.dependencies import Dependencies, from_counts
 from simserve.workload.lengths import length_distribution
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.source import asked_tokens, offered_rate, some, start_times
+from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import WorkloadSpec
 
 Integers = NDArray[np.int64]
@@ -84,7 +84,13 @@ def mean_calls(spec: AgentsSpec, base_path: Path | None) -> float:
 
 
 def draw_tasks(
-    spec: WorkloadSpec, agents: AgentsSpec, *, seed: int, replication: int, base_path: Path | None
+    spec: WorkloadSpec,
+    agents: AgentsSpec,
+    *,
+    seed: int,
+    replication: int,
+    base_path: Path | None,
+    num_class: int | None = None,
 ) -> RequestSpecs:
     """Return the calls of tasks; rows stand by task, and these in order of their beginning.
 
@@ -94,31 +100,39 @@ def draw_tasks(
         seed: Of the run.
         replication: Of the run.
         base_path: Folder that relative paths are tried against before the working folder.
+        num_class: The class whose tasks they are, with arrivals and streams of its own; None: there are no classes.
 
     Raises:
-        ScenarioError: Nothing arrives within the duration.
+        ScenarioError: Nothing arrives within the duration, and there are no classes.
     """
     drawn: dict[str, Any] = {"seed": seed, "replication": replication}
-    arrivals = spec.arrivals
+    classes = spec.classes or ()
+    own = None if num_class is None else classes[num_class]
+    suffix = "" if own is None else f".{own.name}"
+    arrivals = spec.arrivals if own is None else own.arrivals
     assert arrivals is not None, "checked where the workload was read"
     starting = slowed(arrivals, mean_calls(agents, base_path))
     if isinstance(arrivals, ClosedLoopArrivals) or spec.duration is None:
-        made = draw_agents(agents, base_path=base_path, num_calls=spec.num_requests, **drawn)
-        starts = some(start_times(starting, num_requests=made.num_tasks, duration=None, **drawn))
+        made = draw_agents(agents, base_path=base_path, num_calls=spec.num_requests, suffix=suffix, **drawn)
+        starts = start_times(starting, num_requests=made.num_tasks, duration=None, suffix=suffix, **drawn)
     else:
-        starts = some(start_times(starting, num_requests=None, duration=spec.duration, **drawn))
-        made = draw_agents(agents, base_path=base_path, num_tasks=len(starts), **drawn)
+        starts = start_times(starting, num_requests=None, duration=spec.duration, suffix=suffix, **drawn)
+        made = draw_agents(agents, base_path=base_path, num_tasks=len(starts), suffix=suffix, **drawn)
+    # Of several sources one may be silent.
+    starts = starts if own is not None else some(starts)
     num_calls = len(made.task)
-    new_tokens, output_tokens = draw_own_lengths(spec, None, base_path=base_path, num_requests=num_calls, **drawn)
+    new_tokens, output_tokens = draw_own_lengths(spec, own, base_path=base_path, num_requests=num_calls, **drawn)
     max_tokens = asked_tokens(spec.max_tokens, output_tokens)
     answers = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
-    beginnings = draw_beginnings(spec, made.num_tasks, **drawn)
+    class_of = None if num_class is None else np.full(num_calls, num_class, dtype=np.int16)
+    of_task = None if class_of is None else class_of[: made.num_tasks]
+    beginnings = draw_beginnings(spec, made.num_tasks, class_of=of_task, suffix=suffix, **drawn)
     dependencies = dependencies_of_agents(made)
     prompts, prefixes = agent_contexts(made, new_tokens, answers, agents.context_growth, beginnings)
-    think_time = draw_tool_times(agents, made, dependencies, **drawn)
+    think_time = draw_tool_times(agents, made, dependencies, suffix=suffix, **drawn)
     is_root = dependencies.num_parents == 0
     if isinstance(arrivals, ClosedLoopArrivals):
-        think_time[is_root] = draw_pauses(arrivals, made.num_tasks, **drawn)
+        think_time[is_root] = draw_pauses(arrivals, made.num_tasks, suffix=suffix, **drawn)
     return RequestSpecs(
         arrival_time=np.where(is_root, starts[made.task], np.nan),
         prompt_tokens=prompts,
@@ -128,7 +142,10 @@ def draw_tasks(
         concurrency=getattr(arrivals, "concurrency", None),
         ramp_up=getattr(arrivals, "ramp_up", None),
         is_stationary=isinstance(arrivals, STATIONARY),
-        offered_rate=offered_rate(arrivals, starts, num_calls),
+        offered_rate=offered_rate(arrivals, starts, num_calls) if num_calls else 0.0,
+        classes=classes,
+        request_class=class_of,
+        priority=None if class_of is None else priorities(classes, class_of),
         prefixes=prefixes,
         session=made.task,
         turn=dependencies.depths(),
@@ -144,25 +161,27 @@ def draw_agents(
     base_path: Path | None,
     num_calls: int | None = None,
     num_tasks: int | None = None,
+    suffix: str = "",
 ) -> Agents:
     """Return the agents of so many tasks, or of the first that hold ``num_calls`` (the last task is cut there).
 
-    The streams are ``agent_calls``, ``subagent_starts``, ``subagents``, ``subagent_calls`` and ``forks``.
+    The streams are ``agent_calls``, ``subagent_starts``, ``subagents``, ``subagent_calls`` and ``forks``, with
+    ``suffix`` behind them.
     """
     drawn: dict[str, Any] = {"seed": seed, "replication": replication, "base_path": base_path}
     most = num_calls if num_tasks is None else num_tasks
-    calls = _lengths(spec, "calls", "agent_calls", most or 0, **drawn)
+    calls = _lengths(spec, "calls", f"agent_calls{suffix}", most or 0, **drawn)
     if num_calls is not None:
         # Every task holds its main agent's calls at least: no more of them than that can begin.
         calls = calls[: int(np.searchsorted(np.cumsum(calls), num_calls)) + 1]
     num_main = int(calls.sum())
     is_last = np.zeros(num_main, dtype=bool)
     is_last[np.cumsum(calls) - 1] = True
-    starts = rng.stream(seed, "subagent_starts", replication).random(num_main) < spec.subagent_share
-    fan_out = np.where(starts & ~is_last, _lengths(spec, "subagents", "subagents", num_main, **drawn), 0)
+    starts = rng.stream(seed, f"subagent_starts{suffix}", replication).random(num_main) < spec.subagent_share
+    fan_out = np.where(starts & ~is_last, _lengths(spec, "subagents", f"subagents{suffix}", num_main, **drawn), 0)
     num_subagents = int(fan_out.sum())
-    own_calls = _lengths(spec, "subagent_calls", "subagent_calls", num_subagents, **drawn)
-    is_fork = rng.stream(seed, "forks", replication).random(num_subagents) < spec.fork_share
+    own_calls = _lengths(spec, "subagent_calls", f"subagent_calls{suffix}", num_subagents, **drawn)
+    is_fork = rng.stream(seed, f"forks{suffix}", replication).random(num_subagents) < spec.fork_share
     made = _placed(calls, fan_out, own_calls, is_fork)
     return made if num_calls is None else made.first(num_calls)
 
@@ -235,9 +254,9 @@ def dependencies_of_agents(agents: Agents) -> Dependencies:
 
 
 def draw_tool_times(
-    spec: AgentsSpec, agents: Agents, dependencies: Dependencies, *, seed: int, replication: int
+    spec: AgentsSpec, agents: Agents, dependencies: Dependencies, *, seed: int, replication: int, suffix: str = ""
 ) -> NDArray[np.float64]:
-    """Return the seconds that a tool runs before each call, from the stream ``tool_time``.
+    """Return the seconds that a tool runs before each call, from the stream ``tool_time``, with ``suffix`` behind it.
 
     0 for the first call of an agent, and for calls that wait for sub-agents.
     """
@@ -245,7 +264,7 @@ def draw_tool_times(
     times = np.full(num_rows, spec.tool_time)
     if spec.tool_time_cv:
         quantile = unit_quantile(WeibullArrivals(rate=1.0, cv=spec.tool_time_cv))
-        times = times * quantile(rng.stream(seed, "tool_time", replication).random(num_rows))
+        times = times * quantile(rng.stream(seed, f"tool_time{suffix}", replication).random(num_rows))
     first_parent = np.full(num_rows, NONE, dtype=np.int64)
     waits = dependencies.num_parents > 0
     first_parent[waits] = dependencies.parents[dependencies.offsets[:-1][waits]]

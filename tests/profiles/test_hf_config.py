@@ -159,6 +159,84 @@ def test_a_configuration_agrees_with_the_bundled_profile() -> None:
     assert model.model_dump(exclude=ignored) == bundled.model_dump(exclude=ignored)
 
 
+SIGLIP = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 1152,
+    "image_size": 896,
+    "intermediate_size": 4304,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 27,
+    "patch_size": 14,
+}
+"""The ``vision_config`` of Gemma 3."""
+LLAMA4_TOWER = {
+    "model_type": "llama4_vision_model",
+    "hidden_size": 1408,
+    "image_size": 336,
+    "intermediate_size": 5632,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 34,
+    "patch_size": 14,
+    "pixel_shuffle_ratio": 0.5,
+}
+"""The ``vision_config`` of Llama 4."""
+
+
+@pytest.mark.parametrize(
+    ("name", "bundled"),
+    [
+        ("Qwen--Qwen3-VL-32B-Instruct", "qwen3-vl-32b"),
+        ("Qwen--Qwen3-VL-235B-A22B-Instruct", "qwen3-vl-235b-a22b"),
+        ("Qwen--Qwen3.5-35B-A3B", "qwen3.5-35b-a3b"),
+        ("nvidia--Gemma-4-31B-IT-NVFP4", "gemma-4-31b"),
+        ("nvidia--Gemma-4-26B-A4B-NVFP4", "gemma-4-26b-a4b"),
+    ],
+)
+def test_a_configuration_brings_the_vision_tower_of_the_bundled_profile(name: str, bundled: str) -> None:
+    """Published configurations, except for the source."""
+    tower, known = read(name).vision, load_model(bundled).vision
+
+    assert tower is not None
+    assert known is not None
+    assert tower.model_dump(exclude={"source"}) == known.model_dump(exclude={"source"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "bundled"),
+    [
+        ({"vision_config": SIGLIP, "mm_tokens_per_image": 256}, "gemma-3-27b"),
+        ({"vision_config": LLAMA4_TOWER}, "llama-4-scout"),
+    ],
+)
+def test_a_vision_block_is_read_as_the_bundled_profile_has_it(fields: dict[str, Any], bundled: str) -> None:
+    """Gemma 3's and Llama 4's, beside any language model."""
+    tower, known = from_hf_config(make_config(**fields)).vision, load_model(bundled).vision
+
+    assert tower is not None
+    assert known is not None
+    assert tower.model_dump(exclude={"source"}) == known.model_dump(exclude={"source"})
+
+
+@pytest.mark.parametrize("block", [{}, SIGLIP, {"model_type": "qwen2_5_vl", "depth": 32}])
+def test_a_tower_of_an_unknown_kind_is_left_out(block: dict[str, Any]) -> None:
+    """Windows in layers, or a merge that nothing says: the language model is read all the same."""
+    assert from_hf_config(make_config(vision_config=block)).vision is None
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"model_type": "qwen3_vl", "depth": 27}, "patch_size: is missing"),
+        (LLAMA4_TOWER | {"pixel_shuffle_ratio": 0}, "pixel_shuffle_ratio.*must be a number above 0"),
+        ("none", "vision_config.*must be a mapping"),
+    ],
+)
+def test_a_broken_vision_block_is_refused(block: object, message: str) -> None:
+    """By its key."""
+    with pytest.raises(ProfileError, match=message):
+        from_hf_config(make_config(vision_config=block))
+
+
 def test_a_folder_with_a_config_is_a_model(tmp_path: Path) -> None:
     """The folder of a downloaded model names the profile."""
     folder = tmp_path / "my-llama"

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.control import Control
+from simserve.sim.control import Control, Limits
 from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.fleet_run import FleetRun
@@ -154,7 +154,7 @@ def controls(draw: st.DrawFn) -> Control:
         fairness=validate(FairnessSpec, draw(fair_turns())) if draw(st.booleans()) else None,
         startup_seconds=draw(st.sampled_from([0.0, 3.0])),
         faults=TypeAdapter(tuple[FaultSpec, ...]).validate_python(faults),
-        limits=((2.0, None, 12.0), (None, 3.0, None)),
+        limits=(Limits(ttft=2.0, e2e=12.0), Limits(tpot=3.0)),
     )
 
 

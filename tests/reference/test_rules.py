@@ -16,7 +16,7 @@ from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.control import Control
+from simserve.sim.control import Control, Limits
 from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
@@ -94,7 +94,7 @@ def test_back_off_stops_growing_at_its_cap() -> None:
 @pytest.mark.parametrize(("limit", "num_waiting"), [(1.1, 2), (1.9, 2), (3.5, 4)])
 def test_the_first_finish_counts_for_all_that_run(limit: float, num_waiting: int) -> None:
     """Of four that began together one finishes after 4 s: one a second, so ``n`` that wait will wait ``n`` seconds."""
-    control = Control(admission=validate(AdmissionSpec, {"deadline_aware": True}), limits=((limit, None, None),))
+    control = Control(admission=validate(AdmissionSpec, {"deadline_aware": True}), limits=(Limits(ttft=limit),))
     arrivals = [0.0] * 4 + [4.25] + [5.125 + 0.125 * number for number in range(6)]
 
     records = both(deployed(control), make_specs(arrivals, 4, [4, 20, 20, 20, 30] + [2] * 6))

@@ -195,3 +195,25 @@ def test_conversations_are_measured_in_full_swing() -> None:
     rate = (len(served) - half) / (served[-1] - served[half - 1])
 
     assert found.rate == pytest.approx(rate, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"sessions": {"turns": {"distribution": "fixed", "value": 3}, "think_time": "1 s"}},
+        {"agents": {"calls": {"distribution": "fixed", "value": 3}, "tool_time": "1 s"}},
+    ],
+)
+def test_conversations_and_tasks_beside_other_arrivals_have_a_ratio(block: dict[str, Any]) -> None:
+    """What is offered is the sum of both kinds; clients send both, with pauses between calls or turns."""
+    classes = [
+        {"name": "chat", "arrivals": {"process": "poisson", "rate": 1.0}},
+        {"name": "long", "arrivals": {"process": "poisson", "rate": 1.5}, **block},
+    ]
+    asked = scenario(**{"workload.classes": classes, "workload.arrivals": None})
+
+    found = finishable(asked)
+
+    offered = offered_load(generate(asked.workload, seed=1), found)
+    assert offered.mean == pytest.approx(2.5 / found.rate)
+    assert 0.05 < offered.mean < 2.0

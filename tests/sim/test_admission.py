@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.control import Control
+from simserve.sim.control import Control, Limits
 from simserve.sim.records import REASONS, REJECTED
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
@@ -21,7 +21,7 @@ from tests.theory.builders import make_deployment
 
 def guarded(specs: RequestSpecs, rules: dict[str, Any], ttft_limit: float | None = None, **config: Any) -> Simulation:
     """Return a run of one replica behind admission control; every step takes a second."""
-    control = Control(admission=validate(AdmissionSpec, rules), limits=((ttft_limit, None, None),))
+    control = Control(admission=validate(AdmissionSpec, rules), limits=(Limits(ttft=ttft_limit),))
     deployment = make_deployment(make_config(**config), constant_step_times(1.0, 16), 1)
     return simulate(replace(deployment, control=control), specs)
 

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from simserve.metrics.replicas import replica_figures
+from simserve.scenario.reference_run import by_reference
+from simserve.scenario.verify import compared
 from simserve.sim.autoscaling_spec import AutoscalingSpec, StartupSpec
-from simserve.sim.control import Control
+from simserve.sim.control import Control, Limits
 from simserve.sim.records import COMPLETED, DRAINED, FAILED
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_specs
+from tests.sim.test_tasks import Task, random_task, tasks
 from tests.theory.builders import make_deployment
 
 RULES: dict[str, Any] = {
@@ -32,9 +35,9 @@ def scaled(
     specs: RequestSpecs, *, replicas: int = 1, startup: float = 10.0, seats: int = 1, **rules: Any
 ) -> Simulation:
     """Return a run that starts with ``replicas`` of one seat each; every step takes a second."""
-    limits = rules.pop("limits", (None, None, None))
+    limits, task_limit = rules.pop("limits", Limits()), rules.pop("task_limit", None)
     spec = validate(AutoscalingSpec, {**RULES, **rules})
-    control = Control(autoscaling=spec, startup_seconds=startup, limits=(limits,))
+    control = Control(autoscaling=spec, startup_seconds=startup, limits=(limits,), task_limit=task_limit)
     config = make_config(max_num_seqs=seats, max_model_len=512, num_blocks=2000)
     return simulate(
         replace(make_deployment(config, constant_step_times(1.0, max(seats, 8)), replicas), control=control), specs
@@ -123,8 +126,46 @@ def test_a_tenth_from_the_target_changes_nothing(running: int, most: int) -> Non
 def test_the_objective_asks_for_more_while_it_is_missed() -> None:
     """First tokens later than 3 s: one replica more at every look in which less than all made it."""
     specs = make_specs([2.0 * index for index in range(60)], 1, 6)
-    run = scaled(specs, metric="slo", target=0.9, limits=(3.0, None, None))
+    run = scaled(specs, metric="slo", target=0.9, limits=Limits(ttft=3.0))
 
     growth = [launched for time, launched, _ in changes(run) if time > 0]
     assert growth[:3] == [2, 3, 4]
     assert run.records.scheduled_time[-1] - run.records.arrival_time[-1] <= 1.0
+
+
+@pytest.mark.parametrize(("limit", "peak"), [(3.0, 4), (30.0, 1)])
+def test_the_objective_knows_the_first_visible_token(limit: float, peak: int) -> None:
+    """Of six tokens, one a second, four are hidden: the first token comes in time, the first visible one may not."""
+    specs = replace(make_specs([8.0 * index for index in range(20)], 1, 6), thinking_tokens=np.full(20, 4))
+    run = scaled(specs, metric="slo", target=0.9, limits=Limits(ttft=3.0, ttfvt=limit))
+
+    assert replica_figures(run, 1)["peak"] == peak
+
+
+@pytest.mark.parametrize(("limit", "peak"), [(5.0, 4), (30.0, 1)])
+def test_the_objective_knows_tasks(limit: float, peak: int) -> None:
+    """Tasks of two calls of three seconds: one that takes longer than its limit is a miss when it ends."""
+    graph: Task = [([], 3, 0.0), ([0], 3, 0.0)]
+    specs = tasks([graph] * 20, [9.0 * index for index in range(20)])
+    run = scaled(specs, metric="slo", target=0.9, task_limit=limit)
+
+    assert replica_figures(run, 1)["peak"] == peak
+
+
+@pytest.mark.parametrize("task_limit", [None, 4.5])
+def test_the_reference_counts_first_visible_tokens_and_tasks_alike(task_limit: float | None) -> None:
+    """Random tasks, some with a prompt that is too long, whose calls think: the same replicas at the same times."""
+    random = np.random.default_rng(5)
+    specs = tasks([random_task(random) for _ in range(12)], [2.017 * index for index in range(12)])
+    prompts = np.where(random.random(len(specs)) < 0.03, 5000, specs.prompt_tokens)
+    specs = replace(specs, prompt_tokens=prompts, thinking_tokens=specs.output_tokens // 2)
+    spec = validate(AutoscalingSpec, {**RULES, "metric": "slo", "target": 0.9, "interval": "4.9 s"})
+    limits = Limits(ttft=2.5, ttfvt=2.9)
+    control = Control(autoscaling=spec, startup_seconds=5.03, limits=(limits,), task_limit=task_limit)
+    config = make_config(max_num_seqs=2, max_model_len=512, num_blocks=2000, frontend_latency=0.0517)
+    deployment = replace(make_deployment(config, constant_step_times(0.2017, 8), 1), control=control)
+
+    run = simulate(deployment, specs)
+
+    assert replica_figures(run, 1)["peak"] > 1
+    assert compared(by_reference(deployment, specs), run.records).differing == {}

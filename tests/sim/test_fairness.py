@@ -26,7 +26,7 @@ def taking_turns(
     specs: RequestSpecs,
     replicas: int = 1,
     admission_control: dict[str, Any] | None = None,
-    limits: tuple[Limits, ...] = ((None, None, None),) * 2,
+    limits: tuple[Limits, ...] = (Limits(), Limits()),
     **spec: Any,
 ) -> Simulation:
     """Return a run of replicas of one seat, a second a step, behind fair turns."""
@@ -128,12 +128,12 @@ def test_a_tenant_whose_turns_come_too_slowly_is_told_at_once() -> None:
     arrivals = [0.0, *np.arange(1.0, 21.0, 2.0).tolist(), 30.0]
     specs = tenants(arrivals, "a" + 10 * "b" + "a")
     admission_control = {"deadline_aware": True}
-    limits = ((100.0, None, None), (20.0, None, None))
+    limits = (Limits(ttft=100.0), Limits(ttft=20.0))
     run = taking_turns(specs, admission_control=admission_control, limits=limits, max_outstanding=1)
     patient = taking_turns(
         specs,
         admission_control=admission_control,
-        limits=((100.0, None, None), (1000.0, None, None)),
+        limits=(Limits(ttft=100.0), Limits(ttft=1000.0)),
         max_outstanding=1,
     )
 

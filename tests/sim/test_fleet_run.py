@@ -29,7 +29,7 @@ from simserve.scenario.schema import Scenario
 from simserve.sim import records as outcomes
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.control import Control
+from simserve.sim.control import Control, Limits
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
@@ -127,7 +127,7 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
     control = Control(
         routing=draw(routings()),
         admission=draw(admission_rules()),
-        limits=((2.0, None, None), (None, None, None)),
+        limits=(Limits(ttft=2.0), Limits()),
         streaming=draw(streams()) if draw(st.booleans()) else None,
     )
     deployment = make_deployment(config, case.times, draw(st.integers(1, 3)))

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simserve.sim.records import FAILED, STATUSES
+from simserve.metrics.tasks import tasks_of
+from simserve.sim.records import COMPLETED, FAILED, STATUSES
 from simserve.sim.simulate import replay
 from simserve.workload.dependencies import dependencies_of
 from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees, closest_tie
 from tests.builders import constant_step_times, make_config
 from tests.walker import walk
+from tests.workload.test_mixture import BATCH, TASKS, drawn
 
 SECOND = constant_step_times(1.0)
 Task = list[tuple[list[int], int, float]]
@@ -176,3 +178,16 @@ def test_plane_and_reference_agree_on_random_tasks(concurrency: int | None, seed
     assume(closest_tie(outcome, config, specs) > 1e-9)
 
     assert_agrees(config, SECOND, specs, outcome)
+
+
+def test_plane_and_reference_agree_on_tasks_beside_single_requests() -> None:
+    """Both kinds share seats; single requests wait for nobody and belong to no task."""
+    specs = drawn(BATCH, TASKS, arrivals=None, sessions=None, duration="12 s")
+
+    config = make_config(max_num_seqs=8, max_model_len=512, num_blocks=5000, frontend_latency=0.0517)
+    found = assert_agrees(config, constant_step_times(0.1017, 8), specs).records
+
+    assert (found.status == COMPLETED).all()
+    makespans = tasks_of(found)
+    assert makespans is not None
+    assert 1 < len(makespans.task) < len(specs)

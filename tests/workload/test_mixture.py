@@ -26,6 +26,11 @@ AGENTS = {
     "arrivals": {"process": "closed_loop", "concurrency": 3, "think_time": "2 s"},
     "sessions": {"turns": fixed(4)},
 }
+TASKS = {
+    "name": "tasks",
+    "arrivals": {"process": "poisson", "rate": 6.0},
+    "agents": {"calls": fixed(4), "tool_time": "1 s", "subagent_share": 0.5, "subagent_calls": fixed(2)},
+}
 TALKS = {"turns": fixed(3), "think_time": "1 s"}
 
 
@@ -158,11 +163,34 @@ def test_some_classes_may_share_nothing() -> None:
     assert np.diff(prefixes.offsets).tolist() == (1 + specs.request_class).tolist()
 
 
+def test_tasks_stand_beside_single_requests() -> None:
+    """A call has the parents that it has alone, single requests none; streams of the others do not move."""
+    alone, specs = drawn(TASKS, arrivals=None, sessions=None), drawn(BATCH, TASKS, arrivals=None, sessions=None)
+    assert specs.request_class is not None
+    assert specs.dependencies is not None
+    assert alone.dependencies is not None
+    assert specs.task is not None
+    is_call = specs.request_class == 1
+
+    assert specs.dependencies.num_parents[~is_call].max() == 0
+    assert specs.dependencies.num_parents[is_call].tolist() == alone.dependencies.num_parents.tolist()
+    owner = np.repeat(np.arange(len(specs)), specs.dependencies.num_parents)
+    assert (specs.task[owner] == specs.task[specs.dependencies.parents]).all()
+    assert (specs.task[~is_call] < 0).all()
+    assert specs.prompt_tokens[is_call].tolist() == alone.prompt_tokens.tolist()
+    assert np.count_nonzero(is_call) == pytest.approx(6 * 300, rel=0.2)
+
+
 @pytest.mark.parametrize(
     ("classes", "changes", "words"),
     [
         ([CHAT, AGENTS], {"duration": None, "num_requests": 50}, "give duration"),
         ([AGENTS, BATCH], {"sessions": None}, "no class has a share of"),
+        ([CHAT, TASKS], {}, "agents and also sessions"),
+        ([BATCH, TASKS], {"arrivals": None, "sessions": None, "thinking_tokens": fixed(3)}, "also thinking_tokens"),
+        ([{**TASKS, "output_tokens": 0}], {"arrivals": None, "sessions": None}, "calls without an answer"),
+        ([{**TASKS, "arrivals": None, "share": 1.0}], {"sessions": None}, "give it arrivals of its own"),
+        ([{**TASKS, "agents": {"tool_time": "1 s"}}], {"arrivals": None, "sessions": None}, "agents without calls"),
         ([{**BATCH, "shared_prefix": {"num_groups": 1}}], {"arrivals": None}, "tokens"),
     ],
 )

@@ -1,0 +1,116 @@
+"""The vision tower that a Hugging Face ``config.json`` describes beside the language model. Knows no images.
+
+Limits of an image's size stand in a processor's file, which is not read: those of the family's published processors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from simserve.profiles.hf_reader import ConfigReader
+
+QWEN3_MIN_PIXELS, QWEN3_MAX_PIXELS = 65_536, 16_777_216
+"""``shortest_edge`` and ``longest_edge`` of the preprocessor_config.json of Qwen/Qwen3-VL-32B-Instruct and
+Qwen/Qwen3.5-35B-A3B on huggingface.co."""
+LLAMA4_MAX_TILES = 16
+"""``max_patches`` of the processor of meta-llama/Llama-4-Scout-17B-16E-Instruct."""
+
+
+def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
+    """Return the fields of `simserve.profiles.vision.VisionTower`; None without a tower, or of an unknown kind.
+
+    Args:
+        reader: The language model's fields, over those of the whole.
+
+    Raises:
+        ProfileError: A size of the tower is missing or has a wrong type.
+    """
+    block = reader.mapping("vision_config")
+    if not block:
+        return None
+    kind = _TOWERS.get(str(block.get("model_type") or ""))
+    return None if kind is None else kind(reader, ConfigReader(block, reader.file))
+
+
+def _qwen3(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Qwen3-VL's tower, and Qwen3.5's, which hands over the output of its last layer alone."""
+    return {
+        "source": "vision_config of the file; pixels of an image by the processor of Qwen3-VL",
+        "rule": "grid",
+        "patch_size": tower.integer("patch_size"),
+        "merge": tower.integer("spatial_merge_size"),
+        "min_pixels": QWEN3_MIN_PIXELS,
+        "max_pixels": QWEN3_MAX_PIXELS,
+        "num_hidden_layers": tower.integer("depth"),
+        "hidden_size": tower.integer("hidden_size"),
+        "num_attention_heads": tower.integer("num_heads"),
+        "intermediate_size": tower.integer("intermediate_size"),
+        "num_mergers": 1 + len(tower.sequence("deepstack_visual_indexes") or ()),
+    }
+
+
+def _gemma4(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Gemma 4's tower: of some proportions an image becomes a few tokens less."""
+    most = tower.integer("default_output_length", default=280)
+    return {
+        "source": "vision_config of the file: the most tokens that an image becomes",
+        "rule": "fixed",
+        "patch_size": tower.integer("patch_size"),
+        "merge": tower.integer("pooling_kernel_size"),
+        "tokens": reader.integer("vision_soft_tokens_per_image", default=most),
+        **_sizes(tower),
+    }
+
+
+def _gemma3(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any] | None:
+    """Return Gemma 3's tower, whose images are scaled to one size, without pan and scan; None of another model's."""
+    if reader.value("mm_tokens_per_image") is None:
+        return None
+    tokens = reader.integer("mm_tokens_per_image")
+    side, patch = tower.integer("image_size"), tower.integer("patch_size")
+    return {
+        "source": "vision_config and mm_tokens_per_image of the file, without pan and scan",
+        "rule": "fixed",
+        "patch_size": patch,
+        "merge": max(round(side / patch / math.sqrt(tokens)), 1),
+        "image_size": side,
+        "tokens": tokens,
+        **_sizes(tower),
+    }
+
+
+def _llama4(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Llama 4's tower, whose pixel shuffle of a half puts 2 x 2 patches into a token."""
+    ratio = tower.value("pixel_shuffle_ratio")
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+        raise tower.refusal("must be a number above 0, at most 1", "pixel_shuffle_ratio")
+    return {
+        "source": "vision_config of the file; tiles of an image by the processor of Llama 4 Scout",
+        "rule": "tiles",
+        "patch_size": tower.integer("patch_size"),
+        "merge": max(round(1 / ratio), 1),
+        "image_size": tower.integer("image_size"),
+        "max_tiles": LLAMA4_MAX_TILES,
+        **_sizes(tower),
+    }
+
+
+def _sizes(tower: ConfigReader) -> dict[str, Any]:
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    return {name: tower.integer(name) for name in names}
+
+
+_TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | None]] = {
+    "qwen3_vl": _qwen3,
+    "qwen3_vl_moe": _qwen3,
+    "qwen3_5": _qwen3,
+    "qwen3_5_moe": _qwen3,
+    "qwen3_omni_moe_vision_encoder": _qwen3,
+    "gemma4_vision": _gemma4,
+    "siglip_vision_model": _gemma3,
+    "llama4_vision_model": _llama4,
+}
+"""``model_type`` of the tower -> its reader. Others have layers or limits that no rule here describes: Qwen2.5-VL's
+windows, Kimi's and MiniMax's sizes of an image."""
