@@ -204,6 +204,11 @@ def comparison_page(comparison: Comparison, command: str, brief: Brief | None = 
     figure = answer_plots.differences(comparison)
     note = "Filled: a difference is shown; hollow: the interval covers zero"
     told = f"{' '.join(lines)} {note}."
+    pictures = [panel("differences", "Against the base", note, figure, told)]
+    priced = answer_plots.compared_dollars(comparison)
+    if priced is not None:
+        said = "Each deployment; lower and further left is better."
+        pictures.append(panel("dollars", "Dollars against latency", said, priced, said))
     changes = [
         (
             variant.name,
@@ -218,7 +223,7 @@ def comparison_page(comparison: Comparison, command: str, brief: Brief | None = 
         brief=brief or comparison_brief(comparison),
         lines=[*lines[1:], f"Base: {deployment_title(comparison.base.scenario.as_mapping(), comparison.base.formats)}"],
         sections=(
-            Section(title="What changes", panels=(panel("differences", "Against the base", note, figure, told),)),
+            Section(title="What changes", panels=pictures),
             Section(
                 title="Figures", header=header(comparison), rows=_rows(comparison), notes=reading_lines(comparison)
             ),

@@ -17,6 +17,7 @@ from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fa
 from simserve.report.page import Page, Section, html_cells
 from simserve.report.plan_lines import (
     answer_lines,
+    capital,
     met_line,
     miss_lines,
     robustness_lines,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from simserve.report.panels import Panel
 
 _WIDEST = 118
+_TOLD_IN_BRIEF = ("Run it", "How it stands")
+"""Parts whose lines open a page."""
 _LEAST_MORE = 1.01
 """Times the traffic below which a plan has no headroom worth a figure."""
 _IN_BRIEF = 3
@@ -123,7 +126,7 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         command: How to reproduce it.
         brief: What opens the page; None: what the summary alone says.
     """
-    from simserve.report.answer_plots import plan_candidates
+    from simserve.report.answer_plots import plan_candidates, plan_waterfall
     from simserve.report.panels import panel
 
     is_fixed = summary["objective"] == "throughput"
@@ -132,6 +135,7 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
     sections = [
         Section(title=title, lines=lines, header=table[0] if table else (), rows=table[1] if table else ())
         for title, lines, table in parts[1:]
+        if title not in _TOLD_IN_BRIEF
     ]
     figure = throughput_front(summary) if is_fixed else plan_candidates(summary)
     if figure is not None and is_fixed:
@@ -140,9 +144,14 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         sections.insert(min(1, len(sections)), Section(title="What the GPUs can do", panels=(picture,)))
     elif figure is not None:
         tried = sum(bool(each.get("usd_per_month")) for each in summary["candidates"])
-        told = f"{tried} fleets were simulated; the plan is circled."
-        picture = panel("candidates", "Fleets that were simulated", told, figure, f"Dollars against TTFT. {told}")
-        sections.insert(1, Section(title="What was tried", panels=(picture,)))
+        told = f"Fleets that were simulated ({tried}; those slower by far are not drawn); the plan is circled."
+        title = "Dollars against latency"
+        pictures = [panel("candidates", title, told, figure, f"Dollars a month against p95 TTFT. {told}")]
+        steps = plan_waterfall(summary)
+        if steps is not None:
+            how = _sizing(summary)
+            pictures.append(panel("waterfall", "From traffic to dollars", how, steps, f"{how} {answer[0]}"))
+        sections.insert(0, Section(title="The answer in two pictures", panels=tuple(pictures)))
     if summary.get("purchase"):
         place = next(at for at, each in enumerate(sections) if each.title == purchase_title(summary["purchase"]))
         sections.insert(place + 1, Section(title="Month by month", panels=tuple(_purchase_panels(summary["purchase"]))))
@@ -161,6 +170,11 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         sections=sections,
         command=command,
     )
+
+
+def _sizing(summary: Mapping[str, Any]) -> str:
+    """Return how many replicas the traffic takes: the line of the arithmetic that says so."""
+    return next((f"{capital(line)}." for line in summary["best"]["arithmetic"] if "replica" in line), "")
 
 
 def _purchase_panels(bought: Mapping[str, Any]) -> Iterator[Panel]:
