@@ -249,7 +249,8 @@ def compared_dollars(comparison: Comparison) -> Sketch | None:
         if hourly is None or not ttft:
             return None
         spot = ttft / 1e3, hourly * HOURS_PER_MONTH
-        color, _, shape = (INK, SOLID, "circle") if not place else SERIES[(place - 1) % len(SERIES)]
+        base: tuple[str, Dashes, Shape] = (INK, SOLID, "circle")
+        color, _, shape = SERIES[(place - 1) % len(SERIES)] if place else base
         marks.append(Dots(x=[spot[0]], y=[spot[1]], color=color, shape=shape, size=7.0, names=[variant.name]))
         reach.append(spot)
     x = log_time([time / _ROOM for time, _ in reach] + [time * _ROOM for time, _ in reach], "TTFT p95, logarithmic")
