@@ -558,7 +558,9 @@ def plan(
         reference = reference or (str(scenario),)
         scenario = load(scenario)
     found = find_plan(scenario, options, reference=reference, progress=progress)
-    return PlanPage(summary=found.summary, was_interrupted=found.was_interrupted)
+    return PlanPage(
+        summary=found.summary, was_interrupted=found.was_interrupted, scenario=scenario, reference=tuple(reference)
+    )
 
 
 def validate(

@@ -13,12 +13,15 @@ from simserve.cli.options import (
     QuietOption,
     SeedOption,
     SetOption,
+    VerboseOption,
     check_page,
-    console,
+    check_verbose,
+    given_command,
     print_json,
     print_version_notes,
+    set_words,
     share,
-    write_html,
+    show_brief,
 )
 from simserve.cli.progress import progress
 from simserve.errors import InfeasibleError, InterruptedRunError
@@ -51,6 +54,7 @@ def capacity(
     ] = None,
     seed: SeedOption = None,
     html: HtmlOption = None,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -66,6 +70,7 @@ def capacity(
     """
     from simserve import api
 
+    check_verbose(verbose, {"--json": as_json, "--quiet": quiet})
     check_page(html)
     changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
     loaded = asked.load(changes)
@@ -79,13 +84,16 @@ def capacity(
             num_requests=requests,
             progress=None if tell is None else lambda done, load: tell(done, None, f"run {done + 1}, at {load:.4g}"),
         )
-    write_html(answer, html, context)
     if as_json:
         print_json(answer.summary)
-    elif not quiet:
-        from simserve.report.capacity import render_capacity
+    if html is not None or not (as_json or quiet):
+        from simserve.report.capacity import capacity_brief, render_capacity
 
-        render_capacity(answer, console())
+        brief = capacity_brief(answer, (*asked.words, *set_words(changes)))
+        if html is not None:
+            answer.to_html(html, given_command(context), brief)
+        if not (as_json or quiet):
+            show_brief(brief, html, lambda out: render_capacity(answer, out), verbose=verbose)
     if answer.was_interrupted:
         raise InterruptedRunError("interrupted; the answer is what the runs until then have shown")
     if not answer.found.largest.value:

@@ -15,11 +15,14 @@ from simserve.cli.options import (
     QuietOption,
     SeedOption,
     SetOption,
+    VerboseOption,
     check_page,
-    console,
+    check_verbose,
+    given_command,
     print_json,
     print_version_notes,
-    write_html,
+    set_words,
+    show_brief,
 )
 from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
@@ -51,6 +54,7 @@ def compare(
             metavar="FILE", help="Also write a page that plays a run of each, on one clock.", show_default=False
         ),
     ] = None,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -64,6 +68,7 @@ def compare(
     from simserve import api
     from simserve.planner.compare import parse_variant
 
+    check_verbose(verbose, {"--json": as_json, "--quiet": quiet})
     check_page(html)
     if film is not None:
         check_page(film, "--film")
@@ -72,11 +77,12 @@ def compare(
         )
     wanted: dict[str, list[str]] = {}
     for text in variants:
-        name, changes = parse_variant(text)
+        name, given = parse_variant(text)
         if name in wanted:
             raise UsageError("stands twice", key="--with", value=name, remedy="give each variant a name of its own")
-        wanted[name] = changes
-    loaded = asked.load([*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])])
+        wanted[name] = given
+    changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
+    loaded = asked.load(changes)
     with progress(is_shown=not quiet) as tell:
         answer = api.compare(
             loaded,
@@ -87,15 +93,18 @@ def compare(
         )
     compared = [answer.base.scenario, *(variant.scenario for variant in answer.variants)]
     print_version_notes(compared, as_json=as_json, quiet=quiet)
-    write_html(answer, html, context)
     if film is not None and not answer.was_interrupted:
         _write_film(["as it is", *wanted], compared, film)
     if as_json:
         print_json(answer.summary)
-    elif not quiet:
-        from simserve.report.compare import render_comparison
+    if html is not None or not (as_json or quiet):
+        from simserve.report.compare import comparison_brief, render_comparison
 
-        render_comparison(answer, console())
+        brief = comparison_brief(answer, (*asked.words, *set_words(changes)))
+        if html is not None:
+            answer.to_html(html, given_command(context), brief)
+        if not (as_json or quiet):
+            show_brief(brief, html, lambda out: render_comparison(answer, out), verbose=verbose)
     if answer.was_interrupted:
         done = len(answer.base.summaries)
         raise InterruptedRunError(f"interrupted; the {done} replications that were finished are compared")

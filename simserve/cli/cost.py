@@ -16,11 +16,14 @@ from simserve.cli.options import (
     JsonOption,
     QuietOption,
     SetOption,
+    VerboseOption,
     check_page,
-    console,
+    check_verbose,
+    given_command,
     print_json,
     print_version_notes,
-    write_html,
+    set_words,
+    show_brief,
 )
 from simserve.errors import InfeasibleError, UsageError
 
@@ -77,6 +80,7 @@ def cost(
     overrides: SetOption = None,
     html: HtmlOption = None,
     today: TodayOption = None,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -94,6 +98,7 @@ def cost(
     simserve cost --gpus 2 --gpu-hour-usd 6 --operations-usd 2000 --requests-per-month 1000000 --prompt-tokens 500
     --output-tokens 200 --api-input-usd 5 --api-output-usd 30
     """
+    check_verbose(verbose, {"--json": as_json, "--quiet": quiet})
     check_page(html)
     arithmetic = {
         "--api-request-usd": api_request_usd,
@@ -109,6 +114,7 @@ def cost(
         arithmetic |= _numbers(asked)
     _check_positive({**arithmetic, "--requests-per-month": requests_per_month})
     prices = _api(api, api_input_usd, api_output_usd, api_request_usd)
+    loaded, reference = None, [*asked.words]
     if not is_simulated:
         for flag, texts in (("--set", overrides), ("--with", variants)):
             if texts:
@@ -119,17 +125,20 @@ def cost(
             if value is not None:
                 raise UsageError("is for arithmetic without a scenario", key=flag, remedy="change it with --set")
         changes = [*(overrides or ()), *([] if gpu_hour_usd is None else [f"pricing.gpu_hour_usd={gpu_hour_usd}"])]
-        others = _variants(variants or ())
-        result = _by_simulation(
-            asked.load(changes), others, prices, requests_per_month, today, as_json=as_json, quiet=quiet
-        )
-    write_html(result, html, context)
+        others, reference = _variants(variants or ()), [*reference, *set_words(changes)]
+        loaded = asked.load(changes)
+        result = _by_simulation(loaded, others, prices, requests_per_month, today, as_json=as_json, quiet=quiet)
     if as_json:
         print_json(result.summary)
-    elif not quiet:
-        from simserve.report.cost import render_cost
+    if html is not None or not (as_json or quiet):
+        from simserve.report.brief import deployed_brief
+        from simserve.report.cost import cost_brief, render_cost
 
-        render_cost(result.summary, console())
+        brief = cost_brief(result.summary, None if loaded is None else deployed_brief(loaded), reference)
+        if html is not None:
+            result.to_html(html, given_command(context), brief)
+        if not (as_json or quiet):
+            show_brief(brief, html, lambda out: render_cost(result.summary, out), verbose=verbose)
 
 
 def _numbers(asked: Asked) -> dict[str, float | None]:

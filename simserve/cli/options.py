@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +18,12 @@ from simserve.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from simserve.report.brief import Brief
     from simserve.report.page import WritesPage
     from simserve.scenario.schema import Scenario
 
 _PIPE_WIDTH = 160
-_SHOWING = ("--html", "--json", "--quiet", "-q")
+_SHOWING = ("--html", "--json", "--quiet", "-q", "--verbose", "-v")
 """Flags that change where an answer goes, not what it is."""
 
 
@@ -79,7 +80,13 @@ HtmlOption = Annotated[
     Path | None,
     typer.Option("--html", metavar="FILE", help="Also write the answer as one page that needs nothing else."),
 ]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every figure, not the brief answer alone.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only (and the JSON of --json).")]
+
+
+def set_words(changes: Sequence[str]) -> list[str]:
+    """Return changes of a scenario as words of a command line."""
+    return [word for change in changes for word in ("--set", change)]
 
 
 def check_page(file: Path | None, key: str = "--html") -> None:
@@ -96,13 +103,43 @@ def check_page(file: Path | None, key: str = "--html") -> None:
         raise UsageError("cannot be written: permission denied", key=key, value=str(file))
 
 
+def check_verbose(verbose: bool, flags: Mapping[str, bool]) -> None:
+    """Refuse ``--verbose`` beside one of some flags under which nothing is printed that it could lengthen.
+
+    Raises:
+        UsageError: One of them was given.
+    """
+    silent = [flag for flag, is_given in flags.items() if is_given]
+    if verbose and silent:
+        raise UsageError("prints no answer that --verbose could lengthen", key=silent[0])
+
+
+def show_brief(brief: Brief, page: Path | None, render: Callable[[Console], None], *, verbose: bool) -> None:
+    """Print the brief of an answer, and with ``verbose`` what ``render`` prints below it.
+
+    Args:
+        brief: Of the answer.
+        page: Where its page was written; None: nowhere.
+        render: Prints every other figure.
+        verbose: Whether nothing is left out.
+    """
+    from simserve.report.brief import with_page
+    from simserve.report.terminal import render_brief
+
+    out = console()
+    render_brief(with_page(brief, page), out, is_whole=verbose)
+    if verbose:
+        out.print()
+        render(out)
+
+
 def write_html(answer: WritesPage, file: Path | None, context: typer.Context) -> None:
     """Write the answer as a page with the command that was given, its own ``--html`` left out; None: write nothing."""
     if file is not None:
-        answer.to_html(file, _command(context))
+        answer.to_html(file, given_command(context))
 
 
-def _command(context: typer.Context) -> str:
+def given_command(context: typer.Context) -> str:
     """Return the command line as it was given, without how its answer is shown; empty where nobody handed it on."""
     words: list[str] = list(context.find_root().obj or ())
     kept = [

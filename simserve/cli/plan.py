@@ -17,10 +17,13 @@ from simserve.cli.options import (
     QuietOption,
     SeedOption,
     SetOption,
+    VerboseOption,
     check_page,
-    console,
+    check_verbose,
     print_json,
     print_version_notes,
+    set_words,
+    show_brief,
     write_html,
 )
 from simserve.cli.run import progress_bar
@@ -123,6 +126,7 @@ def plan(
     overrides: SetOption = None,
     seed: SeedOption = None,
     html: HtmlOption = None,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -151,6 +155,7 @@ def plan(
     """
     from simserve import api
 
+    check_verbose(verbose, {"--json": as_json, "--quiet": quiet})
     check_page(html)
     changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
     question = asked.question(changes, needs_load=objective != "throughput", is_plan=True)
@@ -189,7 +194,7 @@ def plan(
             commitments=commitments,
             autoscaler=autoscaler,
             jobs=jobs or os.cpu_count() or 1,
-            reference=(*_reference(asked, question), *(word for change in changes for word in ("--set", change))),
+            reference=(*_reference(asked, question), *set_words(changes)),
             progress=progress,
         )
     write_html(result, html, context)
@@ -198,7 +203,7 @@ def plan(
     elif not quiet:
         from simserve.report.plan import render_plan
 
-        render_plan(result.summary, console())
+        show_brief(result.brief, html, lambda out: render_plan(result.summary, out), verbose=verbose)
     _raise_outcome(result)
 
 

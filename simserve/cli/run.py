@@ -18,9 +18,12 @@ from simserve.cli.options import (
     QuietOption,
     SeedOption,
     SetOption,
+    VerboseOption,
+    check_verbose,
     console,
     print_json,
     print_version_notes,
+    set_words,
 )
 from simserve.cli.progress import progress
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, InterruptedRunError
@@ -70,9 +73,7 @@ def run(
         typer.Option("--reference", help="Run it step by step in plain SimPy: the same result, slowly."),
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print every figure, not the brief answer alone.")
-    ] = False,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -92,12 +93,7 @@ def run(
         *_flag("run.max_replications", max_replications),
     ]
     asked = _with_model(asked, model, hardware)
-    if verbose:
-        silent = {"--json": as_json, "--quiet": quiet, "--check": check}
-        refuse_flags(
-            {flag: is_given or None for flag, is_given in silent.items()},
-            "prints no answer that --verbose could lengthen",
-        )
+    check_verbose(verbose, {"--json": as_json, "--quiet": quiet, "--check": check})
     if check:
         writing = {"--force": force, "--timeline": timeline, "--film": film, "--prometheus": prometheus}
         writing["--reference"] = by_reference
@@ -123,7 +119,7 @@ def run(
             "--accelerate": None if accelerate == "auto" else accelerate,
         }
         refuse_flags(other, "is not for a run with --reference", "leave one of the two out")
-    reference = (*asked.words, *(word for change in changes for word in ("--set", change)))
+    reference = (*asked.words, *set_words(changes))
     files = {"force": force, "timeline": timeline, "film": film, "prometheus": prometheus, "reference": reference}
     how = {**files, "accelerate": accelerate, "by_reference": by_reference}
     raise typer.Exit(_run(loaded, out, how, as_json=as_json, quiet=quiet, verbose=verbose))

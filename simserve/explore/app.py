@@ -51,6 +51,7 @@ _FILES = {
     "tour.js": (_PAGE / "tour.js", "text/javascript; charset=utf-8"),
     "film.css": (TEMPLATES / "film.css", "text/css; charset=utf-8"),
     "film.js": (TEMPLATES / "film.js", "text/javascript; charset=utf-8"),
+    "read.js": (TEMPLATES / "read.js", "text/javascript; charset=utf-8"),
 }
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

@@ -160,7 +160,7 @@ def page() -> str:
     # A browser loads no module from a disk: they stand in the page, under bare names.
     modules = {
         each.stem: "data:text/javascript;base64," + base64.b64encode(_bare(each).encode()).decode()
-        for each in (*sorted(folder.glob("*.js")), TEMPLATES / "film.js")
+        for each in (*sorted(folder.glob("*.js")), TEMPLATES / "film.js", TEMPLATES / "read.js")
     }
     imports = json.dumps({"imports": modules}, separators=(",", ":"))
     text = text.replace('<link rel="stylesheet" href="common.css">\n', f"<style>\n{styles}</style>\n")

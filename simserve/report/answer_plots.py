@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, WIDTH_INCHES
-from simserve.report.quantities import count, number
+from simserve.metrics.figures import at as figure_at
+from simserve.planner.compare import FIGURES
+from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, TEXT_POINTS, VERMILION, WIDTH_INCHES
+from simserve.report.quantities import count, dollars, number
 from simserve.report.scales import around, dollar_words, from_zero, log_time, spaced
 from simserve.report.sketch import (
     DASHED,
@@ -18,6 +20,7 @@ from simserve.report.sketch import (
     SOLID,
     Axis,
     Band,
+    Box,
     Curve,
     Dashes,
     Dots,
@@ -28,7 +31,9 @@ from simserve.report.sketch import (
     Shape,
     Sketch,
     Whiskers,
+    text_width,
 )
+from simserve.scenario.pricing import HOURS_PER_MONTH
 from simserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -68,6 +73,10 @@ _NAMES = 0.3
 """Share of the width that the names of compared figures take."""
 _CIRCLE = 9.0
 """Points: what goes round one point among others."""
+_LEAST_NAME_GAP = 0.06
+"""Of the height between two points of a front that are both named."""
+_SLOWEST_DRAWN = 2.0
+"""Times the TTFT of the slowest fleet that holds, up to which fleets are drawn."""
 _ROOM = 1.15
 """Factor beside the first and the last point of a logarithmic axis, for the circle."""
 
@@ -231,6 +240,27 @@ def differences(comparison: Comparison) -> Sketch:
     )
 
 
+def compared_dollars(comparison: Comparison) -> Sketch | None:
+    """Return dollars a month against p95 TTFT of the base and of each variant; None where one of them is unknown."""
+    marks: list[Mark] = []
+    reach: list[tuple[float, float]] = []
+    for place, variant in enumerate((comparison.base, *comparison.variants)):
+        hourly, ttft = (figure_at(variant.summary, FIGURES[name]) for name in ("usd_per_hour", "p95_ttft_ms"))
+        if hourly is None or not ttft:
+            return None
+        spot = ttft / 1e3, hourly * HOURS_PER_MONTH
+        base: tuple[str, Dashes, Shape] = (INK, SOLID, "circle")
+        color, _, shape = SERIES[(place - 1) % len(SERIES)] if place else base
+        marks.append(Dots(x=[spot[0]], y=[spot[1]], color=color, shape=shape, size=7.0, names=[variant.name]))
+        reach.append(spot)
+    x = log_time([time / _ROOM for time, _ in reach] + [time * _ROOM for time, _ in reach], "TTFT p95, logarithmic")
+    for (time, usd), variant in zip(reach, (comparison.base, *comparison.variants), strict=True):
+        is_left_of = x.share(time) > 0.6
+        marks.append(Note(text=variant.name, x=time, y=usd, right=-7 if is_left_of else 7, up=5, is_left_of=is_left_of))
+    y = from_zero("dollars a month for GPUs", [usd for _, usd in reach], dollar_words)
+    return Sketch(left=0.2, x=x, y=y, marks=marks)
+
+
 def _intervals(rows: Mapping[bool, list[tuple[float, float, float]]], place: int, name: str) -> list[Mark]:
     """Return the points of a variant, ``is shown -> (x, y, half width)``, each with its interval."""
     color, _, shape = SERIES[place]
@@ -319,21 +349,96 @@ def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
     ]
     if not seen:
         return None
+    held = [each["p95_ttft_ms"] for each in seen if each.get("holds")]
+    if held:
+        # Fleets that are slower by far would press those that matter into a corner.
+        seen = [each for each in seen if each["p95_ttft_ms"] <= _SLOWEST_DRAWN * max(held)]
     marks: list[Mark] = []
     for holds, (color, _, shape), label in ((False, SERIES[1], "does not hold"), (True, SERIES[0], "holds")):
         points = [each for each in seen if bool(each.get("holds")) == holds]
         if points:
             xs, ys = [each["p95_ttft_ms"] / 1e3 for each in points], [each["usd_per_month"] for each in points]
-            marks.append(Dots(x=xs, y=ys, color=color, label=label, shape=shape, is_hollow=not holds, size=4.6))
+            names = [f"{each['label']}, {label}" for each in points]
+            marks.append(
+                Dots(x=xs, y=ys, color=color, label=label, shape=shape, is_hollow=not holds, size=4.6, names=names)
+            )
+    times = [each["p95_ttft_ms"] / 1e3 for each in seen]
     best = summary["best"]
     if best and best.get("p95_ttft_ms"):
         at, price = best["p95_ttft_ms"] / 1e3, best["usd_per_month"]
         marks.append(Dots(x=[at], y=[price], color=INK, is_hollow=True, size=_CIRCLE))
         marks.append(Note(text="the plan", x=at, y=price, right=-2, up=-15))
-    times = [each["p95_ttft_ms"] / 1e3 for each in seen]
+        times.append(at)
+    x = log_time([min(times) / _ROOM, max(times) * _ROOM], "TTFT p95, logarithmic")
+    y = from_zero("dollars a month", [each["usd_per_month"] for each in seen], dollar_words)
+    return Sketch(left=0.2, x=x, y=y, marks=[*_front_marks(seen, x, y), *marks])
+
+
+def _front_marks(seen: Sequence[Mapping[str, Any]], x: Axis, y: Axis) -> list[Mark]:
+    """Return a line through the fleets that hold and that no other beats in dollars and TTFT, each with its GPUs."""
+    held = sorted(
+        (each for each in seen if each.get("holds")), key=lambda each: (each["p95_ttft_ms"], each["usd_per_month"])
+    )
+    front: list[Mapping[str, Any]] = []
+    for each in held:
+        if not front or each["usd_per_month"] < front[-1]["usd_per_month"]:
+            front.append(each)
+    if len(front) < 2:
+        return []
+    places = [(each["p95_ttft_ms"] / 1e3, each["usd_per_month"]) for each in front]
+    marks: list[Mark] = [_line(places, GREY, DOTTED, "circle", "front: nothing is both cheaper and faster")]
+    named: list[float] = []
+    for each, (at, price) in zip(front, places, strict=True):
+        height = y.share(price)
+        # Words that would lie on those of another point are left to the pointer.
+        if all(abs(height - other) > _LEAST_NAME_GAP for other in named):
+            named.append(height)
+            is_left_of = x.share(at) > 0.5
+            text = f"{each['num_gpus']} x {each['hardware']}"
+            marks.append(Note(text=text, x=at, y=price, right=-6 if is_left_of else 6, up=5, is_left_of=is_left_of))
+    return marks
+
+
+def plan_waterfall(summary: Mapping[str, Any]) -> Sketch | None:
+    """Return how the traffic becomes replicas and these dollars a month, step by step, beside the API; None unpriced.
+
+    Args:
+        summary: Of a plan.
+    """
+    best, month = summary["best"], summary["month"]
+    if best is None or not best.get("usd_per_month") or not best.get("replicas"):
+        return None
+    gpus, needed, spare = best["usd_per_month"], best["replicas_needed"], best["replicas"] - best["replicas_needed"]
+    each = gpus / best["replicas"]
+    steps = [("one replica", each), (f"{needed - 1} more for the traffic", each * (needed - 1))]
+    steps.append((f"{spare} spare", each * spare))
+    total = gpus if month is None else month["self_host_usd_per_month"]
+    steps.append(("people, platform, power", total - gpus))
+    marks: list[Mark] = []
+    ticks: list[tuple[float, str]] = []
+    at = 0.0
+    for name, usd in [step for step in steps if step[1] > 0]:
+        marks.append(Box(left=at, right=at + usd, y=len(ticks), thickness=0.6, color=SKY))
+        ticks.append((len(ticks), f"{name}: {dollars(usd)}"))
+        at += usd
+    marks.append(Box(left=0.0, right=total, y=len(ticks), thickness=0.6, color=BLUE))
+    ticks.append((len(ticks), f"the plan: {dollars(total)}"))
+    ends = [total]
+    if month is not None and month["api"] is not None:
+        ends.append(month["api"]["usd_per_month"])
+        marks.append(Box(left=0.0, right=ends[-1], y=len(ticks), thickness=0.6, color=VERMILION))
+        ticks.append((len(ticks), f"{month['api']['name']}: {dollars(ends[-1])}"))
+    height = 0.9 + 0.34 * len(ticks)
+    names = 20.0 + 1.05 * max(text_width(text, TEXT_POINTS) for _, text in ticks)
+    left = names / (WIDTH_INCHES * POINTS_AN_INCH)
+    x = spaced(from_zero("dollars a month", ends, dollar_words), (0.94 - left) * WIDTH_INCHES * POINTS_AN_INCH)
     return Sketch(
-        left=0.2,
-        x=log_time([min(times) / _ROOM, max(times) * _ROOM], "TTFT p95, logarithmic"),
-        y=from_zero("dollars a month", [each["usd_per_month"] for each in seen], dollar_words),
+        height=height,
+        left=left,
+        right=0.94,
+        bottom=0.55 / height,
+        top=1 - 0.15 / height,
+        x=x,
+        y=Axis(low=len(ticks) - 0.5, high=-0.5, ticks=ticks),
         marks=marks,
     )

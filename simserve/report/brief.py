@@ -79,6 +79,8 @@ class Fact:
 
     label: str
     text: str
+    is_extra: bool = False
+    """Whether it gives way where there is no room for every line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,8 +322,12 @@ def _basis(basis: str) -> str:
     return f"; {lacking}" if lacking else f", from {known}"
 
 
-def deployed_brief(scenario: Scenario) -> Brief:
-    """Return the brief of a scenario as it is: that of one run, for the pages of answers about more than that.
+def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Brief:
+    """Return the brief of a scenario as it is: that of one run, for answers about more than that.
+
+    Args:
+        scenario: The deployment and its traffic.
+        reference: What stands after a command of simserve to name the scenario.
 
     Raises:
         InfeasibleError: The model does not fit.
@@ -335,11 +341,17 @@ def deployed_brief(scenario: Scenario) -> Brief:
     resolved = resolve(scenario.model_copy(update={"run": once}))
     result = run(resolved)
     inner = {**result.summary["simserve"], "month": month(resolved, result)}
-    return brief_of_run(replace(result, summary={**result.summary, "simserve": inner}))
+    return brief_of_run(replace(result, summary={**result.summary, "simserve": inner}), reference)
 
 
 def about(
-    deployed: Brief, answered: str, verdict: Verdict, *, more: Sequence[Fact] = (), name: str = "As it is"
+    deployed: Brief,
+    answered: str,
+    verdict: Verdict,
+    *,
+    more: Sequence[Fact] = (),
+    name: str = "Now",
+    ways: Sequence[Way] = (),
 ) -> Brief:
     """Return the brief of an answer about a deployment: the answer, then whether it holds as it is, cost, load, trust.
 
@@ -349,11 +361,28 @@ def about(
         verdict: Of the answer.
         more: What else to know, right below whether it holds.
         name: Of the line that says whether it holds.
+        ways: What to do.
     """
     return replace(
         deployed,
         verdict=verdict,
         answer=answered,
-        ways=(),
+        ways=ways,
         facts=[Fact(name, deployed.answer.rstrip(".")), *more, *deployed.facts],
     )
+
+
+def fact_text(brief: Brief, label: str) -> str:
+    """Return what a brief says under a label; empty where it has none."""
+    return next((each.text for each in brief.facts if each.label == label), "")
+
+
+def with_page(brief: Brief, page: Path | None) -> Brief:
+    """Return a brief that ends with where the page of the answer is, and how to see the rest.
+
+    Args:
+        brief: Of an answer that writes no files but a page.
+        page: The file; None: none was asked for.
+    """
+    where = "none; --html FILE writes a page" if page is None else str(page)
+    return replace(brief, facts=[*brief.facts, Fact("Files", f"{where}; -v prints every figure")])

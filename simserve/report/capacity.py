@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity.answer import Capacity
 from simserve.report.answer import Verdict, share_asked, warning_lines
-from simserve.report.brief import about, deployed_brief
+from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
@@ -21,19 +24,13 @@ _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s",
 
 
 def render_capacity(capacity: Capacity, console: Console) -> None:
-    """Print the answer: one sentence, what breaks, the table of loads, how far to trust it."""
+    """Print what the brief leaves out: what breaks, the table of loads, how far to trust it."""
     from rich.table import Table
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
-    lines = capacity_lines(capacity)
-    style = "bold green" if capacity.found.largest.value else "bold red"
-    console.print(Text(lines[0], style=style), width=width)
-    for line in lines[1:]:
+    for line in _answer_lines(capacity)[1:]:
         console.print(Text(line), width=width)
-    console.print(
-        Text(deployment_title(capacity.scenario.as_mapping(), capacity.summary["formats"]), style="dim"), width=width
-    )
     console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for position, name in enumerate(header(capacity)):
@@ -52,17 +49,19 @@ def render_capacity(capacity: Capacity, console: Console) -> None:
 
 
 def capacity_lines(capacity: Capacity) -> list[str]:
-    """Return the answer in sentences: how much, what breaks first, where goodput peaks."""
+    """Return the answer in sentences: what warns, how much, what breaks first, where goodput peaks."""
+    return [*warning_lines(capacity.summary), *_answer_lines(capacity)]
+
+
+def _answer_lines(capacity: Capacity) -> list[str]:
     summary, found = capacity.summary, capacity.found
     unit = "clients" if capacity.is_closed_loop else "requests/s"
     asked = share_asked(capacity.asked)
     value, interval = found.largest.value, summary["confidence_interval"]
-    warned = warning_lines(summary)
     if not value:
         failing = found.level(found.largest.fails_at)
         shown = share(None if failing is None else failing.attainment)
         return [
-            *warned,
             f"The SLO holds at no load: even at {_load(capacity, found.largest.fails_at)} {unit}, {shown} of requests "
             f"meet it ({asked} asked); {_breaks(capacity)}.",
         ]
@@ -73,7 +72,7 @@ def capacity_lines(capacity: Capacity) -> list[str]:
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         is_known = interval["method"] != "bracket"
         within = f" (95% interval {low} to {high})" if is_known else f" (and no longer at {high})"
-    lines = [*warned, f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
+    lines = [f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
     if found.has_settled is not None and interval is not None:
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         mean = f"The mean run holds it up to {_load(capacity, found.capacity)} {unit}" if found.capacity else "Capacity"
@@ -147,12 +146,72 @@ def capacity_html(capacity: Capacity) -> str:
     return html_table(capacity_lines(capacity), header(capacity), rows(capacity), trust_lines(capacity))
 
 
-def capacity_page(capacity: Capacity, command: str) -> Page:
-    """Return the answer as a page: the curves, the table of loads, how far to trust it."""
+def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED) -> Brief:
+    """Return the brief: the largest load, then the deployment at its own traffic, what to do, how far to trust it.
+
+    Args:
+        capacity: The answer.
+        reference: What stands after a command of simserve to name the scenario.
+    """
+    (answered, *_), found = _answer_lines(capacity), capacity.found
+    verdict: Verdict = "holds" if found.largest.value else "missed"
+    if capacity.was_interrupted:
+        notes = [Fact("Trust", each.rstrip(".")) for each in trust_lines(capacity)]
+        return Brief(verdict=verdict, answer=answered, warnings=warning_lines(capacity.summary), facts=notes)
+    deployed = deployed_brief(capacity.scenario, reference)
+    runs = trust_lines(capacity)[0].partition(",")[0]
+    changed = {"Load": _beside_load(capacity, fact_text(deployed, "Load"))}
+    changed["Trust"] = "; ".join([*capacity.notes, runs, fact_text(deployed, "Trust")])
+    facts = [Fact(each.label, changed.get(each.label, each.text)) for each in deployed.facts]
+    ways = _ways(capacity, reference, is_held=deployed.verdict == "holds")
+    return about(replace(deployed, facts=facts), answered, verdict, ways=ways)
+
+
+def _beside_load(capacity: Capacity, text: str) -> str:
+    """Return the own load beside the largest one, and what nine in ten real servers sustain."""
+    unit, most, real = (
+        "clients" if capacity.is_closed_loop else "requests/s",
+        capacity.found.largest,
+        capacity.sustained,
+    )
+    own = getattr(capacity.scenario.workload.arrivals, capacity.load_key, None)
+    if own is None or not most.value:
+        return text
+    now = f"{_load(capacity, own)} {unit} now, {_times(own / most.value)} that"
+    return now if real is None or not real.load else f"{now}; 90% of real servers hold {_load(capacity, real.load)}"
+
+
+def _times(ratio: float) -> str:
+    return f"{number(ratio)} times" if ratio >= 1 else f"{share(ratio)} of"
+
+
+def _ways(capacity: Capacity, reference: Sequence[str], *, is_held: bool) -> list[Way]:
+    """Return what to do: deploy more where the own traffic is too much, else look at the largest load."""
+    named = " ".join(shlex.quote(word) for word in reference)
+    plan = f"simserve plan {named}"
+    if not capacity.found.largest.value:
+        return [Way("No load is low enough. To find a deployment that holds:", plan)]
+    if not is_held:
+        return [Way("Its own traffic is more than that. To find what holds:", plan)]
+    key = LOAD_KEYS[capacity.is_closed_loop]
+    if not hasattr(capacity.scenario.workload.arrivals, capacity.load_key):
+        return [Way("It holds its own traffic. To look for a cheaper deployment:", plan)]
+    load = _load(capacity, capacity.found.largest.value).replace(",", "")
+    return [Way("It holds its own traffic. To see it at the largest load:", f"simserve run {named} --set {key}={load}")]
+
+
+def capacity_page(capacity: Capacity, command: str, brief: Brief | None = None) -> Page:
+    """Return the answer as a page: the curves, the table of loads, how far to trust it.
+
+    Args:
+        capacity: The answer.
+        command: How to reproduce it.
+        brief: What opens the page; None: it is made here.
+    """
     from simserve.report import answer_plots
     from simserve.report.panels import panel
 
-    lines = capacity_lines(capacity)[len(warning_lines(capacity.summary)) :]
+    lines = _answer_lines(capacity)
     levels = capacity.found.levels
     verdict: Verdict = "holds" if capacity.found.largest.value else "missed"
     told = f"{lines[0]} {counted(len(levels), 'load')} from {_load(capacity, levels[0].load)} on."
@@ -164,7 +223,7 @@ def capacity_page(capacity: Capacity, command: str) -> Page:
         name=f"simserve capacity: {capacity.scenario.name}",
         answer=lines[0],
         verdict=verdict,
-        brief=about(deployed_brief(capacity.scenario), lines[0], verdict),
+        brief=brief or capacity_brief(capacity),
         lines=[*lines[1:], deployment_title(capacity.scenario.as_mapping(), capacity.summary["formats"])],
         sections=(
             Section(title="Load, latency, goodput", panels=panels),

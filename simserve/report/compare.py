@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.figures import at
 from simserve.planner.compare import FIGURES, Comparison, Variant
+from simserve.planner.plan.explain import command as command_of
 from simserve.planner.statistics import LEAST_PAIRS, Difference
 from simserve.report.answer import warning_lines
-from simserve.report.brief import Fact, about, deployed_brief
+from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brief
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, dollars, listed, number, share
@@ -61,14 +65,12 @@ _SMALLEST_SHARE = 5e-5
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
-    """Print what each variant changes, the table, and how to read it."""
+    """Print what the brief leaves out: what further variants change, the table, and how to read it."""
     from rich.table import Table
     from rich.text import Text
 
-    for line in comparison_lines(comparison):
+    for line in _answer_lines(comparison)[1:]:
         console.print(Text(line, style="bold"))
-    console.print(Text(deployment_title(comparison.base.scenario.as_mapping(), comparison.base.formats), style="dim"))
-    console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for position, name in enumerate(header(comparison)):
         table.add_column(name, justify="right" if position else "left", no_wrap=True)
@@ -92,8 +94,12 @@ def header(comparison: Comparison) -> list[str]:
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """Return one sentence a variant: what it is shown to change, the headline figures only."""
-    lines = warning_lines(comparison.summary)
+    """Return what warns, then one sentence a variant: what it is shown to change, the headline figures only."""
+    return [*warning_lines(comparison.summary), *_answer_lines(comparison)]
+
+
+def _answer_lines(comparison: Comparison) -> list[str]:
+    lines = []
     for variant in comparison.variants:
         shown = [_headline(variant, name, label) for name, label in _HEADLINES if _is_headline(variant, name)]
         if len(comparison.base.summaries) == 1:
@@ -128,17 +134,81 @@ def comparison_html(comparison: Comparison) -> str:
     return html_table(comparison_lines(comparison), header(comparison), _rows(comparison), reading_lines(comparison))
 
 
-def comparison_page(comparison: Comparison, command: str) -> Page:
-    """Return the answer as a page: what each variant changes, the figure, the table."""
+def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) -> Brief:
+    """Return the brief: what the variants change, what each costs and whether it holds, then the base as it is.
+
+    Args:
+        comparison: The answer.
+        reference: What stands after a command of simserve to name the base.
+    """
+    answered, *others = _answer_lines(comparison)
+    if comparison.was_interrupted:
+        facts = [Fact("Trust", line.rstrip(".")) for line in reading_lines(comparison)[:1]]
+        return Brief(verdict="none", answer=answered, warnings=warning_lines(comparison.summary), facts=facts)
+    shown = {line.partition(": ")[0]: line.partition(": ")[2].rstrip(".") for line in others}
+    more = [
+        Fact(
+            variant.name, "; ".join(each for each in (_month(variant), shown.get(variant.name, "")) if each), place > 2
+        )
+        for place, variant in enumerate(comparison.variants)
+    ]
+    deployed = deployed_brief(comparison.asked or comparison.base.scenario, reference)
+    ways = [_way(comparison, reference)]
+    runs = reading_lines(comparison)[0].partition("; ")[0].rstrip(".")
+    facts = [replace(each, text=f"{runs}; {each.text}") if each.label == "Trust" else each for each in deployed.facts]
+    return about(replace(deployed, facts=facts), answered, "none", more=more, name=comparison.base.name, ways=ways)
+
+
+def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
+    """Return what to run: the cheapest that holds, of equals the one with the lower latency; else where to look."""
+    named = " ".join(shlex.quote(word) for word in reference)
+    slo = comparison.base.scenario.slo
+    asked = None if slo is None else slo.attainment
+    best = comparison.base
+    for variant in comparison.variants:
+        if _is_held(variant, asked) and (not _is_held(best, asked) or _is_better(variant, best)):
+            best = variant
+    if not _is_held(best, asked):
+        return Way("None of them holds the SLO. To find a deployment that does:", f"simserve plan {named}")
+    if best is comparison.base:
+        return Way(f"No variant is cheaper or faster than {best.name}. To look further:", f"simserve plan {named}")
+    return Way(f"The best of them is {best.name}. To run it:", command_of(reference, best.changes))
+
+
+def _is_held(variant: Variant, asked: float | None) -> bool:
+    summary: Any = variant.summary
+    met = at(summary, FIGURES["slo_attainment"])
+    return asked is None or (met is not None and met >= asked)
+
+
+def _is_better(variant: Variant, best: Variant) -> bool:
+    """Return whether a variant costs less than the best so far, or as much with its steps shown to be faster."""
+    summaries: Any = variant.summary, best.summary
+    price, known = (at(each, FIGURES["usd_per_hour"]) or 0.0 for each in summaries)
+    tpot, least = (at(each, FIGURES["mean_tpot_ms"]) or 0.0 for each in summaries)
+    return price < known or (price == known and variant.differences["mean_tpot_ms"].is_shown and tpot < least)
+
+
+def comparison_page(comparison: Comparison, command: str, brief: Brief | None = None) -> Page:
+    """Return the answer as a page: what each variant changes, the figure, the table.
+
+    Args:
+        comparison: The answer.
+        command: How to reproduce it.
+        brief: What opens the page; None: it is made here.
+    """
     from simserve.report import answer_plots
     from simserve.report.panels import panel
 
-    lines = comparison_lines(comparison)[len(warning_lines(comparison.summary)) :]
-    deployed = deployed_brief(comparison.asked or comparison.base.scenario)
-    more = [Fact(variant.name, _month(variant)) for variant in comparison.variants]
+    lines = _answer_lines(comparison)
     figure = answer_plots.differences(comparison)
     note = "Filled: a difference is shown; hollow: the interval covers zero"
     told = f"{' '.join(lines)} {note}."
+    pictures = [panel("differences", "Against the base", note, figure, told)]
+    priced = answer_plots.compared_dollars(comparison)
+    if priced is not None:
+        said = "Each deployment; lower and further left is better."
+        pictures.append(panel("dollars", "Dollars against latency", said, priced, said))
     changes = [
         (
             variant.name,
@@ -150,10 +220,10 @@ def comparison_page(comparison: Comparison, command: str) -> Page:
     return Page(
         name=f"simserve compare: {comparison.base.scenario.name}",
         answer=lines[0],
-        brief=about(deployed, lines[0], "none", more=more, name=comparison.base.name),
+        brief=brief or comparison_brief(comparison),
         lines=[*lines[1:], f"Base: {deployment_title(comparison.base.scenario.as_mapping(), comparison.base.formats)}"],
         sections=(
-            Section(title="What changes", panels=(panel("differences", "Against the base", note, figure, told),)),
+            Section(title="What changes", panels=pictures),
             Section(
                 title="Figures", header=header(comparison), rows=_rows(comparison), notes=reading_lines(comparison)
             ),
@@ -167,8 +237,8 @@ def _month(variant: Variant) -> str:
     """Return what a variant costs a month, and how many of its requests meet the SLO."""
     summary: Any = variant.summary
     hourly, attainment = at(summary, FIGURES["usd_per_hour"]), at(summary, FIGURES["slo_attainment"])
-    paid = "no price is known" if hourly is None else f"{dollars(hourly * HOURS_PER_MONTH)} a month for its GPUs"
-    return paid if attainment is None else f"{share(attainment)} of requests meet the SLO, {paid}"
+    paid = "no price is known" if hourly is None else f"GPUs {dollars(hourly * HOURS_PER_MONTH)} a month"
+    return paid if attainment is None else f"{share(attainment)} of requests meet the SLO; {paid}"
 
 
 def _rows(comparison: Comparison) -> list[list[str]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.report.answer import warning_lines
-from simserve.report.brief import Brief, Fact, api_text
+from simserve.report.brief import STORED, Brief, Fact, Way, api_text
 from simserve.report.page import Page, Section, html_cells, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _WIDEST = 100
 _SIDES = {"self_host": "Self-hosting", "api": "The API"}
 _MILLION = 1e6
+_OLD = "more than a year before the newest of the catalogue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,15 @@ class CostResult:
 
         return CostPlots(self.summary)
 
-    def to_html(self, file: str | Path, command: str = "") -> None:
-        """Write the answer as one page that needs nothing else; ``command`` says how to reproduce it."""
-        write_page(cost_page(self.summary, command), file)
+    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
+        """Write the answer as one page that needs nothing else.
+
+        Args:
+            file: Where to.
+            command: How to reproduce it.
+            brief: What opens the page; None: what the summary alone says.
+        """
+        write_page(cost_page(self.summary, command, brief), file)
 
 
 def _api_name(api: Mapping[str, Any]) -> str:
@@ -191,7 +199,7 @@ def _api_lines(summary: Mapping[str, Any]) -> list[str]:
     prices = _unit_prices(api)
     seen = "" if api["date"] is None else f"; {api['name']}, price seen {api['date']}"
     if api.get("is_old"):
-        seen += ", more than a year before the newest of the catalogue"
+        seen += f", {_OLD}"
     return [*lines, *([prices + seen] if prices else [])]
 
 
@@ -334,17 +342,11 @@ def _signed(usd: float) -> str:
 
 
 def render_cost(summary: Mapping[str, Any], console: Console) -> None:
-    """Print the answer and its parts."""
+    """Print the parts of the answer, which the brief sums up."""
     from rich.table import Table
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
-    for line in warning_lines(summary):
-        console.print(Text(line, style="bold yellow"), width=width)
-    console.print(Text(answer(summary), style="bold"), width=width)
-    if summary.get("question"):
-        console.print(Text(summary["question"], style="dim"), width=width)
-    console.print()
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="bold", width=12)
     grid.add_column()
@@ -361,8 +363,14 @@ def render_cost(summary: Mapping[str, Any], console: Console) -> None:
     console.print(grid, width=width)
 
 
-def cost_page(summary: Mapping[str, Any], command: str = "") -> Page:
-    """Return the answer as a page: its parts, and where the two sides cost the same."""
+def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None = None) -> Page:
+    """Return the answer as a page: its parts, and where the two sides cost the same.
+
+    Args:
+        summary: Of the answer.
+        command: How to reproduce it.
+        brief: What opens the page; None: what the summary alone says.
+    """
     from simserve.report import dollar_plots
     from simserve.report.panels import panel
 
@@ -380,30 +388,27 @@ def cost_page(summary: Mapping[str, Any], command: str = "") -> Page:
         )
         if figure is not None
     ]
-    parts, brief = sections(summary), cost_brief(summary)
+    parts = sections(summary)
     pictures = [Section(title="The two sides", panels=panels)] if panels else []
     return Page(
         name=f"simserve cost: {summary.get('scenario') or 'self-host or API'}",
         answer=told,
-        brief=brief,
-        lines=() if brief is not None else _heading(summary),
+        brief=brief or cost_brief(summary),
         sections=[*pictures, *parts],
         command=command,
     )
 
 
-def _heading(summary: Mapping[str, Any]) -> list[str]:
-    return [*warning_lines(summary), *([summary["question"]] if summary.get("question") else [])]
+def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, reference: Sequence[str] = STORED) -> Brief:
+    """Return the brief: which side costs less, what both cost, how busy the GPUs are, where they break even.
 
-
-def cost_brief(summary: Mapping[str, Any]) -> Brief | None:
-    """Return the brief of a comparison with an API; None where one of the sides is unknown."""
-    own, api, day = summary["self_host"], summary["api"], summary.get("day")
-    if own["usd_per_month"] is None or api["usd_per_month"] is None:
-        return None
-    month = {"self_host_usd_per_month": own["usd_per_month"], "api": api, "cheaper": summary["cheaper"]}
-    paid = f"{dollars(own['usd_per_month'])} a month on {counted(own['gpus'], 'GPU')}"
-    lines = [Fact("Cost", f"{paid}; {api_text({**month, 'api': {**api, 'name': _api_name(api)}})}")]
+    Args:
+        summary: Of the answer.
+        deployed: Of one run of the deployment as it is; None: nothing was simulated.
+        reference: What stands after a command of simserve to name the scenario.
+    """
+    own, day = summary["self_host"], summary.get("day")
+    lines = [Fact("Cost", _both(summary))]
     asked = [] if day is None else [each for each in summary["load_levels"] if each["rate"] == day["mean_rate"]]
     if asked and asked[0]["attainment"] is not None:
         held = "holds" if asked[0]["holds"] else "is missed by the deployment as it is; the GPUs priced hold it"
@@ -415,14 +420,43 @@ def cost_brief(summary: Mapping[str, Any]) -> Brief | None:
             Fact("Load", f"{share(own['utilization'])} of the rate at which the SLO holds" if has_limit else busy)
         )
     lines += [Fact("Break-even", line) for line in _break_even_lines(summary)[:1]]
-    lines += [Fact("Trust", line) for line in (summary.get("caveats") or ())[-1:]]
+    api = summary["api"]
+    old = [f"the price of {api['name']} was seen {api['date']}, {_OLD}"] if api.get("is_old") else []
+    trust = [*old, *(summary.get("caveats") or ())[-1:]]
+    lines += [Fact("Trust", "; ".join(trust))] if trust else []
+    # Latencies are those of what is priced: of a fleet with more replicas they are not known.
+    is_priced = deployed is not None and bool(asked) and bool(asked[0]["holds"])
     return Brief(
         verdict="none",
         answer=answer(summary),
         subject=summary.get("question") or "",
         warnings=warning_lines(summary),
+        ways=[_way(summary, reference)],
+        latencies=deployed.latencies if deployed is not None and is_priced else (),
         facts=lines,
     )
+
+
+def _both(summary: Mapping[str, Any]) -> str:
+    """Return dollars a month of both sides; of a side that is not known, how to give it."""
+    own, api = summary["self_host"], summary["api"]
+    if own["usd_per_month"] is None:
+        return answer(summary).rstrip(".")
+    paid = f"{dollars(own['usd_per_month'])} a month on {counted(own['gpus'], 'GPU')}"
+    if api["usd_per_month"] is None:
+        return f"{paid}; no API is named: --api NAME" if api["name"] is None else paid
+    month = {"self_host_usd_per_month": own["usd_per_month"], "api": api, "cheaper": summary["cheaper"]}
+    return f"{paid}; {api_text({**month, 'api': {**api, 'name': _api_name(api)}})}"
+
+
+def _way(summary: Mapping[str, Any], reference: Sequence[str]) -> Way:
+    """Return where to look next: for fewer GPUs, or from arithmetic to a simulation."""
+    named = " ".join(shlex.quote(word) for word in reference)
+    if summary.get("day") is None:
+        return Way("This is arithmetic on what was given. To simulate a deployment:", "simserve cost api-vs-self-host")
+    if summary["cheaper"] == "api":
+        return Way("To see whether fewer or other GPUs cost less:", f"simserve plan {named}")
+    return Way("To look for a cheaper deployment:", f"simserve plan {named}")
 
 
 def _body(summary: Mapping[str, Any]) -> str:

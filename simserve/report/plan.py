@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.planner.plan.explain import command as command_of
+from simserve.planner.plan.fleet import MOST_TRAFFIC
 from simserve.planner.plan.plan import Plan
 from simserve.report.answer import warning_lines
-from simserve.report.brief import Brief, Fact, Way, api_text
+from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fact_text
 from simserve.report.page import Page, Section, html_cells
-from simserve.report.plan_lines import answer_lines, miss_lines, robustness_lines, self_host_lines, single_lines
+from simserve.report.plan_lines import (
+    answer_lines,
+    capital,
+    met_line,
+    miss_lines,
+    robustness_lines,
+    self_host_lines,
+    single_lines,
+    term,
+)
 from simserve.report.plan_tables import (
     Table,
     changes,
@@ -23,10 +35,12 @@ from simserve.report.plan_tables import (
     single_changes,
 )
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
-from simserve.report.quantities import counted, dollars, text_columns
+from simserve.report.quantities import counted, dollars, share, text_columns
 from simserve.report.thresholds import TITLE as THRESHOLDS
 from simserve.report.thresholds import thresholds_lines, thresholds_sketch, thresholds_table
 from simserve.report.throughput import throughput_brief, throughput_front, throughput_sections
+from simserve.scenario.load import from_mapping
+from simserve.scenario.schema import Scenario
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,12 +49,38 @@ if TYPE_CHECKING:
     from simserve.report.panels import Panel
 
 _WIDEST = 118
+_TOLD_IN_BRIEF = ("Run it", "How it stands")
+"""Parts whose lines open a page."""
+_LEAST_MORE = 1.01
+"""Times the traffic below which a plan has no headroom worth a figure."""
 _IN_BRIEF = 3
 """Lines of the answer that its brief shows: what to deploy, in which formats, and how the SLO is met."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class PlanPage(Plan):
-    """A plan that shows itself in a notebook, draws itself and writes itself as a page."""
+    """A plan that shows itself in a notebook, draws itself and writes itself as a page.
+
+    Attributes:
+        scenario: What was asked; None: the plan was read from a file, and its deployment cannot be run again.
+        reference: What stands after ``simserve run`` to run the scenario.
+    """
+
+    scenario: Scenario | None = None
+    reference: Sequence[str] = ()
+
+    @cached_property
+    def brief(self) -> Brief:
+        """What opens the answer: what to deploy, and one run of it for its latencies."""
+        best = self.summary["best"]
+        if self.scenario is None or best is None or self.was_interrupted:
+            return plan_brief(self.summary, reference=self.reference)
+        changes = dict(best["overrides"])
+        for load in ("rate", "concurrency"):
+            if load in best and hasattr(self.scenario.workload.arrivals, load):
+                changes[f"workload.arrivals.{load}"] = best[load]
+        deployed = from_mapping(self.scenario.as_mapping(), changes, folder=self.scenario.folder)
+        return plan_brief(self.summary, deployed_brief(deployed), self.reference)
 
     @property
     def plot(self) -> PlanPlots:
@@ -51,7 +91,7 @@ class PlanPage(Plan):
         """Write the plan as one page that needs nothing else; ``command`` says how to reproduce it."""
         from simserve.report.page import write_page
 
-        write_page(plan_page(self.summary, command), file)
+        write_page(plan_page(self.summary, command, self.brief), file)
 
     def _repr_html_(self) -> str:
         """Return the plan as HTML: what the terminal shows."""
@@ -78,9 +118,15 @@ class PlanPlots:
         return figure_or_none(throughput_front(self.summary) if self.summary["objective"] == "throughput" else None)
 
 
-def plan_page(summary: Mapping[str, Any], command: str) -> Page:
-    """Return the plan as a page: what the terminal shows, and the fleets that were tried."""
-    from simserve.report.answer_plots import plan_candidates
+def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = None) -> Page:
+    """Return the plan as a page: what the terminal shows, and the fleets that were tried.
+
+    Args:
+        summary: Of the plan.
+        command: How to reproduce it.
+        brief: What opens the page; None: what the summary alone says.
+    """
+    from simserve.report.answer_plots import plan_candidates, plan_waterfall
     from simserve.report.panels import panel
 
     is_fixed = summary["objective"] == "throughput"
@@ -89,6 +135,7 @@ def plan_page(summary: Mapping[str, Any], command: str) -> Page:
     sections = [
         Section(title=title, lines=lines, header=table[0] if table else (), rows=table[1] if table else ())
         for title, lines, table in parts[1:]
+        if title not in _TOLD_IN_BRIEF
     ]
     figure = throughput_front(summary) if is_fixed else plan_candidates(summary)
     if figure is not None and is_fixed:
@@ -97,9 +144,14 @@ def plan_page(summary: Mapping[str, Any], command: str) -> Page:
         sections.insert(min(1, len(sections)), Section(title="What the GPUs can do", panels=(picture,)))
     elif figure is not None:
         tried = sum(bool(each.get("usd_per_month")) for each in summary["candidates"])
-        told = f"{tried} fleets were simulated; the plan is circled."
-        picture = panel("candidates", "Fleets that were simulated", told, figure, f"Dollars against TTFT. {told}")
-        sections.insert(1, Section(title="What was tried", panels=(picture,)))
+        told = f"Fleets that were simulated ({tried}; those slower by far are not drawn); the plan is circled."
+        title = "Dollars against latency"
+        pictures = [panel("candidates", title, told, figure, f"Dollars a month against p95 TTFT. {told}")]
+        steps = plan_waterfall(summary)
+        if steps is not None:
+            how = _sizing(summary)
+            pictures.append(panel("waterfall", "From traffic to dollars", how, steps, f"{how} {answer[0]}"))
+        sections.insert(0, Section(title="The answer in two pictures", panels=tuple(pictures)))
     if summary.get("purchase"):
         place = next(at for at, each in enumerate(sections) if each.title == purchase_title(summary["purchase"]))
         sections.insert(place + 1, Section(title="Month by month", panels=tuple(_purchase_panels(summary["purchase"]))))
@@ -113,11 +165,16 @@ def plan_page(summary: Mapping[str, Any], command: str) -> Page:
         name=f"simserve plan: {summary['scenario']}",
         answer=answer[0],
         verdict="holds" if summary["feasible"] else "missed",
-        brief=plan_brief(summary),
+        brief=brief or plan_brief(summary),
         lines=answer[_IN_BRIEF:] if summary["feasible"] and not is_fixed else (),
         sections=sections,
         command=command,
     )
+
+
+def _sizing(summary: Mapping[str, Any]) -> str:
+    """Return how many replicas the traffic takes: the line of the arithmetic that says so."""
+    return next((f"{capital(line)}." for line in summary["best"]["arithmetic"] if "replica" in line), "")
 
 
 def _purchase_panels(bought: Mapping[str, Any]) -> Iterator[Panel]:
@@ -129,45 +186,86 @@ def _purchase_panels(bought: Mapping[str, Any]) -> Iterator[Panel]:
     yield panel("replicas", "Replicas by term", said, replica_sketch(bought), f"Replicas by month and term. {said}")
 
 
-def plan_brief(summary: Mapping[str, Any]) -> Brief:
-    """Return the brief of a plan: what to deploy and how to run it, or why nothing holds and what to relax."""
+def plan_brief(summary: Mapping[str, Any], deployed: Brief | None = None, reference: Sequence[str] = ()) -> Brief:
+    """Return the brief of a plan: what to deploy and how to run it, or why nothing holds and what to relax.
+
+    Args:
+        summary: Of the plan.
+        deployed: Of one run of what is to be deployed; None: it was not run, and its latencies are not shown.
+        reference: What stands after ``simserve run`` to run the scenario.
+    """
     if summary["objective"] == "throughput":
-        return throughput_brief(summary)
-    if not summary["feasible"]:
-        head, *why = miss_lines(summary)
-        return Brief(
-            verdict="missed", answer=head, warnings=warning_lines(summary), facts=[Fact("Why", line) for line in why]
-        )
+        told = throughput_brief(summary)
+    elif not summary["feasible"]:
+        told = _missed_brief(summary, reference)
+    else:
+        told = _held_brief(summary, deployed)
+    return told if deployed is None else replace(told, latencies=deployed.latencies)
+
+
+def _missed_brief(summary: Mapping[str, Any], reference: Sequence[str]) -> Brief:
+    (head, *lines), miss = miss_lines(summary), summary["nearest_miss"] or {}
+    inner = miss.get("relaxed_plan")
+    ways = []
+    if inner and inner["feasible"]:
+        terms = " and ".join(term(each) for each in miss["unreachable"])
+        ways.append(Way(f"Within reach without the limit on {terms}:", inner["best"]["command"]))
+    elif miss.get("label"):
+        changes = miss["overrides"]
+        ways.append(Way("To see what the nearest one does:", command_of(reference, changes)))
+    named = {"Nearest": "Nearest", "simulated": "Run", "To relax": "Relax"}
+    facts = []
+    for line in lines:
+        word, _, rest = line.strip().partition(": ")
+        facts.append(Fact(named[word], rest.rstrip(".")) if word in named else Fact("", line.strip().rstrip("."), True))
+    return Brief(verdict="missed", answer=head, warnings=warning_lines(summary), ways=ways, facts=facts)
+
+
+def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
     best, month = summary["best"], summary["month"]
     lines = answer_lines(summary)
-    facts = [Fact("SLO", lines[2].rstrip("."))]
     usd = best["usd_per_month"] if month is None else month["self_host_usd_per_month"]
+    facts = [Fact("SLO", met_line(summary, with_latencies=deployed is None).rstrip("."))]
     if usd is not None:
         paid = f"{dollars(usd)} a month on {counted(best['num_gpus'], 'GPU')}"
         facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}"))
     if summary.get("purchase"):
         facts.append(Fact("To buy", " ".join(purchase_lines(summary["purchase"])[:2]).rstrip(".")))
-    stands = [line.rstrip(".") for line in robustness_lines(summary)]
-    facts += [Fact("" if place else "Load", line) for place, line in enumerate(stands[:-1])]
+    more, *stands = [line.rstrip(".") for line in robustness_lines(summary)]
+    facts.append(Fact("Load", _load(summary, deployed) or more))
+    facts += [Fact("" if place else "Else", line, is_extra=True) for place, line in enumerate(stands[:-1])]
+    sure = [] if best.get("probability") is None else [_sure(best)]
+    ranges = [] if deployed is None or sure else [fact_text(deployed, "Trust")]
     return Brief(
         verdict="holds",
         answer=lines[0],
         subject=lines[1].rstrip("."),
         warnings=warning_lines(summary),
         ways=[Way("To run it:", best["command"])],
-        facts=[*facts, Fact("Trust", stands[-1])],
+        facts=[*facts, Fact("Trust", "; ".join([*sure, *ranges, *stands[-1:]]))],
     )
 
 
+def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
+    """Return the own load beside what can be sustained, and how much more holds the SLO; empty where not known."""
+    borne = summary["best"]["traffic_borne"]
+    if deployed is None or borne is None or not 1 <= borne < MOST_TRAFFIC:
+        return ""
+    more = "no more holds the SLO" if borne < _LEAST_MORE else f"SLO holds for {share(borne - 1)} more"
+    return f"{fact_text(deployed, 'Load').partition('; ')[0]}; {more}"
+
+
+def _sure(best: Mapping[str, Any]) -> str:
+    return f"{share(best['probability'])} of real servers hold the SLO, from {best['probability_basis']}"
+
+
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:
-    """Print a plan: the answer, why, how to run it, what lost, how robust it is, and which optimisation pays."""
+    """Print every figure: why, how to run it, what lost, how it stands, and which optimisation pays."""
     from rich.padding import Padding
     from rich.table import Table as RichTable
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
-    for line in warning_lines(summary):
-        console.print(Text(line, style="bold yellow"), width=width)
     for position, (title, lines, table) in enumerate(plan_sections(summary)):
         if position:
             console.print()

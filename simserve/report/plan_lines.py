@@ -7,6 +7,7 @@ from typing import Any
 
 from simserve.planner.plan.fleet import MOST_TRAFFIC
 from simserve.planner.search.trial import LATENCIES
+from simserve.report.answer import share_asked
 from simserve.report.quantities import count, counted, dollars, latency, listed, number, share
 from simserve.scenario.formats import formats_line
 
@@ -53,7 +54,7 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     price = f" for {dollars(best['usd_per_month'])} a month" if best["usd_per_month"] is not None else ""
     bound = "; its step times are a roofline bound, not measured" if best["fidelity"] == "roofline" else ""
     lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}{bound}."]
-    lines += [f"{capital(formats_line(best['formats']))}.", _holding(summary, best)]
+    lines += [f"{capital(formats_line(best['formats']))}.", met_line(summary)]
     lines += probability_lines(summary)
     lines += [f"  {line}" for line in best["arithmetic"]]
     lines += [f"  it assumes that {each}" for each in best["assumes"]]
@@ -118,7 +119,9 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _holding(summary: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+def met_line(summary: Mapping[str, Any], *, with_latencies: bool = True) -> str:
+    """Return how many requests meet the SLO, under what, and how many runs say so."""
+    best = summary["best"]
     spared = summary["spare_replicas"]
     extra = [f"{share(summary['headroom'])} more traffic"] if summary["headroom"] else []
     extra += [f"{counted(spared, 'replica')} lost"] if spared else []
@@ -131,11 +134,12 @@ def _holding(summary: Mapping[str, Any], best: Mapping[str, Any]) -> str:
         for key, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2E"))
         if best[f"p95_{key}_ms"] is not None
     )
+    tail = f"p95: {latencies}; {proof}" if with_latencies else proof
     if best["attainment"] is None:
-        return f"It serves everything{under} (p95: {latencies}; {proof})."
+        return f"It serves everything{under} ({tail})."
     asked = summary["slo"]["attainment"]
     met = f"{share(best['attainment'])} of requests meet the SLO{under}"
-    return f"{met} ({share(asked)} asked; p95: {latencies}; {proof})."
+    return f"{met} ({share_asked(asked)} asked; {tail})."
 
 
 def robustness_lines(summary: Mapping[str, Any]) -> list[str]:

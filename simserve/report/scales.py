@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from simserve.report.axes import TEXT_POINTS, log_ticks
-from simserve.report.quantities import dollars
+from simserve.report.quantities import dollars, latency
 from simserve.report.sketch import Axis, text_width
 from simserve.units import format_seconds
 
@@ -28,7 +28,7 @@ def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:
     low, high = low / 1.1, high * 1.1
     if high < 3 * low:
         low, high = low / 2, high * 2
-    axis = Axis(label=label, low=low, high=high, is_log=True)
+    axis = Axis(label=label, low=low, high=high, is_log=True, told=lambda seconds: latency(1e3 * seconds))
     ticks: list[float] = []
     for tick in log_ticks(low, high):
         # Even steps lie closer and closer: what would stand on its neighbour's words is left out.

@@ -133,6 +133,8 @@ class Dots:
     is_hollow: bool = False
     opacity: float = 1.0
     size: float = 5.4
+    names: Sequence[str] = ()
+    """Of each point, for the pointer; empty: they have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,7 @@ class Axis:
         is_log: Whether it is logarithmic; both ends are above 0 then.
         ticks: Values and their words; None: round ones.
         words: Of a round value; None: with separators, and as many digits as tell the ticks apart.
+        told: Of any value, under the pointer; None: three digits.
         is_whole: Whether only whole numbers are ticks.
         is_drawn: Whether there is a line along it.
     """
@@ -175,6 +178,7 @@ class Axis:
     is_log: bool = False
     ticks: Sequence[tuple[float, str]] | None = None
     words: Callable[[float], str] | None = None
+    told: Callable[[float], str] | None = None
     is_whole: bool = False
     is_drawn: bool = True
 

@@ -6,6 +6,7 @@ Lengths are points, 72 an inch. The same sketch gives the same text. Knows no Ma
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ from simserve.report.sketch import (
     Whiskers,
     text_width,
 )
+from simserve.report.sketch_reading import spots
 
 _TICK = 3.0
 _PAD = 3.5
@@ -92,6 +94,7 @@ def sketch_svg(sketch: Sketch, name: str, description: str) -> str:
     frame = _Frame(
         sketch, sketch.left * width, sketch.right * width, (1 - sketch.top) * height, (1 - sketch.bottom) * height
     )
+    reading = ""
     if sketch.instead:
         middle = (frame.upper + frame.lower) / 2
         parts = [_text(sketch.instead, (frame.left + frame.right) / 2, middle, anchor="middle")]
@@ -99,9 +102,30 @@ def sketch_svg(sketch: Sketch, name: str, description: str) -> str:
         key, upper, lower = _key(sketch, height)
         height = max(height, lower) - upper
         parts = [*_grid(frame), *_clipped(frame, name), *_axes(frame), *_words(frame), *key]
+        reading = _reading(frame)
     content = "\n".join(parts)
     box = f"0 {_number(upper)} {_number(width)} {_number(height)}"
-    return f'<svg role="img" aria-label="{html.escape(description)}" viewBox="{box}">\n{content}\n</svg>'
+    return f'<svg role="img" aria-label="{html.escape(description)}" viewBox="{box}"{reading}>\n{content}\n</svg>'
+
+
+def _reading(frame: _Frame) -> str:
+    """Return what the pointer reads, as an attribute: spots of the nearest x, y or point, each with its words."""
+    axis, found = spots(frame.sketch)
+    if not found:
+        return ""
+    placed = [
+        [
+            round(frame.x(each.x), 1),
+            round(frame.y(each.y), 1),
+            each.words,
+            [[round(frame.x(each.x), 1), round(frame.y(y), 1), _color(color)] for y, color in each.dots],
+        ]
+        for each in found
+    ]
+    edges = {"left": frame.left, "right": frame.right, "top": frame.upper, "bottom": frame.lower}
+    room = {name: round(edge, 1) for name, edge in edges.items()}
+    text = json.dumps({"axis": axis, "room": room, "spots": placed}, separators=(",", ":"), ensure_ascii=False)
+    return f' data-spots="{html.escape(text)}"'
 
 
 def _grid(frame: _Frame) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING
@@ -33,8 +33,11 @@ _LABEL_WIDTH = 11
 MOST_LINES = 14
 """Lines of a brief, one more a warning."""
 _BRIEF_WIDTH = 80
-_BRIEF_LABEL = 7
+_BRIEF_LABEL, _WIDEST_LABEL = 7, 9
+"""Columns of the labels of a brief: usually, and at most."""
 _MORE = " ..."
+_MOST_COMMAND = 5
+"""Lines of a command above which a brief has no room for it."""
 _CONTINUED = " \\"
 _STYLES = {"holds": "bold green", "missed": "bold red", "none": "bold"}
 _FILES = (
@@ -112,18 +115,23 @@ class BriefLine:
 def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[BriefLine]:
     """Return a brief as lines of at most ``width`` columns; a word that is longer, such as a path, is not broken."""
     room = MOST_LINES + len(brief.warnings)
+    if not is_whole:
+        brief = _squeezed(brief, width, room)
+    gap = _label_column(brief)
     answer = [BriefLine(line, _STYLES[brief.verdict]) for line in wrap(brief.answer, width)]
-    table = _latency_lines(brief.latencies)
-    ways = [_way_lines(way, width, is_first=not place, is_whole=is_whole) for place, way in enumerate(brief.ways)]
+    table = _latency_lines(brief.latencies, gap)
+    ways = [_way_lines(way, width, gap, is_first=not place, is_whole=is_whole) for place, way in enumerate(brief.ways)]
     blocks = [_Block(wrap(each, width), "bold yellow") for each in brief.warnings]
-    blocks.append(_Block(wrap(brief.subject, width), "dim"))
-    labelled = [_Block(_hanging(each.label, each.text, width), label_width=len(each.label)) for each in brief.facts]
-    fixed = len(answer) + len(table) + len(labelled) + len(blocks)
+    blocks.append(_Block(wrap(brief.subject, width), "dim", shown=int(bool(brief.subject))))
+    labelled = [
+        _Block(_hanging(each.label, each.text, width, gap), label_width=len(each.label)) for each in brief.facts
+    ]
+    fixed = len(answer) + len(table) + len(labelled) + sum(block.shown for block in blocks)
     kept = len(ways) if is_whole else 1
     while kept < len(ways) and fixed + sum(map(len, ways[: kept + 1])) <= room:
         kept += 1
     spare = room - fixed - sum(map(len, ways[:kept]))
-    if labelled and not is_whole and spare < len(labelled[0].lines) - 1:
+    if labelled and not is_whole and blocks[-1].shown and spare < len(labelled[0].lines) - 1:
         # What it costs is worth more than what was asked about, which the command says.
         blocks[-1].shown = 0
         spare += 1
@@ -139,6 +147,35 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
         *table,
         *(line for block in labelled for line in block.cut(width)),
     ]
+
+
+def _squeezed(brief: Brief, width: int, room: int) -> Brief:
+    """Return a brief of which every part has a line: without what matters least where they are too many."""
+
+    def num_lines(told: Brief) -> int:
+        way = sum(len(_way_lines(each, width, _BRIEF_LABEL, is_first=True, is_whole=False)) for each in told.ways[:1])
+        parts = len(told.warnings) + bool(told.subject) + len(told.latencies) + len(told.facts)
+        return len(wrap(told.answer, width)) + way + parts
+
+    while num_lines(brief) > room:
+        extra = [place for place, each in enumerate(brief.facts) if each.is_extra]
+        if extra:
+            brief = replace(brief, facts=[each for place, each in enumerate(brief.facts) if place != extra[-1]])
+        elif brief.subject:
+            brief = replace(brief, subject="")
+        elif len(brief.latencies) > 1:
+            # The gap between two tokens says nearly what the time a token does.
+            spared = next((each for each in brief.latencies if each.label == "ITL"), brief.latencies[-1])
+            brief = replace(brief, latencies=[each for each in brief.latencies if each is not spared])
+        else:
+            return brief
+    return brief
+
+
+def _label_column(brief: Brief) -> int:
+    """Return the columns that labels take, blanks included; a longer label stands before its own text alone."""
+    fitting = [len(each.label) + 2 for each in brief.facts if len(each.label) + 2 <= _WIDEST_LABEL]
+    return max([_BRIEF_LABEL, *fitting])
 
 
 @dataclass(slots=True)
@@ -173,16 +210,20 @@ def wrap(text: str, width: int, *, initial_indent: str = "", subsequent_indent: 
     return wrapper.wrap(text) or [""]
 
 
-def _hanging(label: str, text: str, width: int) -> list[str]:
+def _hanging(label: str, text: str, width: int, gap: int) -> list[str]:
     """Return a labelled text, its further lines below its first word."""
-    return wrap(text, width, initial_indent=label.ljust(_BRIEF_LABEL), subsequent_indent=" " * _BRIEF_LABEL)
+    return wrap(text, width, initial_indent=f"{label.ljust(gap - 2)}  ", subsequent_indent=" " * gap)
 
 
-def _way_lines(way: Way, width: int, *, is_first: bool, is_whole: bool) -> list[BriefLine]:
+def _way_lines(way: Way, width: int, gap: int, *, is_first: bool, is_whole: bool) -> list[BriefLine]:
     """Return what to do and its command, which a shell takes as it stands."""
     label = "To do" if is_first else ""
-    lines = [BriefLine(each, label_width=len(label)) for each in _hanging(label, way.told, width)]
-    return [*lines, *(BriefLine(each, "dim") for each in _command_lines(way.command, width, is_whole=is_whole))]
+    command = _command_lines(way.command, width, is_whole=is_whole)
+    told = way.told
+    if not is_whole and (len(command) > _MOST_COMMAND or max(map(len, command)) > width):
+        command, told = [], f"{told.rstrip(':')}: the command is long, -v prints it"
+    lines = [BriefLine(each, label_width=len(label)) for each in _hanging(label, told, width, gap)]
+    return [*lines, *(BriefLine(each, "dim") for each in command)]
 
 
 def _command_lines(command: str, width: int, *, is_whole: bool) -> list[str]:
@@ -201,7 +242,7 @@ def _command_lines(command: str, width: int, *, is_whole: bool) -> list[str]:
     return [f"  {line}{_CONTINUED if place < len(lines) - 1 else ''}" for place, line in enumerate(lines)]
 
 
-def _latency_lines(latencies: Sequence[LatencyLine]) -> list[BriefLine]:
+def _latency_lines(latencies: Sequence[LatencyLine], gap: int) -> list[BriefLine]:
     """Return the latencies, each figure under that of the one above."""
     rows = [
         (f"{each.mean} mean", each.real_servers and f"({each.real_servers})", f"{each.p95} p95") for each in latencies
@@ -210,7 +251,7 @@ def _latency_lines(latencies: Sequence[LatencyLine]) -> list[BriefLine]:
     lines = []
     for each, row in zip(latencies, rows, strict=True):
         cells = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True) if width)
-        text = f"{each.label.ljust(_BRIEF_LABEL)}{cells}  {each.limit}".rstrip()
+        text = f"{each.label.ljust(gap)}{cells}  {each.limit}".rstrip()
         lines.append(BriefLine(text, label_width=len(each.label)))
     return lines
 

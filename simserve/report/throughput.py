@@ -16,6 +16,7 @@ from simserve.report.quantities import UNDEFINED, count, counted, dollars, laten
 from simserve.report.scales import from_zero
 from simserve.report.sketch import DOTTED, Curve, Dots, Mark, Note, Rule, Sketch
 from simserve.scenario.formats import formats_line
+from simserve.scenario.pricing import HOURS_PER_MONTH
 
 _MOST_LOST = 8
 _MOST_FRONT = 10
@@ -48,14 +49,19 @@ def throughput_brief(summary: Mapping[str, Any]) -> Brief:
     if not summary["feasible"]:
         facts = [Fact("Why", line) for line in lines[1:]]
         return Brief(verdict="missed", answer=lines[0], warnings=warnings, facts=facts)
-    facts = [Fact("SLO", lines[2].rstrip(".")), Fact("Judged", lines[3].rstrip("."))]
+    best = summary["best"]
+    judged, *rest = (line.rstrip(".") for line in lines[3:])
+    facts = [Fact("SLO", lines[2].removeprefix("The SLO ").rstrip("."))]
+    if best["usd_per_hour"] is not None:
+        month = f"{dollars(best['usd_per_hour'] * HOURS_PER_MONTH)} a month on {counted(best['num_gpus'], 'GPU')}"
+        facts.append(Fact("Cost", f"{month}; {dollars(best['usd_per_million_output_tokens'])} a million output tokens"))
     return Brief(
         verdict="holds",
         answer=lines[0],
         subject=lines[1].rstrip("."),
         warnings=warnings,
-        ways=[Way("To run it:", summary["best"]["command"])],
-        facts=[*facts, *(Fact("" if place else "Trust", line) for place, line in enumerate(lines[4:]))],
+        ways=[Way("To run it:", best["command"])],
+        facts=[*facts, Fact("Trust", "; ".join(rest)), Fact("Judged", judged, is_extra=True)],
     )
 
 

@@ -97,7 +97,7 @@ def test_a_closed_loop_is_asked_for_clients(simserve: Simserve, folder: Path) ->
 
 def test_the_answer_comes_first_in_words(simserve: Simserve, small: str) -> None:
     """Then the load that fails, then the table."""
-    outcome = simserve("capacity", small, "--set", _SLO, *_FAST)
+    outcome = simserve("capacity", small, "--set", _SLO, *_FAST, "-v")
 
     assert outcome.stdout.startswith("The SLO holds up to ")
     assert "TPOT breaks first" in outcome.stdout
@@ -108,7 +108,7 @@ def test_too_few_requests_are_said(simserve: Simserve, small: str) -> None:
     """A percentile of ten requests is luck."""
     outcome = simserve("capacity", small, "--set", _SLO, "--requests", "30", "--replications", "2", "--max", "7")
 
-    assert "90% rests on 60 requests; 100 are needed" in " ".join(outcome.stdout.split())
+    assert "Trust 90% rests on 60 requests; 100 are needed" in " ".join(outcome.stdout.split())
 
 
 def test_nothing_above_the_maximum_is_tried(simserve: Simserve, small: str) -> None:

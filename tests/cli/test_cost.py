@@ -102,7 +102,7 @@ def test_what_a_break_even_at_200k_requests_leaves_out(cost: Any, simserve: Sims
     assert crossing["utilization of 70%"] == pytest.approx(285_714, abs=1)
     assert crossing["a second GPU"] == pytest.approx(400_000)
     assert crossing["all of these, at 70%"] == pytest.approx((4000 / 0.7 + 3000) / 0.01)
-    printed = simserve("cost", *flags.split()).stdout
+    printed = simserve("cost", *flags.split(), "-v").stdout
     assert all(term in printed for term in rows)
 
 
@@ -243,7 +243,7 @@ def test_an_unknown_api_names_the_nearest(simserve: Simserve) -> None:
 def test_a_scenario_answers_in_words_and_in_json(simserve: Simserve) -> None:
     """The bundled question, with the documented keys and nothing else on stdout."""
     words, answer = (
-        simserve("cost", "api-vs-self-host"),
+        simserve("cost", "api-vs-self-host", "-v"),
         json.loads(simserve("cost", "api-vs-self-host", "--api", "gpt-4o", "--json").stdout),
     )
 

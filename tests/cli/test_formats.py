@@ -82,7 +82,7 @@ def test_capacity_names_the_formats(simserve: Simserve, stored: str) -> None:
     fast = ("--requests", "100", "--replications", "2", "--max", "40")
 
     assert answer(simserve, "capacity", stored, *fast)["formats"] == STORED
-    assert LINE in " ".join(simserve("capacity", stored, *fast).stdout.split())
+    assert LINE in " ".join(simserve("capacity", stored, *fast, "-v").stdout.split())
 
 
 def test_plan_names_the_formats(simserve: Simserve, stored: str) -> None:
@@ -113,7 +113,7 @@ def test_compare_names_the_formats_of_each(simserve: Simserve, stored: str) -> N
     assert found["base"]["formats"] == STORED
     wide = found["variants"][0]["formats"]
     assert (wide["weights"], wide["weights_source"]) == ("bf16", "checkpoint unsloth/gpt-oss-20b-BF16")
-    assert LINE in " ".join(simserve(*words).stdout.split())
+    assert LINE in " ".join(simserve(*words, "-v").stdout.split())
 
 
 def test_cost_names_the_formats(simserve: Simserve, stored: str) -> None:

@@ -58,7 +58,7 @@ def test_the_json_has_the_documented_keys(simserve: Simserve, scenario: str) -> 
 
 def test_the_answer_comes_first_and_its_command_runs(simserve: Simserve, scenario: str) -> None:
     """A person reads what to deploy, what it costs, and how to run it; the line can be pasted."""
-    outcome = simserve("plan", scenario, *_SMALL)
+    outcome = simserve("plan", scenario, *_SMALL, "-v")
 
     lines = outcome.stdout.splitlines()
     assert lines[0].startswith("Deploy 1 x l4-24gb")
@@ -78,7 +78,7 @@ def test_no_plan_ends_with_3_and_prints_the_miss(simserve: Simserve, scenario: s
     assert answer["nearest_miss"]["metric"] == "tpot"
     assert answer["nearest_miss"]["reached"] > 1e-5
     assert outcome.error_line.startswith("no plan holds; allow TPOT of at least")
-    shown = simserve("plan", scenario, "--set", "slo.tpot=10 us", *_SMALL).stdout
+    shown = simserve("plan", scenario, "--set", "slo.tpot=10 us", *_SMALL, "-v").stdout
     assert shown.startswith("No plan: TPOT within")
     assert "Within reach, without the limit on TPOT" in shown
 
@@ -131,7 +131,8 @@ def test_what_fixed_gpus_can_do_needs_no_rate(
         each for pair in zip(narrow[::2], narrow[1::2], strict=True) if "tensor_p" not in pair[1] for each in pair
     ]
 
-    outcome = simserve("plan", "llama-3.2-1b", "--objective", "throughput", *asked, *narrow, "--html", "page.html")
+    words = ["llama-3.2-1b", "--objective", "throughput", *asked, *narrow, "--html", "page.html", "-v"]
+    outcome = simserve("plan", *words)
 
     assert outcome.code == 0, outcome.stderr
     assert outcome.stdout.startswith("2 x l4-24gb can do ")

@@ -82,8 +82,9 @@ def cost() -> dict[str, Any]:
 
 def plan() -> Sketch:
     """Return two fleets, one of which holds and is the plan."""
-    holds = {"usd_per_month": 1e4, "p95_ttft_ms": 300.0, "holds": True}
-    sketch = plan_candidates({"candidates": [holds, {**holds, "p95_ttft_ms": 3e3, "holds": False}], "best": holds})
+    named = {"label": "4 x a-gpu, TP 4", "num_gpus": 4, "hardware": "a-gpu"}
+    holds = {**named, "usd_per_month": 1e4, "p95_ttft_ms": 300.0, "holds": True}
+    sketch = plan_candidates({"candidates": [holds, {**holds, "p95_ttft_ms": 500.0, "holds": False}], "best": holds})
     assert sketch is not None
     return sketch
 

@@ -1,5 +1,7 @@
 // Charts as inline SVG: no library, colours by name, every one with a description. They know numbers, no tab.
 
+import "./read.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 export const COLORS = ["blue", "vermilion", "orange", "green", "sky", "grey"].map((name) => `var(--${name})`);
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2", ""];
@@ -68,64 +70,10 @@ function logTicks(low, high) {
   return all.filter((value, place) => value >= low && value <= high && place % Math.ceil(all.length / 6) === 0);
 }
 
-// ---- what is under the pointer, or where the arrow keys went: one box of words for all charts.
+// ---- what is under the pointer, or where the arrow keys went: as in the reports, within the axes of these charts.
 
-let box = null;
-
-function told(words, x, y) {
-  if (!box) document.body.append((box = node("div", { class: "tip", role: "status", hidden: true })));
-  box.hidden = !words;
-  if (!words) return;
-  box.textContent = words;
-  box.style.left = `${Math.max(Math.min(x + 14, window.innerWidth - box.offsetWidth - 8), 4)}px`;
-  box.style.top = `${Math.max(Math.min(y + 14, window.innerHeight - box.offsetHeight - 8), 4)}px`;
-}
-
-document.addEventListener("pointermove", (event) => {
-  const mark = event.target.closest?.("[data-tip], [data-read]");
-  if (mark?.dataset.tip) told(mark.dataset.tip, event.clientX, event.clientY);
-  else if (!mark) told("");
-});
-window.addEventListener("scroll", () => told(""), { passive: true });
-
-// Lets a chart be read: spots [{x, y, dots: [[x, y, color]], words()}] in its own units; `axis` says by which of them
-// the nearest is found. The arrow keys go from one spot to the next.
-function readable(svg, spots, axis, { left = LEFT, right = W - RIGHT, top = TOP, bottom = H - BOTTOM } = {}) {
-  if (!spots.length) return svg;
-  const cross = shape("g", { class: "cross" });
-  svg.append(cross);
-  let here = -1;
-  const go = (place, clientX, clientY) => {
-    here = place;
-    const spot = spots[place], size = svg.getBoundingClientRect(), scale = size.width / svg.viewBox.baseVal.width;
-    cross.replaceChildren(
-      ...(axis === "y" ? [] : [shape("line", { x1: spot.x, x2: spot.x, y1: top, y2: bottom })]),
-      ...(axis === "x" ? [] : [shape("line", { x1: left, x2: right, y1: spot.y, y2: spot.y })]),
-      ...(spot.dots ?? []).map(([x, y, color]) => shape("circle", { cx: x, cy: y, r: 3.5, fill: color })),
-    );
-    told(spot.words(), clientX ?? size.left + scale * spot.x, clientY ?? size.top + scale * (spot.y ?? top));
-  };
-  const leave = () => { here = -1; cross.replaceChildren(); told(""); };
-  svg.setAttribute("tabindex", 0);
-  svg.dataset.read = "";
-  svg.addEventListener("pointermove", (event) => {
-    const size = svg.getBoundingClientRect(), scale = size.width / svg.viewBox.baseVal.width;
-    const x = (event.clientX - size.left) / scale, y = (event.clientY - size.top) / scale;
-    const far = (spot) => (axis === "y" ? 0 : (spot.x - x) ** 2) + (axis === "x" ? 0 : (spot.y - y) ** 2);
-    go(spots.reduce((best, spot, place) => (far(spot) < far(spots[best]) ? place : best), 0), event.clientX, event.clientY);
-  });
-  svg.addEventListener("pointerleave", leave);
-  svg.addEventListener("blur", leave);
-  svg.addEventListener("keydown", (event) => {
-    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const next = steps ? Math.min(Math.max(here + steps, 0), spots.length - 1) : { Home: 0, End: spots.length - 1 }[event.key];
-    if (event.key === "Escape") leave();
-    if (next === undefined) return;
-    event.preventDefault();
-    go(next);
-  });
-  return svg;
-}
+const readable = (svg, spots, axis, room = {}) =>
+  globalThis.reading.readable(svg, spots, axis, { left: LEFT, right: W - RIGHT, top: TOP, bottom: H - BOTTOM, ...room });
 
 // What moves: a button that plays, and a slider. `name(at)` says where it stands, `paint(at)` draws it; `at` goes from 0 to `last`.
 export function player({ label, last, start, name, paint, step, seconds = 5 }) {

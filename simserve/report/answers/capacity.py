@@ -11,6 +11,8 @@ from simserve.planner.capacity import answer as capacity_answer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from simserve.report.brief import Brief
+
 
 class Capacity(capacity_answer.Capacity):
     """The most load that a deployment bears: ``.summary``, ``.plot``, and itself as a page in a notebook."""
@@ -20,12 +22,18 @@ class Capacity(capacity_answer.Capacity):
         """Its figures: ``latency()`` and ``goodput()`` against the load."""
         return CapacityPlots(self)
 
-    def to_html(self, file: str | Path, command: str = "") -> None:
-        """Write the answer as one page that needs nothing else; ``command`` says how to reproduce it."""
+    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
+        """Write the answer as one page that needs nothing else.
+
+        Args:
+            file: Where to.
+            command: How to reproduce it.
+            brief: What opens the page; None: it is made by a run of the deployment as it is.
+        """
         from simserve.report.capacity import capacity_page
         from simserve.report.page import write_page
 
-        write_page(capacity_page(self, command), file)
+        write_page(capacity_page(self, command, brief), file)
 
     def _repr_html_(self) -> str:
         from simserve.report.capacity import capacity_html

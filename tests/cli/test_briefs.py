@@ -1,0 +1,117 @@
+"""What `plan`, `capacity`, `compare` and `cost` print unless more is asked for: 14 lines of 80 columns, one answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simserve.report.terminal import MOST_LINES
+from tests.cli.conftest import Outcome, Simserve
+
+BUNDLED = sorted(path.stem for path in (Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+LABELS = ("Cost", "Load", "Trust", "Files")
+COMMANDS = {
+    "capacity": ["--requests", "400", "--replications", "2"],
+    "cost": [],
+    "compare": ["--with", "a fresh name: workload.num_requests=300", "--replications", "2"],
+    "plan": ["--keep", "gpus,weights,kv-cache,engine,drafts,pools", "--trials", "0", "--max-gpus", "16"],
+}
+"""Command -> flags that make its search a small one."""
+FEW = ["--set", "workload.num_requests=300"]
+
+
+def check_brief(outcome: Outcome) -> None:
+    """Assert that what was printed is a brief: short, narrow, with a command, and every part that a reader asks for."""
+    lines = outcome.stdout.splitlines()
+    warnings = sum(line.startswith("Warning") for line in lines)
+    assert 0 < len(lines) <= MOST_LINES + warnings, outcome.stdout
+    assert max(map(len, lines)) <= 80, outcome.stdout
+    assert any(line.startswith("To do") for line in lines), outcome.stdout
+    assert any(line.strip().startswith("simserve ") for line in lines), outcome.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_brief_says_what_it_costs_how_loaded_it_is_and_how_far_to_trust_it(simserve: Simserve, command: str) -> None:
+    """In at most 14 lines of 80 columns, with the four latencies of one run."""
+    outcome = simserve(command, "single-gpu-7b", *FEW, *COMMANDS[command])
+
+    check_brief(outcome)
+    lines = outcome.stdout.splitlines()
+    assert all(any(line.startswith(label) for line in lines) for label in (*LABELS, "TTFT", "TPOT", "E2E"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_verbose_prints_the_brief_and_every_figure_below_it(simserve: Simserve, command: str) -> None:
+    """Nothing of the brief is lost, and nothing is cut; beside --json there is nothing to lengthen."""
+    words = [command, "single-gpu-7b", *FEW, *COMMANDS[command]]
+
+    brief, whole = simserve(*words).stdout.splitlines(), simserve(*words, "-v").stdout.splitlines()
+
+    assert len(whole) > len(brief) + 3
+    assert whole[0] == brief[0]
+    assert not any(line.endswith(" ...") for line in whole)
+    refused = simserve(*words, "-v", "--json")
+    assert (refused.code, refused.stdout) == (2, "")
+    assert refused.error_line.startswith("--json: prints no answer that --verbose could lengthen")
+
+
+def test_a_plan_that_does_not_hold_says_what_to_relax(simserve: Simserve) -> None:
+    """With the command of what is within reach, in as few lines."""
+    outcome = simserve("plan", "single-gpu-7b", *FEW, "--set", "slo.tpot=10 us", *COMMANDS["plan"])
+
+    assert outcome.code == 3
+    check_brief(outcome)
+    assert outcome.stdout.startswith("No plan: TPOT within")
+    assert "Relax" in outcome.stdout
+
+
+def test_arithmetic_without_a_scenario_is_brief_too(simserve: Simserve) -> None:
+    """It names a scenario that can be simulated."""
+    flags = "--gpus 2 --gpu-hour-usd 6 --requests-per-month 1000000 --prompt-tokens 500 --output-tokens 200"
+
+    outcome = simserve("cost", *flags.split(), "--api-input-usd", "5", "--api-output-usd", "30")
+
+    check_brief(outcome)
+    assert "$8,640 a month on 2 GPUs; the API asks $8,500, 2% less" in outcome.stdout
+
+
+def test_compare_names_the_best_of_its_variants(simserve: Simserve) -> None:
+    """Of those that hold, the cheapest; the command carries its changes."""
+    words = ["single-gpu-7b", *FEW, "--set", "deployment.replicas=3", "--replications", "5"]
+
+    outcome = simserve("compare", *words, "--with", "one less: deployment.replicas=2")
+
+    lines = outcome.stdout.splitlines()
+    place = next(place for place, line in enumerate(lines) if line.startswith("To do"))
+    assert "The best of them is one less" in lines[place]
+    command = " ".join(" ".join(lines[place + 1 : place + 4]).replace("\\", " ").split())
+    assert "--set deployment.replicas=3 --set deployment.replicas=2" in command
+
+
+def test_the_page_of_a_capacity_opens_with_the_brief_of_the_terminal(simserve: Simserve, folder: Path) -> None:
+    """The same answer, command and dollars; only where the files are is left to the terminal."""
+    words = ["capacity", "single-gpu-7b", *FEW, *COMMANDS["capacity"], "--html", "page.html"]
+
+    printed = simserve(*words).stdout
+
+    page = (folder / "page.html").read_text(encoding="utf-8")
+    cost = next(line for line in printed.splitlines() if line.startswith("Cost")).removeprefix("Cost").strip()
+    assert cost.removesuffix(" ...") in page
+    command = next(line.strip(" \\") for line in printed.splitlines() if line.startswith("  simserve "))
+    assert f"<code>{command} " in page
+    assert "Files  page.html; -v prints every figure" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["capacity", "cost", "compare"])
+@pytest.mark.parametrize("scenario", BUNDLED)
+def test_every_bundled_scenario_has_a_brief(simserve: Simserve, scenario: str, command: str) -> None:
+    """Whatever it asks; a command that does not take the scenario prints one line and no answer."""
+    outcome = simserve(command, scenario, *FEW, *COMMANDS[command])
+
+    if outcome.stdout:
+        check_brief(outcome)
+    else:
+        assert outcome.code in (2, 3, 104), outcome.stderr
+        assert outcome.error_line
