@@ -147,7 +147,7 @@ def _as_priors(logs: Sequence[float]) -> Priors:
     return Priors(widths=dict(zip(FACTORS, widths, strict=True)), misfit={"tpot": tpot, "ttft": ttft})
 
 
-GUESS = (0.1, 0.3, 0.15, 0.5, 0.05, 0.15)
+GUESS = (0.1, 0.3, 0.15, 0.15, 0.5, 0.05, 0.15)
 """Widths of the factors, then misfits of TPOT and TTFT, where the search begins."""
 FREEDOM = 4.0
 MOST_RESIDUAL = 0.7
@@ -304,8 +304,11 @@ def _summary(outcomes: Sequence[Outcome]) -> list[str]:
             f"median, {sum(after > before + 0.01 for before, after in far)} of them worse by more than a point; of the "
             f"{len(near)} others {sum(after > before + 0.01 for before, after in near)} are."
         )
-    lines += ["", "| source | engine | GPU | model | predicted | TPOT | TTFT | GPU | host | prompts | frontend |"]
-    lines.append("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    lines += [
+        "",
+        "| source | engine | GPU | model | predicted | TPOT | TTFT | GPU | host | prompts | batch | frontend |",
+    ]
+    lines.append("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     return lines + [_row(each) for each in outcomes]
 
 

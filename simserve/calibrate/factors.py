@@ -1,6 +1,6 @@
 """Factors of one server against its engine profile, by maximum a posteriori from one measured run up.
 
-Four log-normal factors (`simserve.profiles.engine_profile.FACTORS`) whose prior is the profile itself: what the runs do
+Log-normal factors (`simserve.profiles.engine_profile.FACTORS`) whose prior is the profile itself: what the runs do
 not tell keeps the profile's value. Knows measured figures and a function that predicts them; no files, no scenario.
 """
 

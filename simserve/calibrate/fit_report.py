@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from simserve.calibrate import curve_forms as forms
-from simserve.calibrate.fitted_profile import NOT_OF_ENGINES, constant_words, interval_words
+from simserve.calibrate.device_factors import KEPT, NOT_OF_ENGINES, device_factors
+from simserve.calibrate.fitted_profile import constant_words, interval_words
 from simserve.calibrate.kernel_fit import FittedKind, KernelFit
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
@@ -75,6 +76,7 @@ def fit_summary(run: KernelRun, fit: KernelFit, models: Sequence[ModelProfile]) 
         "points": run.num_points,
         "planned_points": run.provenance["planned_points"],
         "kinds": {name: _kind(kind) for name, kind in fit.kinds_.items()},
+        "device_factors": {name: asdict(each) for name, each in device_factors(fit).items()},
         "not_fitted": fit.not_fitted_,
         "layers": layer_errors(run, fit, models),
         "launch_s": launch_seconds(run),
@@ -114,6 +116,9 @@ def warnings(run: KernelRun, fit: KernelFit) -> list[str]:
     for name, kind in fit.kinds_.items():
         if kind.number_format in NOT_OF_ENGINES:
             lines.append(f"{name} {sojourns}, though fitted: {NOT_OF_ENGINES[kind.number_format]}")
+    if fit.base is not None:
+        kept = {name: each for name, each in device_factors(fit).items() if each.action == KEPT}
+        lines += [f"{name} stays at the curves of the base profile: {each.why}" for name, each in kept.items()]
     if ("prefill attention" in fit.kinds_) != ("decode attention" in fit.kinds_):
         lines.append(f"attention {sojourns}: it needs prefill and decode calls")
     for name, kind in fit.kinds_.items():

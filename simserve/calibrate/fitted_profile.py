@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from simserve.calibrate import curve_forms as forms
+from simserve.calibrate.device_factors import OWN_CURVE, SCALED, device_factors, scale
 from simserve.calibrate.kernel_fit import FittedKind, KernelFit
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
@@ -45,9 +46,6 @@ NEVER = 1e-9
 
 DIGITS = 4
 
-NOT_OF_ENGINES = {"int4_wo": "PyTorch's own kernel is slower than engines' (Marlin, Machete) from some 16 rows on"}
-"""Number format of products -> why what was measured of it is not what an engine runs, and left out of a profile."""
-
 
 def fitted_profile(run: KernelRun, fit: KernelFit, name: str | None = None) -> HardwareProfile:
     """Return the profile.
@@ -61,8 +59,11 @@ def fitted_profile(run: KernelRun, fit: KernelFit, name: str | None = None) -> H
     mapping: dict[str, Any] = base.model_dump(mode="json", exclude_none=True) if base else _plain_device(run)
     builder = _Builder(run, fit, mapping)
     builder.take_rates()
-    for kind in fit.kinds_.values():
-        builder.add(kind)
+    for kind, factor in builder.factors.items():
+        if factor.action == SCALED:
+            scale(mapping, fit.kinds_[kind], factor)
+        elif factor.action == OWN_CURVE:
+            builder.add(fit.kinds_[kind])
     builder.set_efficiencies()
     slug = re.sub(r"[^a-z0-9]+", "-", str(run.provenance["device_name"]).lower()).strip("-")
     mapping["name"] = name or f"{base.name if base else slug}-{run.folder.resolve().name}"
@@ -135,6 +136,7 @@ class _Builder:
     def __init__(self, run: KernelRun, fit: KernelFit, mapping: dict[str, Any]) -> None:
         self.run, self.fit, self.mapping = run, fit, mapping
         self.base = fit.base
+        self.factors = device_factors(fit)
         self.source = (
             f"simserve calibrate fit on {run.folder.resolve().name} ({run.provenance['device_name']}, PyTorch "
             f"{run.provenance['torch']}, {run.provenance['date']}; {ending_line(run)})"
@@ -176,7 +178,7 @@ class _Builder:
 
     def add(self, kind: FittedKind) -> None:
         """Put the curve of a kind into the profile."""
-        if kind.table == points.GEMM and kind.number_format not in NOT_OF_ENGINES:
+        if kind.table == points.GEMM:
             curves = self.mapping.setdefault("gemm_curves", {})
             curves[forms.CLASS_OF[kind.number_format]] = [self._product(kind)]
             if kind.number_format == "fp8":
@@ -335,7 +337,10 @@ class _Builder:
 
     def set_efficiencies(self) -> None:
         """Set the class efficiencies, which price what has no curve, from the curves of the same kind."""
-        kinds, efficiency = self.fit.kinds_, self.mapping["efficiency"]
+        efficiency = self.mapping["efficiency"]
+        kinds = {name: self.fit.kinds_[name] for name, each in self.factors.items() if each.action == OWN_CURVE}
+        if self.base and not kinds:
+            return
         found: dict[str, Any] = {}
         if "products bfloat16" in kinds:
             found["gemm"] = self._share(kinds["products bfloat16"].regressor.constants_[forms.COMPUTE], "bf16")

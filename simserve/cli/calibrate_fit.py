@@ -52,9 +52,12 @@ def fit(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Fit the curves of a GPU to its measured kernels, for deployment.hardware.
+    """Fit a GPU's profile to its measured kernels, for deployment.hardware.
 
-    Prints each constant with its 95 % interval and the error on calls that the fit did not see.
+    Where a bundled profile has the curve of the very kernel that PyTorch ran, the device's factor on it (measured over
+    predicted) scales the engines' curves of that family. Without one, PyTorch's kernels are fitted in absolute terms.
+    Prints each constant with its 95 % interval and the error on calls that the fit did not see. Not yet run on a GPU's
+    own measurement: tried on CPUs, and on published tables of GPUs.
 
     simserve calibrate fit calibration/runs/my-gpu --out my-gpu.yaml
     """
@@ -143,6 +146,7 @@ def _models(run: KernelRun) -> list[ModelProfile]:
 
 
 def _render(run: KernelRun, found: KernelFit, summary: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    from simserve.calibrate.device_factors import device_factors, factor_rows
     from simserve.calibrate.fit_report import table_rows, warnings
     from simserve.units import format_seconds
 
@@ -151,6 +155,13 @@ def _render(run: KernelRun, found: KernelFit, summary: Mapping[str, Any], files:
     header = ("kernels", "calls", "start", "compute", "memory", "error", "held out")
     note = "± is the 95 % interval; error: median of the calls fitted to, and of calls held out in turn"
     print_table(header, table_rows(found), note=note)
+    if found.base is not None:
+        columns = ("kernels", "engines' curves", "factor (95 %)", "error", "held out", "why")
+        print_table(
+            columns,
+            factor_rows(device_factors(found)),
+            note="error of the base profile's curve of the very kernel -> times the factor",
+        )
     for mode, layers in summary["layers"].items():
         share = f"whole layers, {mode}: their operators add up to {1.0 + layers['bias']:.2f} of what they took"
         print_lines([f"{share} ({layers['calls']} calls that no fit saw, median error {layers['median_error']:.0%})"])

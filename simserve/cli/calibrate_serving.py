@@ -41,6 +41,7 @@ _FACTORS = {
     "gpu": "GPU time of a step",
     "host": "CPU time and kernel launches",
     "prompts": "steps with prompts, beside that",
+    "batch": "decode steps beyond one request, beside that",
     "frontend": "frontend latency",
 }
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -74,7 +75,7 @@ def serving(
         typer.Option(
             metavar="PARAMETER",
             help="Fit this constant alone, by least squares: host_seconds_per_step, host_seconds_per_request, "
-            "compute_efficiency or frontend_latency; repeats. Default: four factors on the profile, from one file up.",
+            "compute_efficiency or frontend_latency; repeats. Default: five factors on the profile, from one file up.",
         ),
     ] = None,
     log: Annotated[
@@ -93,7 +94,7 @@ def serving(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Fit four factors of a server to its benchmarks, from one file up, and say what it brought.
+    """Fit five factors of a server to its benchmarks, from one file up, and say what it brought.
 
     What the files do not tell keeps the profile's value. Names the load that is worth measuring next.
 
@@ -108,7 +109,7 @@ def serving(
     if date is not None and not _DAY.fullmatch(date):
         raise UsageError("must be a day such as 2026-11-23", key="--date", value=date)
     if date is not None and fit:
-        raise UsageError("goes with the four factors alone", key="--date", value=date, remedy="leave out --fit")
+        raise UsageError("goes with the five factors alone", key="--date", value=date, remedy="leave out --fit")
     if statistic not in STATISTICS:
         raise UsageError("must be median or mean", key="--statistic", value=statistic)
     _check_out(out, force=force)

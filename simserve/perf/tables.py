@@ -152,7 +152,7 @@ def _step_times(stage: Stage, parts: StepParts, slope: Array) -> StepTimes:
     return StepTimes(
         mixed_decode_factor=factor,
         decode_base=_sums(parts.decode),
-        decode_slope=(gpu * slope).tolist(),
+        decode_slope=(gpu * stage.shape.engine.batch_time_factor * slope).tolist(),
         token_seconds=_sums(parts.token),
         token_seconds_beyond=float(parts.token_beyond.sum()),
         sequence_seconds=_sums(parts.sequence),
@@ -307,7 +307,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
             parts[KV] += stage.num_layers * each.share * each.kernel.decode_base_seconds(decoding)
     parts[KV] += step_state_seconds(shape, stage.machine, decoding)
     parts[KV] += sequences[1:] * slope[1:] / passes
-    parts *= shape.engine.gpu_time_factor
+    parts = _with_batch_factor(parts * shape.engine.gpu_time_factor, shape.engine.batch_time_factor)
     # Every verified token is sampled, and handed over, as the one token of a plain step is.
     host = _host_seconds_of_a_stage(stage) + width * shape.engine.host_seconds_per_request * decoding
     gpu_seconds = _gpu_seconds(stage, parts, padded)
@@ -319,6 +319,13 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, padded)
     return _with_empty_step(parts)
+
+
+def _with_batch_factor(parts: Array, factor: float) -> Array:
+    """Return decode steps, of one sequence first, with ``factor`` times what they take beyond the first."""
+    if factor == 1.0:
+        return parts
+    return np.asarray(parts[:, :1] + factor * (parts - parts[:, :1]))
 
 
 def _decode_slopes(stage: Stage, sequences: Array) -> tuple[Array, Array]:
@@ -401,7 +408,7 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
         # The LM head over the drafts; that over the newest token is counted by sequence.
         parts[:, 1:] += head_parts(stage, width * sequences[1:]) - head_parts(stage, sequences[1:])
     engine = stage.shape.engine
-    parts *= engine.gpu_time_factor
+    parts *= engine.gpu_time_factor * engine.batch_time_factor
     if width > 1:
         parts[HOST] += (1.0 - engine.host_overlap) * (width - 1) * engine.host_seconds_per_request * sequences
     return parts

@@ -116,6 +116,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """Times as long that a measured server's GPUs take for a step."""
     prompt_time_factor: float = 1.0
     """Times as long, beside that, in steps that hold prompts."""
+    batch_time_factor: float = 1.0
+    """Times as long, beside the first, for what decode steps take beyond one request without context."""
     kernel_start_factor: float = 1.0
     """Times as long that its kernels take to start."""
     measured_on: str = ""
@@ -642,13 +644,13 @@ def _measured(known: EngineVersion, settings: Mapping[str, Any], *, is_latency_s
 def _scaled(settings: Mapping[str, Any], factors: Mapping[str, float], *, is_latency_set: bool) -> dict[str, Any]:
     host, frontend = factors.get("host", 1.0), 1.0 if is_latency_set else factors.get("frontend", 1.0)
     times = {name: settings[name] for name in _HOST_SECONDS}
-    before = {
-        name: settings.get(name, 1.0) for name in ("gpu_time_factor", "prompt_time_factor", "kernel_start_factor")
-    }
+    names = ("gpu_time_factor", "prompt_time_factor", "batch_time_factor", "kernel_start_factor")
+    before = {name: settings.get(name, 1.0) for name in names}
     return {
         **{name: host * value if value else value for name, value in times.items()},
         "gpu_time_factor": before["gpu_time_factor"] * factors.get("gpu", 1.0),
         "prompt_time_factor": before["prompt_time_factor"] * factors.get("prompts", 1.0),
+        "batch_time_factor": before["batch_time_factor"] * factors.get("batch", 1.0),
         "kernel_start_factor": before["kernel_start_factor"] * host,
         "frontend_latency": frontend * settings["frontend_latency"],
         "tokenization_per_token": frontend * settings["tokenization_per_token"],

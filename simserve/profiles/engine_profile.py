@@ -384,6 +384,8 @@ class MeasuredFactors(FrozenModel):
     """Times as long that the host takes for a step and a request, and that kernels take to start."""
     prompts: PositiveFloat = 1.0
     """Times as long, beside `gpu`, that steps take which hold prompts."""
+    batch: PositiveFloat = 1.0
+    """Times as long, beside `gpu`, that a decode step takes for what it takes beyond one request without context."""
     frontend: PositiveFloat = 1.0
     """Times as long that a request takes from arrival to the scheduler; without effect where a scenario sets that."""
     measured_on: str
@@ -407,7 +409,7 @@ class MeasuredFactors(FrozenModel):
         return {name: getattr(self, name) for name in FACTORS}
 
 
-FACTORS = ("gpu", "host", "prompts", "frontend")
+FACTORS = ("gpu", "host", "prompts", "batch", "frontend")
 """Names of the factors of `MeasuredFactors`."""
 
 

@@ -22,7 +22,7 @@ from tests.calibrate.builders import CHAT, LOADS, chat, simulated_document
 
 WIDE = Priors(widths=dict.fromkeys(FACTORS, 0.5), misfit={"tpot": 0.002, "ttft": 0.005})
 """Nearly no prior and no misfit: what the files hold is what comes back."""
-TRUTH = {"gpu": 1.2, "host": 1.0, "prompts": 1.1, "frontend": 1.5}
+TRUTH = {"gpu": 1.2, "host": 1.0, "prompts": 1.1, "batch": 1.15, "frontend": 1.5}
 
 
 def write_runs(folder: Path, loads: tuple[int, ...], truth: dict[str, float]) -> list[Path]:
@@ -46,7 +46,7 @@ def test_known_factors_come_back_from_two_runs(tmp_path: Path) -> None:
 
     found = FactorCalibration(ServingModel(chat()), priors=WIDE).fit(read_results(files)).fit_.fit
 
-    for name in ("gpu", "prompts", "frontend"):
+    for name in ("gpu", "prompts", "batch", "frontend"):
         low, high = found.interval(name)
         assert low <= TRUTH[name] <= high
     assert found.factors["gpu"] == pytest.approx(1.2, rel=0.06)

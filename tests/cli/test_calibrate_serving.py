@@ -101,7 +101,7 @@ def quick(files: list[str], folder: Path) -> list[str]:
 
 
 def test_one_file_moves_factors_and_names_the_next_load(simserve: Simserve, quick: list[str], folder: Path) -> None:
-    """Without --fit four factors are fitted; the profile holds them, and the table says that one run holds none out."""
+    """Without --fit five factors are fitted; the profile holds them, and the table says that one run holds none out."""
     (folder / "server.log").write_text(LOG, encoding="utf-8")
     options = ("--log", "server.log", "--date", "2026-03-14", "--out", "mine.yaml")
 
@@ -124,7 +124,7 @@ def test_one_file_moves_factors_and_names_the_next_load(simserve: Simserve, quic
         ({"model_id": "Qwen/Qwen3-32B"}, (), 104, "was measured with another model than the scenario's llama-3.1-8b"),
         ({}, ("--log", "empty.log"), 104, "holds no start-up line"),
         ({}, ("--date", "yesterday"), 2, "must be a day such as"),
-        ({}, ("--date", "2026-03-14", *FIT), 2, "goes with the four factors alone"),
+        ({}, ("--date", "2026-03-14", *FIT), 2, "goes with the five factors alone"),
     ],
 )
 def test_what_does_not_go_with_a_server_is_refused(

@@ -39,6 +39,9 @@ LEAST_SAMPLES = 0.2
 """Share of `SAMPLE_SECONDS` that a point gets at least where the budget is short for all."""
 
 SAVED_EVERY = 20.0
+LOAD_SECONDS = 0.3
+"""Work that a GPU has while its clocks are read, longer than nvidia-smi is assumed to take: idle, they fall."""
+
 CLOCKS_EVERY = 5.0
 
 FORMATS_OF = {"cuda": tuple(points.FORMATS), "cpu": ("bfloat16",)}
@@ -320,7 +323,11 @@ class _Session:
 
     def _note_clocks(self, now: float) -> None:
         self._clocked = now
-        clocks = read_clocks(self.device.smi_id) if self.device.is_cuda else None
+        if not self.device.is_cuda:
+            return
+        self.device.occupy(LOAD_SECONDS)
+        clocks = read_clocks(self.device.smi_id)
+        self.device.synchronize()
         if clocks is not None:
             self.clocks.append(clocks)
 

@@ -22,6 +22,10 @@ SHORT_CALL = 20e-6
 GRAPH_SECONDS = 400e-6
 MAX_CALLS_IN_GRAPH = 128
 WARM_UP_CALLS = 3
+PROBED_CALLS = 4
+"""Calls of the graph whose replay tells the length of a longer one: launched singly, short calls wait for the host."""
+WARM_SECONDS = 0.03
+"""Work before the first sample, for the clocks of an idle GPU to rise; an assumption, not yet checked on a GPU."""
 
 Call = Callable[[int], Any]
 
@@ -117,14 +121,22 @@ def _captured(call: Call, copies: int, device: TorchDevice) -> tuple[Any, int] |
             call(number % copies)
     stream.wait_stream(side)
     torch.cuda.synchronize()
-    start = time.perf_counter()
-    call(0)
-    torch.cuda.synchronize()
-    once = max(time.perf_counter() - start, 1e-6)
-    num_calls = min(max(int(GRAPH_SECONDS / once), copies, 1), MAX_CALLS_IN_GRAPH)
+    probed = min(copies, PROBED_CALLS)
+    graph = _graph_of(call, copies, probed, device)
+    if graph is None:
+        return None
+    once = max(_elapsed(graph.replay, torch) / probed, 1e-6)
     if once > 10 * GRAPH_SECONDS:
-        num_calls = min(copies, 4)
-    graph = torch.cuda.CUDAGraph()
+        return graph, probed
+    num_calls = min(max(int(GRAPH_SECONDS / once), copies), MAX_CALLS_IN_GRAPH)
+    longer = _graph_of(call, copies, num_calls, device)
+    return None if longer is None else (longer, num_calls)
+
+
+def _graph_of(call: Call, copies: int, num_calls: int, device: TorchDevice) -> Any | None:
+    """Return a graph of so many calls, replayed once; none where the kernel cannot be captured."""
+    torch = device.torch
+    stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
             for number in range(num_calls):
@@ -138,7 +150,17 @@ def _captured(call: Call, copies: int, device: TorchDevice) -> tuple[Any, int] |
         return None
     graph.replay()
     torch.cuda.synchronize()
-    return graph, num_calls
+    return graph
+
+
+def _elapsed(run: Callable[[], Any], torch: Any) -> float:
+    """Return the seconds that the GPU takes for ``run``."""
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    run()
+    after.record()
+    torch.cuda.synchronize()
+    return float(before.elapsed_time(after)) * 1e-3
 
 
 def _eager(call: Call, copies: int, device: TorchDevice, target: float) -> Timing:
@@ -160,10 +182,12 @@ def _events(run: Callable[[], Any], num_calls: int, device: TorchDevice, target:
     """Return the time of one of ``num_calls`` calls that ``run`` makes, between CUDA events."""
     torch = device.torch
     pairs: list[tuple[Any, Any]] = []
+    warm = time.perf_counter() + min(WARM_SECONDS, target)
+    once = max(_elapsed(run, torch), 1e-6)
+    while time.perf_counter() < warm:
+        run()
+        torch.cuda.synchronize()
     begin = time.perf_counter()
-    run()
-    torch.cuda.synchronize()
-    once = max(time.perf_counter() - begin, 1e-6)
     wanted = min(max(int(target / once), MIN_SAMPLES), MAX_SAMPLES)
     for _ in range(wanted):
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))

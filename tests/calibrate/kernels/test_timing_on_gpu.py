@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from simserve.calibrate.kernels import torch_device
-from simserve.calibrate.kernels.timing import time_call
+from simserve.calibrate.kernels.timing import GRAPH_SECONDS, time_call
 from simserve.calibrate.kernels.torch_device import TorchDevice, describe, open_device, read_clocks
 
 CALL_MS = 0.25
@@ -108,8 +109,34 @@ def test_calls_are_replayed_from_a_graph_and_divided() -> None:
     assert timing.mode == "graph"
     assert timing.seconds == pytest.approx(CALL_MS * 1e-3)
     assert timing.low == timing.high == pytest.approx(timing.seconds)
-    assert gpu.num_captured[0] >= 7
+    assert gpu.num_captured == [4, 7]
     assert gpu.num_replays > timing.num_samples
+
+
+def test_the_length_of_a_graph_comes_from_a_replay() -> None:
+    """Launches that wait for the host, as those of short kernels do, make the graph no shorter."""
+    gpu = MadeUpGpu()
+
+    def launch(number: int) -> None:
+        time.sleep(0.0 if gpu.captured is not None else 2e-3)
+        gpu.launch(number)
+
+    time_call(launch, 1, gpu.device(), target=0.01, deadline=math.inf)
+
+    assert gpu.num_captured == [1, int(GRAPH_SECONDS / CALL_MS * 1e3)]
+
+
+def test_clocks_are_read_while_the_gpu_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is queued for at least as long as was asked, and none of it is waited for."""
+    gpu, waited = MadeUpGpu(), []
+    gpu.torch.bfloat16 = "bfloat16"
+    gpu.torch.mm = lambda *_, **__: gpu.launch(0)
+    gpu.torch.cuda.synchronize = lambda: waited.append(gpu.milliseconds)
+    monkeypatch.setattr(TorchDevice, "random", lambda *_: None)
+
+    gpu.device().occupy(0.1)
+
+    assert gpu.milliseconds - waited[-1] >= 100.0
 
 
 def test_what_cannot_be_captured_is_launched() -> None:
