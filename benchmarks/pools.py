@@ -304,8 +304,8 @@ ranking, and the answer says what each role can finish and what breaks first in 
 2. Each role is simulated beside three times the workers that the other needs, of its fastest shape: the counts that
    pass alone are listed by their cost. A count is given up where it misses alone by more than a short run may be wrong
    (5 percentage points). Of the settings of a knob the best alone is taken, and far ones are not tried: a heuristic.
-3. Pairs are simulated whole in the order of their cost. The first that holds is the best, and is confirmed on fresh
-   seeds like every plan.
+3. Pairs are simulated whole in the order of their cost. The first that holds, on fresh seeds and in runs of 20 minutes
+   as every plan is [confirmed](promises.md), is the best; those that cost as much compete with it on headroom.
 
 Which traffic: prompts of 1,000 tokens on average and more, a limit on TPOT, arrivals of their own, and an engine that
 hands over KV caches; or a scenario that has `deployment.disaggregation` itself.

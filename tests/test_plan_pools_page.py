@@ -13,13 +13,9 @@ def test_the_page_is_that_of_its_rows() -> None:
 
 
 NAMES = [(row["problem"], row["attainment"]) for row in read_rows(ROWS)]
-KNOWN_MISS = pytest.mark.xfail(strict=True, reason="8 of the ten long runs keep 95 %; the page says no")
 
 
-@pytest.mark.parametrize(
-    ("problem", "attainment"),
-    [pytest.param(*each, marks=KNOWN_MISS if each == ("llama-3.1-70b", 0.95) else ()) for each in NAMES],
-)
+@pytest.mark.parametrize(("problem", "attainment"), NAMES)
 def test_every_plan_held(problem: str, attainment: float) -> None:
     """On ten fresh long seeds."""
     (row,) = [each for each in read_rows(ROWS) if (each["problem"], each["attainment"]) == (problem, attainment)]

@@ -20,11 +20,13 @@ from simserve.planner.export.production_stack import export_production_stack
 from simserve.planner.export.sglang import export_sglang
 from simserve.planner.export.tgi import export_tgi
 from simserve.planner.export.trtllm import export_trtllm
+from simserve.planner.export.trtllm_pools import export_trtllm_pools
 from simserve.planner.export.vllm import export_vllm
 from simserve.planner.export.workers import Worker, dns_name, workers_of
 from simserve.profiles.engine import load_engine
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.formats import formats_line
+from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
@@ -77,12 +79,22 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         written = _WHOLE[target](dns_name(scenario.name), workers)
         schemas = " and ".join(checked_against(written.files))
         written = replace(written, notes=(*written.notes, f"fields and types checked against {schemas}"))
+    elif target == "trtllm" and _has_trtllm_pools(scenario):
+        workers = workers_of(scenario, export_trtllm, explicit=explicit, checkpoint=checkpoint, with_roles=("trtllm",))
+        deployment, written = workers[0].deployment, export_trtllm_pools(workers)
     else:
         deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
         written = _EXPORTERS[target](deployment)
     formats = deployment.resolved.formats
     notes = (*leading_warnings(scenario), f"simulated with {formats_line(formats)}", *written.notes)
     return replace(written, formats=formats, notes=notes, checkpoint=deployment.checkpoint)
+
+
+def _has_trtllm_pools(scenario: Scenario) -> bool:
+    """Return whether a scenario prefills and decodes in pools of TensorRT-LLM."""
+    if scenario.deployment.disaggregation is None:
+        return False
+    return {pool.scenario.deployment.engine.name for pool in resolve(scenario).pools} == {ENGINES["trtllm"]}
 
 
 def _command_of(deployment: Deployment) -> Export:

@@ -45,11 +45,10 @@ def export_trtllm(deployment: Deployment) -> Export:
     flags = flags_of("tensorrt-llm", deployment.version)
     command = ["trtllm-serve", deployment.checkpoint, *_flags(deployment, flags)]
     options = _options(deployment) | _speculative(deployment)
-    _check_options(options, flags)
     files = {}
     if options:
         command += flags.render("--extra_llm_api_options", OPTIONS_FILE, key="deployment.engine")
-        files[OPTIONS_FILE] = _HEADER + yaml.safe_dump(options, sort_keys=False)
+        files[OPTIONS_FILE] = options_text(options, deployment.version)
     _check_weights(deployment)
     return Export(
         target="trtllm",
@@ -58,6 +57,16 @@ def export_trtllm(deployment: Deployment) -> Export:
         files=files,
         notes=deployment.all_notes(),
     )
+
+
+def options_text(options: Mapping[str, Any], version: str) -> str:
+    """Return a file for `--extra_llm_api_options`.
+
+    Raises:
+        ScenarioError: The version lacks one of the keys.
+    """
+    _check_options(options, flags_of("tensorrt-llm", version))
+    return _HEADER + yaml.safe_dump(dict(options), sort_keys=False)
 
 
 def _flags(deployment: Deployment, flags: Flags) -> list[str]:

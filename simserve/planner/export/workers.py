@@ -212,7 +212,12 @@ class Worker:
 
 
 def workers_of(
-    scenario: Scenario, write: Callable[[Deployment], Export], *, explicit: bool, checkpoint: str | None
+    scenario: Scenario,
+    write: Callable[[Deployment], Export],
+    *,
+    explicit: bool,
+    checkpoint: str | None,
+    with_roles: tuple[str, ...] = ("vllm", "sglang"),
 ) -> list[Worker]:
     """Return the kinds of worker of a scenario: one a pool, or one.
 
@@ -221,6 +226,7 @@ def workers_of(
         write: Makes the command of one replica.
         explicit: Say the knobs too that equal the engine's defaults.
         checkpoint: Repository or path that every engine loads; None: the model's own.
+        with_roles: Targets whose servers are told here that they prefill or decode.
 
     Raises:
         InputError: The scenario is invalid, or cannot be said to its engine.
@@ -228,7 +234,7 @@ def workers_of(
     """
     whole, name = scenario.deployment, dns_name(scenario.name)
     if not whole.pools:
-        return [_worker(name, "both", scenario, whole, whole.autoscaling, write, explicit, checkpoint)]
+        return [_worker(name, "both", scenario, whole, whole.autoscaling, write, explicit, checkpoint, with_roles)]
     resolved, found = resolve(scenario), []
     if checkpoint is not None and len({own.shape.model.name for own in resolved.pools}) > 1:
         rule = "is one checkpoint, and the pools serve several models"
@@ -245,6 +251,7 @@ def workers_of(
                     write,
                     explicit,
                     checkpoint,
+                    with_roles,
                 )
             )
     return found
@@ -259,6 +266,7 @@ def _worker(
     write: Callable[[Deployment], Export],
     explicit: bool,
     checkpoint: str | None,
+    with_roles: tuple[str, ...],
 ) -> Worker:
     deployment = prepare(scenario, explicit=explicit, checkpoint=checkpoint)
     for key in _SAID_BY_MANIFESTS:
@@ -266,7 +274,7 @@ def _worker(
     serving = write(deployment)
     kept = tuple(note for note in serving.notes if not note.startswith("one of "))
     serving = dataclasses.replace(serving, notes=kept)
-    _check_role(role, serving, deployment)
+    _check_role(role, serving, deployment, with_roles)
     replicas = scenario.deployment.replicas
     if scaling is not None:
         replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
@@ -285,13 +293,14 @@ _SAID_BY_MANIFESTS = ("autoscaling", "pools", "disaggregation", "liveness", "upd
 """Keys that manifests say or refuse; faults are of the simulation alone."""
 
 
-def _check_role(role: Role, serving: Export, deployment: Deployment) -> None:
-    if role != "both" and serving.target not in ("vllm", "sglang"):
+def _check_role(role: Role, serving: Export, deployment: Deployment, with_roles: tuple[str, ...]) -> None:
+    if role != "both" and serving.target not in with_roles:
+        own = "use vllm or sglang" + (", or --to trtllm" if serving.target == "trtllm" else "")
         raise ScenarioError(
-            "cannot be exported with a prefill and a decode pool: flags for them are written for vllm and sglang",
+            f"cannot be exported here with a prefill and a decode pool: {' and '.join(with_roles)} can",
             key="deployment.engine.name",
             value=deployment.engine.name,
-            remedy="use vllm or sglang",
+            remedy=own,
         )
 
 

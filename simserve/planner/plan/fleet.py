@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from simserve.errors import InfeasibleError, InputError
-from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
-from simserve.planner.capacity.search import Effort, find_capacity, is_load_borne, long_run_requests
+from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic
+from simserve.planner.capacity.search import Effort, find_capacity, long_run_requests
 from simserve.planner.cost.month import month
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.deciding_run import deciding_run
+from simserve.planner.search.deciding_run import borne_at_own_rate, deciding_run, steady_probe
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, grows_steady, is_steady, try_fleet
+from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, is_steady, try_fleet
 from simserve.planner.space.makeup import smallest_fleet
-from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -89,7 +88,7 @@ def confirm(fleet: Fleet) -> Trial:
 
     Of steady open traffic 95 % of runs that the search has not seen must hold, as `simserve capacity` promises it.
     """
-    probe = _steady_probe(fleet) if is_steady(fleet.scenario) else None
+    probe = steady_probe(fleet.scenario, fleet.overrides, fleet.replicas) if is_steady(fleet.scenario) else None
     if probe is not None:
         return _confirmed(fleet, probe)
     replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
@@ -104,10 +103,7 @@ def confirm(fleet: Fleet) -> Trial:
 
 def _confirmed(fleet: Fleet, probe: LoadProbe) -> Trial:
     """Return runs as long as it takes to know that 95 % of such runs hold; it holds where they do."""
-    slo, finishable = probe.slo, probe.finishable
-    assert finishable is not None  # of a steady probe
-    rate = load_of(fleet.scenario, own_traffic(fleet.scenario))
-    borne = is_load_borne(probe, rate, asked=slo.attainment, finishable=finishable)
+    borne = borne_at_own_rate(probe, fleet.scenario)
     count = max(borne.num_requests, MOST_REQUESTS)
     trial = try_fleet(
         fleet.scenario,
@@ -116,18 +112,9 @@ def _confirmed(fleet: Fleet, probe: LoadProbe) -> Trial:
         count,
         CONFIRMING_REPLICATIONS,
         explain=True,
-        finishable=finishable,
+        finishable=probe.finishable,
     )
     return replace(trial, holds=borne.holds and trial.holds).sure(fleet.confidence, is_measured=fleet.is_measured)
-
-
-def _steady_probe(fleet: Fleet) -> LoadProbe | None:
-    """Return what runs a fleet at any rate, where its traffic becomes steady and an objective is asked; else None."""
-    there = deployed(fleet.scenario, fleet.overrides, fleet.replicas)
-    if not grows_steady(there) or objective(there) is None or not own_traffic(there).is_stationary:
-        return None
-    probe = probe_of(there)
-    return probe if probe.is_steady else None
 
 
 def resized(fleet: Fleet) -> Trial | None:
@@ -206,7 +193,7 @@ def traffic_borne(fleet: Fleet) -> float | None:
     """
     if scaled_traffic(fleet.scenario, 1.0) is None:
         return None
-    probe = _steady_probe(fleet)
+    probe = steady_probe(fleet.scenario, fleet.overrides, fleet.replicas)
     if probe is not None:
         return _promised(fleet, probe)
     steps = round((MOST_TRAFFIC - 1) / TRAFFIC_STEP)

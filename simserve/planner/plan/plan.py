@@ -39,6 +39,7 @@ from simserve.planner.plan.thresholds import check_autoscaler
 from simserve.planner.plan.thresholds_of import thresholds_of
 from simserve.planner.plan.throughput import Throughput
 from simserve.planner.scaling import scaled_traffic
+from simserve.planner.search.deciding_run import is_promised
 from simserve.planner.search.equals import ranked
 from simserve.planner.search.group import held_neighbours, refine_group, search_group
 from simserve.planner.search.member import Goal, GroupResult, Member
@@ -252,15 +253,26 @@ class _Planning:
                 return
 
     def _split(self, spaces: Sequence[Space]) -> None:
-        """Search prefill and decode workers, each with a shape of its own, where they could be better than the best."""
+        """Search prefill and decode workers, each with a shape of its own, where they are no dearer than the best."""
         groups = self.findings.groups
         for index, space in enumerate(spaces):
             if not has_role_search(space, self.goal):
                 continue
-            values = [_best_value(each, group, self.goal) for each, group in zip(spaces, groups, strict=True)]
-            goal = replace(self.goal, ceiling=min(values), is_tight=True)
+            goal = replace(self.goal, ceiling=self._promised_value(spaces), is_tight=True)
             found = next(self._each(search_roles, [(space, goal)]))
             groups[index] = _joined(space, self.goal, groups[index], found)
+
+    def _promised_value(self, spaces: Sequence[Space]) -> float:
+        """Return the value of the best of those that hold in fresh runs, too; infinite where none of them does."""
+        groups = self.findings.groups
+        values = [_best_value(space, group, self.goal) for space, group in zip(spaces, groups, strict=True)]
+        for value, group in sorted(zip(values, groups, strict=True), key=lambda each: each[0]):
+            if not math.isfinite(value):
+                break
+            best = _trial(group.best)
+            if next(self._each(is_promised, [(self.borne, best.overrides, best.replicas)])):
+                return value
+        return math.inf
 
     def _settle_equals(self, spaces: Sequence[Space]) -> None:
         """Put the best of all fleets that cost as much first: headroom, then latency, decide."""

@@ -13,14 +13,22 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from simserve.planner.capacity.probe import own_traffic
-from simserve.planner.capacity.search import highest_promised, long_run_requests, settled_requests
+from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
+from simserve.planner.capacity.search import (
+    Borne,
+    highest_promised,
+    is_load_borne,
+    long_run_requests,
+    settled_requests,
+)
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
     Trial,
+    deployed,
     fleet_of,
+    grows_steady,
     is_steady,
     least_requests,
     request_limit,
@@ -94,6 +102,33 @@ def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tria
         if _misses_by_far(scenario, trial) or (trial.holds and _holds_by_far(scenario, trial)):
             break
     return with_probability(replace(trial, load_ratio=ratio), evidence)
+
+
+def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> LoadProbe | None:
+    """Return what runs a fleet at any rate, where its traffic becomes steady and an objective is asked; else None."""
+    there = deployed(scenario, overrides, replicas)
+    if not grows_steady(there) or objective(there) is None or not own_traffic(there).is_stationary:
+        return None
+    probe = probe_of(there)
+    return probe if probe.is_steady else None
+
+
+def borne_at_own_rate(probe: LoadProbe, scenario: Scenario) -> Borne:
+    """Return whether 95 % of fresh runs hold at the scenario's own rate, as `simserve capacity` promises it.
+
+    Args:
+        probe: Runs the fleet (`steady_probe`).
+        scenario: The traffic.
+    """
+    assert probe.finishable is not None  # of a steady probe
+    rate = load_of(scenario, own_traffic(scenario))
+    return is_load_borne(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
+
+
+def is_promised(scenario: Scenario, overrides: Overrides, replicas: int) -> bool:
+    """Return whether a fleet that was seen to hold does so in fresh runs; true where its traffic is not steady."""
+    probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
+    return probe is None or borne_at_own_rate(probe, scenario).holds
 
 
 def _misses_by_far(scenario: Scenario, trial: Trial) -> bool:

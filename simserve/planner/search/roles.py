@@ -13,15 +13,16 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import InputError
 from simserve.perf.pricing import price
 from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.search.deciding_run import is_promised
 from simserve.planner.search.group import group_result
 from simserve.planner.search.member import Goal, GroupResult, Objective
-from simserve.planner.search.order import is_less
+from simserve.planner.search.order import EQUAL, is_less
 from simserve.planner.search.role_bound import covers_roles, role_bound
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, MOST_REQUESTS, Trial, is_one_job, request_limit, try_fleet
@@ -43,6 +44,8 @@ AT_EASE = 0.6
 MOST_DOUBLINGS = 6
 KNOB_GAIN = 0.85
 """Share of the workers with the scenario's own knobs that others are taken to need at least; an assumption."""
+TIED = 2 * EQUAL
+"""Relative difference up to which a fleet is looked at beside what is known: headroom decides between equals."""
 HELD = 6
 """Pairs that hold, the cheapest first, which are handed on: one of them is confirmed."""
 MOST_PAIRS = 240
@@ -115,6 +118,8 @@ def has_role_search(space: Space, goal: Goal) -> bool:
 def search_roles(space: Space, goal: Goal) -> GroupResult:
     """Return the best fleet of prefill and decode workers on a kind of GPU; without a best where none is better.
 
+    Those that are as good as what is known are among its members.
+
     Args:
         space: What may be deployed.
         goal: What is to be small; its ceiling is the best value known.
@@ -144,7 +149,7 @@ class _Split:
         assert search.space.roles is not None  # as `has_role_search` says
         self.search, self.front, self.goal = search, front, search.goal
         self.roles: Roles = search.space.roles
-        self.limit = min(self.goal.ceiling, search.best_value[0])
+        self.limit = min(self.goal.ceiling, search.best_value[0]) * (1 + TIED)
         self._ample: dict[str, Count] = {}
         self._passed: set[tuple[str, str]] = set()
         self._all: dict[str, list[Worker]] = {}
@@ -165,11 +170,14 @@ class _Split:
                     return
 
     def _holds(self, prefill: Count, decode: Count) -> bool:
-        """Simulate a pair whole, keep it if it is the best, and return whether it holds."""
-        member = self.search.member(self._overrides(prefill, decode))
+        """Simulate a pair whole, keep it if it is the best, and return whether it holds, in fresh long runs as well."""
+        member, replicas = self.search.member(self._overrides(prefill, decode)), prefill.number + decode.number
         if member.status != "not_better":
             return False
-        trial = member.trial = self.search.trial(member, prefill.number + decode.number)
+        trial = self.search.trial(member, replicas)
+        if trial.holds and not is_promised(self.search.space.scenario, member.overrides, replicas):
+            trial = replace(trial, holds=False)
+        member.trial = trial
         member.status = "holds" if trial.holds else "misses"
         member.reason = "" if trial.holds else "misses the SLO with so many workers of each role"
         value = self.search.value(trial)
@@ -178,13 +186,13 @@ class _Split:
         return trial.holds
 
     def _can_win(self, workers: dict[str, list[Worker]]) -> bool:
-        """Return whether the bounds leave a pair that would be better than what is known, on the GPUs there are."""
+        """Return whether the bounds leave a pair that is no dearer than what is known, on the GPUs there are."""
         cost = sum(min(each.least * each.cost(self.goal) for each in workers[role]) for role in workers)
         gpus = sum(min(each.least * each.gpus for each in workers[role]) for role in workers)
-        return cost < self.search.best_value[0] and gpus <= self.goal.max_gpus
+        return cost < self.limit and gpus <= self.goal.max_gpus
 
     def _pairs(self, workers: dict[str, list[Worker]]) -> Iterator[tuple[float, Count, Count]]:
-        """Yield pairs whose roles pass alone, by their cost; those that could not be better are left out.
+        """Yield pairs whose roles pass alone, by their cost; those that are dearer than what is known are left out.
 
         After the first that holds, those that cost up to a worker more follow: one of them may have to stand in.
         """

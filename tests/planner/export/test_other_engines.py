@@ -276,3 +276,58 @@ def test_sglang_is_told_to_allow_a_length_beyond_the_model() -> None:
 
     assert beyond.line.startswith("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 python")
     assert not exported("sglang", "model=llama-2-7b", "deployment.engine.max_model_len=4096").environment
+
+
+def trtllm_pools(*overrides: str, version: str = "1.0") -> Export:
+    """Return the export of two TensorRT-LLM workers that prefill and one of two GPUs that decodes."""
+    pools = [
+        {"name": "prefill", "role": "prefill", "replicas": 2},
+        {"name": "decode", "role": "decode", "tensor_parallel_size": 2},
+    ]
+    deployment = {
+        "hardware": "h100-sxm-80gb",
+        "engine": {"name": "tensorrt-llm", "version": version, "max_model_len": 4096},
+        "pools": pools,
+        "disaggregation": {},
+    }
+    return export(make_scenario(list(overrides), deployment=deployment), "trtllm")
+
+
+def test_prefill_and_decode_servers_of_tensorrt_llm() -> None:
+    """A server in front that knows the others, and these with their GPUs, ports and options by role."""
+    result = trtllm_pools()
+
+    front = yaml.safe_load(result.files["disagg_config.yaml"])
+    lines = [line for line in result.files["start_servers.sh"].splitlines() if line.startswith("CUDA")]
+    options = {name: yaml.safe_load(text) for name, text in result.files.items() if name.endswith("code.yaml")}
+    assert result.line == "trtllm-serve disaggregated -c disagg_config.yaml"
+    assert front["context_servers"] == {"num_instances": 2, "urls": ["localhost:8001", "localhost:8002"]}
+    assert front["generation_servers"] == {"num_instances": 1, "urls": ["localhost:8003"]}
+    assert [line.split()[0] for line in lines] == [f"CUDA_VISIBLE_DEVICES={gpus}" for gpus in ("0", "1", "2,3")]
+    assert "--tp_size 2" in lines[2]
+    assert "--port 8003 --extra_llm_api_options" in lines[2]
+    (decode,) = options.values()
+    assert decode["cache_transceiver_config"] == {"backend": "DEFAULT", "max_tokens_in_buffer": 4096}
+    assert "disable_overlap_scheduler" not in decode
+    (prefill,) = (yaml.safe_load(text) for name, text in result.files.items() if name.endswith("prefill.yaml"))
+    assert prefill["disable_overlap_scheduler"] is True
+
+
+def test_servers_that_one_host_has_no_room_for_begin_the_next() -> None:
+    """Eight GPUs a host: seven that prefill leave one, and two that decode lie on the second."""
+    result = trtllm_pools("deployment.pools.0.replicas=7")
+
+    front = yaml.safe_load(result.files["disagg_config.yaml"])
+    assert {url.split(":")[0] for url in front["context_servers"]["urls"]} == {"node-1"}
+    assert front["generation_servers"]["urls"] == ["node-2:8008"]
+    assert any("node-1" in note for note in result.notes)
+
+
+def test_pools_that_the_front_of_tensorrt_llm_cannot_serve() -> None:
+    """A worker over several hosts, and one that does both."""
+    both = "deployment.pools=[{name: a, role: prefill}, {name: b, role: decode}, {name: c}]"
+
+    with pytest.raises(ScenarioError, match="started by MPI"):
+        trtllm_pools("deployment.pools.1.tensor_parallel_size=8", "deployment.pools.1.pipeline_parallel_size=2")
+    with pytest.raises(ScenarioError, match="prefills or decodes"):
+        trtllm_pools(both)
