@@ -58,6 +58,7 @@ FEATURES: Mapping[str, str] = {
     "kv_cache_memory_bytes": "KV memory set in bytes",
     "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",
     "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
+    "cudagraph_mode": "choice of the steps on CUDA graphs",
     "kv_cache_fp8": "FP8 KV cache",
     "kv_cache_int8": "INT8 KV cache",
     "kv_cache_int4": "INT4 KV cache",
