@@ -36,6 +36,7 @@ from simserve.profiles.engine_profile import (
     CudaGraphs,
     EngineProfile,
     EngineVersion,
+    Host,
     KernelTraits,
     LoadedMethod,
     MemoryRule,
@@ -538,7 +539,11 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     is_eager = bool(choices.asked.enforce_eager) or mode == "NONE"
     asked = choices.asked.max_cudagraph_capture_size
     if asked is not None and (is_eager or not graphs.sizes):
-        why = ("cudagraph_mode is NONE" if mode else "enforce_eager is on") if is_eager else f"version {known.version} of this engine captures none"
+        why = (
+            ("cudagraph_mode is NONE" if mode else "enforce_eager is on")
+            if is_eager
+            else f"version {known.version} of this engine captures none"
+        )
         raise refuse("max_cudagraph_capture_size", asked, f"needs CUDA graphs, and {why}", "leave it out")
     graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs, asked)
     largest = graph_sizes[-1] if graph_sizes else 0
@@ -566,11 +571,17 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     }
 
 
-def _launched_singly(asked: EngineOptions, seconds: float) -> dict[str, float]:
+def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
     """Return what a layer takes to launch in the steps that run on no graph because somebody said so."""
+    seconds = host.enforced_eager_seconds_per_layer
+    if seconds is None:
+        return {}
     if asked.enforce_eager or asked.cudagraph_mode == "NONE":
         return {"eager_seconds_per_layer": seconds}
-    return {"eager_prompt_seconds_per_layer": seconds} if asked.cudagraph_mode == "FULL_DECODE_ONLY" else {}
+    if asked.cudagraph_mode != "FULL_DECODE_ONLY":
+        return {}
+    gap = host.decode_graph_gap_seconds_per_layer
+    return {"eager_prompt_seconds_per_layer": seconds, "eager_gap_seconds_per_layer": gap}
 
 
 def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, Any]:
@@ -580,8 +591,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
         ScenarioError: Asynchronous scheduling of a version that has none.
     """
     host = known.host
-    if host.enforced_eager_seconds_per_layer is not None:
-        host = host.model_copy(update=_launched_singly(choices.asked, host.enforced_eager_seconds_per_layer))
+    host = host.model_copy(update=_launched_singly(choices.asked, host))
     is_async = _is_async(choices, known.scheduling, place)
     if is_async and not host.overlap:
         rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"

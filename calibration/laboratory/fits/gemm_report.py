@@ -187,9 +187,8 @@ HOPPER_EXPERTS = (
 decodes faster than the table says (programmatic launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels
 (FlashInfer) are left out: neither bandwidth nor peak binds them, and a fit on H200 is 30 % off on H100."""
 
-def _of_rc20(
-    kernels: GemmClass, dtype: str, kernel: str, engines: tuple[str, ...] = ()
-) -> ExpertCase:
+
+def _of_rc20(kernels: GemmClass, dtype: str, kernel: str, engines: tuple[str, ...] = ()) -> ExpertCase:
     """Return experts of TensorRT-LLM 1.3.0rc20; the tables of later candidates hold other models' only."""
     return ExpertCase(
         kernels=kernels, dtype=dtype, framework="trtllm", kernel=kernel, engines=engines, version="1.3.0rc20"
@@ -214,9 +213,7 @@ BLACKWELL_EXPERTS = (
     ExpertCase(kernels="nvfp4", dtype="nvfp4", framework="vllm", kernel="monolithic", engines=("vllm",)),
     ExpertCase(kernels="nvfp4", dtype="nvfp4", framework="sglang", kernel="flashinfer", engines=("sglang",)),
     _of_rc20("mxfp4", "w4a8_mxfp4_mxfp8", "torch_flow"),
-    ExpertCase(
-        kernels="mxfp4", dtype="w4a8_mxfp4_mxfp8", framework="sglang", kernel="flashinfer", engines=("sglang",)
-    ),
+    ExpertCase(kernels="mxfp4", dtype="w4a8_mxfp4_mxfp8", framework="sglang", kernel="flashinfer", engines=("sglang",)),
 )
 """Of Blackwell: FlashInfer's and TensorRT-LLM's kernels; vLLM's FP8 experts by blocks ran Triton's up to 0.19. FP8 experts
 by blocks under TensorRT-LLM are those that SGLang's table holds (its launch scripts ask for the backend TRTLLM; the

@@ -86,9 +86,7 @@ class ExpertCalls:
     seconds: Array
 
 
-def moe_rows(
-    data: Path, hardware: str, framework: str, dtype: str, kernel: str, version: str = "*"
-) -> pd.DataFrame:
+def moe_rows(data: Path, hardware: str, framework: str, dtype: str, kernel: str, version: str = "*") -> pd.DataFrame:
     """Return the rows of one format and of the kernels whose name contains ``kernel``."""
     table = read_table(data, hardware, "moe", framework, version)
     is_chosen = (table["moe_dtype"] == dtype) & table["kernel_source"].str.contains(kernel)

@@ -34,6 +34,10 @@ INHOUSE_SPREAD = 0.1
 finish, send and prefill together for ever, and wait for all prompts at once, two to five times the TTFT that was
 measured. 0.1 and 0.3 give the same figures."""
 
+RARELY_POLLED_FROM, RARELY_POLLED = 16, 3
+"""Clients from which InferenceX's scripts for SGLang on B200 let the scheduler look for requests a third as often
+(`--scheduler-recv-interval` 10 and 30)."""
+
 _VERSION_IN_USE = {
     ("vllm", "2025"): "0.11.0",
     ("tensorrt-llm", "2025"): "1.1.0",
@@ -154,7 +158,13 @@ def _drafting(num_drafts: int) -> dict[str, Any]:
 def _protocol(recipe: Recipe, clients: int, front: float) -> Protocol:
     """Return how the figures were taken: of a burst of prompts, one waits on average for half, and half wait for it."""
     burst = clients * recipe.cold_seconds_per_client
-    return Protocol(cold_seconds=recipe.cold_seconds + burst, cold_stall_seconds=burst, front_seconds=front)
+    polled = recipe.polled_steps * (1 if clients < RARELY_POLLED_FROM else RARELY_POLLED)
+    return Protocol(
+        cold_seconds=recipe.cold_seconds + burst,
+        cold_stall_seconds=burst,
+        front_seconds=front,
+        polled_steps=polled,
+    )
 
 
 def _parallel_sizes(row: Row, *, is_blackwell: bool) -> tuple[int, int, int]:

@@ -28,6 +28,8 @@ class Recipe:
         places_experts: Expert parallelism, whatever a row says; None: as the row says.
         drafts: Drafts a step of the model's MTP layer; one where attention is data-parallel.
         cudagraph_mode: Which steps run on CUDA graphs.
+        polled_steps: Under SGLang, decode steps between two looks for new requests, with fewer than 16 clients; else 3 times
+            as many.
         cold_seconds: How long the first prompts of the fresh server waited for what it does once.
         cold_seconds_per_client: What each client, whose prompt was one of them, adds to that.
     """
@@ -44,6 +46,7 @@ class Recipe:
     places_experts: bool | None = None
     drafts: int = 0
     cudagraph_mode: str | None = None
+    polled_steps: int = 0
     cold_seconds: float = 0.0
     cold_seconds_per_client: float = 0.0
 
@@ -92,6 +95,9 @@ _RECIPES = {
     ),
     ("sglang", "glm-5"): Recipe(share=0.85, prompts=5, cold_seconds=SGLANG_COLD_SECONDS),
 }
+_B200_TENSORRT_DEEPSEEK = replace(
+    _TENSORRT_DEEPSEEK, share=0.8, places_experts=None, cold_seconds=0.0, cold_seconds_per_client=0.0
+)
 _B200_RECIPES = {
     # 70b_fp8_b200_docker and 70b_fp4_b200_docker (bb4c7f9)
     ("vllm", "llama-3.1-70b"): Recipe(
@@ -112,17 +118,21 @@ _B200_RECIPES = {
         max_cudagraph_capture_size=2048,
     ),
     # gptoss_fp4_b200_trt (1825e7f)
-    ("tensorrt-llm", "gpt-oss-120b"): Recipe(
-        seats=512, max_num_batched_tokens=20000, share=0.85, kv_cache_dtype="fp8"
-    ),
+    ("tensorrt-llm", "gpt-oss-120b"): Recipe(seats=512, max_num_batched_tokens=20000, share=0.85, kv_cache_dtype="fp8"),
     # dsr1_fp8_b200 and dsr1_fp4_b200 (1fc5d73)
-    ("sglang", "deepseek-r1"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8"),
-    ("sglang", "deepseek-v3"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8"),
-    ("tensorrt-llm", "deepseek-r1"): replace(_TENSORRT_DEEPSEEK, share=0.8, places_experts=None),
-    ("tensorrt-llm", "deepseek-v3"): replace(_TENSORRT_DEEPSEEK, share=0.8, places_experts=None),
+    ("sglang", "deepseek-r1"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10),
+    ("sglang", "deepseek-v3"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10),
+    # dsr1_fp4_b200_trt and its kin; their kernels are compiled ahead, so that no first prompt waits for DeepGEMM
+    ("tensorrt-llm", "deepseek-r1"): _B200_TENSORRT_DEEPSEEK,
+    ("tensorrt-llm", "deepseek-v3"): _B200_TENSORRT_DEEPSEEK,
     # qwen3.5_fp8_b200 (01fa35c)
     ("sglang", "qwen3.5-397b-a17b"): Recipe(
-        seats=128, max_num_batched_tokens=32768, share=0.82, kv_cache_dtype="fp8", cold_seconds=SGLANG_COLD_SECONDS
+        seats=128,
+        max_num_batched_tokens=32768,
+        share=0.82,
+        kv_cache_dtype="fp8",
+        polled_steps=10,
+        cold_seconds=SGLANG_COLD_SECONDS,
     ),
 }
 """Where the scripts of B200 say otherwise than those of Hopper."""
