@@ -102,8 +102,10 @@ class EngineOptions(FrozenModel):
     frontend_latency: Seconds | None = None
     """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
     cudagraph_mode: CudagraphMode | None = None
-    """vLLM: which steps run on CUDA graphs. `FULL_DECODE_ONLY`: those without prompts; a step with prompts waits for the
-    launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`: those with
+    """vLLM: which steps run on CUDA graphs. `FULL_DECODE_ONLY`: those without prompts; a step with prompts waits for
+    the
+    launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`:
+    those with
     prompts too, and are priced alike. Absent: as the engine's version has it."""
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
     """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the

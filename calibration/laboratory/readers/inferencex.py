@@ -171,7 +171,8 @@ def _parallel_sizes(row: Row, *, is_blackwell: bool) -> tuple[int, int, int]:
     """Return tensor-, expert- and data-parallel size.
 
     Runs whose name says ``tp4_ep4`` and whose columns say 16 GPUs are one replica of 4: they run out of KV where that
-    does, at the same TPOT. Rows of Blackwell count ranks of data-parallel attention twice: one run of gpt-oss stands there
+    does, at the same TPOT. Rows of Blackwell count ranks of data-parallel attention twice: one run of gpt-oss stands
+    there
     as `tp` 1, `ep` 2, `dp` 2 and as 2, 2, 4.
     """
     tensor, expert, ranks = row.count("tp", 1), row.count("ep", 1), row.count("dp", 1)

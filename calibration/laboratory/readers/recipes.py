@@ -28,7 +28,8 @@ class Recipe:
         places_experts: Expert parallelism, whatever a row says; None: as the row says.
         drafts: Drafts a step of the model's MTP layer; one where attention is data-parallel.
         cudagraph_mode: Which steps run on CUDA graphs.
-        polled_steps: Under SGLang, decode steps between two looks for new requests, with fewer than 16 clients; else 3 times
+        polled_steps: Under SGLang, decode steps between two looks for new requests, with fewer than 16 clients; else
+        3 times
             as many.
         cold_seconds: How long the first prompts of the fresh server waited for what it does once.
         cold_seconds_per_client: What each client, whose prompt was one of them, adds to that.
@@ -139,7 +140,8 @@ _B200_RECIPES = {
 
 _DRAFTING_DAYS = ("2026-01-14", "2026-02-05", "2026-02-06")
 """Days on which the runs of DeepSeek-R1 under TensorRT-LLM on B200 were those of the scripts with MTP
-(`dsr1_fp4_b200_trt_mtp`, `dsr1_fp8_b200_trt_mtp`), which no column says: on 2026-01-29 and 2026-02-03 the same servers took
+(`dsr1_fp4_b200_trt_mtp`, `dsr1_fp8_b200_trt_mtp`), which no column says: on 2026-01-29 and 2026-02-03 the same
+servers took
 1.5 to 2 times as long a token at the same loads, and only the container with drafts was rc6.post3."""
 
 _MINIMAX_H100 = Recipe(seats=256, share=0.90)
@@ -196,7 +198,8 @@ def front_seconds(hardware: str) -> float:
 
 
 def is_data_parallel(engine: str, model: str, hardware: str, clients: int, prompt: int) -> bool:
-    """Return whether a launch script makes attention data-parallel over the GPUs that a row calls tensor-parallel; rows of Blackwell say it."""
+    """Return whether a launch script makes attention data-parallel over the GPUs that a row calls tensor-parallel;
+    rows of Blackwell say it."""
     is_deepseek = engine == "tensorrt-llm" and model.startswith("deepseek")
     return is_deepseek and not hardware.startswith("b200") and clients > DATA_PARALLEL_ABOVE[prompt > LONG_PROMPT]
 
