@@ -215,7 +215,8 @@ BLACKWELL_EXPERTS = (
     _of_rc20("mxfp4", "w4a8_mxfp4_mxfp8", "torch_flow"),
     ExpertCase(kernels="mxfp4", dtype="w4a8_mxfp4_mxfp8", framework="sglang", kernel="flashinfer", engines=("sglang",)),
 )
-"""Of Blackwell: FlashInfer's and TensorRT-LLM's kernels; vLLM's FP8 experts by blocks ran Triton's up to 0.19. FP8 experts
+"""Of Blackwell: FlashInfer's and TensorRT-LLM's kernels; vLLM's FP8 experts by blocks ran Triton's up to 0.19. FP8
+experts
 by blocks under TensorRT-LLM are those that SGLang's table holds (its launch scripts ask for the backend TRTLLM; the
 table of TensorRT-LLM itself holds DeepGEMM's)."""
 
