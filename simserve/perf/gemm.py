@@ -73,8 +73,10 @@ def gemm_work(
 
 def gemm_class(precision: Precision) -> GemmClass | None:
     """Return the kernels that multiply quantised weights; none for formats that no curve is fitted for."""
-    if precision.arithmetic == "fp4" or (precision.arithmetic == "fp8" and precision.name != "fp8"):
-        return None
+    if precision.arithmetic == "fp4":
+        return "nvfp4"
+    if precision.arithmetic == "fp8" and precision.name != "fp8":
+        return "mxfp4" if precision.name == "mxfp4" else None
     if precision.arithmetic == "fp8":
         return "fp8_block" if precision.is_block_scaled else "fp8"
     if precision.arithmetic == "int8":

@@ -15,6 +15,7 @@ from simserve.profiles.engine_memory import SizeRange
 from simserve.profiles.engine_options import (
     Admission,
     Batching,
+    CudagraphMode,
     EngineOptions,
     KVAllocation,
     PreemptionMode,
@@ -35,6 +36,7 @@ from simserve.profiles.engine_profile import (
     CudaGraphs,
     EngineProfile,
     EngineVersion,
+    Host,
     KernelTraits,
     LoadedMethod,
     MemoryRule,
@@ -101,6 +103,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     sampling: Sampling = "greedy"
     enforce_eager: bool = False
     max_cudagraph_capture_size: int
+    cudagraph_mode: CudagraphMode | None = None
     frontend_latency: float
     host_slowdown: float
     static_batch_size: int
@@ -534,10 +537,15 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         ScenarioError: A largest CUDA graph where there are none.
     """
     memory, runtime, graphs = known.memory, known.runtime_memory, known.cuda_graphs
-    is_eager = bool(choices.asked.enforce_eager)
+    mode = choices.asked.cudagraph_mode
+    is_eager = bool(choices.asked.enforce_eager) or mode == "NONE"
     asked = choices.asked.max_cudagraph_capture_size
     if asked is not None and (is_eager or not graphs.sizes):
-        why = "enforce_eager is on" if is_eager else f"version {known.version} of this engine captures none"
+        why = (
+            ("cudagraph_mode is NONE" if mode else "enforce_eager is on")
+            if is_eager
+            else f"version {known.version} of this engine captures none"
+        )
         raise refuse("max_cudagraph_capture_size", asked, f"needs CUDA graphs, and {why}", "leave it out")
     graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs, asked)
     largest = graph_sizes[-1] if graph_sizes else 0
@@ -561,8 +569,21 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "counts_cuda_graphs": graphs.is_budgeted,
         "cuda_graph_sizes": graph_sizes,
         "cuda_graph_max_batch": largest,
-        "cuda_graph_max_prompt_tokens": largest if graphs.covers_prompts else 0,
+        "cuda_graph_max_prompt_tokens": largest if graphs.covers_prompts and mode != "FULL_DECODE_ONLY" else 0,
     }
+
+
+def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
+    """Return what a layer takes to launch in the steps that run on no graph because somebody said so."""
+    seconds = host.enforced_eager_seconds_per_layer
+    if seconds is None:
+        return {}
+    if asked.enforce_eager or asked.cudagraph_mode == "NONE":
+        return {"eager_seconds_per_layer": seconds}
+    if asked.cudagraph_mode != "FULL_DECODE_ONLY":
+        return {}
+    gap = host.decode_graph_gap_seconds_per_layer
+    return {"eager_prompt_seconds_per_layer": seconds, "eager_gap_seconds_per_layer": gap}
 
 
 def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, Any]:
@@ -572,8 +593,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
         ScenarioError: Asynchronous scheduling of a version that has none.
     """
     host = known.host
-    if choices.asked.enforce_eager and host.enforced_eager_seconds_per_layer is not None:
-        host = host.model_copy(update={"eager_seconds_per_layer": host.enforced_eager_seconds_per_layer})
+    host = host.model_copy(update=_launched_singly(choices.asked, host))
     is_async = _is_async(choices, known.scheduling, place)
     if is_async and not host.overlap:
         rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"

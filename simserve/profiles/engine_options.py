@@ -27,6 +27,7 @@ SchedulingPolicy = Literal["fcfs", "priority", "shortest_first"]
 PreemptionMode = Literal["recompute", "swap"]
 KVAllocation = Literal["paged", "static", "pow2", "oracle", "none"]
 Sampling = Literal["greedy", "nucleus"]
+CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 
 
 class EngineOptions(FrozenModel):
@@ -100,6 +101,12 @@ class EngineOptions(FrozenModel):
     Absent: as the engine's version has it, vLLM from 0.10 twice `max_num_seqs` and at most 512."""
     frontend_latency: Seconds | None = None
     """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
+    cudagraph_mode: CudagraphMode | None = None
+    """vLLM: which steps run on CUDA graphs. `FULL_DECODE_ONLY`: those without prompts; a step with prompts waits for
+    the
+    launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`:
+    those with
+    prompts too, and are priced alike. Absent: as the engine's version has it."""
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
     """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
     CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""
@@ -148,6 +155,9 @@ def check_options(asked: EngineOptions) -> None:
     if budget is not None and seats is not None and budget < seats:
         rule = f"must be at least max_num_seqs ({seats}): every running request takes a token of each step"
         raise refuse("max_num_batched_tokens", budget, rule, "raise it or lower max_num_seqs")
+    if asked.enforce_eager and asked.cudagraph_mode not in (None, "NONE"):
+        rule = "is not possible with enforce_eager, which captures no graphs"
+        raise refuse("cudagraph_mode", asked.cudagraph_mode, rule, "leave one of the two out")
     size = asked.static_batch_size
     if budget is not None and size is not None and budget < size:
         rule = f"must be at least static_batch_size ({size}): every sequence takes a token of each step"

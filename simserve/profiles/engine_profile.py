@@ -58,6 +58,7 @@ FEATURES: Mapping[str, str] = {
     "kv_cache_memory_bytes": "KV memory set in bytes",
     "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",
     "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
+    "cudagraph_mode": "choice of the steps on CUDA graphs",
     "kv_cache_fp8": "FP8 KV cache",
     "kv_cache_int8": "INT8 KV cache",
     "kv_cache_int4": "INT4 KV cache",
@@ -281,6 +282,10 @@ class Host(FrozenModel):
     `deployment.streaming` replaces it."""
     enforced_eager_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
     """`eager_seconds_per_layer` with `enforce_eager`, which switches compilation off too; absent: as without."""
+    decode_graph_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
+    """How long a layer of a step with prompts leaves the GPU idle where `cudagraph_mode: FULL_DECODE_ONLY` keeps
+    such steps
+    off the graphs, seconds."""
     source: str
     """Where the figures come from."""
 

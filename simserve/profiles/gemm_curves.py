@@ -12,9 +12,12 @@ from pydantic import Field, PositiveInt, model_validator
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
 
-GemmClass = Literal["bf16", "fp8", "fp8_block", "int8", "int8_weight_only", "int4_weight_only", "mxfp4_weight_only"]
+GemmClass = Literal[
+    "bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int8_weight_only", "int4_weight_only", "mxfp4_weight_only"
+]
 """Number formats that have kernels of their own: 16 bit (BF16 and FP16), FP8 with a scale a tensor or a token,
-FP8 with a scale for 128 x 128 weights, INT8, and 8-bit, 4-bit and MXFP4 weights with 16-bit arithmetic."""
+FP8 with a scale for 128 x 128 weights, NVFP4, MXFP4 weights with FP8 activations (Blackwell), INT8, and
+8-bit, 4-bit and MXFP4 weights with 16-bit arithmetic."""
 
 Share = Annotated[float, Field(gt=0, le=1)]
 

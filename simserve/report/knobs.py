@@ -38,6 +38,7 @@ _RARE = (
     "preemption_mode",
     "swap_space",
     "max_cudagraph_capture_size",
+    "cudagraph_mode",
     "cpu_offload_gb",
     "n_gpu_layers",
     "num_gpu",

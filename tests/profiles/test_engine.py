@@ -748,3 +748,15 @@ def test_entries_of_windows_are_in_ascending_order() -> None:
         keys = [version_key(entry.since) for entry in load_engine(name).windowed_kv]
 
         assert keys == sorted(set(keys))
+
+
+def test_graphs_for_decodes_alone_leave_prompts_to_single_launches() -> None:
+    """FULL_DECODE_ONLY keeps the decode graphs; NONE captures nothing."""
+    usual, decodes, none = (resolve("vllm", "0.12", cudagraph_mode=mode) for mode in (None, "FULL_DECODE_ONLY", "NONE"))
+
+    assert decodes.cuda_graph_sizes == usual.cuda_graph_sizes
+    assert (usual.cuda_graph_max_prompt_tokens > 0, decodes.cuda_graph_max_prompt_tokens) == (True, 0)
+    assert decodes.eager_gap_seconds_per_layer == pytest.approx(0.5e-3)
+    assert none.cuda_graph_sizes == ()
+    with pytest.raises(ScenarioError, match="enforce_eager"):
+        resolve("vllm", "0.12", cudagraph_mode="FULL", enforce_eager=True)

@@ -137,6 +137,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     ),
     "sampling": ("nucleus", []),
     "enforce_eager": ("true", []),
+    "cudagraph_mode": ("FULL_DECODE_ONLY", []),
     "max_cudagraph_capture_size": (64, []),
     "frontend_latency": ("9 ms", []),
     "host_slowdown": (2.0, []),

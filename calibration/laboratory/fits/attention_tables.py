@@ -21,8 +21,9 @@ GPUS = {
     "h100_sxm": Gpu(peak=989.4e12, bandwidth=3.35e12, num_multiprocessors=132, l2_cache=50e6),
     "h200_sxm": Gpu(peak=989.4e12, bandwidth=4.8e12, num_multiprocessors=132, l2_cache=50e6),
     "a100_sxm": Gpu(peak=312e12, bandwidth=2.039e12, num_multiprocessors=108, l2_cache=40e6),
+    "b200_sxm": Gpu(peak=2250e12, bandwidth=7.7e12, num_multiprocessors=148, l2_cache=126e6),
 }
-"""Folder of a table -> data sheet (the tables of A100 are of the 80 GB board). L2: NVIDIA H100 and A100 whitepapers."""
+"""Folder of a table -> data sheet (the tables of A100 are of the 80 GB board). L2: NVIDIA's whitepapers."""
 
 MAX_WIDTH = 256
 """Widest head taken: of 512 the tables have other kernels (FlashAttention-4, Triton)."""

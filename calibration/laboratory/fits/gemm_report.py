@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,11 @@ TRAINED, TESTED, SCALED = "h200-sxm-141gb", "h100-sxm-80gb", "a100-sxm-80gb"
 SCALE_SHARE = 0.1
 """Share of the rows of a GPU that its scale is taken from."""
 
-L2_BYTES = {TRAINED: 50e6, TESTED: 50e6, SCALED: 40e6}
-"""L2 caches (NVIDIA H100 and A100 architecture whitepapers)."""
+BLACKWELL, BLACKWELL_TESTED = "b200-sxm-180gb", "gb200-186gb"
+"""The same of Blackwell."""
+
+L2_BYTES = {TRAINED: 50e6, TESTED: 50e6, SCALED: 40e6, BLACKWELL: 126e6, BLACKWELL_TESTED: 126e6}
+"""L2 caches (NVIDIA H100, A100 and Blackwell architecture whitepapers)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,7 @@ class ExpertCase:
         is_profiled: Whether profiles hold it.
         beside: Format that runs on the same kernels and is fitted with it.
         kept: Parameters taken from the block's curve for any engine.
+        version: Of the framework in the tables; a star: the last.
     """
 
     kernels: GemmClass
@@ -87,6 +91,7 @@ class ExpertCase:
     is_profiled: bool = True
     beside: str = ""
     kept: tuple[str, ...] = ()
+    version: str = "*"
 
 
 def _narrow(framework: str, max_tile_rows: int, max_splits: int) -> Benchmark:
@@ -97,6 +102,17 @@ def _narrow(framework: str, max_tile_rows: int, max_splits: int) -> Benchmark:
         weight_bytes=1.0,
         max_tile_rows=max_tile_rows,
         max_splits=max_splits,
+    )
+
+
+def _fp4(framework: str) -> Benchmark:
+    return Benchmark(
+        framework=framework,
+        is_quantising=True,
+        input_bytes=4.5 / 8,
+        weight_bytes=4.5 / 8,
+        max_tile_rows=128,
+        max_splits=1,
     )
 
 
@@ -113,6 +129,17 @@ HOPPER_GEMMS = (
 """Of Hopper. vLLM and SGLang run CUTLASS kernels for FP8 with tiles up to 256 rows and no split reduction, SGLang
 DeepGEMM for FP8 by blocks, with tiles of 64 or 128 rows; TensorRT-LLM, and all of them for 16 bit, call cuBLAS. vLLM's
 FP8 block rows were timed without CUDA graphs."""
+
+BLACKWELL_GEMMS = (
+    GemmCase(kernels="bf16", dtype="bfloat16", benchmark=Benchmark(framework="vllm")),
+    GemmCase(kernels="fp8_block", dtype="fp8_block", benchmark=_narrow("sglang", 128, 1)),
+    GemmCase(kernels="fp8_block", dtype="fp8_block", benchmark=_narrow("trtllm", 128, 1), engines=("tensorrt-llm",)),
+    GemmCase(kernels="nvfp4", dtype="nvfp4", benchmark=_fp4("trtllm")),
+    GemmCase(kernels="nvfp4", dtype="nvfp4", benchmark=_fp4("vllm"), engines=("vllm",)),
+    GemmCase(kernels="nvfp4", dtype="nvfp4", benchmark=_fp4("sglang"), engines=("sglang",)),
+)
+"""Of Blackwell. Its FP8 by one scale stays that of Hopper: TensorRT-LLM's rows hold 11 us of quantisation beside each
+product (no call takes less than 12), so that what a decode step would take of a product cannot be told from them."""
 
 AMPERE_GEMMS = (
     GemmCase(kernels="bf16", dtype="bfloat16", benchmark=Benchmark(framework="vllm")),
@@ -160,6 +187,39 @@ HOPPER_EXPERTS = (
 decodes faster than the table says (programmatic launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels
 (FlashInfer) are left out: neither bandwidth nor peak binds them, and a fit on H200 is 30 % off on H100."""
 
+
+def _of_rc20(kernels: GemmClass, dtype: str, kernel: str, engines: tuple[str, ...] = ()) -> ExpertCase:
+    """Return experts of TensorRT-LLM 1.3.0rc20; the tables of later candidates hold other models' only."""
+    return ExpertCase(
+        kernels=kernels, dtype=dtype, framework="trtllm", kernel=kernel, engines=engines, version="1.3.0rc20"
+    )
+
+
+BLACKWELL_EXPERTS = (
+    ExpertCase(kernels="bf16", dtype="bfloat16", framework="vllm", kernel="flashinfer_trtllm"),
+    ExpertCase(kernels="bf16", dtype="bfloat16", framework="sglang", kernel="flashinfer", engines=("sglang",)),
+    _of_rc20("bf16", "bfloat16", "cutlass", ("tensorrt-llm",)),
+    _of_rc20("fp8", "fp8", "cutlass"),
+    ExpertCase(kernels="fp8_block", dtype="fp8_block", framework="sglang", kernel="flashinfer"),
+    ExpertCase(
+        kernels="fp8_block",
+        dtype="fp8_block",
+        framework="vllm",
+        kernel="fused_moe",
+        engines=("vllm",),
+        version="0.19.0",
+    ),
+    _of_rc20("nvfp4", "nvfp4", "min_latency"),
+    ExpertCase(kernels="nvfp4", dtype="nvfp4", framework="vllm", kernel="monolithic", engines=("vllm",)),
+    ExpertCase(kernels="nvfp4", dtype="nvfp4", framework="sglang", kernel="flashinfer", engines=("sglang",)),
+    _of_rc20("mxfp4", "w4a8_mxfp4_mxfp8", "torch_flow"),
+    ExpertCase(kernels="mxfp4", dtype="w4a8_mxfp4_mxfp8", framework="sglang", kernel="flashinfer", engines=("sglang",)),
+)
+"""Of Blackwell: FlashInfer's and TensorRT-LLM's kernels; vLLM's FP8 experts by blocks ran Triton's up to 0.19. FP8
+experts
+by blocks under TensorRT-LLM are those that SGLang's table holds (its launch scripts ask for the backend TRTLLM; the
+table of TensorRT-LLM itself holds DeepGEMM's)."""
+
 AMPERE_EXPERTS = (
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="vllm", kernel=""),
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="sglang", kernel="", engines=("sglang",)),
@@ -167,6 +227,15 @@ AMPERE_EXPERTS = (
     ExpertCase(kernels="int4_weight_only", dtype="int4_wo", framework="sglang", kernel="", tile_rows=16),
 )
 """Of an A100."""
+
+
+CASES: Mapping[str, tuple[tuple[GemmCase, ...], tuple[ExpertCase, ...]]] = {
+    TRAINED: (HOPPER_GEMMS, HOPPER_EXPERTS),
+    TESTED: (HOPPER_GEMMS, HOPPER_EXPERTS),
+    SCALED: (AMPERE_GEMMS, AMPERE_EXPERTS),
+    BLACKWELL: (BLACKWELL_GEMMS, BLACKWELL_EXPERTS),
+}
+"""GPU -> the curves of its profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +266,14 @@ def errors(predicted: Array, measured: Array) -> Errors:
     return Errors(len(ratio), float(np.median(off)), float(off.mean()), p90, float(np.median(ratio) - 1.0))
 
 
+ARITHMETIC = {"sq": "int8", "fp8": "fp8", "fp8_block": "fp8", "w4a8_mxfp4_mxfp8": "fp8", "nvfp4": "fp4"}
+"""Format of the tables -> whose peak bounds it; 16 bit otherwise."""
+
+
 def device(hardware: str, dtype: str) -> Device:
     """Return a GPU as the tables measured it, from its profile."""
     profile = load_hardware(hardware)
-    name = {"sq": "int8"}.get(dtype, "fp8" if dtype.startswith("fp8") else "bf16")
+    name = ARITHMETIC.get(dtype, "bf16")
     peak = profile.peak_flops(name)
     if peak is None or profile.compute.num_multiprocessors is None:
         raise InvariantError(f"{hardware} must state num_multiprocessors and its {name} peak")
@@ -255,7 +328,7 @@ def _expert_calls(data: Path, hardware: str, case: ExpertCase) -> tuple[ExpertCa
     """Return the calls of a case and the rows they stand in."""
     parts = []
     for dtype in (case.dtype, case.beside) if case.beside else (case.dtype,):
-        rows = moe_rows(data, hardware, case.framework, dtype, case.kernel)
+        rows = moe_rows(data, hardware, case.framework, dtype, case.kernel, case.version)
         parts.append((expert_calls(rows, dtype), rows))
     return joined(parts) if case.beside else parts[0][0], pd.concat([rows for _, rows in parts])
 
@@ -274,8 +347,8 @@ def profile_blocks(data: Path, hardware: str) -> dict[str, Any]:
     gemms: dict[str, list[dict[str, Any]]] = {}
     experts: dict[str, list[dict[str, Any]]] = {}
     blocks: dict[str, Any] = {"gemm_curves": gemms, "grouped_gemm_curves": experts}
-    is_ampere = hardware == SCALED
-    for case in AMPERE_GEMMS if is_ampere else HOPPER_GEMMS:
+    products, grouped = CASES[hardware]
+    for case in products:
         if not case.is_profiled:
             continue
         rows, gpu = gemm_rows(data, hardware, case.benchmark.framework, case.dtype), device(hardware, case.dtype)
@@ -294,7 +367,7 @@ def profile_blocks(data: Path, hardware: str) -> dict[str, Any]:
                 "memory_efficiency": float(f"{fit.quantisation_efficiency:.3g}"),
                 "fit": _fit(case.benchmark.framework, "gemm", off, rows),
             }
-    for expert in AMPERE_EXPERTS if is_ampere else HOPPER_EXPERTS:
+    for expert in grouped:
         if not expert.is_profiled:
             continue
         calls, table = _expert_calls(data, hardware, expert)
@@ -314,7 +387,7 @@ def _engines(engines: tuple[str, ...]) -> dict[str, Any]:
 def _parameters(curve: GemmCurve | GroupedGemmCurve) -> dict[str, Any]:
     """Return the parameters of a curve to three digits, seconds with their unit."""
     values: dict[str, Any] = {}
-    for name, value in curve.model_dump(exclude={"engines", "fit"}).items():
+    for name, value in curve.model_dump(exclude={"engines", "fit"}, exclude_none=True).items():
         if name.endswith("latency"):
             values[name] = f"{float(value) * 1e6:.3g} us"
         else:
@@ -345,9 +418,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m calibration.laboratory.fits.gemm_report")
     parser.add_argument("--data", type=Path, required=True, help="folder that holds aiconfigurator/")
     parser.add_argument("--profiles", action="store_true", help="print the blocks of hardware profiles")
+    parser.add_argument("--hardware", nargs="+", choices=tuple(CASES), default=list(CASES), help="whose blocks")
     chosen = parser.parse_args(arguments)
     if chosen.profiles:
-        for hardware in (TRAINED, TESTED, SCALED):
+        for hardware in chosen.hardware:
             sys.stdout.write(f"# {hardware}\n")
             blocks = profile_blocks(chosen.data, hardware)
             sys.stdout.write(yaml.safe_dump(blocks, sort_keys=False, width=110, default_flow_style=None))

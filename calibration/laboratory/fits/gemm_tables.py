@@ -12,11 +12,17 @@ import pandas as pd
 
 from simserve.errors import InputError
 
-SYSTEMS = {"h200-sxm-141gb": "h200_sxm", "h100-sxm-80gb": "h100_sxm", "a100-sxm-80gb": "a100_sxm"}
+SYSTEMS = {
+    "h200-sxm-141gb": "h200_sxm",
+    "h100-sxm-80gb": "h100_sxm",
+    "a100-sxm-80gb": "a100_sxm",
+    "b200-sxm-180gb": "b200_sxm",
+    "gb200-186gb": "gb200",
+}
 """Folder of a hardware profile in the tables."""
 
 
-def read_table(data: Path, hardware: str, family: str, framework: str) -> pd.DataFrame:
+def read_table(data: Path, hardware: str, family: str, framework: str, version: str = "*") -> pd.DataFrame:
     """Return every row of ``FAMILY_perf.parquet`` with its time in the column ``seconds``.
 
     Args:
@@ -24,12 +30,13 @@ def read_table(data: Path, hardware: str, family: str, framework: str) -> pd.Dat
         hardware: Hardware profile, a key of `SYSTEMS`.
         family: ``gemm`` or ``moe``.
         framework: ``vllm``, ``sglang`` or ``trtllm``.
+        version: Of the framework; a star: the last.
 
     Raises:
         InputError: There is no such table.
     """
     folder = data / "aiconfigurator" / SYSTEMS[hardware] / family / framework
-    files = sorted(folder.glob(f"*/{family}_perf.parquet"))
+    files = sorted(folder.glob(f"{version}/{family}_perf.parquet"))
     if not files:
         raise InputError("has no such operator table", file=folder, key=family, remedy="give the folder kernels/")
     table: pd.DataFrame = duckdb.read_parquet(str(files[-1])).df()

@@ -32,8 +32,19 @@ ALL_PAIRS = 0.9
 NUM_FITTED_ROWS = 2000
 """Rows drawn for a fit."""
 
-WEIGHT_BITS = {"bfloat16": 16.0, "fp8": 8.0, "fp8_block": 8.0, "int4_wo": 4.125, "w4a16_mxfp4": 4.25}
-"""Bits a weight with its scales: 16 bits for 128 weights in int4_wo, 8 for 32 in MXFP4."""
+WEIGHT_BITS = {
+    "bfloat16": 16.0,
+    "fp8": 8.0,
+    "fp8_block": 8.0,
+    "int4_wo": 4.125,
+    "w4a16_mxfp4": 4.25,
+    "w4a8_mxfp4_mxfp8": 4.25,
+    "nvfp4": 4.5,
+}
+"""Bits a weight with its scales: 16 bits for 128 weights in int4_wo, 8 for 32 in MXFP4, 8 for 16 in NVFP4."""
+
+INPUT_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "w4a8_mxfp4_mxfp8": 1.0, "nvfp4": 4.5 / 8}
+"""Bytes of an activation that experts multiply; 2 otherwise."""
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "start_latency": (1e-6, 2e-4),
@@ -75,9 +86,9 @@ class ExpertCalls:
     seconds: Array
 
 
-def moe_rows(data: Path, hardware: str, framework: str, dtype: str, kernel: str) -> pd.DataFrame:
+def moe_rows(data: Path, hardware: str, framework: str, dtype: str, kernel: str, version: str = "*") -> pd.DataFrame:
     """Return the rows of one format and of the kernels whose name contains ``kernel``."""
-    table = read_table(data, hardware, "moe", framework)
+    table = read_table(data, hardware, "moe", framework, version)
     is_chosen = (table["moe_dtype"] == dtype) & table["kernel_source"].str.contains(kernel)
     if framework == "sglang":
         # Chosen by groups of experts there: 8 evenly spread ones of 64 tokens take less than reading them all would.
@@ -103,7 +114,7 @@ def expert_calls(rows: pd.DataFrame, dtype: str) -> ExpertCalls:
         intermediate_size=column["inter_size"] / column["moe_tp_size"],
         up_projections=np.where(is_gated, 2.0, 1.0),
         weight_bits=WEIGHT_BITS[dtype],
-        input_bytes=1.0 if dtype.startswith("fp8") else 2.0,
+        input_bytes=INPUT_BYTES.get(dtype, 2.0),
     )
     load = ExpertLoad(
         pairs=column["pairs"],

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import (
     engine_name,
@@ -22,6 +24,7 @@ from calibration.laboratory.readers.recipes import BALANCE_STEPS, Recipe, front_
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
+from simserve.planner.validation.pooled import MTP_ACCEPTANCE
 
 SHORTEST_SHARE = 0.8
 """InferenceX draws lengths uniformly in [0.8 L, L] (random_range_ratio 0.8)."""
@@ -30,6 +33,10 @@ INHOUSE_SPREAD = 0.1
 """Spread of the answers' lengths in NVIDIA's own sweeps, which do not state it: with equal lengths all clients would
 finish, send and prefill together for ever, and wait for all prompts at once, two to five times the TTFT that was
 measured. 0.1 and 0.3 give the same figures."""
+
+RARELY_POLLED_FROM, RARELY_POLLED = 16, 3
+"""Clients from which InferenceX's scripts for SGLang on B200 let the scheduler look for requests a third as often
+(`--scheduler-recv-interval` 10 and 30)."""
 
 _VERSION_IN_USE = {
     ("vllm", "2025"): "0.11.0",
@@ -77,7 +84,11 @@ def engine_version(row: Row, engine: str) -> str:
 
 
 def _year(row: Row) -> str:
-    return row.text("commit_or_date").removeprefix("measured ")[:4]
+    return _date(row)[:4]
+
+
+def _date(row: Row) -> str:
+    return row.text("commit_or_date").removeprefix("measured ")[:10]
 
 
 def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
@@ -88,12 +99,13 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     clients = row.count("load_value", 1)
     lengths = _lengths(prompt, output, is_public=is_public)
     has_script = is_public and not _is_dynamo(row)
-    recipe = recipe_of(engine, version, model, hardware, _year(row)) if has_script else Recipe()
+    recipe = recipe_of(engine, version, model, hardware, _date(row)) if has_script else Recipe()
     workload = build.closed_loop(clients, *lengths, clients * recipe.prompts)
-    tensor, expert, ranks = _parallel_sizes(row)
+    tensor, expert, ranks = _parallel_sizes(row, is_blackwell=hardware.startswith("b200"))
     balance = None
-    if has_script and is_data_parallel(engine, model, clients, prompt):
+    if has_script and is_data_parallel(engine, model, hardware, clients, prompt):
         tensor, expert, ranks = 1, tensor, tensor
+    if has_script and engine == "tensorrt-llm" and model.startswith("deepseek") and ranks > 1:
         balance = BALANCE_STEPS
     if recipe.places_experts or _must_place_experts(engine, model, tensor):
         expert = tensor * ranks
@@ -117,6 +129,8 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         quantization=_weight_format(row, model),
         kv_cache_dtype=_kv_dtype(row, recipe, model, hardware),
     )
+    if recipe.drafts:
+        deployed["speculative"] = _drafting(1 if ranks > 1 else recipe.drafts)
     is_mixed = expert > 1 and row.note("moe_tp") not in ("", "1") and expert != tensor * ranks
     return MeasuredPoint(
         source=source,
@@ -135,19 +149,35 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     )
 
 
+def _drafting(num_drafts: int) -> dict[str, Any]:
+    """Return speculative decoding with the model's MTP layer."""
+    accepted = np.cumprod(MTP_ACCEPTANCE[:num_drafts]).round(4).tolist()
+    return {"method": "mtp", "num_speculative_tokens": num_drafts, "acceptance_per_position": accepted}
+
+
 def _protocol(recipe: Recipe, clients: int, front: float) -> Protocol:
     """Return how the figures were taken: of a burst of prompts, one waits on average for half, and half wait for it."""
     burst = clients * recipe.cold_seconds_per_client
-    return Protocol(cold_seconds=recipe.cold_seconds + burst, cold_stall_seconds=burst, front_seconds=front)
+    polled = recipe.polled_steps * (1 if clients < RARELY_POLLED_FROM else RARELY_POLLED)
+    return Protocol(
+        cold_seconds=recipe.cold_seconds + burst,
+        cold_stall_seconds=burst,
+        front_seconds=front,
+        polled_steps=polled,
+    )
 
 
-def _parallel_sizes(row: Row) -> tuple[int, int, int]:
+def _parallel_sizes(row: Row, *, is_blackwell: bool) -> tuple[int, int, int]:
     """Return tensor-, expert- and data-parallel size.
 
     Runs whose name says ``tp4_ep4`` and whose columns say 16 GPUs are one replica of 4: they run out of KV where that
-    does, at the same TPOT.
+    does, at the same TPOT. Rows of Blackwell count ranks of data-parallel attention twice: one run of gpt-oss stands
+    there
+    as `tp` 1, `ep` 2, `dp` 2 and as 2, 2, 4.
     """
     tensor, expert, ranks = row.count("tp", 1), row.count("ep", 1), row.count("dp", 1)
+    if is_blackwell and tensor > 1 and ranks in (tensor, tensor**2):
+        return 1, tensor, tensor
     if ranks > 1 and f"_tp{tensor}_ep{tensor}_" in row.note("id"):
         return tensor, tensor, 1
     return tensor, expert, ranks
@@ -196,6 +226,7 @@ def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int) -> dict[str, 
         "gpu_memory_utilization": recipe.share,
         "async_scheduling": recipe.is_async,
         "max_cudagraph_capture_size": recipe.max_cudagraph_capture_size,
+        "cudagraph_mode": recipe.cudagraph_mode,
     }
 
 

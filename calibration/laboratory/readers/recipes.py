@@ -26,6 +26,11 @@ class Recipe:
         max_cudagraph_capture_size: Tokens of the largest step on CUDA graphs.
         prompts: Prompts a client.
         places_experts: Expert parallelism, whatever a row says; None: as the row says.
+        drafts: Drafts a step of the model's MTP layer; one where attention is data-parallel.
+        cudagraph_mode: Which steps run on CUDA graphs.
+        polled_steps: Under SGLang, decode steps between two looks for new requests, with fewer than 16 clients; else
+        3 times
+            as many.
         cold_seconds: How long the first prompts of the fresh server waited for what it does once.
         cold_seconds_per_client: What each client, whose prompt was one of them, adds to that.
     """
@@ -40,6 +45,9 @@ class Recipe:
     max_cudagraph_capture_size: int | None = None
     prompts: int = PROMPTS_PER_CLIENT
     places_experts: bool | None = None
+    drafts: int = 0
+    cudagraph_mode: str | None = None
+    polled_steps: int = 0
     cold_seconds: float = 0.0
     cold_seconds_per_client: float = 0.0
 
@@ -88,6 +96,54 @@ _RECIPES = {
     ),
     ("sglang", "glm-5"): Recipe(share=0.85, prompts=5, cold_seconds=SGLANG_COLD_SECONDS),
 }
+_B200_TENSORRT_DEEPSEEK = replace(
+    _TENSORRT_DEEPSEEK, share=0.8, places_experts=None, cold_seconds=0.0, cold_seconds_per_client=0.0
+)
+_B200_RECIPES = {
+    # 70b_fp8_b200_docker and 70b_fp4_b200_docker (bb4c7f9)
+    ("vllm", "llama-3.1-70b"): Recipe(
+        seats=512,
+        max_num_batched_tokens=8192,
+        share=0.90,
+        kv_cache_dtype="fp8",
+        is_async=True,
+        cudagraph_mode="FULL_DECODE_ONLY",
+    ),
+    # gptoss_fp4_b200 (1fc5d73)
+    ("vllm", "gpt-oss-120b"): Recipe(
+        seats=512,
+        max_num_batched_tokens=8192,
+        share=0.90,
+        kv_cache_dtype="fp8",
+        is_async=True,
+        max_cudagraph_capture_size=2048,
+    ),
+    # gptoss_fp4_b200_trt (1825e7f)
+    ("tensorrt-llm", "gpt-oss-120b"): Recipe(seats=512, max_num_batched_tokens=20000, share=0.85, kv_cache_dtype="fp8"),
+    # dsr1_fp8_b200 and dsr1_fp4_b200 (1fc5d73)
+    ("sglang", "deepseek-r1"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10),
+    ("sglang", "deepseek-v3"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10),
+    # dsr1_fp4_b200_trt and its kin; their kernels are compiled ahead, so that no first prompt waits for DeepGEMM
+    ("tensorrt-llm", "deepseek-r1"): _B200_TENSORRT_DEEPSEEK,
+    ("tensorrt-llm", "deepseek-v3"): _B200_TENSORRT_DEEPSEEK,
+    # qwen3.5_fp8_b200 (01fa35c)
+    ("sglang", "qwen3.5-397b-a17b"): Recipe(
+        seats=128,
+        max_num_batched_tokens=32768,
+        share=0.82,
+        kv_cache_dtype="fp8",
+        polled_steps=10,
+        cold_seconds=SGLANG_COLD_SECONDS,
+    ),
+}
+"""Where the scripts of B200 say otherwise than those of Hopper."""
+
+_DRAFTING_DAYS = ("2026-01-14", "2026-02-05", "2026-02-06")
+"""Days on which the runs of DeepSeek-R1 under TensorRT-LLM on B200 were those of the scripts with MTP
+(`dsr1_fp4_b200_trt_mtp`, `dsr1_fp8_b200_trt_mtp`), which no column says: on 2026-01-29 and 2026-02-03 the same
+servers took
+1.5 to 2 times as long a token at the same loads, and only the container with drafts was rc6.post3."""
+
 _MINIMAX_H100 = Recipe(seats=256, share=0.90)
 _MINIMAX_H200 = Recipe(seats=512, max_num_batched_tokens=32768, share=0.95, kv_cache_dtype="fp8")
 _EARLY_MINIMAX_H200 = Recipe(share=0.95, places_experts=True)
@@ -101,7 +157,7 @@ DATA_PARALLEL_ABOVE = {False: 64, True: 32}
 """Whether prompts are long -> clients above which it does (InferenceX, dsr1_fp8_h200_trt)."""
 
 
-def recipe_of(engine: str, version: str, model: str, hardware: str, year: str) -> Recipe:
+def recipe_of(engine: str, version: str, model: str, hardware: str, date: str) -> Recipe:
     """Return what the launch script of a server sets; nothing where none is known.
 
     Args:
@@ -109,7 +165,7 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, year: str) -
         version: Its version.
         model: As the catalogue names it.
         hardware: As the catalogue names it.
-        year: Of the measurement.
+        date: Of the measurement.
     """
     if (engine, model) == ("vllm", "minimax-m2"):
         if not hardware.startswith(("h200", "b200")):
@@ -117,7 +173,11 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, year: str) -
         return _EARLY_MINIMAX_H200 if _numbers(version) < (0, 18) else _MINIMAX_H200
     other = Recipe(cold_seconds=SGLANG_COLD_SECONDS) if engine == "sglang" else Recipe()
     recipe = _RECIPES.get((engine, model), other)
-    if engine == "tensorrt-llm" and model.startswith("deepseek") and year < "2026":
+    if hardware.startswith("b200"):
+        recipe = _B200_RECIPES.get((engine, model), recipe)
+        if (engine, model) == ("tensorrt-llm", "deepseek-r1") and date in _DRAFTING_DAYS:
+            recipe = replace(recipe, drafts=3)
+    if engine == "tensorrt-llm" and model.startswith("deepseek") and date < "2026":
         # Scripts of 2025 gave a step room for every running request and one prompt, whatever that came to.
         return replace(recipe, least_budget=0)
     return recipe
@@ -137,10 +197,11 @@ def front_seconds(hardware: str) -> float:
     return H200_FRONT_SECONDS if hardware.startswith("h200") else 0.0
 
 
-def is_data_parallel(engine: str, model: str, clients: int, prompt: int) -> bool:
-    """Return whether a launch script makes attention data-parallel over the GPUs that a row calls tensor-parallel."""
+def is_data_parallel(engine: str, model: str, hardware: str, clients: int, prompt: int) -> bool:
+    """Return whether a launch script makes attention data-parallel over the GPUs that a row calls tensor-parallel;
+    rows of Blackwell say it."""
     is_deepseek = engine == "tensorrt-llm" and model.startswith("deepseek")
-    return is_deepseek and clients > DATA_PARALLEL_ABOVE[prompt > LONG_PROMPT]
+    return is_deepseek and not hardware.startswith("b200") and clients > DATA_PARALLEL_ABOVE[prompt > LONG_PROMPT]
 
 
 BALANCE_STEPS = 60

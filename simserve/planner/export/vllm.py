@@ -175,6 +175,10 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
         value = deployment.take(f"engine.{key}")
         if value:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
+    mode = deployment.take("engine.cudagraph_mode")
+    if mode:
+        settings = json.dumps({"cudagraph_mode": mode})
+        words += flags.render("--compilation-config", settings, key="deployment.engine.cudagraph_mode")
     offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")

@@ -30,6 +30,7 @@ from simserve.planner.importers.server import (
     redundant_experts,
 )
 from simserve.planner.importers.speculation import settings_of
+from simserve.profiles.engine_options import CudagraphMode
 from simserve.profiles.engine_profile import load_engine
 
 _WHERE = "vllm command"
@@ -347,10 +348,14 @@ def _compilation_config(reading: Reading, value: object) -> None:
     largest = settings.pop("max_cudagraph_capture_size", None)
     if largest is not None:
         reading.options["max_cudagraph_capture_size"] = reading.count(flag, largest)
-    if settings.get("cudagraph_mode") == "NONE" or settings.get("use_cudagraph") is False:
+    mode = str(settings.get("cudagraph_mode", "")).upper()
+    if mode == "NONE" or settings.get("use_cudagraph") is False:
         settings.pop("cudagraph_mode", None)
         settings.pop("use_cudagraph", None)
         reading.options["enforce_eager"] = True
+    elif mode in get_args(CudagraphMode):
+        reading.options["cudagraph_mode"] = mode
+        del settings["cudagraph_mode"]
     for key in ("level", "mode"):
         if settings.get(key) in (3, "3"):
             reading.ignored.append(f"{flag} {key} {settings.pop(key)}")

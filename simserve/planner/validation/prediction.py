@@ -21,6 +21,7 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.served import server_of
+from simserve.scenario.speculative import with_paces
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals
@@ -206,7 +207,8 @@ def _pool_figures(pair: PoolPair, protocol: Protocol, pricer: Pricer) -> Replaye
 def _specs(point: MeasuredPoint, scenario: Scenario) -> RequestSpecs:
     recorded = point.requests
     if recorded is None:
-        return generate(scenario.workload, seed=scenario.run.seed)
+        specs = generate(scenario.workload, seed=scenario.run.seed)
+        return with_paces(specs, scenario.deployment.speculative, scenario.run.seed, 0)
     return RequestSpecs(
         arrival_time=recorded.arrival_time,
         prompt_tokens=recorded.prompt_tokens,
@@ -240,6 +242,7 @@ def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
     late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
     is_cold = records.arrival_time == np.nanmin(records.arrival_time)
     late = late - protocol.front_seconds - protocol.cold_seconds * is_cold
+    late = late - protocol.polled_steps / 2 * np.nan_to_num(latencies.tpot) * ~is_cold
     stall = protocol.cold_stall_seconds * is_cold
     counted = _counted(len(records), protocol)
     ttft = (latencies.ttft - late)[counted]

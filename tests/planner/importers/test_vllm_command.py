@@ -432,6 +432,7 @@ def test_an_overridden_configuration_changes_the_longest_sequence(words: str, ve
         ("-O3", "0.10.2", {}),
         ("-O.level=3", "0.12", {}),
         ("-O.cudagraph_mode=NONE", "0.12", {"enforce_eager": True}),
+        ("-O.cudagraph_mode=FULL_DECODE_ONLY", "0.12", {"cudagraph_mode": "FULL_DECODE_ONLY"}),
         (
             """--compilation-config '{"cudagraph_capture_sizes": [1, 2, 64]}'""",
             "0.12",
