@@ -122,7 +122,7 @@ class FactorCalibration:
             return None
         replays = [closed_loop(self.model, self._replays[0].specs, clients) for clients in new]
         search = FactorSearch(
-            [dict.fromkeys(FIGURES, 1.0)] * len(new),
+            [dict.fromkeys(FIGURES.values(), 1.0)] * len(new),
             lambda run, factors: self.model.predict_slowed(replays[run], factors),
             self.priors,
         )

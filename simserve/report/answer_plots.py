@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simserve.metrics.figures import at as figure_at
-from simserve.planner.compare import FIGURES
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, TEXT_POINTS, VERMILION, WIDTH_INCHES
 from simserve.report.quantities import count, dollars, number
 from simserve.report.scales import around, dollar_words, from_zero, log_time, spaced
@@ -242,6 +241,8 @@ def differences(comparison: Comparison) -> Sketch:
 
 def compared_dollars(comparison: Comparison) -> Sketch | None:
     """Return dollars a month against p95 TTFT of the base and of each variant; None where one of them is unknown."""
+    from simserve.planner.compare import FIGURES  # searches and pools of workers, needed by comparisons alone
+
     marks: list[Mark] = []
     reach: list[tuple[float, float]] = []
     for place, variant in enumerate((comparison.base, *comparison.variants)):

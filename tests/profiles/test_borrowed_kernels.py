@@ -38,8 +38,8 @@ def test_collectives_need_the_same_link() -> None:
 
 
 def test_decode_attention_goes_with_the_ordinary_cores() -> None:
-    """From H200 to B200 tensor cores grow 2.3 times, softmax and conversion with FP32: 75 for 66.9 TFLOP/s."""
-    own, fitted = (load_hardware(name).attention_curves for name in ("b200-sxm-180gb", "h200-sxm-141gb"))
+    """From H200 to B300 tensor cores grow 2.3 times, softmax and conversion with FP32: 75 for 66.9 TFLOP/s."""
+    own, fitted = (load_hardware(name).attention_curves for name in ("b300-sxm-270gb", "h200-sxm-141gb"))
     assert own is not None
     assert fitted is not None
     ratio = own.kernels[0].decode.compute / fitted.kernels[0].decode.compute

@@ -92,5 +92,5 @@ def test_an_example_shows_keys_of_its_section() -> None:
 def at(value: Any, path: str) -> Any:
     """Return what stands at a path of an example; None where nothing does."""
     for step in re.findall(r"\[\]|[^.\[\]]+", path):
-        value = value[0] if step == "[]" else (value or {}).get(step)
+        value = (value or [None])[0] if step == "[]" else (value or {}).get(step)
     return value
