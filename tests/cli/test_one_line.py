@@ -107,7 +107,7 @@ def test_a_capacity_and_a_plan_are_those_of_the_file(simserve: Simserve) -> None
 
     assert capacity == answer(simserve, f"capacity {file}")
     assert plan["feasible"]
-    commands = re.compile(r"simserve run .*?(?= --set|$)")
+    commands = re.compile(r"simserve (?:run|calibrate loads) .*?(?= --set|$)")
     assert commands.sub("", json.dumps(plan)) == commands.sub("", json.dumps(same))
 
 
@@ -116,7 +116,8 @@ def test_the_command_of_a_plan_runs_what_was_planned(simserve: Simserve) -> None
     """Its --gpus says no number: that would be a layout."""
     simserve(*shlex.split(f"plan {LINE} --trials 0 --jobs 1 --quiet"))
     shown = simserve(*shlex.split(f"plan {LINE} --trials 0 --jobs 1"))
-    command = next(line for line in shown.stdout.splitlines() if line.startswith("simserve run"))
+    lines = [line.strip() for line in shown.stdout.replace("\\\n", "").splitlines()]
+    command = next(line for line in lines if line.startswith("simserve run"))
 
     assert "2xH100" not in command
     assert answer(simserve, f"{command.removeprefix('simserve ')} --check")["fits"]

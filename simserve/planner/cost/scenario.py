@@ -138,6 +138,9 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
     deployed, shape = _most_replicas(scenario), shape_of_day(scenario)
     flat = curve.own_load is None
     offered = steady_rate(scenario) or own.rate
+    if not offered:
+        with scenario.blaming("workload"):
+            raise ScenarioError("serves no request in the measured part of the run", remedy="let it be longer")
     mean = mean_rate(scenario, offered, shape)
     if requests_per_month is not None:
         mean = requests_per_month / SECONDS_PER_MONTH

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +38,8 @@ DRAFTS = {
 
 def unknown_words(result: Export, flags: Flags) -> list[str]:
     """Return the flags and values of an export that the release's parser does not know."""
+    if result.command[:2] == ("trtllm-serve", "disaggregated"):
+        return _unknown_of_pools(result, flags)
     words, _ = read_words(flags, result.command)
     unknown = [word.flag for word in words if not word.is_known and word.flag != "-m"]
     for word in words:
@@ -44,6 +49,18 @@ def unknown_words(result: Export, flags: Flags) -> list[str]:
     return [each for each in unknown if each not in known] + [
         key for key in _settings(result) if not (flags.has(key) or key in flags.choices)
     ]
+
+
+def _unknown_of_pools(result: Export, flags: Flags) -> list[str]:
+    """Return the same of the servers that stand behind TensorRT-LLM's front: each has a command and an options file."""
+    servers = re.findall(r"trtllm-serve .*(?= &)", result.files["start_servers.sh"])
+    assert servers
+    unknown: list[str] = []
+    for line in servers:
+        *command, options = shlex.split(line)
+        server = replace(result, command=(*command, options), files={options: result.files[options]})
+        unknown += unknown_words(server, flags)
+    return unknown
 
 
 def _settings(result: Export) -> Iterator[str]:
