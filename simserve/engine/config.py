@@ -109,12 +109,12 @@ class EngineConfig:
             after next.
         releases_late: ``async_scheduling``: whether a finished request keeps seat and blocks until the step after its
             last one is scheduled (vLLM; `simserve.engine.departing`). Continuous batching with a KV cache alone.
-        async_output: Whether tokens are handed over while the next step runs (`simserve.engine.late_tokens`); of ranks
+        async_output: Whether tokens are handed over while the next step runs (`simserve.engine.kernel`); of ranks
             that step together, none are.
         transfer_step_seconds: ``async_output``: seconds of a step before the tokens of the one before are handed over.
         transfer_request_seconds: ``async_output``: what a sequence of the step adds to that.
         transfer_prompt_seconds: ``async_output``: what launching prompts adds.
-        api_token_seconds: Seconds that the API server takes for a token of a request (`simserve.engine.api_server`); 0:
+        api_token_seconds: Seconds that the API server takes for a token of a request (`simserve.engine.kernel`); 0:
             tokens are with the clients at once.
         num_speculative_tokens: Drafts a decoding request has verified in a step; each takes a token of the budget
             and a slot of KV, and so does the token behind them. 0: no speculative decoding.

@@ -22,14 +22,12 @@ from math import ceil, inf, nextafter, sqrt
 
 from simserve.engine.admission import forget_left, note_left
 from simserve.engine.answers import begin_answers
-from simserve.engine.api_server import pass_on
 from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
 from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.departing import release_departing
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
 from simserve.engine.kv_tier import ask_store
-from simserve.engine.late_tokens import hand_over
 from simserve.engine.loras import count_waiting, lora_seconds
 from simserve.engine.numbers import sum_around
 from simserve.engine.preemption import decay_ratio, make_room, make_way
@@ -43,6 +41,7 @@ from simserve.engine.state import (
     MASK,
     SHIFT,
     STATIC,
+    UNFINISHED,
     Replica,
     RequestTable,
 )
@@ -432,3 +431,38 @@ def _go_idle(replica: Replica) -> None:
     replica.gap_step_runs.clear()
     replica.gap_values.clear()
     replica.running.clear()
+
+
+def pass_on(replica: Replica, num_tokens: int) -> None:
+    """Let the server work off what it has until the running leap ends, before that is completed.
+
+    ``api_free_at`` is then when it will have sent all, no sooner than the end of the leap.
+
+    Args:
+        replica: Whose leap has run.
+        num_tokens: Tokens of decoding requests that it has generated; first tokens are counted as they come.
+    """
+    start, end = replica.start_time, replica.end_time
+    work = replica.api_token_seconds * num_tokens
+    replica.api_free_at = max(max(replica.api_free_at, start) + work, end)
+
+
+def hand_over(replica: Replica, requests: RequestTable) -> None:
+    """Hand over the first tokens of the step before the one that has run, before that one is completed.
+
+    The host takes ``transfer_step_seconds`` for a step, ``transfer_request_seconds`` for a sequence in it, and
+    ``transfer_prompt_seconds`` for launching prompts; no longer than the step.
+    """
+    config, num_prompts = replica.config, len(replica.chunk_requests)
+    wait = config.transfer_step_seconds
+    wait += config.transfer_request_seconds * (replica.num_scheduled_decodes + num_prompts)
+    if num_prompts:
+        wait += config.transfer_prompt_seconds
+    if wait > replica.first_seconds:
+        wait = replica.first_seconds
+    late = replica.late_tokens
+    for position in range(len(late)):
+        index = late[position]
+        if requests.status[index] == UNFINISHED:
+            requests.first_token_time[index] = replica.start_time + wait
+    late.clear()

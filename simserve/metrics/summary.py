@@ -17,16 +17,17 @@ from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.figures import in_json, ratio, rows_where
 from simserve.metrics.gateway import gateway_figures, gateway_sentences
 from simserve.metrics.images import image_figures
-from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
 from simserve.metrics.loras import lora_figures, lora_sentences, name_loading
 from simserve.metrics.losses import loss_sentences, reasons, statuses
 from simserve.metrics.occupancy import Sojourns, sojourns
 from simserve.metrics.offload import (
     TierPrices,
+    hit_rates,
     name_offload,
     offload_figures,
     offload_sentences,
+    tier_figures,
     unused_tiers,
 )
 from simserve.metrics.overflow import overflow_figures, overflow_share
@@ -522,3 +523,35 @@ def _steps(totals: RunTotals) -> dict[str, Any]:
 
 def _count(selected: NDArray[np.bool_]) -> int:
     return int(np.count_nonzero(selected))
+
+
+def kv_figures(simulation: Simulation, num_blocks: int, block_bytes: float, *, caches_prefixes: bool) -> dict[str, Any]:
+    """Return the use of the KV pools, averaged over time.
+
+    ``usage_*``: share of the capacity that is reserved. ``internal_waste``: share of what is reserved that
+    holds no token. ``external_waste``: share of the capacity that is free, but in pieces too small for the
+    request that waits for it. ``prefix_hit_rate gpu_hit_rate offload_hit_rate``: share of prompt tokens found in the
+    prefix cache, in all, on the GPU and in the tiers behind it, over the requests that were scheduled. ``tiers``: of
+    each of those, as `tier_figures` has them.
+
+    Args:
+        simulation: The run.
+        num_blocks: KV blocks of a replica.
+        block_bytes: Of one of them, over all GPUs of a replica.
+        caches_prefixes: Whether there is a prefix cache.
+    """
+    totals, records = simulation.totals, simulation.records
+    capacity_seconds = totals.kv_capacity_tokens * simulation.end_time
+    hits = hit_rates(simulation, caches_prefixes=caches_prefixes)
+    return {
+        "num_blocks": num_blocks,
+        "usage_mean": ratio(totals.kv_reserved_token_seconds, capacity_seconds),
+        "usage_peak": totals.kv_peak_share if totals.kv_capacity_tokens > 0 else math.nan,
+        "internal_waste": 1 - ratio(totals.kv_held_token_seconds, totals.kv_reserved_token_seconds),
+        "external_waste": ratio(totals.kv_unusable_token_seconds, capacity_seconds),
+        "prefix_hit_rate": hits["prefix_hit_rate"],
+        "preemptions": int(records.num_preemptions.sum()),
+        "gpu_hit_rate": hits["gpu_hit_rate"],
+        "offload_hit_rate": hits["offload_hit_rate"],
+        "tiers": tier_figures(simulation, block_bytes),
+    }

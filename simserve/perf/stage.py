@@ -6,12 +6,13 @@ Knows the layers of a model on one rank; not what requests a step holds, and not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.perf.collectives import (
     Link,
@@ -20,7 +21,7 @@ from simserve.perf.collectives import (
     point_to_point_seconds,
     reduce_scatter_seconds,
 )
-from simserve.perf.efficiency import Array, Machine, start_latency
+from simserve.perf.efficiency import Array, Machine, memory_efficiency, start_latency
 from simserve.perf.expert_exchange import (
     COMBINED_BYTES,
     CURVES,
@@ -29,18 +30,16 @@ from simserve.perf.expert_exchange import (
     exchange_seconds,
 )
 from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
-from simserve.perf.fusion import head_norm_seconds, reduction_seconds
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
 from simserve.perf.indexer import indexer_parts
 from simserve.perf.linear_attention import mixing_parts
 from simserve.perf.measured import Line, MeasuredOperators, measured_operators
 from simserve.perf.measured_attention import MeasuredAttention, measured_attention
 from simserve.perf.moe import ExpertLoad, expert_curve, layer_parts, routed_load, shape_of_experts
-from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, bound_parts, elementwise_parts
+from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, WEIGHTS, bound_parts, elementwise_parts
 from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.state_space import mamba_parts
-from simserve.perf.unpacking import unpacked_parts, unpacking_parts
 from simserve.perf.weights import launched_gemms, marlin_padded
 from simserve.profiles.checkpoint import Part
 from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts
@@ -538,3 +537,94 @@ def transfer_seconds(shape: ReplicaShape, tokens: Array) -> Array:
     """Return the seconds of handing a micro-batch to the next stage; each rank sends its share."""
     message = tokens * shape.model.hidden_size * ACTIVATION_BYTES / shape.tensor_parallel_size
     return point_to_point_seconds(message, shape.stage_link)
+
+
+FUSED_BYTES: Mapping[int, float] = {2: 64 * 2.0**20, 4: 2 * 2.0**20, 8: 2.0**19}
+"""Tensor-parallel ranks -> largest message of a fused all-reduce, bytes: vLLM 0.16 on Hopper
+(compilation/passes/fusion/allreduce_rms_fusion.py, FI_ALLREDUCE_FUSION_MAX_SIZE_MB; Blackwell's are larger)."""
+
+FUSED_KERNELS = "tensorrt-llm"
+"""Whose all-reduce the fused kernel is: FlashInfer's ``trtllm_allreduce_fusion``."""
+
+SUMS_BYTES = 8.0
+"""Bytes a token of the sums of squares of queries and keys, in FP32."""
+
+FIRST_FUSED_CAPABILITY = 9.0
+"""CUDA compute capability from which engines fuse them (Hopper)."""
+
+
+def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_]:
+    """Return for each number of tokens whether all-reduce, residual and norm are one kernel."""
+    capability = float(shape.hardware.compute_capability or 0.0)
+    limit = FUSED_BYTES.get(shape.tensor_parallel_size, 0.0)
+    is_fusing = shape.engine.fuses_all_reduce_norm and capability >= FIRST_FUSED_CAPABILITY
+    return np.asarray((tokens * shape.model.hidden_size * ACTIVATION_BYTES <= limit) & is_fusing)
+
+
+def reduction_seconds(
+    shape: ReplicaShape, tokens: Array, norm_start: float, all_reduce: Callable[[Array, Link], Array]
+) -> Array:
+    """Return the seconds of one all-reduce of the tokens' hidden states.
+
+    Args:
+        shape: The deployment.
+        tokens: Tokens of the step.
+        norm_start: What starting the norm behind it takes, which is saved where it is in the same kernel.
+        all_reduce: Seconds of a message over a link.
+    """
+    message = tokens * shape.model.hidden_size * ACTIVATION_BYTES
+    seconds = all_reduce(message, shape.tensor_link)
+    is_fused = has_fused_all_reduce(shape, tokens)
+    if not is_fused.any():
+        return seconds
+    fused = all_reduce(message, replace(shape.tensor_link, engine=FUSED_KERNELS)) - norm_start
+    return np.where(is_fused, np.clip(fused, 0.0, seconds), seconds)
+
+
+def head_norm_seconds(shape: ReplicaShape, tokens: Array) -> Array:
+    """Return the seconds of adding up the sums of squares of the heads of all ranks, where they have one norm.
+
+    The ranks have had no time to drift apart since the reduction before.
+    """
+    if shape.model.qk_norm != "full":
+        return np.zeros(len(tokens))
+    together = replace(shape.tensor_link, skew=0.0)
+    return all_reduce_seconds(SUMS_BYTES * tokens, shape.tensor_parallel_size, together)
+
+
+def unpacking_parts(precision: Precision, machine: Machine, num_weights: float, rows: Array) -> Array:
+    """Return the seconds by part of one kernel that reads packed weights and writes them in 16 bit.
+
+    ``(packed + 16-bit bytes) / bandwidth`` at the share of it that element-wise kernels reach, once or for every
+    `Precision.unpacked_rows`; nothing below `Precision.unpacked_from_rows`.
+    """
+    parts = np.zeros((len(PART_NAMES), len(rows)))
+    times = _is_unpacked(precision, rows)
+    if precision.unpacked_rows is not None:
+        times = times * np.ceil(rows / precision.unpacked_rows)
+    moved = num_weights * (precision.weight_bits + precision.unpacked_bits) / 8
+    parts[WEIGHTS] = times * moved / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
+    parts[HOST] = times * start_latency(machine, "elementwise")
+    return parts
+
+
+def unpacked_parts(
+    precision: Precision, machine: Machine, num_weights: float, rows: Array, packed: Array, plain: Array
+) -> Array:
+    """Return the seconds by part of a linear layer: packed kernel below the switch, unpacking and plain one above.
+
+    Args:
+        precision: The format.
+        machine: The GPU.
+        num_weights: Weights of the matrix on the rank.
+        rows: Tokens m.
+        packed: Parts of the kernel that unpacks inside, ``[5, rows]``.
+        plain: Parts of the 16-bit kernel, ``[5, rows]``.
+    """
+    above = unpacking_parts(precision, machine, num_weights, rows) + plain
+    return np.where(_is_unpacked(precision, rows), above, packed)
+
+
+def _is_unpacked(precision: Precision, rows: Array) -> Array:
+    switch = np.inf if precision.unpacked_from_rows is None else float(precision.unpacked_from_rows)
+    return np.asarray(rows >= switch, dtype=np.float64)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.engine.tables import StepTimes
 from simserve.errors import InputError
@@ -25,24 +26,25 @@ from simserve.perf.attention import (
     unshared_key_seconds,
     window_keys,
 )
+from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.efficiency import Array
 from simserve.perf.fitted_attention import NARROW_KV_BYTES
-from simserve.perf.head import head_parts
+from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.indexer import index_key_seconds, index_pair_seconds, index_share, sparse_prompt_seconds
-from simserve.perf.launches import launch_wait
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.loras import lora_times
 from simserve.perf.masks import exposed_mask_seconds
 from simserve.perf.memory import kv_bytes_per_token
-from simserve.perf.mixed_attention import mixed_decode_factor
+from simserve.perf.moe import has_one_operator
 from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
-from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
+from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES, elementwise_parts
 from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import passing_shape, wide_key_seconds, with_drafts
 from simserve.perf.stage import (
+    LOGIT_BYTES,
     Stage,
     StageAttention,
     has_fitted_gemms,
@@ -51,6 +53,7 @@ from simserve.perf.stage import (
     stage_of,
     stage_parts,
     transfer_seconds,
+    wide_projection,
 )
 from simserve.perf.traffic import traffic_of
 from simserve.profiles.model import AttentionLayers
@@ -473,3 +476,87 @@ def _sums(parts: Array) -> list[float]:
     """Return the sums over the parts, without the last-bit dips that summation leaves."""
     sums: list[float] = np.maximum.accumulate(parts.sum(axis=0)).tolist()
     return sums
+
+
+SAMPLING_PASSES = 4
+"""Times sampling moves the logits: cast, softmax, cumulate, pick."""
+
+
+def head_parts(stage: Stage, sequences: Array) -> Array:
+    """Return the seconds by part of LM head, gathering of logits and sampling, by sequences sampled."""
+    model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
+    parts = wide_projection(stage, model.lm_head_gemm(num_ranks), sequences)
+    logits = model.vocab_size * LOGIT_BYTES
+    parts += elementwise_parts(SAMPLING_PASSES * logits, sequences, stage.machine, SAMPLING_PASSES)
+    if num_ranks > 1:
+        gathered = sequences * model.vocab_size * ACTIVATION_BYTES
+        parts[COMMUNICATION] += all_gather_seconds(gathered, num_ranks, stage.shape.tensor_link)
+    return parts
+
+
+UNGATED_LAUNCHES = 1.25
+"""Times as long as Llama's that the host launches a layer with two norms and an MLP without a gate, whose biases are
+kernels of their own behind both all-reduces: fit to the decode steps of BLOOM-176B on Splitwise's H100 nodes (0.45 ms a
+layer, Llama-2-70B 0.36; vLLM of 2023), tested on its A100 nodes."""
+
+
+def launch_wait(
+    stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], layer_seconds: float, *, has_prompts: bool
+) -> Array:
+    """Return the time that the GPU waits for launches, in the steps that no CUDA graph covers.
+
+    ``step = max(gpu, layers * layer_seconds) + gaps``; contexts and prompts' pairs, which are added to a
+    step later, are not set against it.
+
+    Args:
+        stage: The layers of a stage.
+        gpu_seconds: Of the steps.
+        is_eager: Which steps no graph covers.
+        layer_seconds: What launching a layer takes.
+        has_prompts: Whether the steps hold prompts. What an expert layer takes beyond other layers was measured there;
+            of an engine that compiles its layers (graphs cover its prompts too) nothing shows it in steps that only
+            decode, whose GPU work is longer than a dozen compiled launches a layer.
+    """
+    engine, model = stage.shape.engine, stage.shape.model
+    num_launched = 0 if has_one_operator(stage.machine, stage.expert_precision) else model.num_moe_layers
+    with_experts = stage.num_layers * num_launched / model.num_hidden_layers
+    gaps = max(stage.num_whole_layers - with_experts, 0.0) * engine.eager_gap_seconds_per_layer
+    gaps += stage.num_linear_layers * engine.eager_gap_seconds_per_linear_layer
+    launching = stage.num_whole_layers * layer_seconds
+    if not model.is_gated_mlp and model.num_norms_per_layer > 1:
+        launching *= UNGATED_LAUNCHES
+    is_compiled = engine.cuda_graph_max_prompt_tokens > 0
+    if not has_prompts and is_compiled:
+        with_experts = 0.0
+    if not engine.eager_expert_formats or stage.expert_precision.name in engine.eager_expert_formats:
+        launching += with_experts * engine.eager_seconds_per_expert_layer
+    return np.where(is_eager, np.maximum(launching - gpu_seconds, 0.0) + gaps, 0.0)
+
+
+FLASH_ATTENTION_2 = ((8.0, 9.0), (12.0, 13.0))
+"""CUDA compute capabilities, from and below, on which vLLM runs FlashAttention-2: Ampere and Ada, and consumer
+Blackwell."""
+
+
+def mixed_decode_factor(shape: ReplicaShape, key_seconds: float, pair_seconds: float) -> float:
+    """Return how many times as long a key takes in a mixed step as in one that only decodes.
+
+    A row of queries and a key are an attended pair, of which the tile computes ``mixed_decode_tile`` for one. Tables of
+    LLMServingSim (vLLM 0.19, Llama-3.1-8B, contexts of 512 to 1,024): 1.3 to 1.7 on an RTX PRO 6000, 1.6 to 2.5 on an
+    RTX 4090; twice that where the keys of 128 long contexts leave the L2 cache, which is left out.
+
+    Args:
+        shape: The deployment.
+        key_seconds: Of a key in one layer, for one sequence that decodes.
+        pair_seconds: Of an attended pair of a prompt in one layer.
+    """
+    rows, capability = shape.engine.mixed_decode_tile, float(shape.hardware.compute_capability or 0.0)
+    if not rows or key_seconds <= 0.0 or shape.attention != "flash":
+        return 1.0
+    if not all(layers.has_plain_heads for layers in shape.model.attention_layers):
+        return 1.0
+    if kv_element_bytes(shape.kv_cache_dtype) <= NARROW_KV_BYTES:
+        return 1.0  # FlashInfer's kernels
+    if not any(start <= capability < end for start, end in FLASH_ATTENTION_2):
+        return 1.0
+    return max(1.0, rows * pair_seconds / key_seconds)

@@ -1,6 +1,6 @@
 """Fitted curves of attention kernels and collectives of one GPU: constants with source, no arithmetic.
 
-The formulas are in `simserve.perf.attention_curve` and `simserve.perf.collective_curve`; the fits in
+The formulas are in `simserve.perf.attention_curve` and `simserve.perf.collectives`; the fits in
 `simserve.calibrate`. Curves of matrix products are in `simserve.profiles.gemm_curves`.
 """
 

@@ -15,9 +15,9 @@ from simserve.report.page import Page, Section, html_cells, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
-    from simserve.report.cost_plots import CostPlots
 
 _WIDEST = 100
 _SIDES = {"self_host": "Self-hosting", "api": "The API"}
@@ -46,7 +46,6 @@ class CostResult:
     @property
     def plot(self) -> CostPlots:
         """Its figures: ``break_even()`` and ``tornado()``."""
-        from simserve.report.cost_plots import CostPlots
 
         return CostPlots(self.summary)
 
@@ -468,3 +467,24 @@ def _body(summary: Mapping[str, Any]) -> str:
         if part.rows:
             parts.append(html_cells(part.header, part.rows))
     return "<div>" + "".join(parts) + "</div>"
+
+
+@dataclass(frozen=True, slots=True)
+class CostPlots:
+    """The figures of a cost comparison; None where there is nothing to draw."""
+
+    summary: Mapping[str, Any]
+
+    def break_even(self) -> Figure | None:
+        """Return dollars a month of both sides against the requests of a month."""
+        from simserve.report.dollar_plots import break_even
+        from simserve.report.sketch_figure import figure_or_none
+
+        return figure_or_none(break_even(self.summary))
+
+    def tornado(self) -> Figure | None:
+        """Return by how much each input moves the saving of self-hosting."""
+        from simserve.report.dollar_plots import tornado
+        from simserve.report.sketch_figure import figure_or_none
+
+        return figure_or_none(tornado(self.summary))

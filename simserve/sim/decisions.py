@@ -14,10 +14,11 @@ from simserve.sim.cluster import end_of
 from simserve.sim.control import Control
 from simserve.sim.faults import Faults
 from simserve.sim.lifecycle import Lifecycle
-from simserve.sim.liveness import Liveness
+from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.objective import Objective
 from simserve.sim.outages import Outages
 from simserve.sim.pools import PoolSetup
+from simserve.sim.replicas import READY, STOPPED, ManagedReplica
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.updates import Updates
 from simserve.workload.requests import RequestSpecs
@@ -147,3 +148,55 @@ def _renew(env: simpy.Environment, fleet: Lifecycle, interval: float) -> Generat
     while True:
         fleet.refresh(env.now)
         yield env.timeout(interval)
+
+
+Steps = Generator[simpy.Event, Any, None]
+
+
+class Liveness:
+    """Probes every replica from its launch until it is given back.
+
+    Args:
+        spec: How often, and how late an answer may be.
+        env: SimPy's clock.
+        fleet: The replicas; the first of them are there.
+        outages: Where losses are noted.
+    """
+
+    def __init__(self, spec: LivenessSpec, env: simpy.Environment, fleet: Lifecycle, outages: Outages) -> None:
+        self._spec, self._env, self._fleet, self._outages = spec, env, fleet, outages
+        for replica in fleet.replicas:
+            self._begin(replica)
+        fleet.on_launch.append(self._begin)
+
+    def _begin(self, replica: ManagedReplica) -> None:
+        self._env.process(self._watch(replica))
+
+    def _watch(self, replica: ManagedReplica) -> Steps:
+        spec, num_late = self._spec, 0
+        while replica.state != STOPPED:
+            yield self._env.timeout(spec.period - spec.timeout)
+            last = self._last_waiting(replica)
+            yield self._env.timeout(spec.timeout)
+            is_late = replica.state == READY and (
+                replica.is_frozen or (last is not None and self._waits(last, replica))
+            )
+            num_late = num_late + 1 if is_late else 0
+            if num_late == spec.threshold:
+                num_late = 0
+                replica.is_frozen = False
+                self._outages.num_killed += 1
+                self._outages.lose([replica], self._env.now, retry=spec.in_flight == "retry")
+                yield self._env.timeout(spec.restart)
+                self._outages.restore([replica], self._env.now)
+
+    def _last_waiting(self, replica: ManagedReplica) -> int | None:
+        """Return the request behind which the probe's takes its place; None: it comes into the next step."""
+        last = self._fleet.last_of(replica)
+        return last if last is not None and self._waits(last, replica) else None
+
+    def _waits(self, index: int, replica: ManagedReplica) -> bool:
+        """Return whether a request still waits at a replica for its first step there."""
+        requests = self._fleet.requests
+        began = requests.first_token_time if replica.pool.role == "decode" else requests.scheduled_time
+        return self._fleet.holds(replica, index) and not began[index] >= 0.0

@@ -15,16 +15,19 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simserve import rng
 from simserve.engine.client_state import AT_ADMISSION, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE, ClientState
 from simserve.engine.clients import Clients
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.data_plane import Part
+from simserve.engine.delivery import Delivery
 from simserve.engine.fleet_state import FleetState
 from simserve.engine.gateway import Gateway
 from simserve.engine.judged import ASKS_ADMISSION, ASKS_SECONDS
 from simserve.engine.numbers import column
 from simserve.engine.paces import Paces
+from simserve.engine.progress import GRID
 from simserve.engine.routing import JUDGED, Router
 from simserve.engine.state import RequestTable
 from simserve.engine.transfers import Transfers
@@ -34,12 +37,10 @@ from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
 from simserve.sim.control import Control
 from simserve.sim.decisions import Decisions
-from simserve.sim.delivery import delivery_of
 from simserve.sim.gateway import FrontTotals, gateway_of, gateway_totals
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.patience import clients_of, kinds_of
-from simserve.sim.pool_paces import pool_paces, with_any_pace
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, series_sums
@@ -51,8 +52,10 @@ from simserve.sim.rules import rules_of
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import Clocks, joined
+from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
+from simserve.workload.acceptance import draw_paces
 from simserve.workload.requests import RequestSpecs
 
 _NUMBERS_AT_ONCE = 16_384
@@ -446,3 +449,34 @@ class AskedOnPlane:
     def step_seconds(self, prompt_tokens: int, decode_tokens: int, context_tokens: float, now: float) -> float:
         """Return how long a step takes."""
         return self._judge.seconds(prompt_tokens, decode_tokens, context_tokens, now)
+
+
+def delivery_of(spec: StreamingSpec, num_replicas: int) -> Delivery:
+    """Return the way of answers from so many replicas."""
+    cost = spec.cost_per_event / spec.api_servers
+    per_token = cost / spec.buffer_tokens if spec.stream else 0.0
+    return Delivery(num_replicas, spec.network_latency, cost, per_token, spec.stream)
+
+
+def pool_paces(setups: Sequence[PoolSetup], specs: RequestSpecs) -> list[list[int] | None]:
+    """Return the pace of every request on each pool, in parts of a token; None: no pool has drafts of its own.
+
+    One token a step where a pool does not draft. All others are drawn from the same uniforms: a request that is lucky
+    on one pool is lucky on the others.
+    """
+    asked = np.where(specs.max_tokens > 0, specs.max_tokens, specs.output_tokens)
+    tokens = np.minimum(specs.output_tokens, asked)
+    found: list[list[int] | None] = []
+    for setup in setups:
+        if not setup.acceptance:
+            found.append([GRID] * len(specs) if any(each.acceptance for each in setups) else None)
+            continue
+        generator = rng.stream(specs.seed, "speculation", specs.replication)
+        found.append(draw_paces(tokens, setup.acceptance, generator, GRID).tolist())
+    return found
+
+
+def with_any_pace(specs: RequestSpecs, paces: Sequence[list[int] | None]) -> RequestSpecs:
+    """Return the requests with room for a pace each; which one holds is written where a request joins a pool."""
+    drawn = next((each for each in paces if each is not None), None)
+    return specs if drawn is None else replace(specs, pace=np.array(drawn, dtype=np.int64))

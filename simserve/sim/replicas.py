@@ -11,13 +11,13 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.data_parallel import DataParallelReplica, kv_share, num_running_at
 from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.queue import OrderedQueue
-from simserve.engine.set_up import set_up
 from simserve.engine.state import INFINITY, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.sim.pool_spec import Role
 from simserve.sim.recorder import Recorder
 
 if TYPE_CHECKING:
+    from simserve.engine.prefix_cache import PrefixPaths
     from simserve.sim.cluster import Cluster
     from simserve.sim.control import Control
     from simserve.sim.own_parts import Gauges
@@ -243,3 +243,29 @@ def new_replica(
         for rank in replica.ranks:
             set_up(rank, requests, paths)
     return replica
+
+
+def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) -> None:
+    """Give a new replica its queue and, where prompts share anything (``paths``), its prefix cache."""
+    replica.has_thinking = len(requests.thinking_tokens) > 0
+    replica.has_encoder = len(requests.encoder_seconds) > 0
+    if replica.config.scheduling_policy != "fcfs":
+        from simserve.engine.queue import OrderedQueue
+
+        replica.is_ordered = True
+        replica.waiting = OrderedQueue(replica.config, requests)
+    if replica.config.max_loras and len(requests.adapter):
+        from simserve.engine.loras import Loras
+
+        replica.loras = Loras(replica.config, requests.adapter)
+    if paths is not None:
+        from simserve.engine.kv_tier import KVTier
+        from simserve.engine.prefix_cache import PrefixCache
+
+        tiers = [KVTier(each) for each in replica.config.kv_tiers if not each.is_shared]
+        seconds, chunk = replica.times.token_seconds, replica.config.max_chunk_tokens
+        chunk = min(chunk, len(seconds) - 1)
+        replica.cache = PrefixCache(
+            paths, replica.config, tiers, seconds[chunk] / chunk, replica.times.prefill_pair_seconds
+        )
+        replica.has_extras = True

@@ -18,7 +18,7 @@ from simserve.calibrate.kernels import points
 from simserve.calibrate.profile_file import write_profile
 from simserve.calibrate.run_folder import KernelRun, read_run
 from simserve.perf.attention_curve import Gpu, Heads, decode_seconds, prefill_seconds
-from simserve.perf.collective_curve import all_reduce_curve_seconds
+from simserve.perf.collectives import all_reduce_curve_seconds
 from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import load_model

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from simserve.engine.prefix_cache import PrefixPaths, cached_tokens
-from simserve.engine.set_up import set_up
 from simserve.engine.state import Replica, RequestTable
+from simserve.sim.replicas import set_up
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.generate import generate
 from simserve.workload.prefixes import PrefixSegments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.perf.collective_curve import all_reduce_curve_seconds, transfer_curve_seconds
+from simserve.perf.collectives import all_reduce_curve_seconds, transfer_curve_seconds
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import CollectiveCurves
 from tests.perf.shapes import make_hardware, make_shape

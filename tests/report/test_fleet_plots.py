@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from simserve.metrics.result import RunResult
-from simserve.report.fleet_plots import attainment_over_time, has_changed, replicas_over_time
 from simserve.report.html import render_report
+from simserve.report.panels import attainment_over_time, has_changed, replicas_over_time
 from simserve.report.sketch import Sketch, Steps
 from simserve.scenario.load import load
 from simserve.scenario.run import run

@@ -17,7 +17,6 @@ from simserve.planner.export.flags import Flags, Word, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
 from simserve.planner.importers.speculation import read_speculation, unsimulated_note
-from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import load_model
@@ -431,3 +430,34 @@ def _format(reading: Reading, named: NamedModel, profile: ModelProfile, served: 
     if reading.as_stored:
         reading.not_simulated.append(reading.as_stored)
     return reading.dtype if reading.dtype is not None and reading.dtype != profile.dtype else "auto"
+
+
+PLACEHOLDER_NOTE = (
+    "The traffic is a placeholder, 1 request a second with the lengths of the Azure conversation trace of 2023: "
+    "put yours in workload."
+)
+_PROMPT_MEAN, _OUTPUT_MEAN = 1155, 211
+"""Means of the trace, tokens."""
+_PROMPT_MAX, _OUTPUT_MAX = 8000, 1000
+
+
+def placeholder_workload(max_model_len: int) -> dict[str, Any]:
+    """Return a workload whose requests fit a context length, tokens."""
+    longest_prompt = max(min(_PROMPT_MAX, max_model_len // 2), 1)
+    longest_output = max(min(_OUTPUT_MAX, max_model_len // 4), 1)
+    return {
+        "arrivals": {"process": "poisson", "rate": 1.0},
+        "prompt_tokens": {
+            "distribution": "lognormal",
+            "mean": min(_PROMPT_MEAN, max(longest_prompt // 3, 1)),
+            "cv": 1.0,
+            "max": longest_prompt,
+        },
+        "output_tokens": {
+            "distribution": "lognormal",
+            "mean": min(_OUTPUT_MEAN, max(longest_output // 3, 1)),
+            "cv": 0.8,
+            "max": longest_output,
+        },
+        "num_requests": 1000,
+    }

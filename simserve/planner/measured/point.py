@@ -52,7 +52,7 @@ class Protocol:
         beside
             decodes waits for half of them on average.
         is_in_process: The client shares the engine's event loop, which sleeps while a step runs: where tokens are
-            handed over in the next step (`simserve.engine.late_tokens`), it hears of them when that has ended.
+            handed over in the next step (`simserve.engine.kernel`), it hears of them when that has ended.
     """
 
     statistic: Statistic = "mean"
