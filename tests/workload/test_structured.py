@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simserve.scenario.replication_spec import GRAMMAR_COSTS, StructuredOutputSpec
+from simserve.workload.structured_spec import GRAMMAR_COSTS, StructuredOutputSpec
 
 from simserve.scenario.replication import grammar_waits, with_grammars
 from simserve.validation import validate
