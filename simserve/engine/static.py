@@ -18,7 +18,7 @@ from simserve.engine.state import (
     RequestTable,
 )
 from simserve.engine.step_runs import end_row, leap_row
-from simserve.engine.uncached import uncached_seconds
+from simserve.engine.uncached import prefill_seconds
 
 
 def submit_static(replica: Replica, requests: RequestTable, index: int, now: float) -> None:
@@ -169,7 +169,7 @@ def _record_batch(replica: Replica, requests: RequestTable, size: int) -> float:
         for step in range(replica.num_steps):
             length = prompt + step
             tokens, pairs = size * length, size * length * (length + 1) * 0.5
-            seconds = uncached_seconds(replica, size, tokens, pairs)
+            seconds = prefill_seconds(replica, size, tokens, pairs, tokens)
             _record(replica, now, 1, seconds, 0.0, 0, 0, tokens, size, tokens, pairs, tokens, 0, 0)
             now += seconds
         return now - replica.start_time
@@ -178,7 +178,7 @@ def _record_batch(replica: Replica, requests: RequestTable, size: int) -> float:
     priced = max(tokens, pipeline * prompt)
     own = prompt * (prompt + 1) * 0.5
     pairs, keys = max(size * own / pipeline, own), max(size * prompt / pipeline, prompt)
-    seconds = _prefill_seconds(replica, size, priced, pairs, keys)
+    seconds = prefill_seconds(replica, size, priced, pairs, keys)
     # Held before the leap: what the recorder adds is the padded prompts, of which only the true ones hold a token.
     _record(replica, now, 1, seconds, 0.0, 0, 0, tokens, size, priced, pairs, keys, held - tokens, used)
     now += seconds
@@ -210,21 +210,6 @@ def _mean_answers(replica: Replica, requests: RequestTable, num_decodes: int) ->
         own = requests.output_tokens[index] - 1
         total += own * (own + 1) / 2 + (num_decodes - own) * own
     return total / num_decodes
-
-
-def _prefill_seconds(replica: Replica, size: int, priced: int, pairs: float, keys: float) -> float:
-    times, token_seconds = replica.times, replica.token_seconds
-    if priced < len(token_seconds):
-        seconds = token_seconds[priced]
-    else:
-        seconds = token_seconds[-1] + times.token_seconds_beyond * (priced - len(token_seconds) + 1)
-    return (
-        seconds
-        + replica.sequence_seconds[size]
-        + times.prefill_request_seconds * size
-        + times.prefill_pair_seconds * pairs
-        + times.prefill_context_seconds * keys
-    )
 
 
 def _record(

@@ -48,7 +48,7 @@ def plan_uncached(replica: Replica, requests: RequestTable) -> None:
         replica.gap_step_runs.clear()
         replica.gap_values.clear()
         return
-    replica.first_seconds = uncached_seconds(replica, replica.num_running, tokens, pairs)
+    replica.first_seconds = prefill_seconds(replica, replica.num_running, tokens, pairs, tokens)
     replica.increment_seconds = 0.0
     replica.num_steps = 1
     replica.end_time = now + replica.first_seconds
@@ -56,8 +56,8 @@ def plan_uncached(replica: Replica, requests: RequestTable) -> None:
     replica.attended_pairs, replica.attended_keys = pairs, float(tokens)
 
 
-def uncached_seconds(replica: Replica, num_sequences: int, tokens: int, pairs: float) -> float:
-    """Return the seconds of a step that computes ``tokens`` of ``num_sequences`` prefixes."""
+def prefill_seconds(replica: Replica, num_sequences: int, tokens: int, pairs: float, keys: float) -> float:
+    """Return the seconds of a step that computes ``tokens`` of ``num_sequences`` prefixes and reads ``keys``."""
     times, token_seconds = replica.times, replica.token_seconds
     if tokens < len(token_seconds):
         seconds = token_seconds[tokens]
@@ -68,7 +68,7 @@ def uncached_seconds(replica: Replica, num_sequences: int, tokens: int, pairs: f
         + replica.sequence_seconds[num_sequences]
         + times.prefill_request_seconds * num_sequences
         + times.prefill_pair_seconds * pairs
-        + times.prefill_context_seconds * tokens
+        + times.prefill_context_seconds * keys
     )
 
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 import httpx
 
-from simserve.errors import InputError, UsageError
+from simserve.errors import InputError
 from simserve.observe.scrapes import MOST_SCRAPES, Scrape, in_order, scrapes_of
-from simserve.observe.target import LARGEST_PAGE, PAGE_SECONDS, is_this_machine
+from simserve.observe.target import LARGEST_PAGE, PAGE_SECONDS, is_this_machine, url_of
 from simserve.observe.windows import COUNTERS, GAUGES, HISTOGRAMS
 
 TOKEN_VARIABLE = "SIMSERVE_METRICS_TOKEN"
@@ -37,16 +37,7 @@ def client_for(url: str) -> Iterator[httpx.Client]:
     Raises:
         UsageError: It is no address, or it holds a password.
     """
-    try:
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, ValueError):
-        parsed = httpx.URL("")
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise UsageError(
-            "must be the address of a server", key="URL", value=url, remedy="http://localhost:8000/metrics"
-        )
-    if parsed.userinfo:
-        raise UsageError("must not hold credentials", key="URL", remedy=f"put the token into {TOKEN_VARIABLE}")
+    url_of(url, example="http://localhost:8000/metrics", secret=f"put the token into {TOKEN_VARIABLE}")
     token = os.environ.get(TOKEN_VARIABLE)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with httpx.Client(headers=headers, trust_env=not is_this_machine(url), timeout=PAGE_SECONDS) as client:

@@ -50,8 +50,13 @@ class Server:
     kv: Mapping[str, Any] = field(default_factory=dict)
 
 
-def address_of(text: str) -> str:
-    """Return the address of a server without its path ``/v1`` and without what does not belong there.
+def url_of(text: str, *, example: str, secret: str) -> httpx.URL:
+    """Return the address of a server, read.
+
+    Args:
+        text: As typed.
+        example: An address as it should be, for the message.
+        secret: Where a secret belongs, for the message.
 
     Raises:
         UsageError: It is no address, or it holds a password.
@@ -61,13 +66,21 @@ def address_of(text: str) -> str:
     except (httpx.InvalidURL, ValueError):
         url = httpx.URL("")
     if url.scheme not in ("http", "https") or not url.host:
-        raise UsageError(
-            "must be the address of a server", key="URL", value=text, remedy="for example http://localhost:8000"
-        )
+        raise UsageError("must be the address of a server", key="URL", value=text, remedy=f"for example {example}")
     if url.userinfo:
-        raise UsageError(
-            "must not hold credentials", key="URL", remedy="put the key in an environment variable: --api-key-env NAME"
-        )
+        raise UsageError("must not hold credentials", key="URL", remedy=secret)
+    return url
+
+
+def address_of(text: str) -> str:
+    """Return the address of a server without its path ``/v1`` and without what does not belong there.
+
+    Raises:
+        UsageError: It is no address, or it holds a password.
+    """
+    url = url_of(
+        text, example="http://localhost:8000", secret="put the key in an environment variable: --api-key-env NAME"
+    )
     path = url.path.rstrip("/").removesuffix("/v1")
     return str(url.copy_with(path=path or "/", query=None, fragment=None)).rstrip("/")
 
