@@ -80,7 +80,7 @@ class FleetRun:
         requests: The table of all requests.
         arrival_time: When each was first sent, seconds; filled for a closed loop.
         cluster: The plane.
-        client_state: What it knows of the clients; None: nobody is refused, nobody hangs up and no replica goes.
+        client_state: What it knows of the clients.
         fleet: The replicas, as those who decide see them; None: they are there throughout.
     """
 
@@ -134,6 +134,7 @@ class FleetRun:
         replicas, recorders = self._replicas(log, is_interpreted)
         self._numbers: dict[int, Chance] = {}
         self.client_state = self._attend(control, latency, len(replicas))
+        self.client_state.paces = self._paces_of(paces)
         router = self._router(is_interpreted)
         shares = shares_of(control.routing, [setups[each].name for each in entrances]) if len(setups) > 1 else None
         allowed = control.allowed if rules is None else rules.allowed
@@ -149,6 +150,8 @@ class FleetRun:
             recorders,
             control.routing,
             router,
+            self.client_state,
+            self._numbers,
             on_progress,
             parts=parts,
             kinds=(kinds_of(specs) if rules is None else column(rules.kinds, np.int32)) if parts else None,
@@ -157,12 +160,9 @@ class FleetRun:
             comes_and_goes=self._changes_fleet,
             counts_tokens=own is not None,
         )
-        if self.client_state is not None:
-            self.client_state.paces = self._paces_of(paces)
-            self.cluster.attend(self.client_state, self._numbers)
         self._expect(latency)
         self.cluster.accelerate(compiled)
-        if self._changes_fleet and self.client_state is not None:
+        if self._changes_fleet:
             counts = [each.num_replicas for each in setups]
             self.fleet = Lifecycle(
                 self._pools, self.cluster, self.client_state, counts, specs, allowed, control.kv_bytes_per_token
@@ -203,7 +203,7 @@ class FleetRun:
         control, specs = self._control, self._specs
         is_own = self.own is not None and self.own.router is not None
         chance = None
-        if self.client_state is not None and DRAWS.get(control.routing.policy) and not is_own:
+        if DRAWS.get(control.routing.policy) and not is_own:
             # Under fair turns many requests may be routed at one instant.
             room = _NUMBERS_AT_ONCE if control.fairness is None else NUMBERS_TO_ROUTE * (len(specs) + 2)
             chance = self._chance(TO_ROUTE, "routing", room)
@@ -281,24 +281,10 @@ class FleetRun:
         found = [np.frombuffer(each.cached_tokens, dtype=np.int64) for each in paths]
         return np.maximum.reduce(found) if found else None
 
-    def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> ClientState | None:
-        """Return the clients of the run, None where nobody is refused, nobody hangs up and no replica goes."""
+    def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> ClientState:
+        """Return what the plane knows of the clients of the run and of what is between them and the replicas."""
         specs, admission, streaming = self._specs, control.admission, control.streaming
-        hangs_up = any(each.timeout is not None for each in specs.classes)
-        hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
         delivery = delivery_of(streaming, num_replicas) if self._waits and streaming is not None else None
-        is_alike = len({each.engine.async_scheduling for each in self._setups}) == 1
-        is_alike = is_alike and not any(each.acceptance for each in self._setups) and control.regions is None
-        has_ranks = any(each.engine.data_parallel_size > 1 for each in self._setups)
-        is_plain = (
-            is_alike
-            and not has_ranks
-            and control.disaggregation is None
-            and not self._changes_fleet
-            and not control.has_gateway
-        )
-        if admission is None and delivery is None and not hangs_up and is_plain:
-            return None
         fleet_state = None
         if self._changes_fleet:
             scalings = [control.autoscaling, *(each.autoscaling for each in self._setups)]
@@ -355,12 +341,12 @@ class FleetRun:
     @property
     def way_back(self) -> NDArray[np.float64] | None:
         """With regions and streaming: seconds of each answer's way to its client; else None."""
-        regions = None if self.client_state is None else self.client_state.regions
+        regions = self.client_state.regions
         return None if regions is None or not regions.is_streamed else np.array(regions.way_back)
 
     @property
     def _transfers(self) -> Transfers | None:
-        return None if self.client_state is None else self.client_state.transfers
+        return self.client_state.transfers
 
     @property
     def transfers(self) -> dict[str, float]:
@@ -369,14 +355,14 @@ class FleetRun:
 
     @property
     def _gateway(self) -> Gateway | None:
-        return None if self.client_state is None else self.client_state.gateway
+        return self.client_state.gateway
 
     @property
     def front(self) -> FrontTotals | None:
         """What stood in front of the replicas did; the way of answers to clients that wait for them counts too."""
         if self._gateway is not None:
             return gateway_totals(self._gateway, self._rules, tuple(each.name for each in self._specs.classes))
-        return None if self.client_state is None or self.client_state.delivery is None else FrontTotals()
+        return None if self.client_state.delivery is None else FrontTotals()
 
     @property
     def num_schedulers(self) -> int:
@@ -393,13 +379,12 @@ class FleetRun:
     def timeline(self) -> FleetTimeline:
         """The lives of the replicas, and what requests tried in vain."""
         client_state, sizes = self.client_state, [len(each) for each in self._members]
-        clients = None if client_state is None else client_state.clients
-        refusals = () if client_state is None else client_state.refusals
+        clients, refusals = client_state.clients, client_state.refusals
         tried: dict[str, Any] = {
             "tries": tries_of(clients),
             "refusals": {reason: count for reason, count in zip(REASONS, refusals, strict=False) if count and reason},
-            "num_resent": 0 if clients is None else clients.num_resent,
-            "lost_tokens": 0 if client_state is None else client_state.lost_tokens,
+            "num_resent": clients.num_resent,
+            "lost_tokens": client_state.lost_tokens,
         }
         if self._decisions is not None:
             return self._decisions.timeline(**tried, ranks=self.ranks)
@@ -419,9 +404,9 @@ class FleetRun:
         )
 
 
-def tries_of(clients: Clients | None) -> NDArray[np.float64]:
+def tries_of(clients: Clients) -> NDArray[np.float64]:
     """Return every attempt that another one followed: arrival, first step, end, seconds; shape [attempts, 3]."""
-    return np.array([] if clients is None else clients.abandoned, dtype=np.float64).reshape(-1, 3)
+    return np.array(clients.abandoned, dtype=np.float64).reshape(-1, 3)
 
 
 class AskedOnPlane:
