@@ -16,6 +16,8 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve import rng
+from simserve.engine.admission_control import ANY_NUMBER, AdmissionControl
+from simserve.engine.bucket import Bucket
 from simserve.engine.client_state import AT_ADMISSION, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE, ClientState
 from simserve.engine.clients import Clients
 from simserve.engine.compiled.run import reason_against
@@ -29,10 +31,11 @@ from simserve.engine.numbers import column
 from simserve.engine.paces import Paces
 from simserve.engine.progress import GRID
 from simserve.engine.routing import JUDGED, Router
-from simserve.engine.state import RequestTable
+from simserve.engine.state import INFINITY, RequestTable
 from simserve.engine.transfers import Transfers
+from simserve.engine.uniforms import Uniforms
 from simserve.sim.acceleration import Accelerate, compiled_for
-from simserve.sim.admission_control import admission_control_of
+from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
 from simserve.sim.control import Control
@@ -465,3 +468,41 @@ def with_any_pace(specs: RequestSpecs, paces: Sequence[list[int] | None]) -> Req
     """Return the requests with room for a pace each; which one holds is written where a request joins a pool."""
     drawn = next((each for each in paces if each is not None), None)
     return specs if drawn is None else replace(specs, pace=np.array(drawn, dtype=np.int64))
+
+
+def admission_control_of(
+    spec: AdmissionSpec, control: Control, specs: RequestSpecs, uniforms: Uniforms
+) -> AdmissionControl:
+    """Return the admission control of a run.
+
+    Args:
+        spec: The rules.
+        control: The objectives.
+        specs: What arrives, and how long clients wait.
+        uniforms: For refusals at random.
+    """
+    patience = [INFINITY]
+    if spec.deadline_aware:
+        patience = [_patience(control, specs, kind) for kind in range(max(len(specs.classes), 1))]
+    bucket = spec.token_bucket
+    return AdmissionControl(
+        bucket=None if bucket is None else Bucket(bucket.rate, bucket.burst),
+        max_queue=ANY_NUMBER if spec.max_queue is None else spec.max_queue,
+        kv_headroom=spec.kv_headroom or 0.0,
+        probabilistic_from=INFINITY if spec.probabilistic_from is None else spec.probabilistic_from,
+        patience=column(patience),
+        kinds=kinds_of(specs),
+        has_patience=min(patience) < INFINITY,
+        retry_after=spec.retry_after,
+        uniforms=uniforms,
+    )
+
+
+def _patience(control: Control, specs: RequestSpecs, kind: int) -> float:
+    """Return the seconds from its arrival in which the first token of a request must come; inf: no limit."""
+    classes = specs.classes
+    ttft = control.limits[kind if specs.request_class is not None else 0].ttft
+    if ttft is not None:
+        return ttft
+    timeout = None if specs.request_class is None else classes[kind].timeout
+    return INFINITY if timeout is None else timeout
