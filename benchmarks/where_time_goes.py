@@ -28,7 +28,7 @@ PARTS: Mapping[str, str] = {
     "simserve/engine/routing": "routing",
     "simserve/engine/conversations": "clients",
     "simserve/engine/data_plane": "data plane",
-    "simserve/engine/driver": "data plane",
+    "simserve/engine/event_plane": "data plane",
     "simserve/engine/kernel": "kernel: plan and complete leaps",
     "simserve/engine/": "engine: chunks, decoding, admission, blocks",
     "simserve/sim/routing": "routing",

@@ -126,6 +126,19 @@ class ClientState:
         self.open_pools: list[int] = []
         self.mid_time, self.mid_position = -1.0, 0
 
+    @property
+    def asks_who_finished(self) -> bool:
+        """Whether it matters which requests finish, and not only how many.
+
+        Whoever hangs up in the step that answers is not answered; what has prefilled goes on.
+        """
+        patience, fleet_state = self.clients.patience, self.fleet_state
+        if patience.has_timeouts or patience.first_byte_timeout < INFINITY or self.transfers is not None:
+            return True
+        if self.gateway is not None or self.regions is not None:
+            return True
+        return fleet_state is not None and fleet_state.notes_ends
+
 
 def next_moment(plane: DataPlane, client_state: ClientState, requests: RequestTable) -> float:
     """Return when the next event or arrival happens; infinity: none is to come."""

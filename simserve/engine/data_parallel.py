@@ -13,20 +13,22 @@ from __future__ import annotations
 from math import floor, inf, nextafter
 
 from simserve.engine.cancel import cancel as cancel_at_rank
-from simserve.engine.decoding import generated_by_now
-from simserve.engine.gaps import keep_largest_gap
+from simserve.engine.decoding import generated_by_now, growth_of_step, join_decoding
+from simserve.engine.departing import release_departing
+from simserve.engine.gaps import add_stall, keep_largest_gap
 from simserve.engine.kernel import complete as complete_rank
 from simserve.engine.kernel import cut as cut_rank
 from simserve.engine.kernel import plan as plan_rank
 from simserve.engine.kernel import seen_time as seen_by_rank
 from simserve.engine.kernel import submit as submit_to_rank
 from simserve.engine.kv import kv_share as kv_share_of_rank
-from simserve.engine.prefilled import strike as strike_off_rank
-from simserve.engine.prefilled import take_in as take_in_at_rank
+from simserve.engine.kv import take_fixed
+from simserve.engine.numbers import remove_all
 from simserve.engine.queue import exchange_queues
-from simserve.engine.state import INFINITY, MASK, SHIFT, STATIC, UNCACHED, Replica, RequestTable
+from simserve.engine.state import ADMITTED, INFINITY, MASK, SHIFT, STATIC, UNCACHED, Replica, RequestTable
 from simserve.engine.static import break_batch, leave_batch
 from simserve.engine.uncached import leave_uncached
+from simserve.engine.windows import pool_blocks, take_blocks, window_growth_of_step
 
 
 class DataParallelReplica:
@@ -291,6 +293,52 @@ def take_in(replica: DataParallelReplica, requests: RequestTable, index: int, no
     return False
 
 
+def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: float) -> bool:
+    """Let a request with its prompt's KV cache and its first token decode from the next step on.
+
+    Between `complete` and `plan` only. Requests that were preempted here go first; blocks must be free for the cache
+    and for the growth of the next step.
+
+    Returns:
+        False, with nothing changed, if there is no seat or not enough memory.
+    """
+    if rank.departing and not rank.num_running:
+        # Nobody else runs: the next step is scheduled when they are gone.
+        release_departing(rank, requests)
+    if rank.num_running + len(rank.departing) >= rank.max_num_seqs or rank.waiting:
+        return False
+    prompt, block_size = requests.prompt_tokens[index], rank.block_size
+    if rank.grows:
+        blocks = -(-prompt // block_size)
+        grown = growth_of_step(rank) if rank.num_decoding else 0
+        need = pool_blocks(rank, blocks + (prompt % block_size == 0))
+        if need + grown > rank.free_blocks:
+            return False
+        if rank.has_window_pool:
+            grown = window_growth_of_step(rank) if rank.num_decoding else 0
+            if min(blocks + 1, rank.window_blocks) + grown > rank.free_window_blocks:
+                return False
+        take_blocks(rank, blocks)
+        rank.running.append(index)
+    elif not take_fixed(rank, requests, index):
+        return False
+    rank.num_running += 1
+    rank.num_outstanding += 1
+    requests.generated_tokens[index] = 1
+    requests.first_token_time[index] = now
+    requests.replica_id[index] = rank.identity
+    rank.end_time = now
+    if rank.batch_log is not None:
+        rank.batch_log.extend((index, now, ADMITTED))
+    join_decoding(rank, requests, index, prompt, 1)
+    if rank.stall_step_runs:
+        add_stall(rank, rank.leap_index, now, 1)
+    elif rank.num_decoding == 1:
+        # Prompts of others may be computed before its next token.
+        rank.last_decode_time = now
+    return True
+
+
 def note_sent_tokens(replica: DataParallelReplica, requests: RequestTable) -> None:
     """Write down what a replica that is lost has sent of the answers that it leaves unfinished."""
     for position in range(replica.num_ranks):
@@ -304,7 +352,7 @@ def note_sent_tokens(replica: DataParallelReplica, requests: RequestTable) -> No
 def strike(replica: DataParallelReplica, index: int) -> None:
     """Strike a request off the lists of those that could be preempted."""
     for position in range(replica.num_ranks):
-        strike_off_rank(replica.ranks[position], index)
+        remove_all(replica.ranks[position].running, index)
 
 
 # What a replica is as a whole.

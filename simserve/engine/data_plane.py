@@ -1,24 +1,23 @@
 """The data plane of equal replicas behind one router: who serves, who is to come, and who goes where.
 
-It knows arrivals, conversations and schedulers, and no loop over events: that is `simserve.engine.driver`, or
-`simserve.engine.event_plane`. What to do with what the schedulers have written down is the caller's.
+It knows arrivals, conversations and schedulers, and no loop over events: that is `simserve.engine.event_plane`. What to
+do with what the schedulers have written down is the caller's.
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
-from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 from simserve.engine.admission_control import end_pause
-from simserve.engine.conversations import Conversations, find_due, ready_after
 from simserve.engine.numbers import copy_into, least_of
 from simserve.engine.paces import use_pace
 from simserve.engine.routing import LEAST, Router, Shares, choose, deal
-from simserve.engine.state import FAILED, INFINITY, Replica, RequestTable
+from simserve.engine.state import INFINITY, Replica, RequestTable
 
 if TYPE_CHECKING:
     from simserve.engine.client_state import ClientState
+    from simserve.engine.conversations import Conversations
     from simserve.engine.data_parallel import DataParallelReplica
 
 REACHED, CHORES, CALLED = range(3)
@@ -50,6 +49,7 @@ class DataPlane:
     Args:
         replicas: Replicas, at least one, each with its ranks.
         router: What chooses between them.
+        client_state: What is known of the clients.
         weighs_tokens: Whether it goes by tokens: prompts and the most that they may generate; else by requests.
         renew_interval: Seconds between two looks of the router at the replicas; 0: what it knows is never stale.
         schedules_ahead: Whether the schedulers work a step ahead.
@@ -63,9 +63,10 @@ class DataPlane:
     Attributes:
         replicas: Those.
         ranks: The schedulers of all of them, side by side.
-        num_schedulers: How many; 0: they come and go.
+        num_schedulers: How many replicas; 0: they come and go.
+        has_ranks: Whether any of them has several schedulers.
         ends: When the plan of each ends, seconds.
-        end_order: Those in an order, while `simserve.engine.driver` drives many replicas.
+        end_order: Those in an order, where there are many replicas and nothing happens but arrivals and ends of steps.
         load_order: Likewise the loads, where ``routes_least``.
         loads: Requests at each, held back ones included.
         counts_tokens: Whether ``tokens`` are counted.
@@ -79,14 +80,9 @@ class DataPlane:
         due: Units whose plans end at the instant at hand.
         cursor: Open loop: requests that have arrived so far.
         num_scheduled: Open loop: how many arrive in all, in the order of the table.
-        sent: Others that are on their way: a heap of (ready time, request).
-        held: Those who reach a scheduler that works ahead after its next step: a heap of (time, request, replica).
         conversations: Whose next turn is sent when the one before it is answered; None: there are none.
         finished: Requests that finished at the instant at hand, where ``notes_finishes``.
         notes_finishes: Whether the router or the conversations want to know which.
-        num_finished: Requests that have completed.
-        client_state: Where requests may be turned away or given up: what `simserve.engine.client_state` knows of that;
-            None: nothing of the kind happens.
     """
 
     __slots__ = (
@@ -98,14 +94,13 @@ class DataPlane:
         "end_order",
         "ends",
         "finished",
-        "held",
+        "has_ranks",
         "is_divided",
         "is_stale",
         "kinds",
         "load_order",
         "loads",
         "notes_finishes",
-        "num_finished",
         "num_scheduled",
         "num_schedulers",
         "parts",
@@ -119,7 +114,6 @@ class DataPlane:
         "routes_least",
         "schedules_ahead",
         "seen",
-        "sent",
         "shares",
         "tokens",
         "weighs_tokens",
@@ -129,6 +123,7 @@ class DataPlane:
         self,
         replicas: list[DataParallelReplica],
         router: Router,
+        client_state: ClientState,
         *,
         weighs_tokens: bool = False,
         renew_interval: float = 0.0,
@@ -144,6 +139,7 @@ class DataPlane:
         self.replicas = replicas
         self.ranks = [rank for replica in replicas for rank in replica.ranks]
         self.num_schedulers = 0 if comes_and_goes else len(replicas)
+        self.has_ranks = len(self.ranks) > len(replicas)
         self.router = router
         self.weighs_tokens = weighs_tokens and not is_single
         self.counts_tokens = counts_tokens or self.weighs_tokens
@@ -167,24 +163,11 @@ class DataPlane:
         self.due: list[int] = []
         self.cursor = 0
         self.num_scheduled = 0
-        self.sent: list[tuple[float, int]] = []
-        self.held: list[tuple[float, int, int]] = []
         self.conversations: Conversations | None = None
         self.finished: list[int] = []
         self.notes_finishes = self.counts_tokens
         self.schedules_ahead = schedules_ahead
-        self.num_finished = 0
-        self.client_state: ClientState | None = None
-
-
-def next_ready(plane: DataPlane, requests: RequestTable) -> float:
-    """Return when the next request reaches the cluster or its scheduler; infinity: none is to come."""
-    ready = INFINITY
-    if plane.cursor < plane.num_scheduled:
-        ready = requests.ready_time[plane.cursor]
-    elif plane.sent:
-        ready = plane.sent[0][0]
-    return min(ready, plane.held[0][0]) if plane.held else ready
+        self.client_state = client_state
 
 
 def route(plane: DataPlane, requests: RequestTable, index: int) -> int:
@@ -268,16 +251,3 @@ def note_finished(plane: DataPlane, requests: RequestTable, number: int, rank: R
         plane.finished.append(index)
         if plane.counts_tokens:
             plane.tokens[number] -= requests.prompt_tokens[index] + requests.max_tokens[index]
-
-
-def answer(plane: DataPlane, requests: RequestTable, index: int) -> None:
-    """Send what follows in its conversation on a request that has ended."""
-    conversations = plane.conversations
-    assert conversations is not None
-    ended_at = requests.ready_time[index] if requests.status[index] == FAILED else requests.finish_time[index]
-    find_due(conversations, index, ended_at)
-    for position in range(len(conversations.due)):
-        each = conversations.due[position]
-        ready = ready_after(conversations, each, ended_at)
-        requests.ready_time[each] = ready
-        heappush(plane.sent, (ready, each))

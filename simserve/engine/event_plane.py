@@ -1,8 +1,9 @@
-"""The data plane where requests are turned away, given up and sent again, or replicas come and go.
+"""Driving the data plane from event to event, to the next decision: arrivals, steps that end, clients, replicas.
 
-Everything that happens at a time of its own is an event in one heap. What touches a replica inside a leap takes effect
-at the end of the step that runs. At one instant steps end first, then events happen, then steps are planned. Runs
-without any of that take `simserve.engine.data_plane`, with the same result.
+Everything that happens at a time of its own is an event in one heap; what arrives at times known beforehand stands in
+the request table. What touches a replica inside a leap takes effect at the end of the step that runs. At one instant
+steps end first, then events happen, then steps are planned; before them the router looks at the replicas, where it does
+so only now and then. Where nothing happens but arrivals and ends of steps, the loop asks for nothing else.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from simserve.engine.data_plane import (
     DataPlane,
     note_finished,
     renew,
+    route,
 )
 from simserve.engine.delivery import note_leap
 from simserve.engine.entrance import arrive, asks_again, hand_over, lose, offer_turn, release, take_up
@@ -61,10 +63,24 @@ from simserve.engine.fleet_state import (
 )
 from simserve.engine.gateway import NOBODY, cut, step_out
 from simserve.engine.judged import ASKS_SECONDS, take_judged_seconds
-from simserve.engine.numbers import earliest_of, find_all, sort_ascending
+from simserve.engine.kernel import complete as complete_rank
+from simserve.engine.kernel import plan as plan_rank
+from simserve.engine.kernel import seen_time as seen_by_rank
+from simserve.engine.kernel import submit as submit_to_rank
+from simserve.engine.numbers import SEVERAL, earliest_of, find_all, find_one, least_of, sort_ascending
+from simserve.engine.order import (
+    arrange_loads,
+    arrange_times,
+    find_first,
+    first_time,
+    has_order,
+    least_load,
+    note_load,
+    note_time,
+)
 from simserve.engine.outcomes import GAVE_UP, TIMED_OUT
 from simserve.engine.regions import ARRIVED, answered_at
-from simserve.engine.state import COMPLETED, INFINITY, UNFINISHED, RequestTable
+from simserve.engine.state import COMPLETED, FAILED, INFINITY, STATIC, UNFINISHED, RequestTable
 from simserve.engine.transfers import drop, land, may_step, restore_finished, send_on, take_to_reader
 
 
@@ -157,7 +173,6 @@ def complete_unit(plane: DataPlane, client_state: ClientState, requests: Request
     num_finished = complete(replica, requests)
     if num_finished:
         plane.loads[number] -= num_finished
-        plane.num_finished += num_finished
         if transfers is not None:
             restore_finished(plane, transfers, requests, number)
         if plane.notes_finishes:
@@ -238,47 +253,205 @@ def land_again(client_state: ClientState, index: int) -> None:
     heappush(client_state.clients.events, landing)
 
 
-def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
+def is_undisturbed(plane: DataPlane, client_state: ClientState) -> bool:
+    """Return whether nothing happens but arrivals and ends of steps, on replicas of one rank that stay."""
+    patience = client_state.clients.patience
+    if patience.has_timeouts or patience.first_byte_timeout < INFINITY or plane.has_ranks:
+        return False
+    if client_state.admission_control is not None or client_state.gateway is not None or client_state.asks:
+        return False
+    if client_state.delivery is not None or client_state.regions is not None or client_state.paces is not None:
+        return False
+    return client_state.transfers is None and client_state.fleet_state is None
+
+
+def take_next(plane: DataPlane, client_state: ClientState, requests: RequestTable, now: float) -> int:
+    """Let the next request of an undisturbed run arrive, or be seen by its scheduler.
+
+    Returns:
+        Where that may have moved the end of a plan; `NOBODY`: nowhere.
+    """
+    events = client_state.clients.events
+    if events and events[0][0] == now:
+        _, kind, index, number = heappop(events)
+        if kind == SUBMIT:
+            submit_to_rank(plane.ranks[number], requests, index, now)
+            return number
+    else:
+        index = plane.cursor
+        plane.cursor = index + 1
+    if requests.status[index] == FAILED:
+        end(plane, client_state, requests, index, now, 0.0)
+        return NOBODY
+    number = route(plane, requests, index)
+    if plane.routes_least and has_order(plane.num_schedulers):
+        note_load(plane.load_order, number, plane.loads[number])
+    rank = plane.ranks[number]
+    if plane.schedules_ahead and rank.config.async_scheduling and rank.mode != STATIC:
+        time = seen_by_rank(rank, now)
+        if time > now:
+            heappush(events, (time, SUBMIT, index, number))
+            return number
+    submit_to_rank(rank, requests, index, now)
+    return number
+
+
+def complete_undisturbed(plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int) -> None:
+    """End the step of a replica in an undisturbed run; who has finished is noted where anybody asks."""
+    rank = plane.ranks[number]
+    num_finished = complete_rank(rank, requests)
+    if num_finished:
+        plane.loads[number] -= num_finished
+        if plane.routes_least and has_order(plane.num_schedulers):
+            note_load(plane.load_order, number, plane.loads[number])
+        if plane.notes_finishes:
+            note_finished(plane, requests, number, rank)
+        if plane.conversations is None:
+            client_state.clients.num_ended += num_finished
+
+
+def answer_finished(plane: DataPlane, client_state: ClientState, requests: RequestTable) -> None:
+    """Send what follows on the requests of an undisturbed run that have finished at the instant at hand."""
+    finished = plane.finished
+    if plane.conversations is not None:
+        if len(finished) > 1:
+            sort_ascending(finished)
+        for position in range(len(finished)):
+            index = finished[position]
+            end(plane, client_state, requests, index, requests.finish_time[index], 0.0)
+    finished.clear()
+
+
+def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
     """Advance to ``until`` (exclusive), or until there are chores, random numbers to be drawn among them.
 
-    Return `REACHED` or `CHORES`, as of `simserve.engine.driver.driver`, or `CALLED`: replicas that come and go must be
-    looked after. Where there is an order for the plane, it is carried out, and nothing else.
+    Return `REACHED`, `CHORES`, or `CALLED`: replicas that come and go must be looked after. Where there is an order for
+    the plane, it is carried out, and nothing else.
     """
     client_state = plane.client_state
-    assert client_state is not None
     fleet_state = client_state.fleet_state
     if fleet_state is not None and fleet_state.order:
         carry_out(plane, client_state, fleet_state, requests)
         return REACHED
-    ends, replicas, due = plane.ends, plane.replicas, plane.due
-    draws, transfers = client_state.draws, client_state.transfers
-    countdown = EVENTS_BETWEEN_CHORES
+    ends, replicas, ranks, loads, due = plane.ends, plane.replicas, plane.ranks, plane.loads, plane.due
+    ready_times, statuses = requests.ready_time, requests.status
+    draws, transfers, num_schedulers = client_state.draws, client_state.transfers, plane.num_schedulers
+    is_plain = is_undisturbed(plane, client_state)
+    routes_least = plane.routes_least
+    is_single, is_ordered = is_plain and num_schedulers == 1, is_plain and has_order(num_schedulers)
+    end_order, load_order = plane.end_order, plane.load_order
+    if is_ordered:
+        arrange_times(end_order, ends)
+        if routes_least:
+            arrange_loads(load_order, loads)
+    # Those who arrive at times known beforehand, with nothing between them in the heap of events.
+    num_in_row = plane.num_scheduled if is_plain and not plane.schedules_ahead else 0
+    limit, countdown = min(until, plane.renew_at), EVENTS_BETWEEN_CHORES
     instant, num_ended = client_state.mid_time, client_state.mid_position
+    is_amid = instant >= 0.0
     client_state.mid_time = -1.0
+    moment = next_moment(plane, client_state, requests)
+    if not is_amid:
+        instant = first_time(end_order, ends) if is_ordered else earliest_of(ends)
     while True:
-        if instant < 0.0:
+        number = SEVERAL
+        if not is_amid:
             if draws and lacks_numbers(plane, client_state):
                 return CHORES
-            instant = earliest_of(ends)
-            moment = next_moment(plane, client_state, requests)
             if moment < instant:
-                if moment >= until:
-                    return REACHED
-                if moment >= plane.renew_at:
-                    renew(plane, moment)
-                if fleet_state is not None:
-                    fleet_state.time = moment
-                happen(plane, client_state, requests, moment)
-                if fleet_state is not None and fleet_state.calls:
-                    return CALLED
-                instant = -1.0
+                if moment >= limit:
+                    if moment >= until:
+                        return REACHED
+                    limit = min(until, renew(plane, moment))
+                cursor = plane.cursor
+                if cursor < num_in_row:
+                    # The path of most requests of most runs.
+                    plane.cursor = cursor + 1
+                    if statuses[cursor] == FAILED:
+                        end(plane, client_state, requests, cursor, moment, 0.0)
+                    else:
+                        if is_single:
+                            number = 0
+                            loads[0] += 1
+                        elif routes_least:
+                            number = least_load(load_order, loads) if is_ordered else least_of(loads)
+                            loads[number] += 1
+                            if is_ordered:
+                                note_load(load_order, number, loads[number])
+                        else:
+                            number = route(plane, requests, cursor)
+                        rank = ranks[number]
+                        submit_to_rank(rank, requests, cursor, moment)
+                        plan_end = rank.end_time
+                        if is_ordered and plan_end != ends[number]:
+                            note_time(end_order, number, plan_end)
+                        ends[number] = plan_end
+                        if plan_end < instant:
+                            instant = plan_end
+                    cursor += 1
+                    moment = ready_times[cursor] if cursor < num_in_row else INFINITY
+                elif is_plain:
+                    number = take_next(plane, client_state, requests, moment)
+                    if number >= 0:
+                        plan_end = ends[number] = ranks[number].end_time
+                        if is_ordered:
+                            note_time(end_order, number, plan_end)
+                        if plan_end < instant:
+                            instant = plan_end
+                    moment = next_moment(plane, client_state, requests)
+                else:
+                    if fleet_state is not None:
+                        fleet_state.time = moment
+                    happen(plane, client_state, requests, moment)
+                    if fleet_state is not None and fleet_state.calls:
+                        return CALLED
+                    moment = next_moment(plane, client_state, requests)
+                    instant = earliest_of(ends)
                 continue
-            if instant >= until or instant == INFINITY:
-                return REACHED
-            if instant >= plane.renew_at:
-                renew(plane, instant)
-            find_all(ends, instant, due)
+            if instant >= limit:
+                if instant >= until:
+                    return REACHED
+                limit = min(until, renew(plane, instant))
+            if is_plain:
+                number = 0 if is_single else find_first(end_order, ends) if is_ordered else find_one(ends, instant)
+            if number < 0:
+                find_all(ends, instant, due)
             num_ended = 0
+        is_amid = False
+        if is_plain:
+            if number >= 0:
+                complete_undisturbed(plane, client_state, requests, number)
+            else:
+                for position in range(len(due)):
+                    complete_undisturbed(plane, client_state, requests, due[position])
+            if plane.finished:
+                answer_finished(plane, client_state, requests)
+                moment = next_moment(plane, client_state, requests)
+            while moment == instant:
+                changed = take_next(plane, client_state, requests, instant)
+                if changed >= 0:
+                    ends[changed] = ranks[changed].end_time
+                    if is_ordered:
+                        note_time(end_order, changed, ends[changed])
+                moment = next_moment(plane, client_state, requests)
+            if number >= 0:
+                rank = ranks[number]
+                plan_rank(rank, requests)
+                plan_end = ends[number] = rank.end_time
+                if is_ordered:
+                    note_time(end_order, number, plan_end)
+            else:
+                for position in range(len(due)):
+                    rank = ranks[due[position]]
+                    plan_rank(rank, requests)
+                    plan_end = ends[due[position]] = rank.end_time
+                    if is_ordered:
+                        note_time(end_order, due[position], plan_end)
+            instant = ends[0] if is_single else first_time(end_order, ends) if is_ordered else earliest_of(ends)
+            countdown -= 1
+            if not countdown:
+                return CHORES
+            continue
         if fleet_state is not None:
             fleet_state.time = instant
         while num_ended < len(due):
@@ -307,7 +480,7 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
                 if client_state.asks & ASKS_SECONDS:
                     take_judged_seconds(client_state, replica)
             ends[number] = INFINITY if is_frozen else replica.end_time
-        instant = -1.0
+        moment, instant = next_moment(plane, client_state, requests), earliest_of(ends)
         # Every rank writes down what it does.
         countdown -= replicas[due[0]].num_ranks
         if countdown <= 0:

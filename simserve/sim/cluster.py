@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, MutableSequence, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,10 +16,10 @@ import simpy
 
 from simserve.engine.admission_control import Finishes
 from simserve.engine.client_state import NOWHERE, TO_PAUSE, TO_ROUTE, ClientState, numbers_to_route, send
+from simserve.engine.clients import ARRIVE
 from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.data_plane import CHORES, DataPlane, Part
-from simserve.engine.driver import driver
 from simserve.engine.slowing import use_times
 from simserve.engine.state import INFINITY, STATIC, RequestTable
 from simserve.engine.step_runs import LEAP_BYTES
@@ -40,20 +41,22 @@ _Interpreted = Callable[[DataPlane, RequestTable, float], int]
 @cache
 def _interpreted() -> _Interpreted:
     """Return what drives the plane in Python; a run on compiled code loads none of it."""
-    from simserve.engine.kernel import complete, plan, seen_time, submit
+    from simserve.engine.event_plane import drive
 
-    return driver(submit, complete, plan, seen_time)
+    return drive
 
 
 class Cluster:
     """Replicas, what is on its way to them, and the router between them.
 
     Args:
-        replicas: At least one replica. Where any has several ranks, `attend` is called.
+        replicas: At least one replica.
         requests: The table of all requests of the run.
         recorders: What takes the leaps, and of which schedulers: those of all replicas are side by side.
         routing: How requests are spread.
-        router: What chooses that way (`simserve.sim.routing.plain_router`).
+        router: What chooses that way (`simserve.sim.routing.router_of`).
+        client_state: What is known of the clients.
+        numbers: What takes random numbers (flags of `simserve.engine.client_state`), and where they come from.
         on_progress: Called now and then with the number of requests that have finished.
         parts: Of the replicas, those that each kind of request may go to; empty: any may go to all.
         kinds: Of each request an index into ``parts``.
@@ -70,6 +73,8 @@ class Cluster:
         recorders: Sequence[tuple[Recorder, Sequence[int]]],
         routing: RoutingSpec,
         router: Router,
+        client_state: ClientState,
+        numbers: Mapping[int, Chance] = MappingProxyType({}),
         on_progress: Callable[[int], None] | None = None,
         parts: Sequence[Part] = (),
         kinds: MutableSequence[int] | None = None,
@@ -78,10 +83,11 @@ class Cluster:
         comes_and_goes: bool = False,
         counts_tokens: bool = False,
     ) -> None:
-        self._drive: _Interpreted | None = None
+        client_state.draws = sum(numbers)
         self._plane = DataPlane(
             replicas,
             router,
+            client_state,
             weighs_tokens=routing.policy in TOKEN_POLICIES,
             renew_interval=routing.update_interval,
             schedules_ahead=any(
@@ -95,12 +101,12 @@ class Cluster:
             counts_tokens=counts_tokens,
         )
         self.ranks = self._plane.ranks
-        if self._plane.notes_finishes:
+        if self._plane.notes_finishes or client_state.asks_who_finished:
             self._note_finishes()
         self.requests = requests
         self._recorders = recorders
-        self._client_state: ClientState | None = None
-        self._numbers: Sequence[tuple[int, Chance]] = ()
+        self._client_state = client_state
+        self._numbers = tuple(numbers.items())
         self._on_progress = on_progress
         self._compiled: Compiled | None = None
 
@@ -108,29 +114,6 @@ class Cluster:
         """Let compiled code drive from now on, before the first step; None: nothing changes."""
         if drive is not None:
             self._compiled = Compiled(drive, self._plane, self.requests)
-
-    def attend(self, client_state: ClientState, numbers: Mapping[int, Chance]) -> None:
-        """Let requests be turned away, given up and sent again; before anything else is said of them.
-
-        Args:
-            client_state: Their clients.
-            numbers: What takes random numbers (flags of `simserve.engine.client_state`), and where they come from.
-        """
-        from simserve.engine.event_plane import drive_events
-
-        self._client_state = self._plane.client_state = client_state
-        client_state.draws = sum(numbers)
-        self._numbers = tuple(numbers.items())
-        self._drive = drive_events
-        patience = client_state.clients.patience
-        hangs_up = patience.has_timeouts or patience.first_byte_timeout < INFINITY
-        if hangs_up or client_state.transfers is not None:
-            # Whoever hangs up in the step that answers is not answered; what has prefilled goes on.
-            self._note_finishes()
-        if client_state.gateway is not None or client_state.regions is not None:
-            self._note_finishes()
-        if client_state.fleet_state is not None and client_state.fleet_state.notes_ends:
-            self._note_finishes()
 
     @property
     def replicas(self) -> list[DataParallelReplica]:
@@ -145,12 +128,8 @@ class Cluster:
     @property
     def unsent(self) -> list[tuple[float, int]]:
         """Requests that were to reach the cluster for the first time, and have not: their times and indices."""
-        if self._client_state is not None:
-            from simserve.engine.clients import ARRIVE
-
-            events = self._client_state.clients.events
-            return [(time, index) for time, kind, index, attempt in events if kind == ARRIVE and not attempt]
-        return list(self._plane.sent) if self._compiled is None else self._compiled.unsent
+        events = self._client_state.clients.events
+        return [(time, index) for time, kind, index, attempt in events if kind == ARRIVE and not attempt]
 
     def _note_finishes(self) -> None:
         self._plane.notes_finishes = True
@@ -166,14 +145,8 @@ class Cluster:
         """
         self._note_finishes()
         self._plane.conversations = conversations
-        if self._client_state is not None:
-            for ready_time, index in sent:
-                send(self._client_state.clients, self.requests, conversations, index, ready_time)
-            return
-        # Sorted, it is a heap.
-        self._plane.sent = sorted(sent)
-        for ready_time, index in self._plane.sent:
-            self.requests.ready_time[index] = ready_time
+        for ready_time, index in sent:
+            send(self._client_state.clients, self.requests, conversations, index, ready_time)
 
     def schedule_all(self) -> None:
         """Open loop: every request of the table arrives at its ``ready_time`` (ascending); before it is accelerated."""
@@ -189,8 +162,7 @@ class Cluster:
         """Let the plane advance to ``until``, or to what it returns for."""
         if self._compiled is not None:
             return self._compiled.drive(until)
-        drive = self._drive = self._drive or _interpreted()
-        return drive(self._plane, self.requests, until)
+        return _interpreted()(self._plane, self.requests, until)
 
     def do_chores(self) -> None:
         """Hand long lists of leaps to the recorders, draw random numbers, and tell how far the run is."""
@@ -206,20 +178,17 @@ class Cluster:
             chance.top_up(1 + self._num_leaving() if taker == TO_PAUSE else least)
 
     def _num_leaving(self) -> int:
-        assert self._client_state is not None
         return len(self._client_state.leaving) if self._compiled is None else self._compiled.num_leaving
 
     @property
     def num_ended(self) -> int:
         """Requests that have come to an end so far."""
-        if self._client_state is not None and self._compiled is None:
-            return self._client_state.clients.num_ended
-        return self._plane.num_finished if self._compiled is None else self._compiled.num_ended
+        return self._client_state.clients.num_ended if self._compiled is None else self._compiled.num_ended
 
     def flush(self) -> None:
         """Hand all leaps to the recorders, and what compiled code knows of the clients to where it came from."""
         self._hand_over(least=0, least_each=0)
-        if self._compiled is not None and self._client_state is not None:
+        if self._compiled is not None:
             self._compiled.read_back(self._client_state)
 
     def _hand_over(self, least: int, least_each: int) -> None:
@@ -243,9 +212,7 @@ class Cluster:
     @property
     def client_state(self) -> ClientState:
         """What it knows of its clients, likewise."""
-        client_state = self.plane.client_state
-        assert client_state is not None
-        return client_state
+        return self.plane.client_state
 
     @property
     def fleet_state(self) -> FleetState:
@@ -260,7 +227,7 @@ class Cluster:
 
     def waiting_in_turn(self) -> list[int]:
         """Return the requests that wait in front of the replicas under fair turns."""
-        gateway = None if self._client_state is None else self._client_state.gateway
+        gateway = self._client_state.gateway
         if gateway is None or gateway.fair is None:
             return []
         live = self.client_state.gateway
@@ -305,7 +272,6 @@ class Cluster:
         first, (_, members) = len(self.ranks), next(each for each in self._recorders if each[0] is recorder)
         assert isinstance(members, list)
         if port is not None:
-            assert self._client_state is not None
             assert self._client_state.transfers is not None
             self._client_state.transfers.ports.append(port)
         regions, paces = self.client_state.regions, self.client_state.paces

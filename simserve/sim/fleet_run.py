@@ -16,6 +16,8 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve import rng
+from simserve.engine.admission_control import ANY_NUMBER, AdmissionControl
+from simserve.engine.bucket import Bucket
 from simserve.engine.client_state import AT_ADMISSION, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE, ClientState
 from simserve.engine.clients import Clients
 from simserve.engine.compiled.run import reason_against
@@ -29,10 +31,11 @@ from simserve.engine.numbers import column
 from simserve.engine.paces import Paces
 from simserve.engine.progress import GRID
 from simserve.engine.routing import JUDGED, Router
-from simserve.engine.state import RequestTable
+from simserve.engine.state import INFINITY, RequestTable
 from simserve.engine.transfers import Transfers
+from simserve.engine.uniforms import Uniforms
 from simserve.sim.acceleration import Accelerate, compiled_for
-from simserve.sim.admission_control import admission_control_of
+from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
 from simserve.sim.control import Control
@@ -80,7 +83,7 @@ class FleetRun:
         requests: The table of all requests.
         arrival_time: When each was first sent, seconds; filled for a closed loop.
         cluster: The plane.
-        client_state: What it knows of the clients; None: nobody is refused, nobody hangs up and no replica goes.
+        client_state: What it knows of the clients.
         fleet: The replicas, as those who decide see them; None: they are there throughout.
     """
 
@@ -134,6 +137,7 @@ class FleetRun:
         replicas, recorders = self._replicas(log, is_interpreted)
         self._numbers: dict[int, Chance] = {}
         self.client_state = self._attend(control, latency, len(replicas))
+        self.client_state.paces = self._paces_of(paces)
         router = self._router(is_interpreted)
         shares = shares_of(control.routing, [setups[each].name for each in entrances]) if len(setups) > 1 else None
         allowed = control.allowed if rules is None else rules.allowed
@@ -149,6 +153,8 @@ class FleetRun:
             recorders,
             control.routing,
             router,
+            self.client_state,
+            self._numbers,
             on_progress,
             parts=parts,
             kinds=(kinds_of(specs) if rules is None else column(rules.kinds, np.int32)) if parts else None,
@@ -157,12 +163,9 @@ class FleetRun:
             comes_and_goes=self._changes_fleet,
             counts_tokens=own is not None,
         )
-        if self.client_state is not None:
-            self.client_state.paces = self._paces_of(paces)
-            self.cluster.attend(self.client_state, self._numbers)
         self._expect(latency)
         self.cluster.accelerate(compiled)
-        if self._changes_fleet and self.client_state is not None:
+        if self._changes_fleet:
             counts = [each.num_replicas for each in setups]
             self.fleet = Lifecycle(
                 self._pools, self.cluster, self.client_state, counts, specs, allowed, control.kv_bytes_per_token
@@ -203,7 +206,7 @@ class FleetRun:
         control, specs = self._control, self._specs
         is_own = self.own is not None and self.own.router is not None
         chance = None
-        if self.client_state is not None and DRAWS.get(control.routing.policy) and not is_own:
+        if DRAWS.get(control.routing.policy) and not is_own:
             # Under fair turns many requests may be routed at one instant.
             room = _NUMBERS_AT_ONCE if control.fairness is None else NUMBERS_TO_ROUTE * (len(specs) + 2)
             chance = self._chance(TO_ROUTE, "routing", room)
@@ -281,24 +284,10 @@ class FleetRun:
         found = [np.frombuffer(each.cached_tokens, dtype=np.int64) for each in paths]
         return np.maximum.reduce(found) if found else None
 
-    def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> ClientState | None:
-        """Return the clients of the run, None where nobody is refused, nobody hangs up and no replica goes."""
+    def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> ClientState:
+        """Return what the plane knows of the clients of the run and of what is between them and the replicas."""
         specs, admission, streaming = self._specs, control.admission, control.streaming
-        hangs_up = any(each.timeout is not None for each in specs.classes)
-        hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
         delivery = delivery_of(streaming, num_replicas) if self._waits and streaming is not None else None
-        is_alike = len({each.engine.async_scheduling for each in self._setups}) == 1
-        is_alike = is_alike and not any(each.acceptance for each in self._setups) and control.regions is None
-        has_ranks = any(each.engine.data_parallel_size > 1 for each in self._setups)
-        is_plain = (
-            is_alike
-            and not has_ranks
-            and control.disaggregation is None
-            and not self._changes_fleet
-            and not control.has_gateway
-        )
-        if admission is None and delivery is None and not hangs_up and is_plain:
-            return None
         fleet_state = None
         if self._changes_fleet:
             scalings = [control.autoscaling, *(each.autoscaling for each in self._setups)]
@@ -355,12 +344,12 @@ class FleetRun:
     @property
     def way_back(self) -> NDArray[np.float64] | None:
         """With regions and streaming: seconds of each answer's way to its client; else None."""
-        regions = None if self.client_state is None else self.client_state.regions
+        regions = self.client_state.regions
         return None if regions is None or not regions.is_streamed else np.array(regions.way_back)
 
     @property
     def _transfers(self) -> Transfers | None:
-        return None if self.client_state is None else self.client_state.transfers
+        return self.client_state.transfers
 
     @property
     def transfers(self) -> dict[str, float]:
@@ -369,14 +358,14 @@ class FleetRun:
 
     @property
     def _gateway(self) -> Gateway | None:
-        return None if self.client_state is None else self.client_state.gateway
+        return self.client_state.gateway
 
     @property
     def front(self) -> FrontTotals | None:
         """What stood in front of the replicas did; the way of answers to clients that wait for them counts too."""
         if self._gateway is not None:
             return gateway_totals(self._gateway, self._rules, tuple(each.name for each in self._specs.classes))
-        return None if self.client_state is None or self.client_state.delivery is None else FrontTotals()
+        return None if self.client_state.delivery is None else FrontTotals()
 
     @property
     def num_schedulers(self) -> int:
@@ -393,13 +382,12 @@ class FleetRun:
     def timeline(self) -> FleetTimeline:
         """The lives of the replicas, and what requests tried in vain."""
         client_state, sizes = self.client_state, [len(each) for each in self._members]
-        clients = None if client_state is None else client_state.clients
-        refusals = () if client_state is None else client_state.refusals
+        clients, refusals = client_state.clients, client_state.refusals
         tried: dict[str, Any] = {
             "tries": tries_of(clients),
             "refusals": {reason: count for reason, count in zip(REASONS, refusals, strict=False) if count and reason},
-            "num_resent": 0 if clients is None else clients.num_resent,
-            "lost_tokens": 0 if client_state is None else client_state.lost_tokens,
+            "num_resent": clients.num_resent,
+            "lost_tokens": client_state.lost_tokens,
         }
         if self._decisions is not None:
             return self._decisions.timeline(**tried, ranks=self.ranks)
@@ -419,9 +407,9 @@ class FleetRun:
         )
 
 
-def tries_of(clients: Clients | None) -> NDArray[np.float64]:
+def tries_of(clients: Clients) -> NDArray[np.float64]:
     """Return every attempt that another one followed: arrival, first step, end, seconds; shape [attempts, 3]."""
-    return np.array([] if clients is None else clients.abandoned, dtype=np.float64).reshape(-1, 3)
+    return np.array(clients.abandoned, dtype=np.float64).reshape(-1, 3)
 
 
 class AskedOnPlane:
@@ -480,3 +468,41 @@ def with_any_pace(specs: RequestSpecs, paces: Sequence[list[int] | None]) -> Req
     """Return the requests with room for a pace each; which one holds is written where a request joins a pool."""
     drawn = next((each for each in paces if each is not None), None)
     return specs if drawn is None else replace(specs, pace=np.array(drawn, dtype=np.int64))
+
+
+def admission_control_of(
+    spec: AdmissionSpec, control: Control, specs: RequestSpecs, uniforms: Uniforms
+) -> AdmissionControl:
+    """Return the admission control of a run.
+
+    Args:
+        spec: The rules.
+        control: The objectives.
+        specs: What arrives, and how long clients wait.
+        uniforms: For refusals at random.
+    """
+    patience = [INFINITY]
+    if spec.deadline_aware:
+        patience = [_patience(control, specs, kind) for kind in range(max(len(specs.classes), 1))]
+    bucket = spec.token_bucket
+    return AdmissionControl(
+        bucket=None if bucket is None else Bucket(bucket.rate, bucket.burst),
+        max_queue=ANY_NUMBER if spec.max_queue is None else spec.max_queue,
+        kv_headroom=spec.kv_headroom or 0.0,
+        probabilistic_from=INFINITY if spec.probabilistic_from is None else spec.probabilistic_from,
+        patience=column(patience),
+        kinds=kinds_of(specs),
+        has_patience=min(patience) < INFINITY,
+        retry_after=spec.retry_after,
+        uniforms=uniforms,
+    )
+
+
+def _patience(control: Control, specs: RequestSpecs, kind: int) -> float:
+    """Return the seconds from its arrival in which the first token of a request must come; inf: no limit."""
+    classes = specs.classes
+    ttft = control.limits[kind if specs.request_class is not None else 0].ttft
+    if ttft is not None:
+        return ttft
+    timeout = None if specs.request_class is None else classes[kind].timeout
+    return INFINITY if timeout is None else timeout

@@ -332,11 +332,11 @@ def _run(
         log.watch([rank for replica in replicas for rank in replica.ranks])
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     router = router_of(routing, specs, as_lists=compiled is None)
-    cluster = Cluster(replicas, requests, [(recorder, range(num_schedulers))], routing, router, on_progress)
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     latency = frontend_latency(config, specs)
-    if config.data_parallel_size > 1:
-        cluster.attend(plain_clients(specs, latency, arrival_time, num_replicas), {})
+    clients = plain_clients(specs, latency, arrival_time, num_replicas)
+    recorders = [(recorder, range(num_schedulers))]
+    cluster = Cluster(replicas, requests, recorders, routing, router, clients, on_progress=on_progress)
     conversations = conversations_of(specs, latency, arrival_time)
     if conversations is not None:
         cluster.converse(conversations, first_sent(conversations, specs))

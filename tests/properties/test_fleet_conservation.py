@@ -197,8 +197,6 @@ def check_plane(run: FleetRun) -> None:
     """Assert that nobody is anywhere any more, and that nothing is on its way."""
     client_state, plane = run.client_state, run.cluster.plane
     assert {*plane.loads, *plane.tokens} == {0}
-    if client_state is None:
-        return
     assert {*client_state.num_leaving, *client_state.has_left} == {0}
     assert not client_state.leaving
     assert set(client_state.place) <= set(range(-1, len(plane.replicas)))

@@ -202,7 +202,6 @@ def split(
 
 def moves(run: FleetRun) -> Transfers:
     """Return what the plane knows of the KV caches that moved."""
-    assert run.client_state is not None
     assert run.client_state.transfers is not None
     return run.client_state.transfers
 

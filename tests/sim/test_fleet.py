@@ -1,4 +1,4 @@
-"""The event plane: where nothing is decided it does what the plain data plane does, to the last bit."""
+"""The event plane: what an undisturbed run leaves out changes nothing, to the last bit."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ COLUMNS = (
 )
 
 
-def on_event_plane(deployment: Deployment, specs: RequestSpecs) -> Simulation:
-    """Return a run on the event plane, in which replicas could come and go."""
+def with_everything_asked(deployment: Deployment, specs: RequestSpecs) -> Simulation:
+    """Return a run in which replicas could come and go, so that every event passes all that may decide on it."""
     assert deployment.control is not None
     return _decided(deployment, deployment.control, specs, None, None, "off", OwnParts())
 
@@ -52,7 +52,7 @@ def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
     st.sampled_from([None, 4.0, 20.0]),
 )
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-def test_without_decisions_the_event_plane_does_what_the_plain_one_does(
+def test_an_undisturbed_run_leaves_out_nothing_that_matters(
     case: Case, num_replicas: int, routing: RoutingSpec, closes_at: float | None
 ) -> None:
     """Open and closed loops, to the last request or until clients stop, any scheduler, any router: the same bytes."""
@@ -62,7 +62,7 @@ def test_without_decisions_the_event_plane_does_what_the_plain_one_does(
     assert control.is_plain
     deployment = replace(make_deployment(config, case.times, num_replicas), control=control)
 
-    plain, run = simulate(deployment, specs), on_event_plane(deployment, specs)
+    plain, run = simulate(deployment, specs), with_everything_asked(deployment, specs)
 
     assert_same(run.records, plain.records)
     assert run.end_time == plain.end_time

@@ -17,6 +17,7 @@ from simserve import api, rng
 from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.state import Replica, RequestTable
 from simserve.sim.cluster import Cluster, Routing
+from simserve.sim.patience import plain_clients
 from simserve.sim.recorder import Recorder
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing import router_of
@@ -56,6 +57,7 @@ def outstanding_seconds(case: Case, num_replicas: int, routing: Routing) -> tupl
         Recorder(config, case.times, None),
         spec,
         router_of(spec, specs),
+        plain_clients(specs, ready_time - specs.arrival_time, specs.arrival_time, num_replicas),
     )
     cluster.schedule_all()
     now = total = 0.0

@@ -21,32 +21,28 @@ from simserve.engine.compiled import (  # numba learns what containers do
 from simserve.engine.compiled.fetching import plan_and_fetch, submit_and_fetch
 from simserve.engine.compiled.loader import ENTRY, REALLOCATE
 from simserve.engine.compiled.types import RecordType, next_float, record_at
-from simserve.engine.driver import driver
-from simserve.engine.event_plane import drive_events
-from simserve.engine.kernel import complete, seen_time
+from simserve.engine.event_plane import drive
 from simserve.engine.progress import Progress
 from simserve.errors import InvariantError
 
 _PLANE, _REQUESTS = RecordType(fields.PLANE), RecordType(fields.REQUESTS)
+_FETCHING = {"plan_rank": plan_and_fetch, "submit_to_rank": submit_and_fetch}
+"""What moves a scheduler, by the name that the plane calls it, with what it will touch next fetched ahead."""
 _LIBRARY = {REALLOCATE, "sqrt"}
 """What compiled code may call outside: all of it is in the process without numba."""
 
 
 def compile_kernel(target_machine: Any) -> bytes:
-    """Return machine code, under the name `ENTRY`, that drives replicas through the one data plane or the other.
+    """Return machine code, under the name `ENTRY`, that drives a data plane.
 
     Raises:
         InvariantError: The code depends on numba at run time.
     """
-    rebinding = _Rebinding()
-    drive = rebinding.dispatcher(driver(submit_and_fetch, complete, plan_and_fetch, seen_time))
-    drive_all = rebinding.dispatcher(drive_events)
+    drive_records = _Rebinding().dispatcher(drive)
 
     def drive_at(plane_address: int, requests_address: int, until: float) -> int:
         plane, requests = record_at(plane_address, _PLANE), record_at(requests_address, _REQUESTS)
-        if plane.client_state is None:
-            return drive(plane, requests, until)  # type: ignore[no-any-return]
-        return drive_all(plane, requests, until)  # type: ignore[no-any-return]
+        return drive_records(plane, requests, until)  # type: ignore[no-any-return]
 
     entry = numba.njit(drive_at, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
     entry.compile((types.int64, types.int64, types.float64))
@@ -89,7 +85,7 @@ class _Rebinding:
             return self.dispatcher(_nextafter)
         if name == "exchange_queues":
             return queues.exchange_queues
-        replaced = replacements.REPLACED.get(name)
+        replaced = _FETCHING.get(name) or replacements.REPLACED.get(name)
         if replaced is not None:
             return self.dispatcher(replaced)
         if isinstance(value, python_types.FunctionType):

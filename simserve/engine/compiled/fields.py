@@ -444,6 +444,7 @@ _PLANE: dict[str, Kind] = {
     **dict.fromkeys(
         (
             "counts_tokens",
+            "has_ranks",
             "is_divided",
             "is_stale",
             "notes_finishes",
@@ -459,13 +460,11 @@ _PLANE: dict[str, Kind] = {
     "client_state": Pointer(CLIENT_STATE),
     "conversations": Pointer(CONVERSATIONS),
     "ends": Items("d"),
-    "held": Items("dqq"),
     "kinds": Column("i"),
     "parts": Records(PART),
     "pools": Records(PART),
     "ranks": Records(REPLICA),
     "router": Pointer(ROUTER),
-    "sent": Items("dq"),
     "shares": Pointer(SHARES),
     "replicas": Records(RANKS),
 }

@@ -62,7 +62,7 @@ class Compiled:
     """The data plane in flat memory.
 
     Args:
-        drive: The compiled `simserve.engine.driver.driver`.
+        drive: The compiled `simserve.engine.event_plane.drive`.
         plane: Whose turn it is and what is to come. Its replicas have not begun, and stay as they are.
         requests: All requests; their columns are filled.
     """
@@ -75,7 +75,7 @@ class Compiled:
             self._requests.put(name, getattr(requests, name))
         self._table = requests
         drawn: list[Any] = [requests.pace]
-        if plane.client_state is not None and plane.client_state.paces is not None:
+        if plane.client_state.paces is not None:
             drawn.append(plane.client_state.paces.values)
         self._num_paces = 1 + max(int(np.frombuffer(each, dtype=np.int64).max(initial=0)) for each in drawn)
         self._paths: dict[int, Memory] = {}
@@ -91,7 +91,9 @@ class Compiled:
             self._firsts.append(self._firsts[-1] + replica.num_ranks)
         self._find_ranks()
         self._plane = Memory(fields.PLANE)
-        self._client_state = _laid_out(fields.CLIENT_STATE, plane.client_state)
+        client_state = _laid_out(fields.CLIENT_STATE, plane.client_state)
+        assert client_state is not None
+        self._client_state = client_state
         own = {
             "client_state": self._client_state,
             "conversations": _laid_out(fields.CONVERSATIONS, plane.conversations),
@@ -202,7 +204,6 @@ class Compiled:
         self._find_ranks()
         self._plane.put("ranks", self._ranks)
         self._plane.put("replicas", self._replicas)
-        assert self._client_state is not None
         finishes = self._client_state.kept["finishes"]
         finishes.grow()
         self._client_state.put("finishes", finishes)
@@ -244,13 +245,8 @@ class Compiled:
         return View(self._replicas, number, ranks=ranks)
 
     def drive(self, until: float) -> int:
-        """Drive to ``until``, as `simserve.engine.driver.driver` says."""
+        """Drive to ``until``, as `simserve.engine.event_plane.drive` says."""
         return self._drive(self._plane_address, self._requests_address, until)
-
-    @property
-    def unsent(self) -> list[tuple[float, int]]:
-        """Requests that were to reach the router, and have not: their times and indices."""
-        return self._plane.entries("sent")
 
     @property
     def num_arrived(self) -> int:
@@ -258,27 +254,17 @@ class Compiled:
         return int(self._plane.get("cursor"))
 
     @property
-    def num_finished(self) -> int:
-        """Requests that have completed so far."""
-        return int(self._plane.get("num_finished"))
-
-    @property
     def num_ended(self) -> int:
         """Requests that have come to an end so far."""
-        return (
-            self.num_finished
-            if self._client_state is None
-            else int(self._client_state.kept["clients"].get("num_ended"))
-        )
+        return int(self._client_state.kept["clients"].get("num_ended"))
 
     @property
     def num_leaving(self) -> int:
         """Requests whose clients have hung up, and that leave with the running step."""
-        return 0 if self._client_state is None else self._client_state.length("leaving")
+        return self._client_state.length("leaving")
 
     def read_back(self, client_state: ClientState) -> None:
         """Write what has come of the clients into the plane's own record of them."""
-        assert self._client_state is not None
         client_state.lost_tokens = int(self._client_state.get("lost_tokens"))
         flat, clients = self._client_state.kept["clients"], client_state.clients
         clients.num_resent, clients.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
