@@ -327,7 +327,8 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
         ProfileError: There is no such GPU; names the nearest.
     """
     found = _GPUS.fullmatch(text.strip())
-    if found is None or text.strip().isdecimal():
+    is_number = text.strip().isdecimal() and not catalog.has("hardware", hardware_name(text.strip()))
+    if found is None or is_number:
         raise UsageError("names no GPU", key="--gpus", value=text, remedy="write 2xH100, or H100")
     count = None if found[1] is None else int(found[1])
     if count == 0:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -56,6 +53,7 @@ def canvas(
         bottom: Share of the height, as ``top``.
         top: Upper end of the axes.
     """
+    from simserve.report.figure import ShownFigure
 
     figure = ShownFigure(figsize=(WIDTH_INCHES, height), facecolor="none")
     axes = figure.add_axes((left, bottom, right - left, top - bottom), facecolor="none")
@@ -128,13 +126,3 @@ def clock(edges: Floats) -> tuple[Floats, str]:
         if span < limit:
             return edges / factor, f"simulated time, {unit}"
     return edges / 3600.0, "simulated time, h"
-
-
-class ShownFigure(Figure):
-    """A figure that stands in a notebook as SVG, on white so that any theme can read it."""
-
-    def _repr_svg_(self) -> str:
-        drawn = io.StringIO()
-        with matplotlib.rc_context({"svg.hashsalt": "simserve", "svg.fonttype": "none"}):
-            self.savefig(drawn, format="svg", facecolor="white", metadata={"Date": None})
-        return drawn.getvalue()

@@ -44,6 +44,8 @@ STORED = ("scenario.resolved.yaml",)
 _TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
 LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")
 """What scales the load of a scenario."""
+_MOST_MILLISECONDS = 10_000
+"""What is told in milliseconds at most, beside shorter times."""
 _TOKENS_STEP = 1024
 """Tokens to which a context length is rounded up."""
 
@@ -122,8 +124,7 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
     lines.append(Fact("Trust", trust_text(result)))
     if folder is not None:
         asked = "".join(f" {name}" for name in ASKED_FILES if (folder / name).exists())
-        more = " and way out" if len(result.summary["simserve"].get("advice") or ()) > 1 else ""
-        lines.append(Fact("Files", f"{folder}/report.html{asked}; -v prints every figure{more}"))
+        lines.append(Fact("Files", f"{folder}/report.html{asked}; -v prints all"))
     return Brief(
         verdict="missed" if fails(result) else verdict(result),
         answer=answer(result),
@@ -199,12 +200,20 @@ def latency_lines(result: RunResult) -> list[LatencyLine]:
             LatencyLine(
                 label=label,
                 mean=_in_unit(summary[f"mean_{name}"], unit, factor),
-                real_servers=f"{number(ends[0] / factor)} to {_in_unit(ends[1], unit, factor)}" if ends else "",
+                real_servers=_real_servers(ends, unit, factor) if ends else "",
                 p95=_in_unit(summary[f"p95_{name}"], unit, factor),
                 limit="" if limit is None or met is None else f"{share(met)} within {format_seconds(limit)}",
             )
         )
     return lines
+
+
+def _real_servers(ends: Sequence[float], unit: str, factor: float) -> str:
+    """Return both ends of an interval in milliseconds, the high one in seconds where it is far beyond its own line."""
+    low, high = ends
+    if unit == "ms" and high >= _MOST_MILLISECONDS:
+        return f"{number(low)} ms to {number(high / 1e3)} s"
+    return f"{number(low / factor)} to {_in_unit(high, unit, factor)}"
 
 
 def _in_unit(milliseconds: float | None, unit: str, factor: float) -> str:
@@ -385,4 +394,4 @@ def with_page(brief: Brief, page: Path | None) -> Brief:
         page: The file; None: none was asked for.
     """
     where = "none; --html FILE writes a page" if page is None else str(page)
-    return replace(brief, facts=[*brief.facts, Fact("Files", f"{where}; -v prints every figure")])
+    return replace(brief, facts=[*brief.facts, Fact("Files", f"{where}; -v prints all")])

@@ -36,6 +36,8 @@ _BRIEF_WIDTH = 80
 _BRIEF_LABEL, _WIDEST_LABEL = 7, 9
 """Columns of the labels of a brief: usually, and at most."""
 _MORE = " ..."
+_WHOLE_SHARE = 0.5
+"""Of a line: where as much is left after a clause, what has no room is left out with the clause that it stands in."""
 _MOST_COMMAND = 5
 """Lines of a command above which a brief has no room for it."""
 _CONTINUED = " \\"
@@ -180,7 +182,7 @@ def _label_column(brief: Brief) -> int:
 
 @dataclass(slots=True)
 class _Block:
-    """Lines of which the first ``shown`` are printed, the last of them with what it takes to say that more is known."""
+    """Lines of which the first ``shown`` are printed, the last of them cut after a clause or marked as cut."""
 
     lines: list[str]
     style: str = ""
@@ -191,9 +193,13 @@ class _Block:
         lines = self.lines[: self.shown]
         if 0 < self.shown < len(self.lines):
             last = lines[-1]
-            while len(last) + len(_MORE) > width and " " in last.strip():
-                last = last.rpartition(" ")[0]
-            lines[-1] = last.rstrip(" ;,(") + _MORE
+            whole = last.rpartition(";")[0]
+            if len(whole) >= _WHOLE_SHARE * width:
+                lines[-1] = whole
+            else:
+                while len(last) + len(_MORE) > width and " " in last.strip():
+                    last = last.rpartition(" ")[0]
+                lines[-1] = last.rstrip(" ;,(") + _MORE
         widths = [0 if place else self.label_width for place in range(len(lines))]
         return [BriefLine(line, self.style, label) for line, label in zip(lines, widths, strict=True)]
 

@@ -100,7 +100,7 @@ def test_the_page_of_a_capacity_opens_with_the_brief_of_the_terminal(simserve: S
     assert cost.removesuffix(" ...") in page
     command = next(line.strip(" \\") for line in printed.splitlines() if line.startswith("  simserve "))
     assert f"<code>{command} " in page
-    assert "Files  page.html; -v prints every figure" in printed
+    assert "Files  page.html; -v prints all" in printed
 
 
 @pytest.mark.slow
