@@ -12,7 +12,6 @@ import pytest
 
 from simserve.calibrate.kernel_fit import KernelFit
 from simserve.calibrate.kernels import measure as measuring
-from simserve.calibrate.kernels import pace
 from simserve.calibrate.kernels.kernel import Kernel
 from simserve.calibrate.kernels.measure import measure
 from simserve.calibrate.kernels.points import COPY, ELEMENTWISE, GEMM, Point
@@ -31,7 +30,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan few and short points, with few samples."""
     monkeypatch.setattr(measuring.points, "plan_points", lambda *_, **__: planned())
     monkeypatch.setitem(measuring.SAMPLE_SECONDS, "cpu", 0.001)
-    monkeypatch.setitem(pace.SETUP_SECONDS, "cpu", 0.0)
+    monkeypatch.setitem(measuring.SETUP_SECONDS, "cpu", 0.0)
 
 
 def planned() -> list[Point]:
@@ -104,7 +103,7 @@ def test_points_too_long_for_what_is_left_are_put_off(
     cpu: TorchDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shorter ones are done instead, and the run is not complete."""
-    monkeypatch.setitem(pace.FIRST_RATES, "cpu", (1.0, 3e9))
+    monkeypatch.setitem(measuring.FIRST_RATES, "cpu", (1.0, 3e9))
 
     run(tmp_path / "run", cpu, seconds=60.0)
 
