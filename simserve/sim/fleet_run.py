@@ -284,7 +284,7 @@ class FleetRun:
     def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> ClientState | None:
         """Return the clients of the run, None where nobody is refused, nobody hangs up and no replica goes."""
         specs, admission, streaming = self._specs, control.admission, control.streaming
-        hangs_up = any(each.timeout is not None for each in specs.classes)
+        hangs_up = specs.time_limit is not None or any(each.timeout is not None for each in specs.classes)
         hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
         delivery = delivery_of(streaming, num_replicas) if self._waits and streaming is not None else None
         is_alike = len({each.engine.async_scheduling for each in self._setups}) == 1
