@@ -1,8 +1,7 @@
-"""``python -m calibration.real_server.recording``: scrapes of a vLLM whose load changes, for the twin to be tried on.
+"""``python -m calibration.real_server.recording --out DIR``: scrapes of a vLLM whose load changes, for the twin.
 
-Serves the model of ``calibration.real_server``, measures it at two loads for `simserve calibrate serving`, sends it
-Poisson traffic of stretches at one rate each, and saves its ``/metrics`` every 15 seconds. Kernels are measured before,
-as ``calibration.real_server`` does.
+Sends Poisson traffic of stretches at one rate each to a small model that is served on this machine, and saves its
+``/metrics`` every 15 seconds. Kernels and loads for its calibration are measured before.
 """
 
 from __future__ import annotations
@@ -17,18 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.real_server import environment, model
-from calibration.real_server.campaign import Load
 from calibration.real_server.model import VOCABULARY
-from calibration.real_server.serving import ADDRESS, MODEL, PORT, bench, metrics, served
+from calibration.real_server.serving import ADDRESS, MODEL, PORT, metrics
 
 INTERVAL = 15.0
 """Seconds between two scrapes."""
 STRETCHES = ((600.0, 1.0), (600.0, 1.6))
-"""Seconds, requests/s; between the second and the third the server is let run dry."""
-PAUSE = 20.0
-FITTED = (Load("clients-02", 12, clients=2), Load("clients-08", 32, clients=8))
-"""Loads that the factors of `simserve calibrate serving` are fitted to."""
+"""Seconds, requests/s."""
 NUM_GROUPS, SHARED_TOKENS = 4, 256
 """Beginnings that prompts share: two KV blocks of a CPU."""
 OWN_TOKENS, OUTPUT_TOKENS = (64.0, 0.6, 500), (16.0, 0.5, 80)
@@ -37,20 +31,14 @@ _TIMEOUT = 120.0
 
 
 def main() -> int:
-    """Serve, send and scrape."""
+    """Send and scrape."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", type=Path, required=True, help="folder of the environment with vLLM; made if missing")
     parser.add_argument("--out", type=Path, required=True, help="folder of results")
     parser.add_argument("--seed", type=int, default=1, help="of the traffic")
     arguments = parser.parse_args()
     out: Path = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    commands = environment.make(arguments.env.resolve())
-    folder = model.write(out / "model")
-    with served(commands, folder, (), out / "server.log") as address:
-        for load in (Load("warm", 4, clients=2), *FITTED):
-            bench(commands, folder, address, load.arguments(7), out / f"{load.name}.json")
-        send_and_scrape(address, out, np.random.default_rng(arguments.seed))
+    send_and_scrape(f"http://{ADDRESS}:{PORT}", out, np.random.default_rng(arguments.seed))
     return 0
 
 
@@ -65,7 +53,6 @@ def send_and_scrape(address: str, out: Path, generator: np.random.Generator) -> 
     threads: list[threading.Thread] = []
     start = begin
     for number, (seconds, rate) in enumerate(STRETCHES):
-        start += PAUSE if number == 2 else 0.0
         times = start + np.cumsum(generator.exponential(1.0 / rate, int(seconds * rate * 2)))
         for when in times[times < start + seconds].tolist():
             own, answer = lognormal(generator, *OWN_TOKENS), lognormal(generator, *OUTPUT_TOKENS)

@@ -44,9 +44,10 @@ def task_figures(
     """Return `TASK_KEYS`; None each where there are no tasks.
 
     Figures are of the tasks whose first call was sent in the measured window, times and tokens of those of them that
-    have finished; ``cancelled_tokens`` were computed for those that clients gave up, and ``cancelled_usd`` is their share
-    of what the window costs. ``task_throughput`` counts those that finish in the window, a second; ``usd_per_task`` is what the
-    deployment costs over that, beside other requests the tasks' share of it by computed tokens.
+    have finished; ``cancelled_tokens`` were computed for those that clients gave up, and ``cancelled_usd`` is their
+    share of what the window costs. ``task_throughput`` counts those that finish in the window, a second;
+    ``usd_per_task`` is what the deployment costs over that, beside other requests the tasks' share of it by computed
+    tokens.
 
     Args:
         records: One row a call.

@@ -44,8 +44,8 @@ class AgentsSpec(FrozenModel):
     """Share of the sub-agents that are forks: they begin with the context of the call that starts them, which a prefix
     cache holds already. Others begin with the system prompt and text of their own."""
     max_execution_time: PositiveSeconds | None = None
-    """How long a client lets a task run, from its first call on (the name is LangChain's and CrewAI's). Then it hangs up
-    the calls that run, the server drops them, and no further call is sent. Absent: it lets it end."""
+    """How long a client lets a task run, from its first call on (the name is LangChain's and CrewAI's). Then it hangs
+    up the calls that run, the server drops them, and no further call is sent. Absent: it lets it end."""
 
     def check_drawn(self) -> None:
         """Refuse what only a trace says.

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simserve.metrics.tasks import tasks_of
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
+from simserve.metrics.tasks import tasks_of
 from simserve.sim.records import COMPLETED, FAILED, REASONS, STATUSES, RequestRecords
 from simserve.sim.simulate import replay, simulate
 from simserve.workload.dependencies import dependencies_of

@@ -266,7 +266,9 @@ CONVERSATIONS = Record(
     {
         **dict.fromkeys(("child_edges", "children", "edges", "end_group"), Column("q")),
         **dict.fromkeys(("group", "next_group", "num_parents", "unanswered"), Column("q")),
-        **dict.fromkeys(("arrival_time", "deadline", "last_answer", "latency", "think_time", "time_limit"), Column("d")),
+        **dict.fromkeys(
+            ("arrival_time", "deadline", "last_answer", "latency", "think_time", "time_limit"), Column("d")
+        ),
         **dict.fromkeys(("num_begun", "num_groups", "num_idle"), INTEGER),
         **dict.fromkeys(("begins", "loop"), Column("b")),
         "closes_at": FLOAT,
