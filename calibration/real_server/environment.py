@@ -32,10 +32,10 @@ def make(folder: Path) -> Path:
 
 
 def _name_it_vllm(python: Path) -> None:
-    """Give the package the name under which its command asks for its own version."""
+    """Give the package the name under which it asks for its own version, which says that it is built for CPUs."""
     asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
     packages = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
     metadata = packages / f"vllm-{VERSION}.dist-info" / "METADATA"
     if not metadata.is_file():
         metadata.parent.mkdir()
-        metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}\n", encoding="utf-8")
+        metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}+cpu\n", encoding="utf-8")

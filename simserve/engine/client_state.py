@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from simserve.engine.admission_control import AdmissionControl, Finishes
 from simserve.engine.clients import Clients, put, send_again
-from simserve.engine.conversations import Conversations, find_due, ready_after
+from simserve.engine.conversations import Conversations, deadline_of, find_due, ready_after
 from simserve.engine.data_plane import DataPlane, count_off
 from simserve.engine.delivery import Delivery, seconds_to_client
 from simserve.engine.gateway import Gateway, note_end
-from simserve.engine.outcomes import API_LIMIT
+from simserve.engine.outcomes import API_LIMIT, GAVE_UP, TASK_CANCELLED
 from simserve.engine.paces import Paces
 from simserve.engine.regions import Regions
 from simserve.engine.state import INFINITY, RequestTable
@@ -203,7 +203,11 @@ def without_answer(
         free_at: When the server has let go.
         retry_after: Seconds to wait at least, as a refusal says.
     """
-    if send_again(client_state.clients, requests, index, now, free_at, retry_after):
+    conversations = plane.conversations
+    latest = INFINITY if conversations is None else deadline_of(conversations, index)
+    if reason == GAVE_UP and now >= latest:
+        reason = TASK_CANCELLED
+    elif send_again(client_state.clients, requests, index, now, free_at, retry_after, latest):
         return
     requests.status[index] = status
     requests.reason[index] = reason

@@ -109,6 +109,12 @@ def wait_for(clients: Clients, index: int, now: float) -> None:
             heappush(clients.events, (max(clients.sent_at[index] + timeout, now), TIMEOUT, index, clients.tries[index]))
 
 
+def wait_for_task(clients: Clients, index: int, deadline: float, now: float) -> None:
+    """Let the client hang up the attempt that arrives ``now`` at the deadline of its task."""
+    if deadline < INFINITY:
+        heappush(clients.events, (max(deadline, now), TIMEOUT, index, clients.tries[index]))
+
+
 def put(clients: Clients, requests: RequestTable, index: int, ready_time: float) -> None:
     """Let the attempt at hand arrive at ``ready_time``."""
     requests.ready_time[index] = ready_time
@@ -116,7 +122,13 @@ def put(clients: Clients, requests: RequestTable, index: int, ready_time: float)
 
 
 def send_again(
-    clients: Clients, requests: RequestTable, index: int, now: float, free_at: float, retry_after: float
+    clients: Clients,
+    requests: RequestTable,
+    index: int,
+    now: float,
+    free_at: float,
+    retry_after: float,
+    latest: float,
 ) -> bool:
     """Let a client who knows ``now`` that an attempt came to nothing send the request again; False: it gives up.
 
@@ -127,6 +139,7 @@ def send_again(
         now: Seconds.
         free_at: When the row is free for another attempt: the server has let go.
         retry_after: Seconds to wait at least, as a refusal says.
+        latest: When the client gives up the task that it is of; what it would send then or later ends then.
     """
     patience, tries = clients.patience, clients.tries[index]
     kind = patience.kinds[index]
@@ -144,8 +157,13 @@ def send_again(
     pause *= 1.0 - patience.jitter[kind] * take_uniform(patience.uniforms)
     if patience.honors[kind]:
         pause = max(pause, retry_after)
-    clients.sent_at[index] = sent_at = now + pause
-    put(clients, requests, index, max(sent_at + clients.latency[index], free_at))
+    sent_at = now + pause
+    ready_time = sent_at + clients.latency[index]
+    if sent_at >= latest:
+        sent_at = latest
+        ready_time = max(latest, now)
+    clients.sent_at[index] = sent_at
+    put(clients, requests, index, max(ready_time, free_at))
     return True
 
 

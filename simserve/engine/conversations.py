@@ -7,11 +7,15 @@ An agent's task is a conversation whose requests, its calls, form a graph instea
 all its parents are answered and its tool has run.
 
 A turn that failed is answered too: what follows is sent all the same, and fails in its turn if it must.
+
+A task may have a limit on its time. At its deadline the client hangs up the calls that run; a call that would be sent
+then or later never is: it ends at the deadline, and so does what waits for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
+from math import inf
 
 NOTHING = -1
 NOBODY = -1
@@ -47,6 +51,10 @@ class Conversations:
         child_edges: Call i has the entries ``child_edges[i] .. child_edges[i + 1] - 1``, shape [N + 1].
         num_parents: Of each call, parents that are still to be answered, shape [N].
         last_answer: Of each group, the latest answer to a call of its task so far, seconds; the first group's counts.
+        has_limits: Whether any task has a limit on its time, so that the next two are filled.
+        time_limit: Of each group, seconds for its task, inf: none; the first group's counts.
+        deadline: Of each group, when the client of its task gives up, seconds; the first group's counts. Filled as
+            tasks begin.
         due: What is to be sent on the answer at hand; see `find_due`.
     """
 
@@ -56,10 +64,12 @@ class Conversations:
         "child_edges",
         "children",
         "closes_at",
+        "deadline",
         "due",
         "edges",
         "end_group",
         "group",
+        "has_limits",
         "is_graph",
         "last_answer",
         "latency",
@@ -70,6 +80,7 @@ class Conversations:
         "num_idle",
         "num_parents",
         "think_time",
+        "time_limit",
         "unanswered",
     )
 
@@ -92,6 +103,8 @@ class Conversations:
         child_edges: Sequence[int] = (),
         num_parents: MutableSequence[int] | None = None,
         last_answer: MutableSequence[float] | None = None,
+        time_limit: Sequence[float] = (),
+        deadline: MutableSequence[float] | None = None,
     ) -> None:
         self.group, self.edges, self.unanswered, self.begins = group, edges, unanswered, begins
         self.num_groups = len(unanswered)
@@ -103,6 +116,9 @@ class Conversations:
         self.children, self.child_edges = children, child_edges
         self.num_parents: MutableSequence[int] = [] if num_parents is None else num_parents
         self.last_answer: MutableSequence[float] = [] if last_answer is None else last_answer
+        self.has_limits = deadline is not None
+        self.time_limit = time_limit
+        self.deadline: MutableSequence[float] = [] if deadline is None else deadline
         self.due: list[int] = []
 
 
@@ -145,7 +161,25 @@ def following_task(conversations: Conversations, index: int, answered_at: float)
     if begun >= 0:
         for each in range(conversations.edges[begun], conversations.edges[begun + 1]):
             _wait_until(conversations, each, ended_at)
+        if conversations.has_limits:
+            start_limit(conversations, begun)
     return begun
+
+
+def start_limit(conversations: Conversations, group: int) -> None:
+    """Set the deadline of a task that begins with a group of calls, whose times of sending are known."""
+    begins_at = conversations.arrival_time[conversations.edges[group]]
+    for each in range(conversations.edges[group] + 1, conversations.edges[group + 1]):
+        begins_at = min(begins_at, conversations.arrival_time[each])
+    conversations.deadline[group] = begins_at + conversations.time_limit[group]
+
+
+def deadline_of(conversations: Conversations, index: int) -> float:
+    """Return when the client of a call gives up its task, seconds; infinity: never."""
+    if not conversations.has_limits:
+        return inf
+    group = conversations.group[index]
+    return conversations.deadline[group if conversations.begins[group] else group - 1]
 
 
 def _wait_until(conversations: Conversations, index: int, answered_at: float) -> None:
@@ -196,10 +230,18 @@ def next_beginning(conversations: Conversations, loop: int, time: float, thinks:
 
 
 def ready_after(conversations: Conversations, index: int, answered_at: float) -> float:
-    """Let a client think from ``answered_at`` and send a request; return when that reaches the router."""
+    """Let a client think from ``answered_at`` and send a request; return when that reaches the router.
+
+    A call that its task has no time for is not sent: it ends at the deadline, where the router would see it.
+    """
     sent_at = answered_at + conversations.think_time[index]
     earliest = conversations.arrival_time[index]
     if earliest > sent_at:
         sent_at = earliest
+    if conversations.has_limits:
+        deadline = deadline_of(conversations, index)
+        if sent_at >= deadline:
+            conversations.arrival_time[index] = deadline
+            return max(deadline, answered_at)
     conversations.arrival_time[index] = sent_at
     return sent_at + conversations.latency[index]

@@ -6,10 +6,12 @@ In this order: the response cache, the router with its rules, the API, admission
 from __future__ import annotations
 
 from heapq import heappush
+from math import nan
 
 from simserve.engine.admission_control import refusal, refusal_at_gateway
 from simserve.engine.client_state import ELSEWHERE, NOWHERE, PARKED, ClientState, end, without_answer
-from simserve.engine.clients import ANSWER, TURN, abandon, wait_for
+from simserve.engine.clients import ANSWER, TURN, abandon, wait_for, wait_for_task
+from simserve.engine.conversations import Conversations, deadline_of
 from simserve.engine.data_parallel import num_running_at, num_seats_of, strike
 from simserve.engine.data_plane import DataPlane, choice
 from simserve.engine.fleet_state import is_open, park, take_in
@@ -37,7 +39,7 @@ from simserve.engine.gateway import (
     take_turn,
 )
 from simserve.engine.judged import ASKS_ADMISSION, judged_refusal
-from simserve.engine.outcomes import ADMITTED, API_LIMIT, REJECTED
+from simserve.engine.outcomes import ADMITTED, API_LIMIT, REJECTED, TASK_CANCELLED, TIMED_OUT
 from simserve.engine.regions import ARRIVED, add_near
 from simserve.engine.routing import choose, deal
 from simserve.engine.state import FAILED, RequestTable
@@ -49,10 +51,18 @@ RETRIED = -1
 
 def arrive(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
     """Answer a request in front of the replicas, turn it away, or hand it to the one that the router chooses."""
+    clients, conversations = client_state.clients, plane.conversations
+    if conversations is not None and conversations.has_limits:
+        deadline = deadline_of(conversations, index)
+        if clients.sent_at[index] >= deadline:
+            leave_out(plane, client_state, conversations, requests, index, now)
+            return
+        if requests.status[index] != FAILED:
+            wait_for_task(clients, index, deadline, now)
     if requests.status[index] == FAILED:
         end(plane, client_state, requests, index, now, 0.0)
         return
-    wait_for(client_state.clients, index, now)
+    wait_for(clients, index, now)
     gateway = client_state.gateway
     if gateway is not None:
         cache = gateway.cache
@@ -73,6 +83,24 @@ def arrive(plane: DataPlane, client_state: ClientState, requests: RequestTable, 
         without_answer(plane, client_state, requests, index, now, REJECTED, reason, now, retry_after)
         return
     hand_to(plane, client_state, requests, number, index, now)
+
+
+def leave_out(
+    plane: DataPlane,
+    client_state: ClientState,
+    conversations: Conversations,
+    requests: RequestTable,
+    index: int,
+    now: float,
+) -> None:
+    """End a call, or a further try of one, that its client does not send any more: its task is given up."""
+    requests.status[index] = TIMED_OUT
+    requests.reason[index] = TASK_CANCELLED
+    if client_state.clients.tries[index]:
+        requests.finish_time[index] = now
+    else:
+        conversations.arrival_time[index] = requests.ready_time[index] = nan
+    end(plane, client_state, requests, index, now, 0.0)
 
 
 def chosen(plane: DataPlane, client_state: ClientState, index: int) -> int:

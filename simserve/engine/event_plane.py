@@ -255,7 +255,9 @@ def land_again(client_state: ClientState, index: int) -> None:
 
 def is_undisturbed(plane: DataPlane, client_state: ClientState) -> bool:
     """Return whether nothing happens but arrivals and ends of steps, on replicas of one rank that stay."""
-    patience = client_state.clients.patience
+    patience, conversations = client_state.clients.patience, plane.conversations
+    if conversations is not None and conversations.has_limits:
+        return False
     if patience.has_timeouts or patience.first_byte_timeout < INFINITY or plane.has_ranks:
         return False
     if client_state.admission_control is not None or client_state.gateway is not None or client_state.asks:

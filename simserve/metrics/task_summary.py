@@ -21,6 +21,9 @@ TASK_KEYS = (
     "begun",
     "finished",
     "failed",
+    "cancelled",
+    "cancelled_tokens",
+    "cancelled_usd",
     "calls_per_task",
     "task_throughput",
     "mean_makespan_s",
@@ -41,8 +44,10 @@ def task_figures(
     """Return `TASK_KEYS`; None each where there are no tasks.
 
     Figures are of the tasks whose first call was sent in the measured window, times and tokens of those of them that
-    have finished. ``task_throughput`` counts those that finish in the window, a second; ``usd_per_task`` is what the
-    deployment costs over that, beside other requests the tasks' share of it by computed tokens.
+    have finished; ``cancelled_tokens`` were computed for those that clients gave up, and ``cancelled_usd`` is their
+    share of what the window costs. ``task_throughput`` counts those that finish in the window, a second;
+    ``usd_per_task`` is what the deployment costs over that, beside other requests the tasks' share of it by computed
+    tokens.
 
     Args:
         records: One row a call.
@@ -56,6 +61,8 @@ def task_figures(
     counted = window.has_arrived[tasks.row]
     done = counted & np.isfinite(tasks.end)
     makespan, model = tasks.makespan[done], tasks.model[done]
+    cancelled = counted & tasks.is_cancelled
+    spent = tasks.usd(math.nan if usd_per_hour is None else usd_per_hour * window.seconds / _SECONDS_PER_HOUR)
     in_window = (tasks.end >= window.start) & (tasks.end <= window.end)
     rate = ratio(float(np.count_nonzero(in_window)), window.seconds)
     is_kept = None if slo is None or slo.task is None else (tasks.makespan <= slo.task)[counted]
@@ -63,6 +70,9 @@ def task_figures(
         "begun": int(np.count_nonzero(counted)),
         "finished": int(np.count_nonzero(done)),
         "failed": int(np.count_nonzero(counted & tasks.has_failed)),
+        "cancelled": int(np.count_nonzero(cancelled)),
+        "cancelled_tokens": int(tasks.computed_tokens[cancelled].sum()),
+        "cancelled_usd": math.nan if usd_per_hour is None else float(spent[cancelled].sum()),
         "calls_per_task": _mean(tasks.calls[counted]),
         "task_throughput": rate,
         "mean_makespan_s": _mean(makespan),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
+from simserve.sim.records import COMPLETED, TASK_CANCELLED, UNFINISHED, RequestRecords
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -33,7 +33,8 @@ class Tasks:
         output_tokens: Generated tokens, likewise.
         computed_tokens: Prompt tokens that no cache held, and generated ones, of all calls.
         computed_share: Share of the computed tokens of the whole run that are theirs; 1 where there are only tasks.
-        has_failed: Whether a call came to nothing.
+        has_failed: Whether a call came to nothing, and the client did not give the task up.
+        is_cancelled: Whether its client gave it up: a call was hung up for that, or never sent.
         of_row: Place of the task of each row in these columns, -1: of none, shape [requests].
     """
 
@@ -48,6 +49,7 @@ class Tasks:
     computed_tokens: Integers
     computed_share: float
     has_failed: NDArray[np.bool_]
+    is_cancelled: NDArray[np.bool_]
     of_row: Integers
 
     @property
@@ -77,7 +79,8 @@ def tasks_of(records: RequestRecords) -> Tasks | None:
     task, first, group = np.unique(records.task[order], return_index=True, return_inverse=True)
     is_answered = records.status[order] == COMPLETED
     answered = np.where(np.isnan(records.finish_time[order]), records.arrival_time[order], records.finish_time[order])
-    has_ended = np.bincount(group, weights=~is_answered, minlength=len(task)) == 0
+    is_cancelled = np.isin(task, records.task[records.reason == TASK_CANCELLED])
+    has_ended = (np.bincount(group, weights=~is_answered, minlength=len(task)) == 0) & ~is_cancelled
     has_failed = np.bincount(group, weights=~is_answered & (records.status[order] != UNFINISHED)) > 0
     of_row = np.full(len(records), -1, dtype=np.int64)
     of_row[order] = group
@@ -100,7 +103,8 @@ def tasks_of(records: RequestRecords) -> Tasks | None:
         output_tokens=total(outputs * is_answered),
         computed_tokens=computed_by_task,
         computed_share=float(computed_by_task.sum() / max(int(computed.sum()), 1)),
-        has_failed=has_failed,
+        has_failed=has_failed & ~is_cancelled,
+        is_cancelled=is_cancelled,
         of_row=of_row,
     )
 

@@ -144,6 +144,13 @@ class Clients:
         earliest = float(self.specs.arrival_time[request.index]) if thinks else math.nan
         sent = last.heard_at + think_time
         request.arrival = request.sent = earliest if earliest > sent else sent
+        return self.ready_at(request, last)
+
+    def ready_at(self, request: Request, last: Reply) -> float:
+        """Return when a call reaches the router; one that its task has no time for ends then, at the deadline."""
+        if request.sent >= request.deadline:
+            request.sent = request.deadline
+            return max(request.deadline, last.heard_at, last.free_at)
         return max(request.sent + self.latency[request.index], last.free_at)
 
     def perform(self, task: list[Request], last: Reply, *, thinks: bool) -> Steps:
@@ -157,12 +164,26 @@ class Clients:
         graph = self.specs.dependencies
         assert graph is not None
         made: dict[int, simpy.Process] = {}
+        if self.specs.time_limit is not None:
+            begins_at = min(
+                self.begins_at(call, last, thinks=thinks) for call in task if not graph.num_parents[call.index]
+            )
+            for call in task:
+                call.deadline = begins_at + float(self.specs.time_limit[call.index])
         for call in task:
             parents = graph.parents[graph.offsets[call.index] : graph.offsets[call.index + 1]].tolist()
             awaited = [made[parent] for parent in parents]
             made[call.index] = self.clock.process(self.call(call, awaited, last, thinks=thinks))
         replies = yield self.clock.all_of(list(made.values()))
         return latest(replies.values())
+
+    def begins_at(self, request: Request, last: Reply, *, thinks: bool) -> float:
+        """Return when a call without parents is sent, seconds."""
+        arrival_time = float(self.specs.arrival_time[request.index])
+        if not thinks:
+            return arrival_time if math.isfinite(arrival_time) else last.heard_at
+        sent = last.heard_at + float(self.specs.think_time[request.index])
+        return arrival_time if arrival_time > sent else sent
 
     def call(self, request: Request, parents: list[simpy.Process], last: Reply, *, thinks: bool) -> Steps:
         """Make one call of a task when its parents are answered (a SimPy process); return its last `Reply`."""
@@ -177,6 +198,8 @@ class Clients:
         """Send a request, again and again if need be, until it is answered or given up; return the last `Reply`."""
         while True:
             yield self.clock.at(ready, ARRIVES, request.index)
+            if request.sent >= request.deadline:
+                return self.leave_out(request)
             request.ready = ready
             if request.status == "failed":
                 self.cluster.count_end(request)
@@ -193,11 +216,24 @@ class Clients:
             request.forget()
             request.attempt += 1
             request.sent = reply.heard_at + pause
-            ready = max(request.sent + self.latency[request.index], reply.free_at)
+            ready = self.ready_at(request, reply)
+
+    def leave_out(self, request: Request) -> Reply:
+        """End a call, or a further try of one, that is not sent any more, for its task is given up."""
+        request.status, request.reason = "timed_out", "task_cancelled"
+        if request.attempt:
+            request.finish = self.clock.now
+        else:
+            request.arrival = math.nan
+        self.cluster.gateway.note_end(request, self.clock.now)
+        self.cluster.count_end(request)
+        return Reply(self.clock.now, 0.0)
 
     def is_last(self, request: Request) -> bool:
         """Whether a client has had enough: its request is answered, or it does not try again."""
         retries = self.class_of(request).retries if self.specs.request_class is not None else None
+        if request.reason == "task_cancelled":
+            return True
         return request.status == "completed" or retries is None or request.attempt >= retries.max
 
     def class_of(self, request: Request) -> ClassSpec:
@@ -207,6 +243,8 @@ class Clients:
     def start_patience(self, request: Request) -> None:
         """Start the client's time limit, from the sending of this attempt."""
         timeout = self.class_of(request).timeout if self.specs.request_class is not None else None
+        if request.deadline < math.inf:
+            self.clock.process(self.lose_patience(request, max(request.deadline, self.clock.now)))
         if timeout is not None:
             self.clock.process(self.lose_patience(request, max(request.sent + timeout, self.clock.now)))
 

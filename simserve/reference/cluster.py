@@ -155,6 +155,8 @@ class Cluster:
 
     def unanswered(self, request: Request, status: str, reason: str, heard_at: float, retry_after: float = 0.0) -> None:
         """Tell a client that its attempt came to nothing; it may try again."""
+        if reason == "timeout" and heard_at >= request.deadline:
+            reason = "task_cancelled"
         request.status, request.reason, request.finish = status, reason, heard_at
         self.end(request, Reply(heard_at, self.clock.now, retry_after))
 

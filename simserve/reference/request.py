@@ -69,6 +69,7 @@ class Request:
     arrival: float = math.nan
     sent: float = math.nan
     finish: float = math.nan
+    deadline: float = math.inf
     has_ended: bool = False
     attempt: int = 0
     num_preemptions: int = 0

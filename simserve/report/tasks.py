@@ -26,6 +26,11 @@ def task_lines(result: RunResult) -> list[str]:
     if text is None:
         return []
     failed = f", {count(round(tasks['failed']))} failed" if tasks["failed"] else ""
+    if tasks["cancelled"]:
+        wasted = "" if tasks["cancelled_usd"] is None else f" and {dollars(tasks['cancelled_usd'])}"
+        failed += (
+            f", {count(round(tasks['cancelled']))} cancelled after {count(tasks['cancelled_tokens'])} tokens{wasted}"
+        )
     model, tools = format_seconds(tasks["mean_model_s"]), format_seconds(tasks["mean_tool_s"])
     prompts, outputs = (count(round(tasks[f"{kind}_tokens_per_task"])) for kind in ("input", "output"))
     lines = [

@@ -267,7 +267,7 @@ def _drawn(scenario: Scenario, num_requests: int) -> RequestSpecs:
             replication=REPLICATION,
             base_path=scenario.folder,
         )
-    return as_sent(specs, scenario, REPLICATION)
+    return replace(as_sent(specs, scenario, REPLICATION), time_limit=None)
 
 
 def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:

@@ -22,9 +22,11 @@ REASONS = (
     "replica_lost",
     "drained",
     "api_limit",
+    "task_cancelled",
 )
 """Why a request was not completed: too long for the model; refused by a rule of `deployment.admission`;
-given up by its client; lost with its replica, or when its time to drain was over; refused by the API it went to."""
+given up by its client; lost with its replica, or when its time to drain was over; refused by the API it went to;
+given up with the agent's task that it is a call of, or never sent for that (its ``arrival_time`` is NaN then)."""
 (
     PROMPT_TOO_LONG,
     RATE_LIMIT,
@@ -36,6 +38,7 @@ given up by its client; lost with its replica, or when its time to drain was ove
     REPLICA_LOST,
     DRAINED,
     API_LIMIT,
+    TASK_CANCELLED,
 ) = range(1, len(REASONS))
 SERVERS = ("replica", "api", "cache")
 """Who answered a request: a replica, the API of `deployment.overflow`, the response cache."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.conversations import Conversations, next_beginning
+from simserve.engine.conversations import Conversations, next_beginning, start_limit
 from simserve.engine.numbers import column
 from simserve.engine.state import RequestTable
 from simserve.workload.dependencies import Dependencies
@@ -57,6 +57,7 @@ def conversations_of(
         latency=column(latency, np.float64),
         arrival_time=_seen(arrival_time),
         **({} if specs.dependencies is None else _graph_of(specs.dependencies, len(begins))),
+        **({} if specs.time_limit is None else _limits_of(specs.time_limit[edges[:-1]])),
     )
 
 
@@ -68,6 +69,14 @@ def _graph_of(dependencies: Dependencies, num_groups: int) -> dict[str, Any]:
         "child_edges": column(edges, np.int64),
         "num_parents": column(dependencies.num_parents, np.int64),
         "last_answer": column(np.zeros(num_groups), np.float64),
+    }
+
+
+def _limits_of(time_limit: NDArray[np.float64]) -> dict[str, Any]:
+    """Return what `Conversations` knows of tasks that clients give up."""
+    return {
+        "time_limit": column(time_limit, np.float64),
+        "deadline": column(np.full(len(time_limit), math.inf), np.float64),
     }
 
 
@@ -92,6 +101,8 @@ def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[tu
         if not conversations.is_graph:
             sent_at[indices] = sent_at[np.asarray(edges)[np.asarray(conversations.group)[indices]]]
         ready = sent_at[indices] + np.asarray(conversations.latency)[indices]
+        if conversations.has_limits:
+            _start_limits(conversations, indices, ready)
         yield from zip(ready.tolist(), indices.tolist(), strict=True)
     for number, clients in enumerate(specs.client_loops):
         for client in range(clients.concurrency):
@@ -102,6 +113,24 @@ def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[tu
             for index in range(edges[group], edges[group + 1]):
                 conversations.arrival_time[index] = sent
                 yield sent + conversations.latency[index], index
+            if conversations.has_limits:
+                start_limit(conversations, group)
+
+
+def _start_limits(conversations: Conversations, indices: NDArray[np.intp], ready: NDArray[np.float64]) -> None:
+    """Set the deadlines of tasks that begin at times of their own, and end calls there that would come later.
+
+    Args:
+        conversations: The tasks.
+        indices: Their first calls.
+        ready: When each of these reaches the router; changed in place.
+    """
+    group, sent_at = np.asarray(conversations.group)[indices], np.asarray(conversations.arrival_time)
+    for each in np.unique(group).tolist():
+        start_limit(conversations, each)
+    deadline = np.asarray(conversations.deadline)[group]
+    is_late = sent_at[indices] >= deadline
+    sent_at[indices[is_late]] = ready[is_late] = deadline[is_late]
 
 
 def forget_unsent(

@@ -180,7 +180,7 @@ def simulate(
 def _has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs) -> bool:
     """Return whether anything is decided in the run beyond where a request goes."""
     has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
-    return has_patience or not control.is_plain or bool(deployment.pools)
+    return has_patience or specs.time_limit is not None or not control.is_plain or bool(deployment.pools)
 
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simulation:

@@ -9,7 +9,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from simserve.units import Seconds
+from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.length_spec import FixedLength, Length
 
@@ -21,7 +21,7 @@ class AgentsSpec(FrozenModel):
     a task. In a closed loop every client works off one task after another. `prompt_tokens` are the new text of a call
     (a tool's result, an instruction), which comes on top of the context: all that the agent has read and written
     before. `shared_prefix` is the system prompt with the tools, of agents and sub-agents alike. Beside a `trace` the
-    block is empty: the trace says all of it.
+    block holds nothing but `max_execution_time`: the trace says all else.
     """
 
     calls: Length | None = None
@@ -43,6 +43,9 @@ class AgentsSpec(FrozenModel):
     fork_share: float = Field(default=0.0, ge=0, le=1)
     """Share of the sub-agents that are forks: they begin with the context of the call that starts them, which a prefix
     cache holds already. Others begin with the system prompt and text of their own."""
+    max_execution_time: PositiveSeconds | None = None
+    """How long a client lets a task run, from its first call on (the name is LangChain's and CrewAI's). Then it hangs
+    up the calls that run, the server drops them, and no further call is sent. Absent: it lets it end."""
 
     def check_drawn(self) -> None:
         """Refuse what only a trace says.
@@ -59,10 +62,10 @@ class AgentsSpec(FrozenModel):
         Raises:
             ValueError: Anything is given.
         """
-        if self.model_fields_set:
-            first = min(self.model_fields_set)
+        given = self.model_fields_set - {"max_execution_time"}
+        if given:
             raise ValueError(
-                f"has a trace and agents.{first}; the trace says what its tasks are like: write agents: {{}}"
+                f"has a trace and agents.{min(given)}; the trace says what its tasks are like: write agents: {{}}"
             )
 
     @model_validator(mode="after")

@@ -222,7 +222,8 @@ def _in_tasks(
         grown = session_prefixes(tasks.agent, specs.prompt_tokens, specs.output_tokens, 1.0, beginnings)
         # Calls of an agent may be under way together.
         specs = replace(specs, prefixes=replace(grown, is_recorded=True))
-    return in_tasks(specs, tasks)
+    assert spec.agents is not None
+    return in_tasks(specs, tasks).within(spec.agents.max_execution_time)
 
 
 def _check_recorded(spec: WorkloadSpec, specs: RequestSpecs, file: Path) -> None:

@@ -149,6 +149,7 @@ def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence
         sessions.append(np.where(session < 0, session - num_single, session + num_conversations))
         num_conversations += max(int(session.max(initial=-1)) + 1, 0)
         num_single += int(np.count_nonzero(session < 0))
+    columns.pop("time_limit", None)
     columns["session"] = np.concatenate([*sessions, np.zeros(0, dtype=np.int64)])
     columns["loop"] = np.repeat(np.array(loops, dtype=np.int8), [len(part) for part in parts])
     together = RequestSpecs(
@@ -159,6 +160,7 @@ def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence
         classes=spec.classes or (),
         prefixes=_prefixes(spec, parts),
         dependencies=_dependencies(parts),
+        time_limit=_time_limit(parts),
     )
     return together.without_answers().of_rows(_by_beginning(together, spec.num_requests))
 
@@ -190,6 +192,15 @@ def _dependencies(parts: Sequence[RequestSpecs]) -> Dependencies | None:
         parents.append(np.zeros(0, dtype=np.int64) if graph is None else graph.parents + num_before)
         num_before += len(part)
     return from_counts(np.concatenate(counts), np.concatenate(parents))
+
+
+def _time_limit(parts: Sequence[RequestSpecs]) -> NDArray[np.float64] | None:
+    """Return the seconds that clients allow for the tasks of each part; None where nobody gives up."""
+    if all(part.time_limit is None for part in parts):
+        return None
+    return np.concatenate(
+        [np.full(len(part), np.inf) if part.time_limit is None else part.time_limit for part in parts]
+    )
 
 
 def _alone(part: RequestSpecs, num_shared: int) -> PrefixSegments:

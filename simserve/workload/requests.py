@@ -96,6 +96,8 @@ class RequestSpecs:
             of the task then, and ``turn`` how deep in it the call is, from 1; rows of a task stand side by side, those
             without parents first. A call is sent ``think_time`` after the last answer to its parents, its
             ``arrival_time`` being NaN, or the time before which it is not sent.
+        time_limit: Seconds that the client of each call allows for its task, from the first call on, float64, inf: any;
+            the same in all calls of a task. None: nobody gives up.
         is_prefill_only: Whether a request is done with its prompt, as an embedding is: to an engine it generates one
             token, to its client none, bool; None: all have answers.
         images: What the images of each request hold; None: there are none.
@@ -135,6 +137,7 @@ class RequestSpecs:
     is_prefill_only: NDArray[np.bool_] | None = None
     images: ImageColumns | None = None
     encoder_seconds: NDArray[np.float64] | None = None
+    time_limit: NDArray[np.float64] | None = None
 
     @property
     def client_loops(self) -> tuple[ClientLoop, ...]:
@@ -222,7 +225,12 @@ class RequestSpecs:
             is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
             images=None if self.images is None else self.images.of_rows(np.arange(len(self))[some]),
             encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],
+            time_limit=None if self.time_limit is None else self.time_limit[some],
         )
+
+    def within(self, seconds: float | None) -> RequestSpecs:
+        """Return tasks whose clients allow each so many seconds; None: any."""
+        return self if seconds is None else replace(self, time_limit=np.full(len(self), seconds))
 
     def waiting(self, seconds: NDArray[np.float64]) -> RequestSpecs:
         """Return requests each of which waits so much longer by itself before it reaches the router."""

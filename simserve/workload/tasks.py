@@ -150,7 +150,7 @@ def draw_tasks(
         session=made.task,
         turn=dependencies.depths(),
         dependencies=dependencies,
-    )
+    ).within(agents.max_execution_time)
 
 
 def draw_agents(

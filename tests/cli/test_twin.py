@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -175,6 +178,43 @@ def test_a_live_engine_is_scraped(simserve: Simserve, monkeypatch: pytest.Monkey
     assert made.code == 0
     assert "version: 0.12.0" in made.stdout
     assert "s3cret" not in made.stdout + made.stderr
+
+
+def _interrupted_after(rounds: int) -> SimpleNamespace:
+    """Return a clock that is stopped by Ctrl-C at the end of so many rounds."""
+    left = iter(range(rounds - 1))
+
+    def sleep(_seconds: float) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+
+    return SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+
+
+def test_watch_prints_a_line_a_round_and_once_ends_with_99(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in exporter whose clock runs far faster than the scenario's: the rate is another one in every round."""
+    pytest.importorskip("httpx", reason="needs httpx")
+    result = ss.run(from_mapping(_mapping({"process": "poisson", "rate": 4.0})))
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    monkeypatch.setattr("simserve.cli.twin._SHORTEST_ROUND", 0.0)
+    monkeypatch.setattr("simserve.cli.metrics_source.SHORTEST_INTERVAL", 0.0)
+    monkeypatch.setattr("simserve.cli.twin.time", _interrupted_after(2))
+    asked = itertools.count()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        _send(handler, "{}" if handler.path == "/version" else page_at(result, 100.0 + 5.0 * next(asked)))
+
+    words = ["--scenario", "s.yaml", "--horizon", "0", "--interval", "0.05 s"]
+    with serving(answer) as url:
+        watched = simserve("twin", url, *words, "--watch", "0.4 s")
+        once = simserve("twin", url, *words, "--for", "0.4 s", "--once", "--json")
+
+    lines = watched.stdout.splitlines()
+    assert watched.code == 105
+    assert len(lines) == 2
+    assert all("drift: rate" in line for line in lines)
+    assert once.code == 99
+    assert json.loads(once.stdout)["drift"]["rate"]["inside"] is False
 
 
 def test_a_prometheus_server_is_told_from_an_engine_and_asked(simserve: Simserve, steady: str) -> None:

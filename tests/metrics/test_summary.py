@@ -99,7 +99,8 @@ INNER = {
     "asked_again": "requests share discarded_output_tokens",
     "fairness": None,
     "users": "users clients request_rate waiting waiting_share pause_s requests_per_user_hour",
-    "tasks": "begun finished failed calls_per_task task_throughput mean_makespan_s p50_makespan_s p90_makespan_s "
+    "tasks": "begun finished failed cancelled cancelled_tokens cancelled_usd calls_per_task task_throughput "
+    "mean_makespan_s p50_makespan_s p90_makespan_s "
     "p95_makespan_s p99_makespan_s mean_model_s mean_tool_s model_share input_tokens_per_task "
     "output_tokens_per_task usd_per_task attainment",
     "replicas": "mean peak launched gpu_hours timeline killed replaced updates",

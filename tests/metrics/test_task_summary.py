@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from simserve.metrics.steady_state import Window
 from simserve.metrics.task_summary import TASK_KEYS, task_figures
 from simserve.metrics.tasks import tasks_of
 from simserve.scenario.schema import Scenario
-from simserve.sim.records import COMPLETED, FAILED, RequestRecords
+from simserve.sim.records import COMPLETED, FAILED, TASK_CANCELLED, TIMED_OUT, RequestRecords
 
 AGENTS = {
     "calls": {"distribution": "geometric", "mean": 5, "max": 20},
@@ -192,3 +193,15 @@ def test_a_run_without_tasks_has_neither_table_nor_objective() -> None:
         _ = result.tasks
     with pytest.raises(InputError, match="no agents' tasks"):
         ss.run(scenario(workload={**workload, "num_requests": 5}, slo={"task": "9 s"}))
+
+
+def test_a_task_that_its_client_gave_up_is_neither_finished_nor_failed() -> None:
+    """Its calls were all answered but for one that was never sent: its tokens are counted, and its share of dollars."""
+    rows = [*TWO[:-1], (0, np.nan, np.nan)]
+    status = [COMPLETED] * 5 + [TIMED_OUT]
+    given_up = replace(records(rows, status=status), reason=np.array([0] * 5 + [TASK_CANCELLED], dtype=np.int8))
+    figures = task_figures(given_up, whole(6), None, 3600.0)
+
+    assert (figures["begun"], figures["finished"], figures["failed"], figures["cancelled"]) == (2, 1, 0, 1)
+    assert figures["cancelled_tokens"] == 4 * 8
+    assert figures["cancelled_usd"] == pytest.approx(10.0 * 4 / 5)

@@ -19,12 +19,14 @@ from simserve.scenario.verify import compared
 from simserve.sim.control import Control
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, simulate
+from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_config
 from tests.engine.strategies import stores, tiered_cases
 from tests.fuzzing import examples
 from tests.properties import test_conservation, test_fleet_conservation
 from tests.sim.test_fleet_run import KINDS, deployments
+from tests.sim.test_tasks import random_task, tasks
 from tests.theory.builders import make_deployment
 
 CHECKS = list(HealthCheck)
@@ -123,6 +125,35 @@ def pooled(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
     )
     deployment = make_deployment(setups[0].engine, TIMES, 1)
     return replace(deployment, control=comparable(cluster.control), pools=setups), own_times(specs)
+
+
+def cancelling(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
+    """Draw tasks whose clients give up, on replicas that are busy, with limits, retries and refusals beside."""
+    random = np.random.default_rng(data.draw(st.integers(0, 2**20)))
+    graphs = [
+        [(parents, output, float(random.uniform(0.1, 2))) for parents, output, _ in random_task(random, 8)]
+        for _ in range(8)
+    ]
+    concurrency = data.draw(st.sampled_from([None, 3]))
+    starts = None if concurrency else np.sort(random.uniform(0, 20, len(graphs))).tolist()
+    specs = tasks(graphs, starts, prompt=int(random.integers(4, 40)), concurrency=concurrency)
+    specs = specs.within(float(random.uniform(2, 20)))
+    own: dict[str, object] = {"timeout": f"{random.uniform(3, 9)} s"} if data.draw(st.booleans()) else {}
+    if data.draw(st.booleans()):
+        own["retries"] = {"max": 2, "backoff": "0.37 s"}
+    classes = (ClassSpec.model_validate({"name": "agents", "share": 1.0, **own}),)
+    specs = replace(specs, classes=classes, request_class=np.zeros(len(specs), dtype=np.int16))
+    config = make_config(
+        max_num_seqs=int(random.integers(1, 4)), num_blocks=40, max_model_len=64, frontend_latency=LATENCY
+    )
+    return make_deployment(config, TIMES, data.draw(st.integers(1, 2))), own_times(specs)
+
+
+@given(data=st.data())
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_tasks_that_clients_give_up_are_those_of_the_plane(data: st.DataObject) -> None:
+    """Which calls are hung up and which are never sent, in open and closed loops, with timeouts and retries."""
+    assert_alike(*cancelling(data))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,13 +10,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from simserve.engine.config import EngineConfig
+from simserve.engine.tables import StepTimes
 from simserve.metrics.tasks import tasks_of
-from simserve.sim.records import COMPLETED, FAILED, STATUSES
-from simserve.sim.simulate import replay
+from simserve.sim.records import COMPLETED, FAILED, REASONS, STATUSES, RequestRecords
+from simserve.sim.simulate import replay, simulate
 from simserve.workload.dependencies import dependencies_of
 from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees, closest_tie
 from tests.builders import constant_step_times, make_config
+from tests.theory.builders import make_deployment
 from tests.walker import walk
 from tests.workload.test_mixture import BATCH, TASKS, drawn
 
@@ -26,7 +29,12 @@ Task = list[tuple[list[int], int, float]]
 
 
 def tasks(
-    graphs: list[Task], starts: list[float] | None, *, prompt: int = 8, concurrency: int | None = None
+    graphs: list[Task],
+    starts: list[float] | None,
+    *,
+    prompt: int = 8,
+    concurrency: int | None = None,
+    limit: float | None = None,
 ) -> RequestSpecs:
     """Return tasks whose calls have equal prompts; without ``starts`` the clients of a closed loop begin them."""
     rows = [(number, *call) for number, graph in enumerate(graphs) for call in graph]
@@ -47,14 +55,17 @@ def tasks(
         session=np.array([number for number, *_ in rows], dtype=np.int64),
         turn=dependencies.depths(),
         dependencies=dependencies,
-    )
+    ).within(limit)
 
 
-def walked(graphs: list[Task], starts: list[float], seconds: float) -> tuple[list[float], list[float]]:
+def walked(
+    graphs: list[Task], starts: list[float], seconds: float, limit: float = math.inf
+) -> tuple[list[float], list[float]]:
     """Return when each call is sent and answered by a server that has a seat for everybody and steps of one length.
 
     Independent of the package: a clock that jumps from step to step, and a list of what is sent next. Every step gives
     each call that was there at its start one token; a server with nothing to do begins a step when somebody comes.
+    A client that has waited for so long hangs up, and sends nothing more: calls without an answer have NaN as its time.
     """
     calls = [(task, position) for task, graph in enumerate(graphs) for position in range(len(graph))]
     sent = dict.fromkeys(calls, math.nan)
@@ -77,9 +88,10 @@ def walked(graphs: list[Task], starts: list[float], seconds: float) -> tuple[lis
         at_work += arrived
         now += seconds
         done = []
+        at_work = [(task, position) for task, position in at_work if now - seconds < starts[task] + limit]
         for call in at_work:
             left[call] -= 1
-            if left[call] == 0:
+            if left[call] == 0 and now <= starts[call[0]] + limit:
                 done.append(call)
                 answered[call] = now
         at_work = [call for call in at_work if call not in done]
@@ -87,7 +99,7 @@ def walked(graphs: list[Task], starts: list[float], seconds: float) -> tuple[lis
             for position, (parents, _, tool_time) in enumerate(graphs[task]):
                 ends = [answered[task, parent] for parent in parents]
                 is_due = parents and math.isnan(sent[task, position]) and not any(math.isnan(end) for end in ends)
-                if is_due:
+                if is_due and max(ends) + tool_time < starts[task] + limit:
                     sent[task, position] = max(ends) + tool_time
                     on_the_way.append((sent[task, position], (task, position)))
     return [sent[call] for call in calls], [answered[call] for call in calls]
@@ -108,6 +120,11 @@ def served(specs: RequestSpecs, **config: Any) -> Any:
     return assert_agrees(make_config(**config), SECOND, specs).records
 
 
+def simulated(config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> RequestRecords:
+    """Return the records of one replica whose clients may give up."""
+    return simulate(make_deployment(config, times, 1, "least_outstanding"), specs).records
+
+
 def test_an_independent_walker_replays_dependency_graphs_at_the_same_times() -> None:
     """Forty tasks with roots, forks, joins and tools: every call is sent and answered when the walker says."""
     random = np.random.default_rng(23)
@@ -122,6 +139,41 @@ def test_an_independent_walker_replays_dependency_graphs_at_the_same_times() -> 
     of_walker = sorted(zip(sent, answered, strict=True))
     of_plane = sorted(zip(records.arrival_time.tolist(), records.finish_time.tolist(), strict=True))
     np.testing.assert_allclose(of_plane, of_walker, rtol=1e-12)
+
+
+def test_the_walker_agrees_where_clients_give_up_after_six_seconds() -> None:
+    """The same calls are sent at the same times, and the same are answered; all else is cancelled."""
+    random = np.random.default_rng(24)
+    graphs = [random_task(random) for _ in range(40)]
+    starts = [round(float(random.uniform(0, 30)), 3) for _ in graphs]
+
+    sent, answered = walked(graphs, starts, 0.25, limit=6.0)
+    config = make_config(max_num_seqs=512, num_blocks=100_000, max_num_batched_tokens=100_000)
+    records = simulated(config, constant_step_times(0.25, 512), tasks(graphs, starts, limit=6.0))
+    is_answered = records.status == COMPLETED
+
+    finish = np.where(is_answered, records.finish_time, np.nan)
+    assert 0 < is_answered.sum() < np.isfinite(sent).sum() < len(sent)
+    for of_walker, of_plane in ((sent, records.arrival_time), (answered, finish)):
+        np.testing.assert_allclose(np.sort(of_plane), np.sort(of_walker), rtol=1e-12, equal_nan=True)
+    assert {REASONS[reason] for reason in records.reason[~is_answered]} == {"task_cancelled"}
+
+
+def test_a_client_that_gives_up_hangs_up_and_begins_its_next_task() -> None:
+    """After 4 s: the call that runs is dropped, what waits for it is never sent, and the next task begins at 4 s."""
+    graph: Task = [([], 1, 0.0), ([0], 9, 0.0), ([0], 1, 9.0), ([1, 2], 1, 0.0)]
+
+    records = simulated(make_config(), SECOND, tasks([graph, [([], 1, 0.0)]], None, concurrency=1, limit=4.0))
+
+    assert [STATUSES[status] for status in records.status] == [
+        "completed",
+        "timed_out",
+        "completed",
+        "timed_out",
+        "timed_out",
+    ]
+    np.testing.assert_array_equal(records.arrival_time, [0.0, 1.0, 4.0, np.nan, np.nan])
+    assert records.output_tokens.tolist() == [1, 3, 1, 0, 0]
 
 
 def test_a_call_waits_for_all_its_parents_and_its_tool() -> None:

@@ -266,12 +266,14 @@ CONVERSATIONS = Record(
     {
         **dict.fromkeys(("child_edges", "children", "edges", "end_group"), Column("q")),
         **dict.fromkeys(("group", "next_group", "num_parents", "unanswered"), Column("q")),
-        **dict.fromkeys(("arrival_time", "last_answer", "latency", "think_time"), Column("d")),
+        **dict.fromkeys(
+            ("arrival_time", "deadline", "last_answer", "latency", "think_time", "time_limit"), Column("d")
+        ),
         **dict.fromkeys(("num_begun", "num_groups", "num_idle"), INTEGER),
         **dict.fromkeys(("begins", "loop"), Column("b")),
         "closes_at": FLOAT,
         "due": Items("q"),
-        "is_graph": BOOLEAN,
+        **dict.fromkeys(("has_limits", "is_graph"), BOOLEAN),
     },
 )
 BUCKET = Record("bucket", dict.fromkeys(("burst", "filled_at", "level", "rate"), FLOAT))

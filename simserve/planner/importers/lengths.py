@@ -23,15 +23,16 @@ _CVS = np.geomspace(0.05, 5.0, 24)
 _QUANTILES = 1_000
 
 
-def lengths_like(counts: Counts, num_requests: int) -> NDArray[np.int64]:
+def lengths_like(counts: Counts, num_requests: int, shape: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
     """Return lengths in the proportions of a histogram, ascending, whose mean is its own.
 
-    Within a bucket they lie evenly over the logarithm; all are then stretched towards the mean, each inside its bucket
-    as far as that goes.
+    Within a bucket they lie as those of ``shape`` do, where it has any there, else evenly over the logarithm; all are
+    then stretched towards the mean, each inside its bucket as far as that goes.
 
     Args:
         counts: The histogram; it must hold a value.
         num_requests: How many lengths.
+        shape: Lengths as they are thought to be, ascending; None: nothing is known of them.
     """
     bounds, values = counts.bounds(), counts.values()
     if not values.sum():
@@ -46,10 +47,16 @@ def lengths_like(counts: Counts, num_requests: int) -> NDArray[np.int64]:
     width = np.maximum(shares[bucket + 1] - shares[bucket], 1e-300)
     inside = np.clip((places - shares[bucket]) / width, 0.0, 1.0)
     low, high = np.minimum(lows[bucket] + 1, highs[bucket]), highs[bucket]
+    known = np.ones(1) if shape is None or not len(shape) else shape
+    first = np.searchsorted(known, lows[bucket], side="right")
+    num_known = np.searchsorted(known, highs[bucket], side="right") - first
+    has_shape = (num_known > 0) & (shape is not None)
 
     def at(bend: float) -> NDArray[np.float64]:
         """Return lengths that lean towards the upper ends of their buckets as ``bend`` falls."""
-        return np.asarray(low * (high / low) ** (inside**bend))
+        bent = inside**bend
+        place = np.minimum(first + np.minimum((bent * num_known).astype(np.int64), num_known - 1), len(known) - 1)
+        return np.asarray(np.where(has_shape, known[place], low * (high / low) ** bent), dtype=np.float64)
 
     left, right = 0.02, 50.0
     for _ in range(40):

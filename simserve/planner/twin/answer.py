@@ -28,6 +28,7 @@ from simserve.planner.twin.drift import (
     threshold_of,
 )
 from simserve.planner.twin.forecast import Hour, forecast
+from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -109,7 +110,7 @@ def twin(seen: Observed, where: object, scenario: Scenario, *, horizon: float = 
         raise InputError("tells of no request and its length in this time", file=where)
     notes = _notes(seen, scenario)
     drawn = _drawn(scenario)
-    windows, replayed = _replayed(seen, scenario, notes)
+    windows, replayed = _replayed(seen, scenario, drawn, notes)
     traffic, alarms = _traffic(seen, drawn, scenario)
     rows = {**traffic, **_system(windows, replayed)}
     drift = {name: row["drift"] for name, row in rows.items()}
@@ -133,7 +134,8 @@ def twin(seen: Observed, where: object, scenario: Scenario, *, horizon: float = 
 def _notes(seen: Observed, scenario: Scenario) -> list[str]:
     notes = []
     engine = scenario.deployment.engine.name
-    if engine != seen.engine:
+    profile = load_engine(engine, scenario.folder)
+    if seen.engine not in (profile.name, profile.base):
         notes.append(f"The metrics are those of {seen.engine}; the scenario has {engine}.")
     if seen.num_resets:
         notes.append(f"{seen.num_resets} counters fell, as of a server that was started again; what came since counts.")
@@ -156,7 +158,7 @@ def _drawn(scenario: Scenario) -> _Drawn:
     return _Drawn(lengths, rate, np.diff(np.sort(times[np.isfinite(times)])))
 
 
-def _replayed(seen: Observed, scenario: Scenario, notes: list[str]) -> tuple[list[Window], _Replay]:
+def _replayed(seen: Observed, scenario: Scenario, drawn: _Drawn, notes: list[str]) -> tuple[list[Window], _Replay]:
     """Return the windows that are simulated, and what became of them."""
     windows: list[Window] = []
     total = 0.0
@@ -168,7 +170,7 @@ def _replayed(seen: Observed, scenario: Scenario, notes: list[str]) -> tuple[lis
         windows.insert(0, window)
     span = windows[-1].end - windows[0].start
     lead = min(_LONGEST_LEAD, span / 4) if seen.in_flight else 0.0
-    text = _trace(windows, seen, lead, scenario.run.seed)
+    text = _trace(windows, seen, lead, drawn, scenario.run.seed)
     spec = scenario.workload
     block: dict[str, Any] = {"trace": {"path": "", "format": "csv"}, "max_tokens": spec.max_tokens}
     if spec.shared_prefix is not None:
@@ -184,8 +186,13 @@ def _replayed(seen: Observed, scenario: Scenario, notes: list[str]) -> tuple[lis
     return windows, _Replay(result, lead, windows[0].start)
 
 
-def _trace(windows: Sequence[Window], seen: Observed, lead: float, seed: int) -> str:
-    """Return the requests that came: as many in each window as were counted, with lengths in its proportions."""
+def _trace(windows: Sequence[Window], seen: Observed, lead: float, drawn: _Drawn, seed: int) -> str:
+    """Return the requests that came: as many in each window as were counted, with lengths in its proportions.
+
+    Buckets are wide: within them lengths lie as the scenario's do. A prompt is then as often shorter than a shared
+    prefix as in the scenario.
+    """
+    shapes = {name: np.sort(lengths) for name, lengths in drawn.lengths.items()}
     generator = rng.stream(seed, "twin", 0)
     first = windows[0]
     stretches = [(0.0, lead, first.arrivals / first.seconds * lead, first)] if lead else []
@@ -199,13 +206,13 @@ def _trace(windows: Sequence[Window], seen: Observed, lead: float, seed: int) ->
         if count <= 0:
             continue
         times = start + np.sort(generator.random(count)) * seconds
-        columns = [_lengths(window, seen, name, count, generator) for name in ("prompt_tokens", "output_tokens")]
+        columns = [_lengths(window, seen, name, count, shape, generator) for name, shape in shapes.items()]
         lines += [f"{time:.6f},{prompt},{output}" for time, prompt, output in zip(times, *columns, strict=True)]
     return "\n".join(lines) + "\n"
 
 
 def _lengths(
-    window: Window, seen: Observed, name: str, count: int, generator: np.random.Generator
+    window: Window, seen: Observed, name: str, count: int, shape: Floats, generator: np.random.Generator
 ) -> NDArray[np.int64]:
     counts = window.histograms.get(name)
     if counts is None or not counts.count:
@@ -213,7 +220,7 @@ def _lengths(
     if counts is None or not counts.count:
         tokens, finished = seen.whole.counters.get("prompt", 0.0), seen.whole.counters.get("finished", 0.0)
         counts = Counts(total=max(tokens, finished, 1.0), count=max(finished, 1.0))
-    return generator.permutation(lengths_like(counts, count))
+    return generator.permutation(lengths_like(counts, count, shape))
 
 
 class _Replay:

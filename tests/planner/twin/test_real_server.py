@@ -1,0 +1,81 @@
+"""The twin on scrapes of a real vLLM, recorded once: ten minutes at one rate, ten at 1.6 of it."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simserve.observe.scrapes import Scrape, scrapes_of
+from simserve.observe.windows import Observed, observed
+from simserve.planner.twin.answer import Twin, twin
+from simserve.scenario.load import load
+
+FOLDER = Path(__file__).parents[3] / "calibration/runs/vllm-cpu-2026-11-24-scrapes"
+CHANGE = 600.0
+"""Seconds after the first scrape at which the load changes."""
+
+
+@pytest.fixture(scope="module")
+def scrapes() -> list[Scrape]:
+    """All pages, in their order."""
+    return scrapes_of(gzip.decompress((FOLDER / "scrapes.prom.gz").read_bytes()).decode(), "scrapes")
+
+
+def begin_of(scrapes: list[Scrape]) -> float:
+    """Return when the first page was scraped."""
+    assert scrapes[0].time is not None
+    return scrapes[0].time
+
+
+def seen(scrapes: list[Scrape], low: float, high: float) -> Observed:
+    """Return what was observed between two times after the first scrape."""
+    begin = begin_of(scrapes)
+    return observed([each for each in scrapes if low <= (each.time or 0.0) - begin <= high], "scrapes")
+
+
+def compared(scrapes: list[Scrape], low: float, high: float, rate: float) -> Twin:
+    """Return the twin of a stretch for a scenario of this rate."""
+    scenario = load(FOLDER / "scenario.yaml", [f"workload.arrivals.rate={rate}"])
+    return twin(seen(scrapes, low, high), "scrapes", scenario, horizon=0.0)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 600), (600, 1200), (0, 1200)])
+def test_what_is_read_from_the_scrapes_is_what_was_sent(scrapes: list[Scrape], low: float, high: float) -> None:
+    """Rate within 3 %, mean lengths within 5 % of the client's own list."""
+    lines = gzip.decompress((FOLDER / "sent.csv.gz").read_bytes()).decode().splitlines()
+    rows = np.loadtxt(lines, delimiter=",", skiprows=1)
+    found = seen(scrapes, low, high)
+    start, end = found.windows[0].start, found.windows[-1].end
+    sent = rows[(rows[:, 0] >= start) & (rows[:, 0] < end)]
+
+    assert found.rate == pytest.approx(len(sent) / (end - start), rel=0.03)
+    for column, name in ((1, "prompt_tokens"), (2, "output_tokens")):
+        assert found.whole.histograms[name].mean == pytest.approx(sent[:, column].mean(), rel=0.05)
+
+
+def test_a_load_that_changes_is_flagged_within_five_minutes(scrapes: list[Scrape]) -> None:
+    """And nothing else of the traffic is."""
+    drift = compared(scrapes, 0, 1200, 1.0).summary["drift"]
+    change = begin_of(scrapes) + CHANGE
+
+    assert change < drift["rate"]["flagged_s"] <= change + 300
+    assert abs(drift["rate"]["since_s"] - change) <= 60
+    assert drift["prompt_tokens"]["inside"]
+    assert drift["output_tokens"]["inside"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "rate"), [(0, 300, 1.0), (300, 600, 1.0), (0, 600, 1.0), (600, 900, 1.6), (900, 1200, 1.6)]
+)
+def test_unchanged_stretches_have_no_alarm_and_the_predicted_hit_rate(
+    scrapes: list[Scrape], low: float, high: float, rate: float
+) -> None:
+    """Traffic is as the scenario says; the prefix hit rate lies within three points."""
+    found = compared(scrapes, low, high, rate).summary
+
+    assert found["false_alarms"]["alarms"] == 0
+    assert found["drift"]["prefix_hit_rate"]["inside"]
+    assert found["drift"]["ttft_ms"]["inside"]
