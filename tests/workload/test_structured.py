@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simserve.workload.structured_spec import GRAMMAR_COSTS, StructuredOutputSpec
 
 from simserve.scenario.replication import grammar_waits, with_grammars
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
+from simserve.workload.structured_spec import GRAMMAR_COSTS, StructuredOutputSpec
 from tests.builders import make_closed_loop, make_specs
 
 
