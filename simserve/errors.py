@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 EXIT_DONE = 0
@@ -112,11 +112,24 @@ _MOST_CHOICES = 24
 """Names that an error lists in full."""
 
 
-def nearest(name: str, choices: Iterable[str], count: int = 3) -> str:
-    """Return a remedy that names the choices nearest to ``name``: ``did you mean 'a' or 'b'?``."""
+def nearest(
+    name: str, choices: Iterable[str], count: int = 3, *, meaning: Callable[[str], str] = lambda choice: choice
+) -> str:
+    """Return a remedy that names the choices nearest to ``name``: ``did you mean 'a' or 'b'?``.
+
+    Args:
+        name: As written.
+        choices: What there is.
+        count: Choices named at most.
+        meaning: What a choice stands for; of choices that mean the same the nearest alone is named.
+    """
     options = sorted(choices)
-    close = [option for option in options if len(name) > 1 and name.lower() in option.lower()][:count]
-    close = close or difflib.get_close_matches(name, options, n=count, cutoff=0.5)
+    close = [option for option in options if len(name) > 1 and name.lower() in option.lower()]
+    close = close or difflib.get_close_matches(name, options, n=len(options) or 1, cutoff=0.5)
+    distinct: dict[str, str] = {}
+    for option in close:
+        distinct.setdefault(meaning(option), option)
+    close = [*distinct.values()][:count]
     if close:
         return "did you mean " + " or ".join(f"'{choice}'" for choice in close) + "?"
     if not options:

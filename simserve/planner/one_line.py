@@ -339,7 +339,9 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
             catalog.find("hardware", name)  # which says what is wrong with it
         else:
             choices = hardware_names()
-            raise ProfileError("is not a known GPU", key="--gpus", value=name, remedy=nearest(name, choices))
+            raise ProfileError(
+                "is not a known GPU", key="--gpus", value=name, remedy=nearest(name, choices, meaning=hardware_name)
+            )
     return name, count
 
 

@@ -5,6 +5,7 @@ Knows data sheets and class defaults, not what an operator, a model or an engine
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
@@ -343,15 +344,34 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
     return profile
 
 
+_NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
+_NAMES_NO_GPU |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "workstation", "edition"}
+"""Words of the names that drivers report which tell no two GPUs of the catalogue apart."""
+
+
 def hardware_name(name: str) -> str:
     """Return the catalogue name that a name of a GPU means: of an alias, of a size, in any case; else the name itself.
 
-    A path stays a path, and so does a name that the catalogue does not know: looking for it names the nearest.
+    Names as drivers report them count (``NVIDIA H100 80GB HBM3``, ``Tesla T4``). A path stays a path, and a name that
+    the catalogue does not know stays as it is: looking for it names the nearest.
     """
     if catalog.has("hardware", name) or Path(name).name != name or name.endswith((".yaml", ".yml", ".json")):
         return name
     lower = name.casefold()
-    return lower if catalog.has("hardware", lower) else _aliases().get(lower, name)
+    if catalog.has("hardware", lower):
+        return lower
+    aliases = _aliases()
+    if lower in aliases:
+        return aliases[lower]
+    plain = {_plain(each): each for each in (*aliases, *catalog.names("hardware"))}
+    found = plain.get(_plain(name), name)
+    return aliases.get(found, found)
+
+
+def _plain(name: str) -> str:
+    """Return a name without its vendor, line, kind of memory and generation, blanks and hyphens."""
+    words = re.findall(r"[a-z0-9]+", name.casefold())
+    return "".join("sxm" if re.fullmatch(r"sxm\d", word) else word for word in words if word not in _NAMES_NO_GPU)
 
 
 def hardware_names() -> list[str]:

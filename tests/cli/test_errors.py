@@ -103,6 +103,7 @@ def test_a_bad_trace_is_one_line_and_104(simserve: Simserve, rows: str, expected
             ("run", "Qwen/Qwen3-32"),
             "'Qwen/Qwen3-32' is neither a scenario nor a model that has a profile; did you mean 'Q",
         ),
+        (("memory", "qwen3-32b", "--gpus", "b20"), "--gpus: 'b20' is not a known GPU; did you mean 'b200' or 'gb200'?"),
         (("memory", "qwen3-32b", "--gpus", "2xH1000"), "--gpus: 'H1000' is not a known GPU; did you mean 'h100'"),
         (
             ("memory", "chatbot", "--engine", "vlm==0.2"),

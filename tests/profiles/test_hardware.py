@@ -11,7 +11,7 @@ import yaml
 
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.hardware import DTYPES, HardwareProfile, hardware_name, load_hardware
+from simserve.profiles.hardware import DTYPES, HardwareProfile, hardware_name, hardware_names, load_hardware
 
 BUNDLED = (
     "a10-24gb",
@@ -233,6 +233,13 @@ def test_unified_memory_leaves_a_part_to_the_rest_of_the_machine(name: str) -> N
         ("tpu-v6e", "tpu-v6e-32gb"),
         ("4090", "rtx-4090-24gb"),
         ("H100-SXM-80GB", "h100-sxm-80gb"),
+        ("h100pcie", "h100-pcie-80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm-80gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090-24gb"),
+        ("Tesla T4", "t4-16gb"),
+        ("AMD Instinct MI300X", "mi300x-192gb"),
+        ("Apple M2 Max", "m2-max-96gb"),
     ],
 )
 def test_a_short_name_in_any_case_means_the_usual_variant(asked: str, meant: str) -> None:
@@ -262,6 +269,16 @@ def test_an_unknown_name_is_left_to_the_search_for_near_ones() -> None:
     """What no alias means stays as it is written, and so does a path."""
     assert hardware_name("h1000") == "h1000"
     assert hardware_name("./h100.yaml") == "./h100.yaml"
+    assert hardware_name("NVIDIA A100-PCIE-40GB") == "NVIDIA A100-PCIE-40GB"
+
+
+def test_no_two_gpus_differ_only_in_words_that_are_left_out() -> None:
+    """Names without vendor, blanks and hyphens still mean one GPU each."""
+    meant: dict[str, set[str]] = {}
+    for name in hardware_names():
+        meant.setdefault("".join(each for each in name if each.isalnum()), set()).add(load_hardware(name).name)
+
+    assert all(len(each) == 1 for each in meant.values())
 
 
 def test_class_efficiencies_come_from_the_gpu_whose_kernels_it_borrows(tmp_path: Path) -> None:
