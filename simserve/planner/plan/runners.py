@@ -75,7 +75,7 @@ def _why_lost(found: Findings, trial: Trial, share: float) -> str:
         return "no price"
     own, other = own * own_share, other * share
     if abs(other / own - 1) < 5e-4:
-        return "the same cost, with less headroom or higher latencies"
+        return "the same cost, with less headroom, higher latencies or step times that are a bound"
     if other < own:
         return "cheaper in one run, but did not hold when it was confirmed"
     return f"costs {other / own - 1:.0%} more"

@@ -1,4 +1,4 @@
-"""Choosing among fleets of one price: the one that bears most more traffic, then the one with the lower latencies."""
+"""Choosing among fleets of one price: measured step times, then what bears most more traffic, then lower latencies."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ MOST_STEPS = 60
 def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
     """Return the places of members that hold at one price, the best first, and note the headroom of each.
 
-    Headroom first, to `HEADROOM_STEP`; of those that bear as much, the lower p95 latencies as shares of their limits;
-    then the order in which they are given. A member that does not bear what the best so far does is not
+    Step times on fitted curves before those that are a bound of the data sheet, which flatters; then headroom, to
+    `HEADROOM_STEP`; of those that bear as much, the lower p95 latencies as shares of their limits; then the order
+    in which they are given. A member that does not bear what the best so far does is not
     looked at any further, so its headroom is known to be less and no more.
 
     Args:
@@ -34,11 +35,13 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
     """
     best, found = 0, []
     can_scale = scaled_traffic(scenario, 1.0) is not None
-    for place, member in enumerate(members):
+    bounds = [_trial(member).fidelity == "roofline" for member in members]
+    for place in sorted(range(len(members)), key=bounds.__getitem__):
+        member = members[place]
         steps = _headroom(scenario, member, best) if can_scale and len(members) > 1 else 0
         best = max(best, steps)
         member.headroom = max(steps, 0)
-        found.append((-steps, _latency(scenario, _trial(member)), place))
+        found.append((bounds[place], -steps, _latency(scenario, _trial(member)), place))
     return [place for *_, place in sorted(found)]
 
 
