@@ -169,14 +169,13 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
 def _victim(replica: Replica, requests: RequestTable) -> int:
     """Return who is preempted: vLLM's last admitted, or SGLang's shortest output (ties: longest prompt, last in).
 
-    With priorities vLLM takes the worst one that has no chunk in the step yet, of several the last to come; SGLang's
-    retraction does not look at them (``ScheduleBatch.retract_decode``).
+    With priorities, the worst one that has no chunk in the step yet, of several the last to come.
     """
     forget_finished(replica, requests)
     running = replica.running
+    if replica.has_priorities:
+        return _worst(replica, requests)
     if not replica.uses_estimate or not replica.num_decoding:
-        if replica.has_priorities:
-            return _worst(replica, requests)
         return running.pop()
     position = -1
     fewest = longest = 0

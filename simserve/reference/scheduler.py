@@ -450,7 +450,7 @@ class ContinuousScheduler(Scheduler):
         decoding = [request for request in self.active if request.is_decoding]
         if self.config.admission == "estimate" and decoding:
             victim = min(decoding, key=lambda one: (one.generated, -one.prompt_tokens, -self.running.index(one)))
-        elif self.config.scheduling_policy == "priority":
+        if self.config.scheduling_policy == "priority":
             chunked = [request for request, _ in step.chunks]
             victim = max(
                 (request for request in self.running if request not in chunked),

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
-import numpy as np
-
-from simserve.sim.simulate import replay
 from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs
 from tests.walker import Outcome, mixed_seconds, uncached_seconds, walk
 
@@ -171,22 +167,6 @@ def test_estimate_breaks_ties_by_the_longest_prompt() -> None:
 
     assert outcome.num_preemptions.tolist() == [0, 1, 0]
     assert batches(outcome)[13:15] == [(3, 0, (0, 1, 2)), (2, 0, (0, 2))]
-
-
-def test_estimate_does_not_look_at_priorities_when_it_preempts() -> None:
-    """Request 0 has the worst priority and the most tokens: of the others, as above, the longest prompt goes."""
-    config = make_config(
-        num_blocks=15,
-        max_model_len=60,
-        admission="estimate",
-        scheduling_policy="priority",
-        new_token_ratio_initial=0.0,
-        new_token_ratio_minimum=0.0,
-    )
-    specs = replace(make_specs([0.0, 0.5, 0.5], [8, 7, 4], [40, 16, 16]), priority=np.array([5, 0, 0]))
-
-    assert walk(config, SECOND, specs).num_preemptions.tolist() == [0, 1, 0]
-    assert replay(config, SECOND, specs).records.num_preemptions.tolist() == [0, 1, 0]
 
 
 def test_estimate_expects_more_after_a_preemption() -> None:
