@@ -526,6 +526,8 @@ def windowed_cases(draw: st.DrawFn) -> Case:
     longest = math.ceil((config.max_model_len + config.num_speculative_tokens) / config.block_size)
     window = draw(st.integers(1, longest + 1))
     chunk = config.max_chunk_tokens if config.enable_chunked_prefill else config.max_model_len
+    if config.lifts_chunk_limit:
+        chunk = max(chunk, config.max_num_batched_tokens)
     # What a lone request needs: its window, and the chunk or the drafts that it computes beside it.
     beside = math.ceil(max(chunk, 1 + config.num_speculative_tokens) / config.block_size)
     most = min(longest, window + beside)
