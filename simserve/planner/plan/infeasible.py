@@ -156,6 +156,17 @@ def _unsure_miss(groups: Sequence[GroupResult], tried: Sequence[Member], scenari
     )
 
 
+def unconfirmed_miss(
+    confirmations: Sequence[Trial], groups: Sequence[GroupResult], scenario: Scenario, goal: Goal
+) -> Miss:
+    """Return what came nearest of the fleets that held in the search and in none of their longer runs."""
+    trial = max(confirmations, key=_share)
+    members = [member for group in groups for member in group.members]
+    nearest = next(member for member in members if member.overrides == trial.overrides)
+    miss = _simulated_miss([replace(nearest, trial=trial)], scenario, goal)
+    return replace(miss, highest_probability=trial.probability)
+
+
 def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss:
     nearest = max(tried, key=lambda each: _share(each.trial))
     trial = nearest.trial

@@ -27,7 +27,7 @@ from simserve.planner.plan.fleet import (
     with_room,
 )
 from simserve.planner.plan.front import front_candidates, sized
-from simserve.planner.plan.infeasible import Miss, nearest_miss, shown
+from simserve.planner.plan.infeasible import Miss, nearest_miss, shown, unconfirmed_miss
 from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
@@ -184,7 +184,9 @@ class _Planning:
             found.miss = self._missed(spaces)
             return
         self._confirm(spaces)
-        if found.fleet is not None:
+        if found.fleet is None:
+            found.miss = unconfirmed_miss(found.confirmations, found.groups, self.borne, self.goal)
+        else:
             self._look_around(spaces, found.fleet)
 
     def _each(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
@@ -335,11 +337,13 @@ class _Planning:
     def _confirm(self, spaces: Sequence[Space]) -> None:
         """Take the best fleet that holds on all requests and in several replications, one replica more if need be.
 
-        Whatever held in the search is tried, the best first; where too many of them fail, the best of each kind of GPU
-        alone, with more and more replicas.
+        Whatever held in the search is tried, the best first; where too many of them fail, the best and the surest of
+        each kind of GPU alone, with more and more replicas.
         """
         groups = self.findings.groups
         bests = [(index, group.best) for index, group in enumerate(groups) if group.best is not None]
+        surest = [(index, max(_held(groups[index]), key=_surety)) for index, _ in bests]
+        bests += [each for each, (_, best) in zip(surest, bests, strict=True) if each[1] is not best]
         known = {id(member) for _, member in self._equals}
         held = [(index, member) for index, group in enumerate(groups) for member in _held(group)]
         others = [(index, member) for index, member in held if id(member) not in known]
@@ -349,7 +353,8 @@ class _Planning:
     def _has_confirmed(self, spaces: Sequence[Space], members: Sequence[tuple[int, Member]]) -> bool:
         """Return whether one of the members, by the index of its space, was confirmed; the best such is taken.
 
-        Of equals the one that comes first.
+        Of equals the one that comes first. What held with no higher probability than one that has failed since is left
+        out: it only costs a confirmation.
         """
         found = self.findings
         open_fleets: list[tuple[Value, int, int, Member]] = [
@@ -376,6 +381,12 @@ class _Planning:
             if trial.holds:
                 found.fleet, found.confirmed, found.member, found.group = fleet, trial, member, found.groups[index]
                 return True
+            if replicas == _trial(member).replicas:
+                open_fleets = [
+                    each
+                    for each in open_fleets
+                    if each[2] > _trial(each[3]).replicas or _surety(each[3]) > _surety(member)
+                ]
             search = Search(spaces[index], self.goal)
             if replicas < search.most_replicas(member):
                 bumped = replace_replicas(trial, replicas + 1)
@@ -483,6 +494,12 @@ def _trial(member: Member | None) -> Trial:
     assert member is not None
     assert member.trial is not None
     return member.trial
+
+
+def _surety(member: Member) -> float:
+    """Return how sure a deployment is to hold, by the search's run; infinite where that is not known."""
+    probability = _trial(member).probability
+    return math.inf if probability is None else probability
 
 
 def _held(group: GroupResult) -> list[Member]:
