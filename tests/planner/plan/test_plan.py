@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -22,7 +23,7 @@ from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne, with_room
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.deciding_run import settled_run
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import try_fleet
+from simserve.planner.search.trial import Trial, try_fleet
 from simserve.planner.space.space import parse_choices
 from simserve.profiles import catalog
 from simserve.report.brief import brief_of_run
@@ -447,6 +448,43 @@ def test_the_smallest_integer_is_found(starts_high: bool) -> None:
         expected = max(threshold, least)
         assert found == (expected if expected <= most and least <= most else None)
         assert len(asked) == len(set(asked)) <= 12
+
+
+def test_what_no_longer_run_confirms_is_a_miss_with_the_run_that_came_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fleets that held in the search only: nothing is recommended, and what the longer runs reached is said."""
+    confirmed: list[tuple[str, int]] = []
+
+    def refuse(fleet: Fleet) -> Trial:
+        trial = replace(confirm(fleet), holds=False, attainment=0.9 + 0.001 * len(confirmed), probability=0.25)
+        confirmed.append((repr(fleet.overrides), fleet.replicas))
+        return trial
+
+    monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse)
+    summary = planned()
+
+    assert not summary["feasible"]
+    assert summary["best"] is None
+    assert summary["nearest_miss"]["attainment"] == pytest.approx(0.9 + 0.001 * (len(confirmed) - 1))
+    assert summary["nearest_miss"]["highest_probability"] == 0.25
+    assert "wider limit" in summary["nearest_miss"]["relax"]
+
+
+def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fleets that are as good in the search the next confirmation goes to a surer one, or to one replica more."""
+    asked: list[tuple[str, int]] = []
+
+    def refuse_first(fleet: Fleet) -> Trial:
+        asked.append((repr(fleet.overrides), fleet.replicas))
+        trial = confirm(fleet)
+        return trial if len(asked) > 1 else replace(trial, holds=False)
+
+    monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse_first)
+    first = planned(trials=4)
+
+    by_fleet = {repr(each["overrides"]): each.get("probability") for each in first["candidates"] if "overrides" in each}
+    assert first["feasible"]
+    assert len(asked) == 2
+    assert asked[1][1] > asked[0][1] or by_fleet[asked[1][0]] > by_fleet[asked[0][0]]
 
 
 def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
