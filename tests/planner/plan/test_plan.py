@@ -460,7 +460,7 @@ def test_what_no_longer_run_confirms_is_a_miss_with_the_run_that_came_nearest(mo
         return trial
 
     monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse)
-    summary = planned()
+    summary = plan(busy_scenario(), options()).summary
 
     assert not summary["feasible"]
     assert summary["best"] is None
@@ -479,7 +479,7 @@ def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pyt
         return trial if len(asked) > 1 else replace(trial, holds=False)
 
     monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse_first)
-    first = planned(trials=4)
+    first = plan(busy_scenario(), options(trials=4)).summary
 
     by_fleet = {repr(each["overrides"]): each.get("probability") for each in first["candidates"] if "overrides" in each}
     assert first["feasible"]
