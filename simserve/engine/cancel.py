@@ -48,8 +48,6 @@ def cancel(replica: Replica, requests: RequestTable, index: int) -> None:
     replica.num_outstanding -= 1
     if replica.loras is not None:
         leave_adapter(replica.loras, index)
-    if not replica.grows:
-        release_fixed(replica, requests, index)
 
 
 def _leave_prefill(replica: Replica, requests: RequestTable, index: int) -> None:
@@ -59,6 +57,8 @@ def _leave_prefill(replica: Replica, requests: RequestTable, index: int) -> None
     free_blocks = replica.free_blocks
     if replica.grows:
         give_back(replica, -(-done // replica.block_size))
+    else:
+        release_fixed(replica, requests, index)
     leave_prefix(replica, index, done, replica.free_blocks - free_blocks)
     requests.computed_tokens[index] = 0
 
@@ -77,6 +77,8 @@ def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: i
         replica.late_tokens.remove(index)
     replica.finish_heap.remove(entry)
     heapify(replica.finish_heap)
+    if not replica.grows:
+        release_fixed(replica, requests, index)
     tokens = requests.prompt_tokens[index] + generated - 1
     leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
     requests.generated_tokens[index] = generated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simserve.engine.admission import estimated_room, has_room, note_full
 from simserve.engine.answers import note_recomputed
-from simserve.engine.decoding import cache_decoded, finish, growth_of_step, join_decoding
+from simserve.engine.decoding import cache_decoded, finish, growth_of_step, join_decoding, settle_decoders
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
 from simserve.engine.kv_tier import keep_in_store, take_loading_seconds, take_overlapped_seconds
@@ -19,7 +19,15 @@ from simserve.engine.loras import (
     use_adapter,
 )
 from simserve.engine.preemption import preempt
-from simserve.engine.prefix_cache import cache_blocks, evict, find_prefix, is_decoded, load_prefix, use_prefix
+from simserve.engine.prefix_cache import (
+    cache_blocks,
+    evict,
+    find_prefix,
+    is_decoded,
+    load_prefix,
+    note_contests,
+    use_prefix,
+)
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
     ADMITTED,
@@ -123,8 +131,12 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     if cache.num_decoders:
                         cache_decoded(replica, requests, index, 0)
                     cache_blocks(cache, index, done + chunk)
+                    if cache.num_decoders:
+                        note_contests(cache, index)
             position += 1
 
+    if cache is not None and cache.contested:
+        settle_decoders(replica, requests, free)
     waiting = replica.waiting
     if replica.is_full and not (replica.num_decoding or replica.num_left):
         replica.is_full = False
@@ -245,6 +257,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 # What gives way to its blocks is gone before they are cached.
                 evict(cache, free)
                 cache_blocks(cache, index, cached + chunk)
+                if cache.num_decoders:
+                    note_contests(cache, index)
         if loras is not None and loras.skipped:
             if not waiting and replica.num_running >= seats:
                 replica.blocked_by = BLOCKED_BY_SEATS

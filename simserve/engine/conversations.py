@@ -46,11 +46,12 @@ class Conversations:
         latency: From its sending to the router, seconds.
         arrival_time: When each was sent, seconds; filled as they are. Before that, of a turn that follows on another,
             the earliest that it may be, NaN: at once.
-        is_graph: Whether they are tasks, so that the next four are filled.
+        last_answer: Of each group, the latest answer that its client has heard so far, seconds: to a request of the
+            turn, or to a call of the task, where the first group's counts.
+        is_graph: Whether they are tasks, so that the next three are filled.
         children: The calls that wait for each call, one list after another.
         child_edges: Call i has the entries ``child_edges[i] .. child_edges[i + 1] - 1``, shape [N + 1].
         num_parents: Of each call, parents that are still to be answered, shape [N].
-        last_answer: Of each group, the latest answer to a call of its task so far, seconds; the first group's counts.
         has_limits: Whether any task has a limit on its time, so that the next two are filled.
         time_limit: Of each group, seconds for its task, inf: none; the first group's counts.
         deadline: Of each group, when the client of its task gives up, seconds; the first group's counts. Filled as
@@ -99,10 +100,10 @@ class Conversations:
         think_time: Sequence[float],
         latency: Sequence[float],
         arrival_time: MutableSequence[float],
+        last_answer: MutableSequence[float],
         children: Sequence[int] = (),
         child_edges: Sequence[int] = (),
         num_parents: MutableSequence[int] | None = None,
-        last_answer: MutableSequence[float] | None = None,
         time_limit: Sequence[float] = (),
         deadline: MutableSequence[float] | None = None,
     ) -> None:
@@ -115,7 +116,7 @@ class Conversations:
         self.is_graph = num_parents is not None
         self.children, self.child_edges = children, child_edges
         self.num_parents: MutableSequence[int] = [] if num_parents is None else num_parents
-        self.last_answer: MutableSequence[float] = [] if last_answer is None else last_answer
+        self.last_answer = last_answer
         self.has_limits = deadline is not None
         self.time_limit = time_limit
         self.deadline: MutableSequence[float] = [] if deadline is None else deadline
@@ -190,16 +191,24 @@ def _wait_until(conversations: Conversations, index: int, answered_at: float) ->
 
 
 def following(conversations: Conversations, index: int, answered_at: float) -> int:
-    """Note that a request has ended; return the group that is sent on it, -1: none is, or none yet."""
+    """Note that a request has ended; return the group that is sent on it, -1: none is, or none yet.
+
+    What is sent waits for the latest answer to the turn, which need not be the one that is noted last.
+    """
     group = conversations.group[index]
+    heard_at = max(conversations.last_answer[group], answered_at)
+    conversations.last_answer[group] = heard_at
     left = conversations.unanswered[group] - 1
     conversations.unanswered[group] = left
     if left:
         return NOTHING
-    if not conversations.begins[group + 1]:
-        return group + 1
-    loop = conversations.loop[group]
-    return NOTHING if loop < 0 else next_beginning(conversations, loop, answered_at, True)
+    behind, loop = group + 1, conversations.loop[group]
+    if conversations.begins[behind]:
+        behind = NOTHING if loop < 0 else next_beginning(conversations, loop, heard_at, True)
+    if behind >= 0 and heard_at > answered_at:
+        for each in range(conversations.edges[behind], conversations.edges[behind + 1]):
+            _wait_until(conversations, each, heard_at)
+    return behind
 
 
 def next_beginning(conversations: Conversations, loop: int, time: float, thinks: bool) -> int:

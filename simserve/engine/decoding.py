@@ -10,7 +10,7 @@ from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kv import release_fixed
 from simserve.engine.loras import count_decoding, leave_adapter
 from simserve.engine.paces import generated_at_pace, join_at_pace, leave_at_pace
-from simserve.engine.prefix_cache import cache_blocks, leave_prefix, note_decoder
+from simserve.engine.prefix_cache import cache_blocks, evict, leave_prefix, note_decoder
 from simserve.engine.progress import GRID
 from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, FINISHED, SHIFT, Replica, RequestTable
 from simserve.engine.windows import join_window, leave_window, window_growth_of_step
@@ -137,16 +137,37 @@ def cache_decoded(replica: Replica, requests: RequestTable, index: int, is_next_
     paths = cache.paths
     for entry in range(paths.starts[index], paths.starts[index + 1]):
         other = cache.decoders.get(paths.segments[entry], 0) - 1
-        if other < 0 or other == index:
-            continue
-        step = replica.step + is_next_counted
-        if replica.config.async_scheduling:
-            step -= 1
-        if replica.progress is not None:
-            tokens = (requests.context_base[other] + requests.pace[other] * (step - 1)) // GRID + 1
-        else:
-            tokens = requests.context_base[other] + step
-        cache_blocks(cache, other, tokens)
+        if other >= 0 and other != index:
+            cache_blocks(cache, other, _known_tokens(replica, requests, other, is_next_counted))
+
+
+def settle_decoders(replica: Replica, requests: RequestTable, free_blocks: int) -> None:
+    """Decide who is the first to cache the blocks that contested decodes fill in the step that is being planned.
+
+    Args:
+        replica: The replica, which has a prefix cache.
+        requests: The table.
+        free_blocks: Free once the decodes and the running prompts of the step have theirs.
+    """
+    cache = replica.cache
+    assert cache is not None
+    evict(cache, free_blocks)
+    contested = cache.contested
+    for _ in range(len(contested)):
+        index = contested[0]
+        cache_blocks(cache, index, _known_tokens(replica, requests, index, 1))
+        contested.remove(index)
+        note_decoder(cache, index)
+
+
+def _known_tokens(replica: Replica, requests: RequestTable, index: int, is_next_counted: int) -> int:
+    """Return how many tokens of a decoding request are computed or scheduled, and known, as `cache_decoded` counts."""
+    step = replica.step + is_next_counted
+    if replica.config.async_scheduling:
+        step -= 1
+    if replica.progress is not None:
+        return (requests.context_base[index] + requests.pace[index] * (step - 1)) // GRID + 1
+    return requests.context_base[index] + step
 
 
 def generated_by_now(replica: Replica, requests: RequestTable, index: int) -> int:

@@ -8,7 +8,7 @@ gone when n + 2 is scheduled. Who is preempted has a token on its way, whose blo
 from __future__ import annotations
 
 from simserve.engine.kv import release_fixed
-from simserve.engine.prefix_cache import cache_blocks, forget_decoder, leave_prefix
+from simserve.engine.prefix_cache import cache_blocks, forget_decoder, leave_prefix, note_contests
 from simserve.engine.state import Replica, RequestTable
 
 
@@ -29,9 +29,10 @@ def depart(replica: Replica, index: int, tokens: int, free_blocks: int, free_win
     replica.free_blocks = free_blocks
     replica.free_window_blocks = free_window_blocks
     cache = replica.cache
-    if cache is not None and cache.num_decoders:
+    if cache is not None and (cache.num_decoders or cache.contested):
         forget_decoder(cache, index)
         cache_blocks(cache, index, tokens - 1)
+        note_contests(cache, index)
 
 
 def release_departing(replica: Replica, requests: RequestTable) -> None:

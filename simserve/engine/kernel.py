@@ -23,7 +23,7 @@ from math import ceil, inf, nextafter, sqrt
 from simserve.engine.admission import forget_left, note_left
 from simserve.engine.answers import begin_answers
 from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
-from simserve.engine.decoding import finish_decoding, steps_until_dry
+from simserve.engine.decoding import finish_decoding, growth_of_step, settle_decoders, steps_until_dry
 from simserve.engine.departing import release_departing
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
@@ -34,6 +34,7 @@ from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict, is_decoded
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
+    BLOCKED_BY_BUDGET,
     BLOCKED_BY_LORAS,
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SEATS,
@@ -306,6 +307,11 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if waiting and replica.cache is not None and is_decoded(replica.cache, waiting[0]):
         # A block more of what it begins with may let the head of the queue in.
         is_restless = True
+    if replica.cache is not None and replica.cache.contested:
+        is_restless = True
+    if replica.keeps_full and replica.blocked_by == BLOCKED_BY_BUDGET and not replica.chunk_requests:
+        # Whether there is room for the head of the queue is asked at every step, and a refusal holds.
+        is_restless = True
     if replica.num_left and not (replica.chunk_requests and replica.is_prefill_first):
         forget_left(replica, not replica.chunk_requests)
         if waiting and not replica.chunk_requests:
@@ -412,6 +418,9 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
             replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
         ):
             is_restless = make_room(replica, requests)
+        if replica.cache is not None and replica.cache.contested and replica.num_decoding:
+            growth = growth_of_step(replica) if replica.grows else 0
+            settle_decoders(replica, requests, replica.free_blocks - growth)
     return is_restless
 
 

@@ -145,6 +145,8 @@ class PrefixCache:
         free_slots: Slots of segments that are gone.
         decoders: Segment that others have too -> one more than the request that decodes it.
         num_decoders: Entries of that.
+        contested: Requests that decode what the cache holds more of than they have, or what another decodes too: who
+            was first is decided as each block fills, so nothing leaps over that (`settle_decoders`).
         evicts_by_block, ages_empty: As of `EngineConfig`; the latter ``ages_empty_blocks``.
         idle: Stretches of blocks that nobody uses, from 1 on, the one first that was given up least recently.
         shallowest: Of each slot the stretch next to the blocks in use; 0: it has none.
@@ -171,6 +173,7 @@ class PrefixCache:
         "above",
         "ages_empty",
         "below",
+        "contested",
         "decoders",
         "evicts_by_block",
         "free_slots",
@@ -230,6 +233,7 @@ class PrefixCache:
         self.free_slots: list[int] = []
         self.decoders: dict[int, int] = {}
         self.num_decoders = 0
+        self.contested: list[int] = []
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.shallowest = [0]
         self.stretch_slot, self.stretch_start = [0], [0]
@@ -423,9 +427,11 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     cache = replica.cache
     if cache is None:
         return
-    if cache.num_decoders:
+    if cache.num_decoders or cache.contested:
         forget_decoder(cache, index)
     cache_blocks(cache, index, tokens)
+    if cache.num_decoders:
+        note_contests(cache, index)
     store = cache.paths.store
     if store is not None:
         keep_in_store(store, cache, index, tokens)
@@ -598,14 +604,21 @@ def _take_idle(cache: PrefixCache, slot: int, reach: int) -> None:
 
 
 def note_decoder(cache: PrefixCache, index: int) -> None:
-    """Note that a request begins to decode, where others have tokens that it is going to decode."""
+    """Note that a request decodes, where others have tokens that it is going to decode."""
     paths = cache.paths
     first, until = paths.starts[index], paths.starts[index + 1]
     for entry in range(max(paths.pinned_until[index] - 1, first), until):
         segment = paths.segments[entry]
-        if paths.is_shared[entry] and not cache.decoders.get(segment, 0):
-            cache.decoders[segment] = index + 1
-            cache.num_decoders += 1
+        if paths.is_shared[entry]:
+            other = cache.decoders.get(segment, 0)
+            if not other:
+                cache.decoders[segment] = index + 1
+                cache.num_decoders += 1
+            elif other != index + 1:
+                _contest(cache, other - 1)
+                _contest(cache, index)
+    if _is_contested(cache, index):
+        _contest(cache, index)
 
 
 def forget_decoder(cache: PrefixCache, index: int) -> None:
@@ -616,6 +629,40 @@ def forget_decoder(cache: PrefixCache, index: int) -> None:
         if cache.decoders.get(segment, 0) == index + 1:
             del cache.decoders[segment]
             cache.num_decoders -= 1
+    if index in cache.contested:
+        cache.contested.remove(index)
+
+
+def note_contests(cache: PrefixCache, index: int) -> None:
+    """Note who decodes what the cache holds more of, now that a request has cached blocks."""
+    paths = cache.paths
+    for entry in range(paths.starts[index], paths.starts[index + 1]):
+        other = cache.decoders.get(paths.segments[entry], 0)
+        if other and other != index + 1 and _is_contested(cache, other - 1):
+            _contest(cache, other - 1)
+
+
+def _contest(cache: PrefixCache, index: int) -> None:
+    """Let nothing leap over the blocks that a request fills, unless it caches none of them any more."""
+    if not cache.paths.is_private[index] and index not in cache.contested:
+        cache.contested.append(index)
+
+
+def _is_contested(cache: PrefixCache, index: int) -> bool:
+    """Return whether the cache holds more than a decoding request has of what that decodes."""
+    paths = cache.paths
+    first, pinned = paths.starts[index], paths.pinned_until[index]
+    for entry in range(max(pinned - 1, first), paths.starts[index + 1]):
+        slot = cache.slots.get(paths.segments[entry], 0)
+        if slot:
+            reach = 0
+            if entry < pinned:
+                reach = paths.shared_blocks[index]
+                if entry > first:
+                    reach -= paths.ends[entry - 1]
+            if cache.held[slot] > reach:
+                return True
+    return False
 
 
 def is_decoded(cache: PrefixCache, index: int) -> bool:

@@ -134,7 +134,7 @@ class Clients:
         for turn in conversation:
             lives = [self.clock.process(self.live(each, self.sent_on(each, last, thinks=thinks))) for each in turn]
             replies = yield self.clock.all_of(lives)
-            last = max(replies.values(), key=lambda reply: reply.heard_at)
+            last = latest(replies.values())
             thinks = True
         return last
 

@@ -251,8 +251,7 @@ class Replica:
             self.bury()
         elif self.state == "draining" and not self.load:
             self.stop()
-        if self.is_ready:
-            cluster.gateway.offer_turn()
+        cluster.gateway.offer_turn()
 
     # Its requests.
 
@@ -345,6 +344,7 @@ class Replica:
     def drain(self) -> None:
         """Take no more requests; when those it has are answered, it is given back."""
         self.state = "draining"
+        self.cluster.gateway.offer_turn()  # another region may be the nearest now
         if not self.load:
             self.stop()
 
@@ -363,6 +363,7 @@ class Replica:
             retry: Whether the router sends them to another replica instead.
         """
         self.state, self.dying = then, (reason, retry)
+        self.cluster.gateway.offer_turn()
         if self.step is None:
             self.bury()
 

@@ -150,6 +150,7 @@ class Lifecycle:
     def drain(self, replica: ManagedReplica, now: float) -> None:
         """Send a replica no more requests; when it has answered those it has, it is given back."""
         self.withdraw(replica, DRAINING)
+        self._offer_turn(now)
         if not replica.load:
             self.stop(replica, now)
 
@@ -178,6 +179,7 @@ class Lifecycle:
             retry: Whether the router sends them to another replica instead.
         """
         self.withdraw(replica, then)
+        self._offer_turn(now)
         replica.is_dying, replica.loss, replica.is_loss_retried = True, reason, retry
         break_off(replica.schedulers, now)
         if not self.ends_leap(replica, now):
@@ -190,6 +192,12 @@ class Lifecycle:
         replica.state = state
         self._publish()
         self._mark(replica)
+
+    def _offer_turn(self, now: float) -> None:
+        """Let those that wait under fair turns be routed anew: a replica that comes or goes changes which are near."""
+        gateway = self._cluster.client_state.gateway
+        if gateway is not None and gateway.fair is not None:
+            self._cluster.tell(OFFER, 0, now)
 
     def ends_leap(self, replica: ManagedReplica, now: float) -> bool:
         """Let the leap of a replica end with the running step; return whether one runs."""
@@ -268,8 +276,7 @@ class Lifecycle:
         # They have passed the admission control already, so they are not refused any more.
         for index in parked:
             self._cluster.tell(HAND_OVER, index, now)
-        if self._cluster.client_state.gateway is not None:
-            self._cluster.tell(OFFER, 0, now)
+        self._offer_turn(now)
         if self._transfers is not None:
             transfers = self._live_transfers
             stranded = list(transfers.stranded)

@@ -56,19 +56,19 @@ def conversations_of(
         think_time=column(specs.think_time, np.float64),
         latency=column(latency, np.float64),
         arrival_time=_seen(arrival_time),
-        **({} if specs.dependencies is None else _graph_of(specs.dependencies, len(begins))),
+        last_answer=column(np.zeros(len(begins)), np.float64),
+        **({} if specs.dependencies is None else _graph_of(specs.dependencies)),
         **({} if specs.time_limit is None else _limits_of(specs.time_limit[edges[:-1]])),
     )
 
 
-def _graph_of(dependencies: Dependencies, num_groups: int) -> dict[str, Any]:
+def _graph_of(dependencies: Dependencies) -> dict[str, Any]:
     """Return what `Conversations` knows of tasks besides."""
     edges, children = dependencies.children()
     return {
         "children": column(children, np.int64),
         "child_edges": column(edges, np.int64),
         "num_parents": column(dependencies.num_parents, np.int64),
-        "last_answer": column(np.zeros(num_groups), np.float64),
     }
 
 

@@ -12,8 +12,11 @@ from simserve.metrics.summary import summarize
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.control import Control, Limits
 from simserve.sim.fairness_spec import FairnessSpec
+from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, DEADLINE, REASONS, REJECTED
+from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.simulate import Simulation, simulate
+from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
@@ -145,3 +148,25 @@ def test_a_tenant_whose_turns_come_too_slowly_is_told_at_once() -> None:
     # Who is let in waits about as long as it may, who is not would have waited longer.
     waits = patient.records.scheduled_time - patient.records.arrival_time
     assert waits[refused].min() > 20.0
+
+
+def test_who_waits_goes_to_the_next_region_as_soon_as_its_own_is_drained() -> None:
+    """A replica that drains frees nothing, yet it is no longer the nearest: the turn is taken then, not at an end."""
+    config, times = make_config(max_num_seqs=1), constant_step_times(1.0)
+    deployment = make_deployment(config, times, 1)
+    pools = tuple(
+        PoolSetup(name=name, engine=config, step_times=times, priced=deployment.priced, num_replicas=1, region=name)
+        for name in ("eu", "us")
+    )
+    startup = {"schedule": "50 s", "image": "0 s", "load_bandwidth": "1 GB/s", "engine": "0 s"}
+    update = {"at": "2.5 s", "pool": "eu", "max_unavailable": 1, "grace_period": "100 s", "startup": startup}
+    control = Control(
+        limits=(Limits(), Limits()),
+        fairness=validate(FairnessSpec, {"shares": {"a": 1, "b": 1}}),
+        regions=validate(RegionsSpec, {"latency": {"eu": {"us": "0.25 s"}}, "within": "0 s"}),
+        updates=(validate(UpdateSpec, update),),
+    )
+    run = simulate(replace(deployment, pools=pools, control=control), tenants([0.0, 0.5], "ab", 9, region="eu"))
+
+    assert run.records.replica_id.tolist() == [0, 1]
+    assert run.records.scheduled_time.tolist() == [0.0, 2.75]

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from simserve.sim import affinity
 from simserve.sim import prefixes as subject
 from simserve.sim.prefixes import in_chains
-from simserve.sim.simulate import replay
+from simserve.sim.simulate import replay, simulate
+from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
-from tests.builders import make_specs
+from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import routings, shared_cases
 from tests.engine.test_fuzz import CHECKS
+from tests.theory.builders import make_deployment
 
 
 def paths(prefixes: PrefixSegments) -> list[list[tuple[int, int]]]:
@@ -76,3 +78,34 @@ def make_conversation() -> RequestSpecs:
     specs = make_specs([0.0, 1.0], [8, 16], [4, 4])
     prefixes = PrefixSegments(offsets=np.array([0, 1, 3]), segments=np.array([0, 0, 1]), ends=np.array([12, 12, 20]))
     return replace(specs, prefixes=prefixes, session=np.array([0, 0]), turn=np.array([1, 2]))
+
+
+@pytest.mark.parametrize(("num_blocks", "found"), [(24, 4), (20, 0)])
+def test_what_was_reserved_for_an_answer_that_nobody_waits_for_is_used_in_turn(num_blocks: int, found: int) -> None:
+    """Each of five reserves seven blocks, caches three and hangs up; the other four lie before those, after older ones.
+
+    Of 24 the fourth takes three fresh blocks and the first one's four that hold nothing. Of 20 six of the first's go to
+    the third and the fourth, and its cached ones next, before what the second has given up since.
+    """
+    config = make_config(
+        admission="reserve",
+        max_num_seqs=1,
+        num_blocks=num_blocks,
+        block_size=2,
+        max_model_len=20,
+        enable_prefix_caching=True,
+        evicts_by_block=True,
+        ages_empty_blocks=True,
+    )
+    hasty = ClassSpec(name="hasty", share=1.0, timeout="1.5 s")
+    specs = replace(
+        make_specs([0.0, 3.0, 6.0, 9.0, 12.0], 6, 8),
+        classes=(hasty,),
+        request_class=np.zeros(5, dtype=np.int16),
+        prefixes=PrefixSegments(offsets=np.arange(6), segments=np.array([1, 2, 3, 4, 1]), ends=np.full(5, 6)),
+    )
+
+    run = simulate(make_deployment(config, constant_step_times(1.0), 1), specs)
+
+    assert run.records.cached_tokens is not None
+    assert run.records.cached_tokens.tolist() == [0, 0, 0, 0, found]

@@ -154,3 +154,18 @@ def test_a_client_may_hang_up_while_its_request_is_on_its_way() -> None:
     assert run.records.status.tolist()[0] == TIMED_OUT
     assert run.end_time < 20.0
     assert (run.records.status != COMPLETED).tolist() == [True, True]
+
+
+def test_the_next_turn_waits_for_the_answer_that_is_heard_last() -> None:
+    """Two answers leave a replica at once; the one with a quarter of a second to go is the one that counts."""
+    fault = {"kind": "node", "pool": "us", "at": "0 s", "duration": "100 s"}
+    specs = replace(
+        make_specs([0.0, 0.0, np.nan], 1, [2, 3, 1]),
+        session=np.zeros(3, dtype=np.int64),
+        turn=np.array([1, 1, 2]),
+        think_time=np.array([0.0, 0.0, 0.5]),
+    )
+    run = spread(specs, [1, 0, 0], faults=[fault])
+
+    assert run.records.finish_time.tolist()[:2] == [3.25, 3.0]
+    assert run.records.arrival_time.tolist() == [0.0, 0.0, 3.75]

@@ -58,6 +58,7 @@ CACHE = Record(
     "cache",
     {
         **dict.fromkeys(("free_slots", "held", "num_others", "reach_heads", "segments", "used", "users"), Items("q")),
+        "contested": Items("q"),
         **dict.fromkeys(("num_duplicates", "num_idle", "num_loading", "num_tiers", "free_reach"), INTEGER),
         **dict.fromkeys(("has_choice", "has_tiers"), BOOLEAN),
         **dict.fromkeys(("loading_seconds", "pair_seconds", "token_seconds"), FLOAT),
