@@ -95,7 +95,7 @@ QUESTIONS: Mapping[str, Question[Any]] = {
     "speculation": Question("Drafts ahead of a model", queries.SpeculationQuery, tradeoffs.speculation),
     "parallel": Question("Ways to lay a model over GPUs", queries.ParallelQuery, tradeoffs.parallel),
     "cost": Question("Frameworks and GPUs, and an API", queries.CostQuery, money.cost, seconds=15.0),
-    "wizard": Question("What to deploy", queries.WizardQuery, wizard.wizard, seconds=60.0, first=wizard.first),
+    "wizard": Question("What to deploy", queries.WizardQuery, wizard.wizard, seconds=120.0, first=wizard.first),
 }
 
 

@@ -157,11 +157,13 @@ def _cost(query: CostQuery, check: Check) -> tuple[str, dict[str, Any]]:
 
 
 def _wizard(query: WizardQuery, _check: Check) -> tuple[str, dict[str, Any]]:
-    hardware = ",".join(query.hardware)
-    return (
-        f"What should be deployed for this traffic? simserve plan explore.yaml --hardware {hardware}",
-        query.mapping(),
-    )
+    asked = f"simserve plan explore.yaml --hardware {','.join(query.hardware)}"
+    if query.keep:
+        asked += f" --keep {','.join(query.keep)}"
+    if query.throughput:
+        question = "How much can these GPUs do?"
+        return f"{question} {asked} --objective throughput --max-gpus {query.max_gpus}", query.mapping()
+    return f"What should be deployed for this traffic? {asked}", query.mapping()
 
 
 EXPORTS: Mapping[str, Export] = {

@@ -317,6 +317,10 @@ class CostQuery(FrozenModel):
     """The API."""
 
 
+Pools = Literal["whichever is better", "prefill and decode apart", "one kind of replica"]
+"""What a fleet of the wizard may consist of."""
+
+
 class WizardQuery(FrozenModel):
     """Traffic and an objective, for which something is to be deployed."""
 
@@ -340,17 +344,26 @@ class WizardQuery(FrozenModel):
     """Share of traffic that must be borne on top."""
     spare_replicas: Annotated[int, Field(ge=0, le=4)] = 0
     """Replicas that may be lost; they are paid for."""
+    throughput: bool = False
+    """The most tokens a second that so many GPUs can do within the objective; off: the cheapest fleet for the
+    traffic."""
+    pools: Pools = "whichever is better"
+    """Prefill and decode on workers of their own, each with a shape of its own, or both on every replica."""
 
     def mapping(self) -> dict[str, Any]:
-        """Return what a scenario file would hold, on one replica of the first GPU."""
+        """Return what a scenario file would hold, on one replica, or a worker of each role, of the first GPU."""
         longest = 4 * (self.prompt_tokens + self.output_tokens)
+        deployment: dict[str, Any] = {
+            "hardware": self.hardware[0],
+            "engine": {"name": "vllm", "max_model_len": max(longest, 2048)},
+        }
+        if self.is_apart:
+            workers = [{"name": role, "role": role, "replicas": 1} for role in ("prefill", "decode")]
+            deployment |= {"pools": workers, "disaggregation": {}}
         return {
             "name": "explore",
             "model": self.model,
-            "deployment": {
-                "hardware": self.hardware[0],
-                "engine": {"name": "vllm", "max_model_len": max(longest, 2048)},
-            },
+            "deployment": deployment,
             "workload": {
                 "arrivals": {"process": "poisson", "rate": self.rate},
                 "prompt_tokens": _spread(self.prompt_tokens),
@@ -359,6 +372,19 @@ class WizardQuery(FrozenModel):
             },
             "slo": {"ttft": f"{self.slo_ttft_ms:g} ms", "tpot": f"{self.slo_tpot_ms:g} ms", "attainment": 0.95},
         }
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether prefill and decode must have workers of their own."""
+        return self.pools == "prefill and decode apart"
+
+    @property
+    def keep(self) -> tuple[str, ...]:
+        """What the plan leaves as it is: what was asked of pools, and what would take it too long."""
+        pools = {"prefill and decode apart": ("disaggregation",), "one kind of replica": ("pools",)}
+        # Every deployment is sized at its own load: drafts and formats of the KV cache would double them each.
+        slow = ("drafts", "kv-cache") if self.throughput else ("drafts",) if self.is_apart else ()
+        return (*pools.get(self.pools, ()), *slow)
 
 
 def _spread(mean: int) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from anyio.to_thread import run_sync
 from simserve.explore.limits import BusyError, Check, TooLongError
 
 Answer = TypeVar("Answer")
+MOST_TIMES = 24.0
+"""Times the usual seconds that a question may take that asks for more."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,9 @@ class Runner:
             self._limiter = anyio.CapacityLimiter(self.workers)
         try:
             answer: Answer = await run_sync(
-                partial(self._timed, work, self.seconds if seconds is None else min(seconds, 12 * self.seconds)),
+                partial(
+                    self._timed, work, self.seconds if seconds is None else min(seconds, MOST_TIMES * self.seconds)
+                ),
                 limiter=self._limiter,
             )
             return answer

@@ -1,14 +1,17 @@
-"""What should I deploy: the planner on the page, with few choices and little time."""
+"""What should I deploy: the planner on the page, with few choices and little time, and the manifests of its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from simserve import api
+from simserve.documents import parse_yaml
+from simserve.errors import InfeasibleError, InputError
 from simserve.explore.limits import Check
 from simserve.explore.queries import WizardQuery
 from simserve.metrics.files import scenario_text
+from simserve.planner.export.export import WHOLE, export
 from simserve.profiles.model import load_model
 from simserve.report.plan import plan_sections
 from simserve.report.quantities import text_columns
@@ -24,6 +27,24 @@ _FIGURES = (
     "p95_tpot_ms",
     "attainment",
 )
+"""What is told of the cheapest fleet."""
+_FLEETS = ("label", "usd_per_month", "p95_tpot_ms")
+"""What is told of each of the others."""
+_OF_GPUS = (
+    "label",
+    "num_gpus",
+    "replicas",
+    "rate",
+    "output_throughput",
+    "tokens_per_second_per_gpu",
+    "tokens_per_second_per_user",
+    "p95_ttft_ms",
+    "p95_tpot_ms",
+    "attainment",
+)
+"""What is told of the fleet that does most on fixed GPUs."""
+_LOADS = ("label", "rate", "tokens_per_second_per_gpu", "tokens_per_second_per_user", "holds")
+"""What is told of the answer, and of each load and fleet that no other beats in a short run."""
 _NOT_HERE = ("Run it",)
 """Sections that name a command of the terminal."""
 _FLAG = " (--spare-replicas 1)"
@@ -33,12 +54,15 @@ _FLAG = " (--spare-replicas 1)"
 def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
     """Return an answer within a second: the GPUs that were named, weights as stored, KV cache as the engine has it.
 
-    None where nothing holds in that format. `wizard` looks at the other formats, and around what it finds.
+    None where nothing holds in that format, and where more is asked than a second tells: workers of each role, or what
+    fixed GPUs can do. `wizard` looks at the other formats, and around what it finds.
 
     Raises:
         InputError: The traffic is none, or a GPU cannot run the model at all.
         TooLongError: It took too long.
     """
+    if query.throughput or query.is_apart:
+        return None
 
     def until_found(done: int, _known: int) -> None:
         check(0, 1)
@@ -59,13 +83,15 @@ def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
 
 
 def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
-    """Return the cheapest fleet that holds the objective, what lost, and the scenario to go on with.
+    """Return the cheapest fleet that holds the objective, or what the GPUs can do at most; what lost; the scenario to
+    go on with; and its manifests.
 
     Raises:
-        InputError: The traffic is none, or a GPU cannot run the model at all.
+        InputError: The traffic is none, a GPU cannot run the model at all, or what is asked does not go together.
         TooLongError: It took too long.
     """
-    return _answer(query, _plan(query, check).summary)
+    found = _answer(query, _plan(query, check).summary)
+    return {**found, "manifests": [] if found["scenario"] is None else _manifests(found["scenario"])}
 
 
 def _plan(query: WizardQuery, progress: Check, over: tuple[str, ...] = ()) -> Any:
@@ -73,9 +99,12 @@ def _plan(query: WizardQuery, progress: Check, over: tuple[str, ...] = ()) -> An
         from_mapping(query.mapping()),
         hardware=query.hardware,
         max_gpus=query.max_gpus,
-        headroom=query.headroom,
+        objective="throughput" if query.throughput else "cost",
+        # What fixed GPUs can do is a load of its own: there is none to add to.
+        headroom=0.0 if query.throughput else query.headroom,
         spare_replicas=query.spare_replicas,
         over=over,
+        keep=query.keep,
         trials=0,
         jobs=1,
         reference=("explore.yaml",),
@@ -96,25 +125,70 @@ def _answer(query: WizardQuery, summary: Mapping[str, Any]) -> dict[str, Any]:
         for title, lines, table in plan_sections(summary)
         if title not in _NOT_HERE
     ]
-    chosen = {**query.mapping(), "deployment": best["deployment"]} if best else None
+    chosen = None if best is None else {**query.mapping(), "deployment": best["deployment"]}
+    if chosen is not None and query.throughput:
+        chosen["workload"]["arrivals"]["rate"] = float(f"{best['rate']:.4g}")
+    told, shown = (_OF_GPUS, _LOADS) if query.throughput else (_FIGURES, _FLEETS)
     fleets = summary["pareto"]
-    if best and best["label"] not in {each["label"] for each in fleets}:
+    if best and query.throughput:
+        # What holds in long runs is not among the points, which are short ones.
+        fleets = [{**best, "holds": True}, *fleets]
+    elif best and best["label"] not in {each["label"] for each in fleets}:
         # Of one price the plan takes the weights as they are; a quantised one may be faster.
         fleets = [best, *fleets]
     return {
+        "objective": summary["objective"],
         "feasible": summary["feasible"],
-        "best": None if best is None else {name: best[name] for name in _FIGURES},
+        "best": None if best is None else {name: best[name] for name in told},
         "parts": parts,
-        "fleets": [{name: each[name] for name in ("label", "usd_per_month", "p95_tpot_ms")} for each in fleets],
+        "fleets": [{name: each[name] for name in shown} for each in fleets],
         "scenario": None if chosen is None else scenario_text(chosen),
         "simulations": summary["search"]["simulations"],
-        "equations": [
-            {
-                "name": "How many replicas",
-                "formula": "smallest number that can sustain rate x (1 + headroom) within the SLO, plus the spare ones",
-                "numbers": next(
-                    (line for line in parts[0]["lines"] if line.startswith("one replica can sustain")), "none holds"
-                ),
-            }
-        ],
+        "equations": list(_equations(query, summary, parts[0]["lines"])),
     }
+
+
+def _equations(query: WizardQuery, summary: Mapping[str, Any], lines: Sequence[str]) -> Iterator[dict[str, str]]:
+    best = summary["best"]
+    if query.throughput:
+        each = "none holds"
+        if best is not None:
+            per_gpu = best["tokens_per_second_per_gpu"]
+            each = f"{best['output_throughput']:,.0f} / {query.max_gpus} = {per_gpu:,.1f} output tokens/s a GPU"
+        yield {
+            "name": "Tokens a second a GPU",
+            "formula": "output tokens a second at the highest load that holds / GPUs there are",
+            "numbers": each,
+        }
+    elif best is not None and summary["roles"]:
+        yield {
+            "name": "How many workers of each role",
+            "formula": "smallest numbers with which prompts have their first token, and answers their further ones, "
+            "within the SLO at rate x (1 + headroom): each role is sized alone, then pairs are simulated whole",
+            "numbers": "; ".join(
+                f"{role['workers']} x {role['role']}"
+                + ("" if role["finishes"] is None else f" can finish {role['finishes']:.3g} requests/s")
+                for role in summary["roles"]
+            ),
+        }
+    else:
+        yield {
+            "name": "How many replicas",
+            "formula": "smallest number that can sustain rate x (1 + headroom) within the SLO, plus the spare ones",
+            "numbers": next((line for line in lines if line.startswith("one replica can sustain")), "none holds"),
+        }
+
+
+def _manifests(scenario: str) -> list[dict[str, Any]]:
+    """Return for each target what deploys a scenario, or why it cannot be said there."""
+    loaded = from_mapping(parse_yaml(scenario, "explore.yaml", InputError))
+    found: list[dict[str, Any]] = []
+    for target in WHOLE:
+        try:
+            written = export(loaded, target)
+        except (InputError, InfeasibleError) as refusal:
+            found.append({"target": target, "refused": str(refusal), "files": [], "notes": []})
+            continue
+        files = [{"name": name, "text": text} for name, text in written.files.items()]
+        found.append({"target": target, "refused": None, "files": files, "notes": list(written.notes)})
+    return found

@@ -11,6 +11,7 @@ import yaml
 import simserve as ss
 from simserve.errors import InputError
 from simserve.explore.batching import batching, paging
+from simserve.explore.exports import export
 from simserve.explore.frameworks import replica
 from simserve.explore.lessons import kv_growth, memory_wall, quantization
 from simserve.explore.limits import TooLongError
@@ -27,7 +28,8 @@ from simserve.explore.queries import (
     WizardQuery,
 )
 from simserve.explore.tradeoffs import attention, best_layout, parallel, speculation
-from simserve.explore.wizard import wizard
+from simserve.explore.wizard import first, wizard
+from simserve.planner.export.export import WHOLE
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
 from tests.explore.builders import no_limit
@@ -292,3 +294,47 @@ def test_the_wizard_names_a_fleet_that_can_be_run() -> None:
     assert not none["feasible"]
     assert none["best"] is none["scenario"] is None
     assert none["parts"][0]["lines"]
+
+
+_LONG = {"hardware": ("h100-sxm-80gb",), "rate": 4.0, "prompt_tokens": 3000, "max_gpus": 2}
+
+
+def test_the_wizard_sizes_workers_of_each_role_and_writes_them_down() -> None:
+    """Prefill and decode apart, as asked: pools in the scenario, what each role can do, the counts in manifests."""
+    query = WizardQuery(pools="prefill and decode apart", **_LONG)
+    found = wizard(query, no_limit)
+
+    deployment = yaml.safe_load(found["scenario"])["deployment"]
+    counts = {pool["role"]: pool["replicas"] for pool in deployment["pools"]}
+    by_target = {each["target"]: each for each in found["manifests"]}
+    services = yaml.safe_load(by_target["dynamo"]["files"][0]["text"])["spec"]["services"]
+    assert set(counts) == {"prefill", "decode"}
+    assert sum(counts.values()) == found["best"]["replicas"]
+    assert "x prefill can finish" in found["equations"][0]["numbers"]
+    assert {name: services[f"Vllm{name.title()}Worker"]["replicas"] for name in counts} == counts
+    assert by_target["k8s"]["refused"].startswith("deployment.disaggregation")
+    assert set(by_target) == set(WHOLE)
+    assert first(query, no_limit) is None
+    assert "--keep disaggregation,drafts" in export("wizard", query, no_limit).partition("\n")[0]
+
+
+def test_the_wizard_says_what_fixed_gpus_can_do() -> None:
+    """The most tokens of the GPUs that were named, on one kind of replica; the scenario has the load that holds."""
+    query = WizardQuery(throughput=True, pools="one kind of replica", **_LONG)
+    found = wizard(query, no_limit)
+
+    best, scenario = found["best"], from_mapping(yaml.safe_load(found["scenario"]))
+    assert found["objective"] == "throughput"
+    assert best["num_gpus"] == scenario.deployment.num_gpus == 2
+    assert not scenario.deployment.pools
+    assert scenario.workload.arrivals.rate == pytest.approx(best["rate"], rel=1e-3)
+    assert best["rate"] > query.rate
+    assert best["output_throughput"] / 2 == pytest.approx(best["tokens_per_second_per_gpu"])
+    answer, *others = found["fleets"]
+    users = [each["tokens_per_second_per_user"] for each in others]
+    assert (answer["label"], answer["rate"], answer["holds"]) == (best["label"], best["rate"], True)
+    assert users == sorted(users, reverse=True)
+    assert "/ 2 =" in found["equations"][0]["numbers"]
+    assert "--objective throughput --max-gpus 2" in export("wizard", query, no_limit).partition("\n")[0]
+    with pytest.raises(InputError, match="spare replicas are of one kind"):
+        wizard(WizardQuery(pools="prefill and decode apart", spare_replicas=1, **_LONG), no_limit)

@@ -206,8 +206,9 @@ export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks
   return node("div", {}, [named || series.length > 1 || ghosts.length ? names : null, svg]);
 }
 
-// points: [{x, y, name, chosen}], both axes from 0; names on hover, and of those that nothing beats in both.
-export function points({ label, points: all, x, y }) {
+// points: [{x, y, name, chosen}], both axes from 0; names on hover, and of those that nothing beats in both (smaller is
+// better). areAllBest: nothing beats any of them, whatever is better; then the chosen one alone is named.
+export function points({ label, points: all, x, y, areAllBest }) {
   if (!all.length) return node("p", { class: "note", text: "Undefined here." });
   const [x1, y1] = [1.12 * Math.max(...all.map((each) => each.x)), 1.12 * Math.max(...all.map((each) => each.y))];
   const px = (value) => LEFT + ((W - LEFT - RIGHT) * value) / x1, py = (value) => H - BOTTOM - ((H - TOP - BOTTOM) * value) / y1;
@@ -217,14 +218,14 @@ export function points({ label, points: all, x, y }) {
     svg.append(shape("text", { x: LEFT - 5, y: py(tick) + 4, "text-anchor": "end" }, (y.format ?? compact)(tick)));
   }
   for (const tick of linearTicks(0, x1)) svg.append(shape("text", { x: px(tick), y: H - BOTTOM + 15, "text-anchor": "middle" }, compact(tick)));
-  const front = all.filter((each) => !all.some((other) => other !== each && other.x <= each.x && other.y <= each.y));
+  const front = areAllBest ? all : all.filter((each) => !all.some((other) => other !== each && other.x <= each.x && other.y <= each.y));
   for (const each of all) {
     svg.append(shape("circle", { cx: px(each.x), cy: py(each.y), r: each.chosen ? 6 : 4, fill: front.includes(each) ? COLORS[0] : COLORS[5], stroke: each.chosen ? "var(--text)" : "none", "stroke-width": 1.5 }));
   }
   // The chosen one is named first; of names that would lie on another, the later stay for the pointer alone.
   const placed = [];
   const covers = (from, to, y) => all.some((other) => px(other.x) > from && px(other.x) < to && Math.abs(py(other.y) - y + 4) < 8);
-  for (const each of [...new Set([...all.filter((one) => one.chosen), ...front])]) {
+  for (const each of [...new Set([...all.filter((one) => one.chosen), ...(areAllBest ? [] : front)])]) {
     const wide = 6.4 * each.name.length, left = px(each.x) > W / 2 && px(each.x) - 9 - wide > LEFT, at = px(each.x) + (left ? -9 - wide : 9);
     const spot = [py(each.y) + 4, py(each.y) - 10, py(each.y) + 18].find((y) => y > TOP && y < H - BOTTOM && !covers(at, at + wide, y) && !placed.some((other) => Math.abs(other.y - y) < 12 && at < other.to && other.from < at + wide));
     if (spot === undefined) continue;

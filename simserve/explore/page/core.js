@@ -134,7 +134,7 @@ const LABELS = {
   kv_cache: "KV cache", chunked_prefill: "Chunked prefill", flash_attention: "FlashAttention", cuda_graphs: "CUDA graphs", async_scheduling: "Asynchronous scheduling",
   speculative_decoding: "Speculative decoding (EAGLE)", num_speculative_tokens: "Drafts a step", acceptance_rate: "A draft is right", slo_ttft_ms: "TTFT at most, ms", slo_tpot_ms: "TPOT at most, ms",
   max_gpus: "GPUs at most", headroom: "Headroom (share of traffic)", spare_replicas: "Replicas that may be lost", seed: "Seed", attainment: "Share that must meet both", shared_prefix_tokens: "System prompt shared by all, tokens", prefix_caching: "Prefix caching", frameworks: "Frameworks", concurrency: "Requests in hand, a replica", discount: "Discount on GPU prices", batch: "Sequences in the batch", context_tokens: "Tokens of each sequence", lengths: "Answers, tokens each", slots: "Slots", operations_usd: "Operations, dollars a month",
-  utilization: "Used share of the rate", requests_per_month: "Requests a month", api: "API", draft_cost: "Cost of a draft (closed form)",
+  utilization: "Used share of the rate", requests_per_month: "Requests a month", api: "API", throughput: "Most tokens a second of these GPUs", pools: "Pools", draft_cost: "Cost of a draft (closed form)",
 };
 
 function control(tab, name, values, base, change) {
@@ -193,7 +193,7 @@ function control(tab, name, values, base, change) {
 export function form(tab, values, base, change) {
   const made = node("form", { "aria-label": base ? "Configuration B" : "Inputs", onsubmit: (event) => event.preventDefault() });
   const needed = tab.when ?? {}, rows = {};
-  const reveal = () => { for (const [name, by] of Object.entries(needed)) rows[name].hidden = !values[by]; };
+  const reveal = () => { for (const [name, by] of Object.entries(needed)) rows[name].hidden = by.startsWith("!") ? values[by.slice(1)] : !values[by]; };
   const changed = (name) => { reveal(); change(name); };
   for (const group of tab.controls) made.append(node("fieldset", {}, [group.title ? node("legend", { text: group.title }) : null, ...group.items.map((name) => (rows[name] = control(tab, name, values, base, changed)))]));
   reveal();

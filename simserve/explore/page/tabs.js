@@ -181,14 +181,38 @@ function cost(found, values, set) {
   ];
 }
 
+const LATENCIES = (best) => [["p95 TTFT", `${number(best.p95_ttft_ms)} ms`, "p95_ttft_ms", best.p95_ttft_ms], ["p95 TPOT", `${number(best.p95_tpot_ms)} ms`, "p95_tpot_ms", best.p95_tpot_ms], ["within the SLO", share(best.attainment), "attainment", best.attainment]];
+
+// Dollars against latency of fleets that hold, or tokens of the GPUs against tokens of a user.
+function fleets({ fleets: all, best, objective }) {
+  if (objective === "throughput")
+    return figure("Many users or quick answers", "each point a deployment at a load that no other beats in both, by short runs; the large one is the answer, by long ones", points({ areAllBest: true, label: "Output tokens a second a GPU over those of a user", x: { label: "tokens/s of a user" }, y: { label: "tokens/s a GPU" }, points: all.map((each) => ({ x: each.tokens_per_second_per_user, y: each.tokens_per_second_per_gpu, name: `${each.label}, ${number(each.rate)}/s${each.holds ? "" : ", beyond the SLO"}`, chosen: each.label === best?.label && each.rate === best.rate })) }));
+  return figure("Cheap or quick", "each point a fleet that holds the objective, and that no other beats in price and latency at once", points({ label: "Dollars a month over milliseconds a token", x: { label: "p95 TPOT, ms" }, y: { label: "dollars a month", format: (value) => `$${compact(value)}` }, points: all.filter((each) => each.usd_per_month !== null && each.p95_tpot_ms !== null).map((each) => ({ x: each.p95_tpot_ms, y: each.usd_per_month, name: each.label, chosen: each.label === best?.label })) }));
+}
+
+function manifests(all) {
+  if (!all?.length) return [];
+  return [
+    node("h3", { text: "Deploy it" }),
+    node("p", { class: "note", text: "What starts this fleet, for each target that can say it; simserve export writes the same, with a benchmark that holds the deployment to what was simulated." }),
+    ...[...all].sort((one, other) => Boolean(one.refused) - Boolean(other.refused)).map(({ target, refused, files, notes }) => refused
+      ? node("p", { class: "note", text: `${target}: ${refused}` })
+      : node("details", { "data-target": target }, [node("summary", { text: `${target}: ${files.map((each) => each.name).join(", ")}` }), ...notes.map((text) => node("p", { class: "note", text })), ...files.map((each) => node("pre", { tabindex: 0, role: "group", "aria-label": `${target}: ${each.name}`, text: each.text }))])),
+  ];
+}
+
 function wizard(found) {
   const { best } = found;
   const [first, ...others] = found.parts;
+  const told = best && (found.objective === "throughput"
+    ? [["GPUs", String(best.num_gpus), "num_gpus", best.num_gpus], ["requests a second", number(best.rate), "rate", best.rate], ["tokens a second a GPU", number(best.tokens_per_second_per_gpu), "tokens_per_second_per_gpu", best.tokens_per_second_per_gpu], ["tokens a second a user", number(best.tokens_per_second_per_user), "tokens_per_second_per_user", best.tokens_per_second_per_user]]
+    : [["GPUs", String(best.num_gpus), "num_gpus", best.num_gpus], ["replicas", String(best.replicas), "replicas", best.replicas], ["a month", dollars(best.usd_per_month), "usd_per_month", best.usd_per_month]]);
   return [
     node("h2", { class: found.feasible ? "holds" : "missed-answer", text: first.lines[0] }),
-    best ? tiles([["GPUs", String(best.num_gpus), "num_gpus", best.num_gpus], ["replicas", String(best.replicas), "replicas", best.replicas], ["a month", dollars(best.usd_per_month), "usd_per_month", best.usd_per_month], ["p95 TTFT", `${number(best.p95_ttft_ms)} ms`, "p95_ttft_ms", best.p95_ttft_ms], ["p95 TPOT", `${number(best.p95_tpot_ms)} ms`, "p95_tpot_ms", best.p95_tpot_ms], ["within the SLO", share(best.attainment), "attainment", best.attainment]]) : null,
+    best ? tiles([...told, ...LATENCIES(best)]) : null,
     ...first.lines.slice(1).map((text) => node("p", { text })),
-    found.fleets.length > 1 ? charts(figure("Cheap or quick", "each point a fleet that holds the objective, and that no other beats in price and latency at once", points({ label: "Dollars a month over milliseconds a token", x: { label: "p95 TPOT, ms" }, y: { label: "dollars a month", format: (value) => `$${compact(value)}` }, points: found.fleets.filter((each) => each.usd_per_month !== null && each.p95_tpot_ms !== null).map((each) => ({ x: each.p95_tpot_ms, y: each.usd_per_month, name: each.label, chosen: each.label === best?.label })) }))) : null,
+    found.fleets.length > 1 ? charts(fleets(found)) : null,
+    ...manifests(found.manifests),
     ...others.flatMap((part) => [part.title ? node("h3", { text: part.title }) : null, ...part.lines.map((text) => node("p", { class: "note", text })), part.rows.length ? table(part.header, part.rows.map((cells) => ({ cells })), part.is_text) : null]),
     node("p", { class: "note", text: `${found.simulations} deployments were simulated; simserve plan tries more of them, and more of their knobs.` }),
   ];
@@ -256,5 +280,5 @@ export const TABS = [
     ],
     linked: ["chosen"],
   },
-  { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 } }, render: wizard, scenario: (found) => found?.scenario, patience: 400, inParts: true, soFar: "So far: without quantised formats. Looking further: formats, what a change would do.", lead: "The cheapest fleet that holds the objective under your traffic, found by simserve plan with few choices and little time.", controls: [{ title: "Traffic", items: ["model", "rate", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus"] }] },
+  { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 } }, render: wizard, scenario: (found) => found?.scenario, patience: 400, inParts: true, soFar: "So far: without quantised formats. Looking further: formats, what a change would do.", when: { rate: "!throughput", headroom: "!throughput" }, lead: "The cheapest fleet that holds the objective under your traffic, or the most that your GPUs can do within it, found by simserve plan with few choices and little time; and the manifests that deploy it.", controls: [{ title: "Traffic", items: ["model", "rate", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["throughput", "slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus", "pools"] }] },
 ];

@@ -383,9 +383,7 @@ class _Planning:
                 return True
             if replicas == _trial(member).replicas:
                 open_fleets = [
-                    each
-                    for each in open_fleets
-                    if each[2] > _trial(each[3]).replicas or _surety(each[3]) > _surety(member)
+                    each for each in open_fleets if each[2] > _trial(each[3]).replicas or _may_be_surer(each[3], member)
                 ]
             search = Search(spaces[index], self.goal)
             if replicas < search.most_replicas(member):
@@ -500,6 +498,11 @@ def _surety(member: Member) -> float:
     """Return how sure a deployment is to hold, by the search's run; infinite where that is not known."""
     probability = _trial(member).probability
     return math.inf if probability is None else probability
+
+
+def _may_be_surer(member: Member, failed: Member) -> bool:
+    """Return whether a deployment is surer to hold than one that has failed, or nobody knows."""
+    return math.isinf(_surety(member)) or _surety(member) > _surety(failed)
 
 
 def _held(group: GroupResult) -> list[Member]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from simserve.errors import UsageError
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
-from simserve.planner.space.space import DATA_KEY, DIMENSIONS, DRAFTS_NAME, PIPELINE_KEY, TENSOR_KEY
+from simserve.planner.space.space import DATA_KEY, DIMENSIONS, DRAFTS_NAME, PIPELINE_KEY, SPLIT_NAME, TENSOR_KEY
 
 GPUS, REPLICAS = "gpus", "replicas"
 
@@ -24,6 +24,7 @@ KEEPABLE: Mapping[str, tuple[str, ...]] = {
     "drafts": (DRAFTS_NAME,),
     "routing": ("route",),
     "pools": ("pool",),
+    "disaggregation": (SPLIT_NAME,),
     "autoscaling": ("scale",),
     "offload": ("offload",),
     "response-cache": ("answers",),
@@ -31,7 +32,8 @@ KEEPABLE: Mapping[str, tuple[str, ...]] = {
     "admission": ("admit",),
 }
 """Name -> dotted keys and names of options that it stands for. GPUs are the kind of GPU; that and replicas are not
-dimensions of a space."""
+dimensions of a space. With disaggregation kept, prefill and decode workers are sized and nothing else is offered in
+their place; with pools kept they stay as they are."""
 
 
 def kept_of(names: Iterable[str], hardware: Sequence[str], choices: Mapping[str, Sequence[Any]]) -> frozenset[str]:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from simserve.errors import InputError, UsageError
+from simserve.errors import InputError, ScenarioError, UsageError
 from simserve.planner.overrides import Overrides, value_of, with_overrides
-from simserve.planner.space.choices import Choice, Setting
+from simserve.planner.space.choices import Choice, Option, Setting
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, SearchedFormats, searched_formats
-from simserve.planner.space.makeup import REPLICAS_KEY
+from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
 from simserve.planner.space.options import options_of
 from simserve.planner.space.pools import has_roles
 from simserve.planner.space.roles import SIZE_KEYS, Roles, is_plausible, roles_of
@@ -42,6 +42,8 @@ DRAFTS_NAME = "speculate"
 """The option of drafts: like a shape it decides what a replica can do, and is never left to samples."""
 POOL_NAME = "pool"
 """The option of pools; shapes of prefill and decode workers are searched with it."""
+SPLIT_NAME = "split"
+"""What keeps prefill and decode on workers of their own, whatever their number and shape."""
 ROUTE_NAME = "route"
 TENSOR_KEY = "deployment.tensor_parallel_size"
 PIPELINE_KEY = "deployment.pipeline_parallel_size"
@@ -313,7 +315,7 @@ def space_on(
         kept: Dotted keys and options that stay as the scenario has them (`simserve.planner.space.keep`).
 
     Raises:
-        InputError: The GPU or the model is unknown.
+        InputError: The GPU or the model is unknown, or there is nothing to keep.
     """
     base = {**price, **({} if hardware == scenario.deployment.hardware else {HARDWARE_KEY: hardware})}
     there = with_overrides(scenario, base)
@@ -344,6 +346,8 @@ def space_on(
     own = {key: value_of(there, key) for key in values}
     setting = Setting(scenario=there, traffic=traffic, wants_latency=wants_latency, has_spares=has_spares)
     options, left_out = options_of(setting, frozenset(own_choices))
+    if SPLIT_NAME in kept:
+        options = _kept_apart(there, options, left_out.get(POOL_NAME))
     for option in options:
         own[option.name] = option.choices[option.own]
         values[option.name] = (own[option.name],) if option.name in kept else option.choices
@@ -366,6 +370,22 @@ def space_on(
         base=base,
         left_out=lacking | left_out,
     )
+
+
+def _kept_apart(scenario: Scenario, options: Sequence[Option], left_out: str | None) -> tuple[Option, ...]:
+    """Return the options with prefill and decode on workers of their own, in place of all that does without them."""
+    if scenario.deployment.disaggregation is None:
+        remedy = "set deployment.pools and deployment.disaggregation"
+        raise ScenarioError("is not there to be kept", key="deployment.disaggregation", value=None, remedy=remedy)
+    if left_out is not None:
+        raise ScenarioError(f"cannot be kept: {left_out}", key="deployment.disaggregation", value={})
+    return tuple(_without_together(option) if option.name == POOL_NAME else option for option in options)
+
+
+def _without_together(option: Option) -> Option:
+    own = option.choices[option.own]
+    apart = tuple(each for each in option.choices if each is own or each.changes.get(POOLS_KEY) != [])
+    return Option(option.name, apart, own=apart.index(own))
 
 
 def _default_of(scenario: Scenario, dimension: Dimension) -> Any:

@@ -487,6 +487,27 @@ def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pyt
     assert asked[1][1] > asked[0][1] or by_fleet[asked[1][0]] > by_fleet[asked[0][0]]
 
 
+def test_where_no_probability_is_known_every_fleet_that_held_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure says nothing of fleets of which nobody knows how sure they are: none of them is left out for it."""
+    asked: list[tuple[str, int]] = []
+
+    def refuse(fleet: Fleet) -> Trial:
+        asked.append((repr(fleet.overrides), fleet.replicas))
+        return replace(confirm(fleet), holds=False)
+
+    monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse)
+    monkeypatch.setattr("simserve.planner.plan.plan.CONFIRMED_AT_MOST", 3)
+    monkeypatch.setattr("simserve.planner.plan.plan._surety", lambda member: math.inf)
+    plan(busy_scenario(), options(trials=4))
+    unknown = list(asked)
+    asked.clear()
+    monkeypatch.setattr("simserve.planner.plan.plan._surety", lambda member: 0.5)
+    plan(busy_scenario(), options(trials=4))
+
+    assert len({overrides for overrides, _ in unknown[:3]}) > 1
+    assert len({overrides for overrides, _ in asked[:3]}) == 1  # as sure as one that failed: its own next size instead
+
+
 def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the plan is confirmed: the best so far, said to be unconfirmed."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simserve.errors import ScenarioError
 from simserve.planner.space.keep import GPUS, KEEPABLE, REPLICAS, kept_of
-from simserve.planner.space.space import DIMENSIONS, Space, space_on
+from simserve.planner.space.makeup import POOLS_KEY
+from simserve.planner.space.space import DIMENSIONS, POOL_NAME, Space, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.scenario.load import load
 from simserve.scenario.resolve import engine_of
@@ -34,7 +36,7 @@ def space_of(name: str, *kept: str, model: str | None = None) -> Space:
     )
 
 
-@pytest.mark.parametrize("name", [each for each in KEEPABLE if each not in (GPUS, REPLICAS)])
+@pytest.mark.parametrize("name", [each for each in KEEPABLE if each not in (GPUS, REPLICAS, "disaggregation")])
 def test_what_is_kept_is_as_the_scenario_has_it(name: str) -> None:
     """One value, the scenario's own, where there were several."""
     of = OF_OPTIONS.get(name, "chatbot")
@@ -46,6 +48,33 @@ def test_what_is_kept_is_as_the_scenario_has_it(name: str) -> None:
     assert all(kept.dimensions[key] == (free.own[key],) for key in fixed)
     assert kept.size < free.size
     assert kept.overrides(kept.start) == {}
+
+
+def test_with_disaggregation_kept_every_fleet_has_both_roles() -> None:
+    """Their number and shapes are searched; equal replicas of one kind, offered else, are not."""
+    free, kept = space_of("disaggregation"), space_of("disaggregation", "disaggregation")
+
+    pools = [choice.changes.get(POOLS_KEY) for choice in free.dimensions[POOL_NAME]]
+    apart = [choice.changes.get(POOLS_KEY) for choice in kept.dimensions[POOL_NAME]]
+    assert [] in pools
+    assert apart == [each for each in pools if each != []]
+    assert all(each is None or {pool["role"] for pool in each} == {"prefill", "decode"} for each in apart)
+    assert kept.roles == free.roles
+    assert kept.overrides(kept.start) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "has_spares", "words"), [("chatbot", False, "is not there"), ("disaggregation", True, "spare replicas")]
+)
+def test_disaggregation_that_is_not_there_is_not_kept(name: str, has_spares: bool, words: str) -> None:
+    """None in the scenario, or none that the search would keep: refused with the key."""
+    scenario = load(name)
+    traffic, engine, kept = traffic_of(scenario), engine_of(scenario), kept_of(["disaggregation"], (), {})
+
+    with pytest.raises(
+        ScenarioError, match=rf"{words}.*deployment\.disaggregation|deployment\.disaggregation.*{words}"
+    ):
+        space_on(scenario, scenario.deployment.hardware, {}, {}, engine, traffic, has_spares=has_spares, kept=kept)
 
 
 def test_every_dimension_can_be_kept() -> None:
