@@ -24,6 +24,8 @@ from simserve.errors import InputError
 MAX_DEPTH = 100
 """Most levels of lists and mappings inside each other; parsers recurse, and crash on many thousands."""
 
+_TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep"
+
 MAX_ALIASED_NODES = 100_000
 """Most values that the aliases of a YAML document may stand for together, when each is written out."""
 
@@ -95,6 +97,9 @@ def parse_yaml(text: str, file: object = None, error: type[InputError] = InputEr
     except yaml.MarkedYAMLError as broken:
         mark = broken.problem_mark or broken.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else None
+        if "nesting depth" in (broken.problem or ""):
+            # Newer parsers have a limit of their own, and read ahead of what they report.
+            raise error(_TOO_DEEP, file=file, key=where) from None
         raise error(f"not valid YAML: {broken.problem}", file=file, key=where) from None
     except yaml.YAMLError as broken:
         raise error(f"not valid YAML: {broken}".splitlines()[0], file=file) from None
@@ -149,7 +154,7 @@ def _check_size(text: str, file: object, error: type[InputError]) -> None:
         else:
             continue
         if len(opened) + closed.depth > MAX_DEPTH:
-            raise error(f"is nested more than {MAX_DEPTH} levels deep", file=file, key=where)
+            raise error(_TOO_DEEP, file=file, key=where)
         if aliased > MAX_ALIASED_NODES:
             raise error(f"aliases stand for more than {MAX_ALIASED_NODES:,} values", file=file, key=where)
         if opened:
@@ -233,7 +238,7 @@ def _check_json_depth(text: str, path: Path, error: type[InputError]) -> None:
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
         if depth > MAX_DEPTH:
             line = text.count("\n", 0, token.start()) + 1
-            raise error(f"is nested more than {MAX_DEPTH} levels deep", file=path, key=f"line {line}")
+            raise error(_TOO_DEEP, file=path, key=f"line {line}")
 
 
 def _unique(pairs: list[tuple[str, Any]], path: Path, error: type[InputError]) -> dict[str, Any]:

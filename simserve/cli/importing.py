@@ -111,6 +111,40 @@ def trtllm_command(
     deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
 
 
+@app.command("manifest")
+def manifest(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            readable=False,
+            help="Kubernetes manifests, a Compose file, or values of llm-d or of vLLM's production stack.",
+            show_default=False,
+        ),
+    ],
+    hardware: HardwareOption = None,
+    model: ModelOption = None,
+    engine_version: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="The engine's version, where no image says it.", show_default=False),
+    ] = None,
+    out: OutFileOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a scenario of a deployment: its servers, their number and roles, and what scales them.
+
+    simserve import manifest cold-start.yaml --out cluster.yaml
+    """
+    from simserve.documents import read_text
+    from simserve.planner.importers.manifest import import_manifest
+
+    texts = [read_text(file, ScenarioError) for file in files]
+    draft = import_manifest(texts, hardware=hardware, version=engine_version, model=model)
+    deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+
+
 @app.command("log")
 def log(
     file: Annotated[

@@ -266,6 +266,7 @@ class _Place:
         host_slowdown: Times as long as on an H100 node that work on the CPU takes.
         drafter: Who drafts in speculative decoding; None: nobody does.
         model_family: Of the model that is served.
+        only_prefills: Whether others decode what it prefills.
     """
 
     gpu_memory_bytes: float
@@ -275,6 +276,7 @@ class _Place:
     host_slowdown: float = 1.0
     drafter: str | None = None
     model_family: str = ""
+    only_prefills: bool = False
 
     def value(self, tiered: Tiered) -> float:
         """Return the default that holds here."""
@@ -304,6 +306,7 @@ def resolve_engine(
     host_slowdown: float = 1.0,
     drafter: str | None = None,
     model_family: str = "",
+    only_prefills: bool = False,
 ) -> ResolvedEngine:
     """Return every option of an engine as that version resolves it on that GPU.
 
@@ -322,13 +325,16 @@ def resolve_engine(
         host_slowdown: Of the node, as its hardware profile has it.
         drafter: Who drafts in speculative decoding; None: nobody does.
         model_family: Of the model that is served, for what engines set for one family alone.
+        only_prefills: Whether others decode what it prefills.
 
     Raises:
         InputError: A value is not supported, or two contradict each other.
     """
     known = profile.nearest_version(version)
     ranks = tensor_parallel_size * pipeline_parallel_size
-    place = _Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown, drafter, model_family)
+    place = _Place(
+        gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown, drafter, model_family, only_prefills
+    )
     check_options(options)
     features = profile.features_of(version, compute_capability)
     choices = _Choices(options, f"{profile.name} {known.version} default on {gpu_name}")
@@ -684,6 +690,8 @@ def _is_async(choices: _Choices, rules: Scheduling, place: _Place) -> bool:
         note = "off with pipeline stages"
     elif rules.async_scheduling and place.drafter and place.drafter not in (rules.async_drafters or (place.drafter,)):
         note = f"off with drafts by {place.drafter}"
+    elif rules.async_scheduling and place.only_prefills and not rules.async_prefill:
+        note = "off in a worker that only prefills"
     return choices.pick("async_scheduling", rules.async_scheduling and not note, note)
 
 

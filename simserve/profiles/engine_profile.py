@@ -120,6 +120,8 @@ class Scheduling(FrozenModel):
     """Drafters of speculative decoding beside which `async_scheduling` stays on by default; absent: all."""
     async_pipeline: bool = True
     """Whether `async_scheduling` stays on by default with more than one pipeline stage."""
+    async_prefill: bool = True
+    """Whether `async_scheduling` stays on by default in a worker that only prefills."""
     releases_late: bool = False
     """With `async_scheduling`: whether a finished request keeps seat and blocks until the next step is scheduled."""
     async_output: bool = False

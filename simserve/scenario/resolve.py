@@ -31,6 +31,7 @@ from simserve.scenario.loras import with_loras
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
+from simserve.sim.pool_spec import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.structured_spec import ADVANCE_SECONDS
 
@@ -104,7 +105,9 @@ def assumed_architectures(*scenarios: Scenario) -> list[str]:
     return list(dict.fromkeys(each for each in named.values() if each is not None))
 
 
-def resolve(scenario: Scenario | ResolvedScenario, connector: str | None = None) -> ResolvedScenario:
+def resolve(
+    scenario: Scenario | ResolvedScenario, connector: str | None = None, role: Role = "both"
+) -> ResolvedScenario:
     """Return the scenario with its profiles loaded and its engine and memory resolved; a resolved one as it is.
 
     That it does not fit is a value: ``memory.fits`` is false, and `simserve.scenario.fit` says what would.
@@ -112,6 +115,7 @@ def resolve(scenario: Scenario | ResolvedScenario, connector: str | None = None)
     Args:
         scenario: The scenario.
         connector: For one pool of several: what moves KV caches between them, in words; None: nothing does.
+        role: Of that pool.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
@@ -122,7 +126,7 @@ def resolve(scenario: Scenario | ResolvedScenario, connector: str | None = None)
     _check_apis(scenario)
     if scenario.deployment.pools:
         return _resolve_pools(scenario)
-    shape = replica_shape(scenario, connector)
+    shape = replica_shape(scenario, connector, role)
     with scenario.blaming("deployment"):
         memory = plan_memory(shape)
     with scenario.blaming("pricing"):
@@ -170,7 +174,7 @@ def _check_apis(scenario: Scenario) -> None:
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
     pools = tuple(
-        resolve(_alone(scenario, number), None if pool.role == "both" else "a KV connector between pools")
+        resolve(_alone(scenario, number), None if pool.role == "both" else "a KV connector between pools", pool.role)
         for number, pool in enumerate(scenario.deployment.pools)
     )
     if scenario.deployment.streaming is not None:
@@ -239,18 +243,18 @@ def _check_kv_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) ->
             raise ScenarioError(rule, remedy="give both roles one model, kv_cache_dtype and region")
 
 
-def replica_shape(scenario: Scenario, connector: str | None = None) -> ReplicaShape:
-    """Return one replica of the scenario, checked; ``connector`` as of `resolve`.
+def replica_shape(scenario: Scenario, connector: str | None = None, role: Role = "both") -> ReplicaShape:
+    """Return one replica of the scenario, checked; ``connector`` and ``role`` as of `resolve`.
 
     Where the scenario sets no ``max_model_len`` and the engine's default does not fit, it is the longest that does.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
     """
-    shape = _shape_as_asked(scenario, connector)
+    shape = _shape_as_asked(scenario, connector, role)
     if scenario.deployment.engine.max_model_len is not None:
         return shape
-    return with_room_for_context(shape, lambda length: _shape_as_asked(_with_length(scenario, length), connector))
+    return with_room_for_context(shape, lambda length: _shape_as_asked(_with_length(scenario, length), connector, role))
 
 
 def _with_length(scenario: Scenario, length: int) -> Scenario:
@@ -260,14 +264,14 @@ def _with_length(scenario: Scenario, length: int) -> Scenario:
     return scenario.model_copy(update={"deployment": deployment.model_copy(update={"engine": engine})})
 
 
-def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
+def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> ReplicaShape:
     """Return one replica at the length that the scenario or the engine sets, whether it fits or not."""
     deployment, folder = scenario.deployment, scenario.folder
     with scenario.blaming("deployment.hardware"):
         hardware = load_hardware(deployment.hardware, folder)
     with scenario.blaming("model"):
         model = load_model(scenario.model, folder)
-    engine = _resolved_engine(scenario, hardware, model)
+    engine = _resolved_engine(scenario, hardware, model, role)
     backend = _all2all_backend(deployment, hardware, engine)
     overlaps = deployment.enable_two_batch_overlap
     if overlaps is None:
@@ -468,10 +472,10 @@ def engine_of(scenario: Scenario) -> ResolvedEngine:
         hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
     with scenario.blaming("model"):
         model = load_model(scenario.model, scenario.folder)
-    return _resolved_engine(scenario, hardware, model)
+    return _resolved_engine(scenario, hardware, model, "both")
 
 
-def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> ResolvedEngine:
+def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile, role: Role) -> ResolvedEngine:
     deployment = scenario.deployment
     with scenario.blaming("deployment.engine.name"):
         profile = load_engine(deployment.engine.name, scenario.folder)
@@ -492,6 +496,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             host_slowdown=hardware.host_slowdown,
             drafter=None if deployment.speculative is None else deployment.speculative.method,
             model_family=model.family,
+            only_prefills=role == "prefill",
         )
     engine = engine.model_copy(update={"plugin": plugin})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):

@@ -134,7 +134,8 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
             f"max_num_seqs is {seats}, not {engine.max_num_seqs}: max_num_batched_tokens "
             f"{engine.max_num_batched_tokens} holds {1 + count} tokens each of no more sequences"
         )
-        engine = engine.model_copy(update={"max_num_seqs": seats})
+        most = min(engine.static_batch_size, seats)
+        engine = engine.model_copy(update={"max_num_seqs": seats, "static_batch_size": most})
     if spec.method == "ngram":
         # The look-up needs this step's tokens before the next one is prepared: nothing is hidden behind the GPU.
         engine = engine.model_copy(update={"host_overlap": 0.0})

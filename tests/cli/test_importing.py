@@ -242,3 +242,17 @@ def test_lines_of_other_engines_are_printed_as_scenarios(
     made = load("mine.yaml")
     assert done.code == 0
     assert (made.deployment.engine.name, made.deployment.tensor_parallel_size) == (engine, 2)
+
+
+def test_manifests_of_a_deployment_are_written_as_a_scenario(simserve: Simserve, folder: Path) -> None:
+    """Several files, as a chart and its pool are."""
+    simserve("export", "disaggregation", "--to", "llm-d", "--out", str(folder / "values.yaml"))
+
+    files = [str(folder / name) for name in ("values.yaml", "disaggregation.inferencepool.yaml")]
+    done = simserve("import", "manifest", *files, "--out", "cluster.yaml")
+
+    deployment = load("cluster.yaml").deployment
+    assert done.code == 0
+    assert deployment.routing.policy == load("disaggregation").deployment.routing.policy
+    assert [pool.replicas for pool in deployment.pools] == [2, 2]
+    assert simserve("import", "manifest", "cluster.yaml").code == 104

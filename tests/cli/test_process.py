@@ -295,6 +295,14 @@ def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
     (folder / "log.jsonl").write_text(sent, encoding="utf-8")
     (folder / "profile_export_aiperf.json").write_text(json.dumps(documents.aiperf()), encoding="utf-8")
     (folder / "server.log").write_text(_LOG, encoding="utf-8")
+    if "import manifest" in example:
+        subprocess.run(
+            [sys.executable, "-m", "simserve", "export", "cold-start", "--to", "k8s", "--out", "cold-start.yaml"],
+            cwd=folder,
+            env=environment(),
+            capture_output=True,
+            check=True,
+        )
     python = shlex.quote(sys.executable)
     function = (
         "simserve() { "

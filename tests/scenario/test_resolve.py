@@ -437,3 +437,15 @@ def test_long_requests_share_the_room_that_windows_leave() -> None:
         return float(run(scenario).summary["duration"])
 
     assert together("0.10.2") < 0.95 * together("0.9")
+
+
+@pytest.mark.parametrize(("engine", "overlaps"), [("tensorrt-llm", [False, True]), ("vllm", [True, True])])
+def test_workers_that_only_prefill_overlap_where_the_engine_can(engine: str, overlaps: list[bool]) -> None:
+    """TensorRT-LLM has no overlapped scheduler for them; a replica that does both has."""
+    version = {"tensorrt-llm": "1.2", "vllm": "0.20"}[engine]
+    asked = [f"deployment.engine={{name: {engine}, version: '{version}', max_model_len: 32768}}"]
+    apart = resolve(load("disaggregation", asked))
+    together = resolve(load("disaggregation", [*asked, "deployment.pools=[]", "deployment.disaggregation=null"]))
+
+    assert [pool.shape.engine.async_scheduling for pool in apart.pools] == overlaps
+    assert together.shape.engine.async_scheduling

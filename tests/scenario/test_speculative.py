@@ -237,3 +237,21 @@ def test_the_engine_schedules_ahead_only_beside_drafters_that_allow_it() -> None
 
     assert [engine.async_scheduling for engine in engines] == [True, False, False]
     assert engines[1].sources["async_scheduling"].endswith("off with drafts by ngram")
+
+
+def test_tensorrt_llm_does_not_overlap_beside_a_drafter_outside_the_model() -> None:
+    """Its documentation turns the overlapped scheduler off there, as the export does."""
+    version = "deployment.engine={name: tensorrt-llm, version: '1.0'}"
+    engines = [resolve(speculating(block, version)).shape.engine for block in (EAGLE, NGRAM, MODEL)]
+
+    assert [engine.async_scheduling for engine in engines] == [True, False, False]
+    assert [engine.host_overlap > 0 for engine in engines] == [True, False, False]
+
+
+def test_seats_that_drafts_take_are_no_seats_of_a_static_batch() -> None:
+    """Both are as many as the token budget holds with their drafts, said or not."""
+    budget = "deployment.engine.max_num_batched_tokens=64"
+    engine = resolve(speculating(NGRAM, budget)).shape.engine
+
+    assert engine.max_num_seqs == 64 // (1 + 3)
+    assert engine.static_batch_size == engine.max_num_seqs

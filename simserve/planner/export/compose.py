@@ -20,7 +20,7 @@ from simserve.planner.export.workers import (
 from simserve.sim.routing_spec import RoutingSpec
 
 _NGINX = "nginx:1.29"
-_POLICIES = {
+POLICIES = {
     "round_robin": "",
     "random": "random;",
     "least_outstanding": "least_conn;",
@@ -141,13 +141,13 @@ def _nginx(servers: list[str], routing: RoutingSpec) -> str:
     Raises:
         ScenarioError: nginx has no such policy.
     """
-    line = _POLICIES.get(routing.policy)
+    line = POLICIES.get(routing.policy)
     if line is None:
         raise ScenarioError(
             "cannot be exported to compose, whose router is nginx",
             key="deployment.routing.policy",
             value=routing.policy,
-            remedy="use " + ", ".join(_POLICIES),
+            remedy="use " + ", ".join(POLICIES),
         )
     upstream = "".join(f"  server {each}:{PORT};\n" for each in servers)
     policy = f"  {line}\n" if line else ""

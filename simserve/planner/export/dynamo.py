@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.kubernetes import document, node_selector, variables
+from simserve.planner.export.trtllm import options_text
+from simserve.planner.export.trtllm_pools import role_options
 from simserve.planner.export.workers import (
     Worker,
     gib,
+    is_disaggregated,
     refuse_other_engines,
     refuse_other_makers,
     refuse_scaling,
@@ -18,7 +22,7 @@ from simserve.planner.export.workers import (
 
 RELEASE = "1.0.2"
 """Dynamo's release whose examples and images these manifests follow (ai-dynamo/dynamo, examples/backends)."""
-_MODES = {
+MODES = {
     "round_robin": {"DYN_ROUTER_MODE": "round-robin"},
     "random": {"DYN_ROUTER_MODE": "random"},
     "prefix": {"DYN_ROUTER_MODE": "kv"},
@@ -27,7 +31,29 @@ _MODES = {
 }
 """Routing policy -> how Dynamo's frontend routes; its KV router without a weight for prefixes looks at load alone
 (Dynamo docs, components/router)."""
+_BACKENDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrtllm"}
+"""Engine -> how its image is named."""
+_NAMES = {"vllm": "Vllm", "sglang": "Sglang", "trtllm": "TRTLLM"}
+_TRTLLM = "1.3"
+"""TensorRT-LLM in that image: 1.3.0rc5.post1 (Dynamo docs, reference/release-artifacts)."""
+OPTIONS = "engine.yaml"
+OPTIONS_FOLDER = "/config"
+"""Where a worker of TensorRT-LLM finds its options: what they set goes before dynamo.trtllm's own flags
+(components/src/dynamo/trtllm, workers/llm_worker.py); mounted as in examples/backends/trtllm/deploy,
+agg-with-config.yaml."""
+_OPTION_KEYS: dict[str, tuple[str, type]] = {
+    "--tp_size": ("tensor_parallel_size", int),
+    "--pp_size": ("pipeline_parallel_size", int),
+    "--ep_size": ("moe_expert_parallel_size", int),
+    "--max_seq_len": ("max_seq_len", int),
+    "--max_batch_size": ("max_batch_size", int),
+    "--max_num_tokens": ("max_num_tokens", int),
+    "--kv_cache_free_gpu_memory_fraction": ("kv_cache_config.free_gpu_memory_fraction", float),
+}
+"""Flag of `trtllm-serve` -> key of the options and its type."""
 _ROLE_WORDS = {
+    ("trtllm", "prefill"): ["--disaggregation-mode", "prefill"],
+    ("trtllm", "decode"): ["--disaggregation-mode", "decode"],
     ("vllm", "prefill"): ["--is-prefill-worker"],
     ("vllm", "decode"): ["--is-decode-worker"],
     ("sglang", "prefill"): ["--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl"],
@@ -42,11 +68,13 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
         ScenarioError: Dynamo cannot do what was simulated; names the key.
     """
     refuse_other_makers(workers, "dynamo")
-    refuse_other_engines(workers, "dynamo", ("vllm", "sglang"))
+    refuse_other_engines(workers, "dynamo", ("vllm", "sglang", "trtllm"))
     refuse_scaling(workers, "dynamo", "size the pools without it, or use --to keda")
     _refuse_other_pools(workers)
     target = workers[0].serving.target
-    image = f"nvcr.io/nvidia/ai-dynamo/{target}-runtime:{RELEASE}"
+    if target == "trtllm":
+        _refuse_many_hosts(workers)
+    image = f"nvcr.io/nvidia/ai-dynamo/{_BACKENDS[target]}-runtime:{RELEASE}"
     modes = _router_mode(workers)
     frontend = {
         "componentType": "frontend",
@@ -69,10 +97,11 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
         target="dynamo",
         version=RELEASE,
         command=("kubectl", "apply", "-f", file),
-        files={file: document([graph])},
+        files={file: document([*(_options(worker) for worker in workers if target == "trtllm"), graph])},
         main_file=file,
         notes=(
-            f"the image of Dynamo {RELEASE} holds a {target} of its own; {engine} was simulated",
+            _own_engine(target, engine),
+            *(_TRTLLM_NOTES if target == "trtllm" and is_disaggregated(workers) else []),
             *(counted if routing == "least_outstanding" else []),
             "Hugging Face's token: kubectl create secret generic hf-token-secret --from-literal=HF_TOKEN=...",
             *(note for note in shared_notes(workers) if "kubectl create secret" not in note),
@@ -80,9 +109,48 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
     )
 
 
+_TRTLLM_NOTES = (
+    "servers that prefill run without the overlapped scheduler, which TensorRT-LLM does not have for them",
+    "the options of TensorRT-LLM's workers are those of its documentation and of Dynamo's examples, and were not run",
+)
+
+
+def _own_engine(target: str, engine: str) -> str:
+    own = f"TensorRT-LLM {_TRTLLM}" if target == "trtllm" else f"a {target} of its own"
+    return f"the image of Dynamo {RELEASE} holds {own}; {engine} was simulated"
+
+
+def _refuse_many_hosts(workers: list[Worker]) -> None:
+    for worker in workers:
+        if worker.num_nodes > 1:
+            raise ScenarioError(
+                "GPUs a worker cannot be exported to dynamo: TensorRT-LLM's are started by MPI over several hosts",
+                key="deployment.pools" if worker.role != "both" else "deployment",
+                value=worker.num_gpus,
+                remedy="make tensor_parallel_size x pipeline_parallel_size smaller",
+            )
+
+
+def _options(worker: Worker) -> dict[str, Any]:
+    """Return the options of a worker of TensorRT-LLM, its flags among them, as a ConfigMap.
+
+    Raises:
+        ScenarioError: The TensorRT-LLM of Dynamo's image lacks one of the keys.
+    """
+    options = role_options(worker)
+    words = worker.flags
+    for flag, value in itertools.pairwise(words):
+        if flag in _OPTION_KEYS:
+            key, kind = _OPTION_KEYS[flag]
+            block, _, name = key.rpartition(".")
+            (options.setdefault(block, {}) if block else options)[name] = kind(value)
+    text = options_text(options, _TRTLLM, reader="dynamo.trtllm --extra-engine-args")
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": worker.name}, "data": {OPTIONS: text}}
+
+
 def _name(worker: Worker) -> str:
     role = "" if worker.role == "both" else worker.role.capitalize()
-    return {"vllm": "Vllm", "sglang": "Sglang"}[worker.serving.target] + role + "Worker"
+    return _NAMES[worker.serving.target] + role + "Worker"
 
 
 def _refuse_other_pools(workers: list[Worker]) -> None:
@@ -94,34 +162,48 @@ def _refuse_other_pools(workers: list[Worker]) -> None:
             value=len(workers),
             remedy="use --to k8s, or one pool of each role",
         )
+    engines = sorted({worker.deployment.label for worker in workers})
+    if len(engines) > 1:
+        raise ScenarioError(
+            "cannot be exported to dynamo: one image starts the workers of every role",
+            key="deployment.pools",
+            value=", ".join(engines),
+            remedy="use --to k8s, or one engine and version in every pool",
+        )
 
 
 def _router_mode(workers: list[Worker]) -> dict[str, str]:
     """Return how the frontend picks a worker; with one there is nothing to pick."""
     routing = workers[0].whole.routing
     is_alone = all(worker.replicas == 1 for worker in workers)
-    mode = _MODES.get(routing.policy, _MODES["round_robin"] if is_alone else None)
+    mode = MODES.get(routing.policy, MODES["round_robin"] if is_alone else None)
     if mode is None:
         raise ScenarioError(
             "cannot be exported to dynamo, whose frontend has no such policy",
             key="deployment.routing.policy",
             value=routing.policy,
-            remedy="simulate and export with one of " + ", ".join(_MODES),
+            remedy="simulate and export with one of " + ", ".join(MODES),
         )
     return mode
 
 
 def _service(worker: Worker, image: str) -> dict[str, Any]:
     target, gpus = worker.serving.target, min(worker.num_gpus, worker.gpus_per_node)
-    model = ["--model-path" if target == "sglang" else "--model", worker.deployment.checkpoint]
-    extra: dict[str, Any] = {
-        "mainContainer": {
-            "image": image,
-            "workingDir": f"/workspace/examples/backends/{target}",
-            "command": ["python3", "-m", f"dynamo.{target}"],
-            "args": [*model, *worker.flags, *_ROLE_WORDS.get((target, worker.role), [])],
-        }
+    model = ["--model" if target == "vllm" else "--model-path", worker.deployment.checkpoint]
+    is_trtllm = target == "trtllm"
+    words = ["--extra-engine-args", f"{OPTIONS_FOLDER}/{OPTIONS}"] if is_trtllm else worker.flags
+    container: dict[str, Any] = {
+        "image": image,
+        "workingDir": f"/workspace/examples/backends/{target}",
+        "command": ["python3", "-m", f"dynamo.{target}"],
+        "args": [*model, *words, *_ROLE_WORDS.get((target, worker.role), [])],
     }
+    extra: dict[str, Any] = {"mainContainer": container}
+    if is_trtllm:
+        container["volumeMounts"] = [{"name": "options", "mountPath": OPTIONS_FOLDER}]
+        extra["volumes"] = [{"name": "options", "configMap": {"name": worker.name}}]
+        if worker.role != "decode" and worker.whole.routing.policy == "prefix":
+            container["args"].append("--publish-events-and-metrics")  # what its router knows prefixes by
     selector = node_selector(worker)
     if selector:
         extra["nodeSelector"] = selector

@@ -31,7 +31,7 @@ from simserve.scenario.schema import Scenario
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
 """Target -> engine whose command it is."""
-_WHOLE: dict[str, Callable[[str, list[Worker]], Export]] = {
+WHOLE: dict[str, Callable[[str, list[Worker]], Export]] = {
     "k8s": export_kubernetes,
     "keda": partial(export_kubernetes, is_keda=True),
     "lws": export_leader_workers,
@@ -41,8 +41,10 @@ _WHOLE: dict[str, Callable[[str, list[Worker]], Export]] = {
     "kserve": export_kserve,
     "production-stack": export_production_stack,
 }
-"""Target -> what writes the whole deployment down, all its replicas, pools and their autoscaler."""
-TARGETS = (*ENGINES, *_WHOLE)
+"""Target -> what writes the whole deployment down: all its replicas, pools and their autoscaler."""
+TARGETS = (*ENGINES, *WHOLE)
+_WITH_ROLES = {"dynamo": ("vllm", "sglang", "trtllm")}
+"""Target -> whose servers it tells that they prefill or decode, where these are not vLLM's and SGLang's alone."""
 
 _EXPORTERS = {
     "vllm": export_vllm,
@@ -73,10 +75,11 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
     """
     if target not in TARGETS:
         raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
-    if target in _WHOLE:
-        workers = workers_of(scenario, _command_of, explicit=explicit, checkpoint=checkpoint)
+    if target in WHOLE:
+        with_roles = _WITH_ROLES.get(target, ("vllm", "sglang"))
+        workers = workers_of(scenario, _command_of, explicit=explicit, checkpoint=checkpoint, with_roles=with_roles)
         deployment = workers[0].deployment
-        written = _WHOLE[target](dns_name(scenario.name), workers)
+        written = WHOLE[target](dns_name(scenario.name), workers)
         schemas = " and ".join(checked_against(written.files))
         written = replace(written, notes=(*written.notes, f"fields and types checked against {schemas}"))
     elif target == "trtllm" and _has_trtllm_pools(scenario):

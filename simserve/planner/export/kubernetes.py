@@ -29,7 +29,7 @@ _PROBE_SECONDS = 10
 _TERMINATION_SECONDS = 120
 """Time for running requests to finish, where the scenario says nothing."""
 
-_PRODUCTS = {
+PRODUCTS = {
     "h100-sxm-80gb": "NVIDIA-H100-80GB-HBM3",
     "h100-pcie-80gb": "NVIDIA-H100-PCIe",
     "h200-sxm-141gb": "NVIDIA-H200",
@@ -115,7 +115,7 @@ def refuse_nothing_to_scale() -> None:
 
 def node_selector(worker: Worker) -> dict[str, str]:
     """Return the label of nodes that have its GPU, as NVIDIA's feature discovery sets it; empty where not known."""
-    product = _PRODUCTS.get(worker.deployment.resolved.shape.hardware.name)
+    product = PRODUCTS.get(worker.deployment.resolved.shape.hardware.name)
     return {} if product is None else {"nvidia.com/gpu.product": product}
 
 

@@ -25,7 +25,7 @@ from simserve.sim.routing_spec import RoutingSpec
 
 _BEHIND_SIDECAR = 8200
 """Port of a decoding server, whose sidecar answers on the pool's own and asks for the prefill first."""
-_SCORERS = {
+SCORERS = {
     "least_outstanding": [("active-request-scorer", 1)],
     "prefix": [("prefix-cache-scorer", 2), ("active-request-scorer", 1)],
     "lora": [("lora-affinity-scorer", 2), ("active-request-scorer", 1)],
@@ -148,13 +148,13 @@ def _role(worker: Worker, port: int) -> dict[str, Any]:
 
 def _pool(label: dict[str, str], routing: RoutingSpec, *, is_split: bool, is_alone: bool) -> dict[str, Any]:
     """Return the pool and its scheduler's plugins: who is filtered, who scores, who picks."""
-    scorers = _SCORERS.get(routing.policy, [] if is_alone else None)
+    scorers = SCORERS.get(routing.policy, [] if is_alone else None)
     if scorers is None:
         raise ScenarioError(
             "cannot be exported to llm-d, whose scheduler has no such scorer",
             key="deployment.routing.policy",
             value=routing.policy,
-            remedy="simulate and export with one of " + ", ".join(_SCORERS),
+            remedy="simulate and export with one of " + ", ".join(SCORERS),
         )
     picker = "max-score-picker" if scorers else "random-picker"
     weighed = [{"pluginRef": scorer, "weight": weight} for scorer, weight in scorers]

@@ -22,7 +22,7 @@ from simserve.planner.export.workers import (
 
 _SKIP = "--skip-schema-validation"
 """Helm's word, since 3.16, for installing values that the chart's own schema refuses (Helm docs, helm install)."""
-_LOGIC = {"round_robin": "roundrobin", "session": "session", "prefix": "prefixaware"}
+LOGIC = {"round_robin": "roundrobin", "session": "session", "prefix": "prefixaware"}
 """Routing policy -> `routerSpec.routingLogic`."""
 
 
@@ -61,13 +61,13 @@ def export_production_stack(name: str, workers: list[Worker]) -> Export:
 def _router(workers: list[Worker]) -> dict[str, Any]:
     routing = workers[0].whole.routing
     is_alone = all(worker.replicas == 1 and worker.scaling is None for worker in workers)
-    logic = _LOGIC.get(routing.policy, "roundrobin" if is_alone else None)
+    logic = LOGIC.get(routing.policy, "roundrobin" if is_alone else None)
     if logic is None:
         raise ScenarioError(
             "cannot be exported to production-stack, whose router has no such policy",
             key="deployment.routing.policy",
             value=routing.policy,
-            remedy="simulate and export with one of " + ", ".join(_LOGIC),
+            remedy="simulate and export with one of " + ", ".join(LOGIC),
         )
     return {"routingLogic": logic} | ({"sessionKey": "x-user-id"} if logic == "session" else {})
 

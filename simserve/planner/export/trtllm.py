@@ -26,7 +26,7 @@ _DRAFTERS = {"eagle": "Eagle", "mtp": "MTP", "draft_model": "DraftTarget", "ngra
 """Who drafts -> `speculative_config.decoding_type`."""
 _NGRAM_TOKENS = 4
 """Longest look-up of the prompt that TensorRT-LLM's documentation uses for n-gram speculation."""
-_HEADER = "# For trtllm-serve --extra_llm_api_options\n"
+_READER = "trtllm-serve --extra_llm_api_options"
 
 
 def export_trtllm(deployment: Deployment) -> Export:
@@ -59,14 +59,19 @@ def export_trtllm(deployment: Deployment) -> Export:
     )
 
 
-def options_text(options: Mapping[str, Any], version: str) -> str:
-    """Return a file for `--extra_llm_api_options`.
+def options_text(options: Mapping[str, Any], version: str, reader: str = _READER) -> str:
+    """Return a file of options of TensorRT-LLM's LLM API.
+
+    Args:
+        options: They.
+        version: TensorRT-LLM's, which must have them.
+        reader: What reads the file.
 
     Raises:
         ScenarioError: The version lacks one of the keys.
     """
     _check_options(options, flags_of("tensorrt-llm", version))
-    return _HEADER + yaml.safe_dump(dict(options), sort_keys=False)
+    return f"# For {reader}\n" + yaml.safe_dump(dict(options), sort_keys=False)
 
 
 def _flags(deployment: Deployment, flags: Flags) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import yaml
 
@@ -116,14 +117,20 @@ def _options_file(worker: Worker) -> str:
 
 
 def _options(worker: Worker) -> str:
-    """Return the options of a role: those of a server alone, and how it passes KV caches on."""
+    """Return the options file of a role."""
+    return options_text(role_options(worker), worker.serving.version)
+
+
+def role_options(worker: Worker) -> dict[str, Any]:
+    """Return the options of a server alone, and where it has a role how it passes KV caches on."""
     alone = worker.serving.files.get(OPTIONS_FILE)
-    options = {} if alone is None else yaml.safe_load(alone)
+    options: dict[str, Any] = {} if alone is None else yaml.safe_load(alone)
     if worker.role == "prefill":
         options["disable_overlap_scheduler"] = True
-    buffer = worker.deployment.engine.max_model_len
-    options["cache_transceiver_config"] = {"backend": _BACKEND, "max_tokens_in_buffer": buffer}
-    return options_text(options, worker.serving.version)
+    if worker.role != "both":
+        buffer = worker.deployment.engine.max_model_len
+        options["cache_transceiver_config"] = {"backend": _BACKEND, "max_tokens_in_buffer": buffer}
+    return options
 
 
 def _script(servers: list[_Server], names: list[str]) -> str:

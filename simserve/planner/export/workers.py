@@ -95,7 +95,9 @@ SERVERS = {
         "TGI docs, reference/metrics",
     ),
 }
-_OLD_KV_USAGE = "vllm:gpu_cache_usage_perc"
+GPU_USE = "DCGM_FI_DEV_GPU_UTIL"
+"""Percent of the time in which a GPU works, as DCGM's exporter names it: the metric ``busy``."""
+OLD_KV_USAGE = "vllm:gpu_cache_usage_perc"
 _KV_USAGE_SINCE = (0, 10)
 """vLLM has `kv_cache_usage_perc` since its V1 engine alone is left; before, the share was named for the GPU."""
 
@@ -197,7 +199,7 @@ class Worker:
         assert self.scaling is not None
         asked = self.scaling.metric
         if asked == "busy":
-            return "DCGM_FI_DEV_GPU_UTIL"
+            return GPU_USE
         name = self.server.metrics.get(asked)
         if name is None:
             raise ScenarioError(
@@ -207,7 +209,7 @@ class Worker:
                 remedy="scale on " + " or ".join([*self.server.metrics, "busy"]),
             )
         if self.serving.target == "vllm" and asked == "kv_usage" and _key(self.serving.version) < _KV_USAGE_SINCE:
-            return _OLD_KV_USAGE
+            return OLD_KV_USAGE
         return name
 
 
@@ -295,7 +297,7 @@ _SAID_BY_MANIFESTS = ("autoscaling", "pools", "disaggregation", "liveness", "upd
 
 def _check_role(role: Role, serving: Export, deployment: Deployment, with_roles: tuple[str, ...]) -> None:
     if role != "both" and serving.target not in with_roles:
-        own = "use vllm or sglang" + (", or --to trtllm" if serving.target == "trtllm" else "")
+        own = "use vllm or sglang" + (", or --to trtllm or dynamo" if serving.target == "trtllm" else "")
         raise ScenarioError(
             f"cannot be exported here with a prefill and a decode pool: {' and '.join(with_roles)} can",
             key="deployment.engine.name",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simserve.documents import read_mapping
+from simserve.documents import parse_yaml, read_mapping
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import flags_of
 from simserve.planner.importers.draft import Draft
@@ -46,7 +46,12 @@ _METHODS = {"mtp": "mtp", "eagle": "eagle", "eagle3": "eagle3", "ngram": "ngram"
 
 
 def import_trtllm_command(
-    text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
+    text: str,
+    *,
+    hardware: str | None = None,
+    version: str | None = None,
+    model: str | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Draft:
     """Return the scenario of a command line.
 
@@ -55,6 +60,7 @@ def import_trtllm_command(
         hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
         version: TensorRT-LLM's version; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of what the line's model is near to.
+        files: Path that the line names -> text of an options file that lies elsewhere.
 
     Raises:
         ScenarioError: The text is no such command, or its model has no profile.
@@ -65,7 +71,10 @@ def import_trtllm_command(
     known = version or tag or newest
     reading = Reading("tensorrt-llm", known, _WHERE)
     reading.notes += assumptions("tensorrt-llm", newest, hardware=hardware, says_version=bool(version or tag))
-    read_arguments(_VOCABULARY, without_shell(_arguments(words)), flags_of("tensorrt-llm", known), reading)
+    arguments, options = _without_files(without_shell(_arguments(words)), files or {})
+    read_arguments(_VOCABULARY, arguments, flags_of("tensorrt-llm", known), reading)
+    for text in options:
+        read_trtllm_options(reading, parse_yaml(text, _WHERE, ScenarioError))
     if reading.model is None:
         raise ScenarioError("names no model", file=_WHERE, remedy="write trtllm-serve ORG/NAME ...")
     _settle(reading)
@@ -77,7 +86,17 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
     if place is None:
         remedy = "paste a line such as trtllm-serve ORG/NAME"
         raise ScenarioError("holds no trtllm-serve", file=_WHERE, value=" ".join(words)[:200], remedy=remedy)
+    if words[place + 1 : place + 2] == ("disaggregated",):
+        rule, remedy = "starts the server in front of others", "paste the line of one of these: it serves the model"
+        raise ScenarioError(rule, file=_WHERE, value="trtllm-serve disaggregated", remedy=remedy)
     return words[place + (2 if words[place + 1 : place + 2] == ("serve",) else 1) :]
+
+
+def _without_files(words: Sequence[str], files: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the words without the options files that are given, and the texts of these."""
+    named = [place for place, word in enumerate(words) if word in files]
+    dropped = {place - step for place in named for step in (0, 1)}
+    return [word for place, word in enumerate(words) if place not in dropped], [files[words[each]] for each in named]
 
 
 def _settle(reading: Reading) -> None:

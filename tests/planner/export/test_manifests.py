@@ -10,7 +10,7 @@ import yaml
 
 from simserve.errors import InfeasibleError, InputError, ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.export import _WHOLE, ENGINES, export
+from simserve.planner.export.export import ENGINES, WHOLE, export
 from simserve.scenario.bundled import scenario_names
 from simserve.scenario.load import load
 from tests.scenario.builders import make_scenario
@@ -44,7 +44,7 @@ def test_every_scenario_is_written_for_every_target_or_refused_in_a_line(name: s
     """YAML that reads back, with as many servers as were simulated; a refusal is one line with its key and a remedy."""
     scenario, written = load(name), 0
     refusals: list[str] = []
-    for target in _WHOLE:
+    for target in WHOLE:
         try:
             result = export(scenario, target)
         except (InputError, InfeasibleError) as refusal:
@@ -97,6 +97,62 @@ def test_dynamo_gets_the_pools_with_their_counts() -> None:
     modes = [each["Frontend"]["envs"][0]["value"] for each in (services, by_prefix)]
     weights = [len(each["Frontend"]["envs"]) for each in (services, by_prefix)]
     assert (modes, weights) == (["kv", "kv"], [2, 1])
+
+
+_TRTLLM = ["deployment.engine={name: tensorrt-llm, version: '1.2', max_model_len: 32768, max_num_seqs: 64}"]
+
+
+def test_dynamo_gives_workers_of_tensorrt_llm_their_options_by_role() -> None:
+    """Each in a ConfigMap, sizes among them; prompts without the overlapped scheduler, their prefixes published."""
+    pools = "[{name: p, role: prefill, replicas: 3}, {name: d, role: decode, tensor_parallel_size: 2}]"
+    asked = [*_TRTLLM, f"deployment.pools={pools}", "deployment.routing=prefix", "deployment.kv_cache_dtype=fp8"]
+    result = export(load("disaggregation", asked), "dynamo")
+
+    documents = list(yaml.safe_load_all(main_text(result)))
+    options = {each["metadata"]["name"]: yaml.safe_load(each["data"]["engine.yaml"]) for each in documents[:-1]}
+    services = documents[-1]["spec"]["services"]
+    prefill, decode = services["TRTLLMPrefillWorker"], services["TRTLLMDecodeWorker"]
+    transfer = {"backend": "DEFAULT", "max_tokens_in_buffer": 32768}
+    shared = {"cache_transceiver_config": transfer, "max_seq_len": 32768, "max_batch_size": 64}
+    cache = {"kv_cache_config": {"dtype": "fp8"}}
+    assert options["disaggregation-p"] == {"disable_overlap_scheduler": True, **cache, **shared}
+    assert options["disaggregation-d"] == {"tensor_parallel_size": 2, **cache, **shared}
+    assert (prefill["replicas"], decode["replicas"], decode["resources"]["limits"]["gpu"]) == (3, 1, "2")
+    args = [each["extraPodSpec"]["mainContainer"]["args"] for each in (prefill, decode)]
+    assert [words[words.index("--disaggregation-mode") + 1] for words in args] == ["prefill", "decode"]
+    assert ["--publish-events-and-metrics" in words for words in args] == [True, False]
+    assert flags_in(args[0])["--extra-engine-args"] == "/config/engine.yaml"
+    assert decode["extraPodSpec"]["volumes"] == [{"name": "options", "configMap": {"name": "disaggregation-d"}}]
+    assert any("TensorRT-LLM 1.3; tensorrt-llm 1.2 was simulated" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("pools", "target", "words"),
+    [
+        (
+            "[{name: p, role: prefill}, {name: d, role: decode, tensor_parallel_size: 8, pipeline_parallel_size: 2}]",
+            "dynamo",
+            "started by MPI",
+        ),
+        ("[{name: p, role: prefill}, {name: d, role: decode}]", "llm-d", "or --to trtllm or dynamo"),
+        ("[{name: p, role: prefill}, {name: d, role: decode}]", "kserve", "or --to trtllm or dynamo"),
+    ],
+)
+def test_what_no_target_can_say_of_tensorrt_llm_is_refused(pools: str, target: str, words: str) -> None:
+    """Workers over several hosts; and charts that start vLLM alone name those that can."""
+    scenario = load("disaggregation", [*_TRTLLM, f"deployment.pools={pools}"])
+
+    with pytest.raises(ScenarioError, match=words):
+        export(scenario, target)
+
+
+def test_dynamo_starts_every_worker_from_one_image() -> None:
+    """Pools of two engines are refused, which one image does not hold."""
+    pools = "[{name: a, engine: {name: vllm, version: '0.12'}}, {name: b, engine: {name: sglang, version: '0.5.4'}}]"
+    scenario = make_scenario(["deployment.engine.max_model_len=4096", f"deployment.pools={pools}"])
+
+    with pytest.raises(ScenarioError, match="one image starts the workers of every role"):
+        export(scenario, "dynamo")
 
 
 def test_llm_d_scores_as_was_simulated() -> None:

@@ -6,31 +6,33 @@ import dataclasses
 import itertools
 import re
 import shlex
+from pathlib import Path
 
 import pytest
-import yaml
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.perf.shape import ReplicaShape
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.export import export
+from simserve.planner.export.export import WHOLE, export
+from simserve.planner.importers.manifest import import_manifest
 from simserve.planner.importers.sglang_command import import_sglang_command
+from simserve.planner.importers.trtllm_command import import_trtllm_command
 from simserve.planner.importers.vllm_command import import_vllm_command
 from simserve.scenario.bundled import scenario_names
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 
-SERVED = [
-    name
-    for name in scenario_names()
-    if load(name).deployment.engine.name in ("vllm", "sglang") and not load(name).deployment.pools
-]
+NAMES = scenario_names()
+COMMANDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
+"""Target whose command line is read -> its engine."""
+UNROUTED = ("k8s", "keda", "lws", "kserve")
+"""Targets whose manifests do not say which replica a request goes to."""
 LENGTHS = {
     "prompt_tokens": {"distribution": "fixed", "value": 100},
     "output_tokens": {"distribution": "fixed", "value": 20},
 }
-IMPORTS = {"vllm": import_vllm_command, "sglang": import_sglang_command}
+IMPORTS = {"vllm": import_vllm_command, "sglang": import_sglang_command, "tensorrt-llm": import_trtllm_command}
 
 
 def replica(scenario: Scenario, result: Export) -> object:
@@ -43,8 +45,9 @@ def plain(shape: ReplicaShape, unsaid: list[str]) -> ReplicaShape:
     """Return a shape without where its knobs are from."""
     own = {"sources": {}, "requested_version": None} | dict.fromkeys(unsaid)
     speculation = shape.speculation
-    if speculation is not None and speculation.draft is not None:
-        speculation = dataclasses.replace(speculation, draft=plain(speculation.draft, unsaid))
+    if speculation is not None:
+        draft = None if speculation.draft is None else plain(speculation.draft, unsaid)
+        speculation = dataclasses.replace(speculation, draft=draft, notes=())  # words on where its settings are from
     return dataclasses.replace(shape, engine=shape.engine.model_copy(update=own), speculation=speculation)
 
 
@@ -56,32 +59,105 @@ def imported(line: str, scenario: Scenario) -> Scenario:
     return found.model_copy(update={"workload": scenario.workload})
 
 
-@pytest.mark.parametrize("name", SERVED)
-def test_a_command_line_comes_back(name: str) -> None:
-    """Of every bundled scenario that can be told to its engine, in few flags and in all."""
+def under(name: str, engine: str) -> Scenario:
+    """Return a bundled scenario under an engine; where it is another's, the newest version with its knobs.
+
+    Raises:
+        InputError: That engine has not what it asks for.
+    """
     scenario = load(name)
+    if scenario.deployment.engine.name == engine:
+        return scenario
+    return load(name, [f"deployment.engine.name={engine}", "deployment.engine.version=null"])
+
+
+@pytest.mark.parametrize("target", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_line_comes_back(name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every bundled scenario that can be told to an engine, in few flags and in all, with the files it reads."""
+    monkeypatch.chdir(tmp_path)
     for explicit in (False, True):
         try:
-            result = export(scenario, scenario.deployment.engine.name, explicit=explicit)
+            scenario = under(name, COMMANDS[target])
+            result = export(scenario, target, explicit=explicit)
         except (InputError, InfeasibleError):
-            pytest.skip("cannot be told to its engine")
+            pytest.skip("cannot be told to this engine")
+        if scenario.deployment.pools:
+            pytest.skip("several servers: a manifest says them")
+        for file, text in result.files.items():
+            Path(file).write_text(text)
 
         assert replica(imported(result.line, scenario), result) == replica(scenario, result)
 
 
-@pytest.mark.parametrize("name", ["chatbot", "cold-start", "long-context", "hundred-requests-a-second"])
-def test_the_container_of_a_manifest_comes_back(name: str) -> None:
-    """Its command is the server's, with an address that changes nothing."""
-    scenario = load(name)
-    result = export(scenario, "k8s")
-    assert result.main_file is not None
-    manifests = list(yaml.safe_load_all(result.files[result.main_file]))
-    (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
-    command = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+def shapes(scenario: Scenario, result: Export) -> list[tuple[str, int, ReplicaShape]]:
+    """Return role, number and what decides how one serves, of every kind of replica."""
+    unsaid = re.findall(r"deployment\.engine\.(\w+) (?:is not in|describes)", " ".join(result.notes))
+    resolved, scaling = resolve(scenario), scenario.deployment.autoscaling
+    owned = zip(scenario.deployment.pools, resolved.pools, strict=True)
+    pools = [(pool.role, pool.replicas, own.shape) for pool, own in owned]
+    found = pools or [("both", scenario.deployment.replicas, resolved.shape)]
+    least, most = (0, 10**6) if scaling is None else (scaling.min_replicas, scaling.max_replicas)
+    told = [(role, min(max(count, least), most), plain(shape, unsaid)) for role, count, shape in found]
+    return sorted(told, key=lambda each: each[0])
 
-    again = imported(shlex.join(command), scenario)
-    assert replica(again, result) == replica(scenario, result)
-    assert deployment["spec"]["replicas"] == scenario.deployment.replicas
+
+def told_scaling(scenario: Scenario) -> object:
+    """Return what manifests say of the autoscaler."""
+    scaling = scenario.deployment.autoscaling
+    return None if scaling is None else scaling.model_dump(exclude={"startup"})
+
+
+@pytest.mark.parametrize("target", WHOLE)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_manifest_comes_back(name: str, target: str) -> None:
+    """Of every bundled scenario and target: shapes, roles, numbers, autoscaler and, where they say it, the router."""
+    written = 0
+    for engine in COMMANDS.values():
+        try:
+            scenario = under(name, engine)
+            result = export(scenario, target)
+        except (InputError, InfeasibleError):
+            continue
+        # Compose says no GPU, and an image of Dynamo no version of the engine.
+        hardware = scenario.deployment.hardware if target == "compose" or _is_unlabelled(result) else None
+        version = scenario.deployment.engine.version if target == "dynamo" else None
+        again = import_manifest(list(result.files.values()), hardware=hardware, version=version).scenario
+        if not any(each.pool or each.region for each in scenario.workload.classes or ()):
+            again = again.model_copy(update={"workload": scenario.workload})
+
+        assert shapes(again, result) == shapes(scenario, result)
+        assert told_scaling(again) == told_scaling(scenario)
+        if target not in UNROUTED and any(count > 1 for _, count, _ in shapes(scenario, result)):
+            assert again.deployment.routing.policy == scenario.deployment.routing.policy
+        written += 1
+    if not written:
+        pytest.skip("cannot be told to this target")
+
+
+def _is_unlabelled(result: Export) -> bool:
+    return not any("nvidia.com/gpu.product" in text for text in result.files.values())
+
+
+def test_replicas_over_several_nodes_come_back() -> None:
+    """A set of leaders and workers: the command of its leader, and as many replicas as there are groups."""
+    for engine in ({"name": "vllm", "version": "0.12"}, {"name": "sglang", "version": "0.5.4"}):
+        asked = {
+            "name": "large",
+            "model": "llama-3.1-405b",
+            "deployment": {
+                "hardware": "h100-sxm-80gb",
+                "tensor_parallel_size": 16,
+                "replicas": 2,
+                "engine": {**engine, "max_model_len": 4096},
+            },
+            "workload": {"arrivals": {"process": "poisson", "rate": 1}, **LENGTHS, "num_requests": 50},
+        }
+        scenario = from_mapping(asked)
+        result = export(scenario, "lws")
+
+        again = import_manifest(list(result.files.values())).scenario
+        assert shapes(again, result) == shapes(scenario, result)
 
 
 _DEEPEP = [

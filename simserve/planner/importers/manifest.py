@@ -1,0 +1,520 @@
+"""From the manifests of a deployment to a scenario: its servers by their commands, their number, roles and scaling.
+
+Reads what `simserve export` writes for k8s, keda, lws, compose, dynamo, llm-d, kserve and production-stack, and others
+of that form. A command line is read by the importer of its engine; what no manifest says is a note.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simserve.documents import parse_yaml
+from simserve.errors import ScenarioError
+from simserve.planner.export.compose import POLICIES
+from simserve.planner.export.dynamo import MODES
+from simserve.planner.export.kubernetes import PRODUCTS
+from simserve.planner.export.llm_d import SCORERS
+from simserve.planner.export.production_stack import LOGIC
+from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, SERVERS
+from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.server import ASSUMED_HARDWARE
+from simserve.planner.importers.sglang_command import import_sglang_command
+from simserve.planner.importers.trtllm_command import import_trtllm_command
+from simserve.planner.importers.vllm_command import import_vllm_command
+
+_WHERE = "manifest"
+_BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
+"""Between two documents of a text: a line that is indented belongs to one."""
+_PRODUCT = "nvidia.com/gpu.product"
+_VERSION = re.compile(r"v?(\d+(?:\.\d+)+)")
+_LOOK_SECONDS = 15.0
+"""How often Kubernetes' own autoscaler looks, where nothing sets it (kube-controller-manager)."""
+_ROLE_FLAGS = {
+    "--is-prefill-worker": 0,
+    "--is-decode-worker": 0,
+    "--kv-transfer-config": 1,
+    "--disaggregation-mode": 1,
+    "--disaggregation-transfer-backend": 1,
+}
+"""Flags by which a worker knows its role, which the pool says here -> the words behind each."""
+_SIZES = {
+    "tensor": "--tensor-parallel-size",
+    "pipeline": "--pipeline-parallel-size",
+    "data": "--data-parallel-size",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Server:
+    """Equal servers as a manifest has them.
+
+    Attributes:
+        name: What it is called there.
+        words: Its command line.
+        replicas: How many there are.
+        role: ``prefill``, ``decode`` or ``both``.
+        version: Of its engine; None: not said.
+        product: GPU, by the label of its nodes; None: not said.
+        variables: Its environment.
+        files: Path in its container -> text.
+        config_map: Name of what holds these; empty: its own.
+        scaling: How its number follows the load; None: it does not.
+        grace: Seconds that a replica has to finish; None: not said.
+    """
+
+    name: str
+    words: list[str]
+    replicas: int = 1
+    role: str = "both"
+    version: str | None = None
+    product: str | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    config_map: str = ""
+    scaling: dict[str, Any] | None = None
+    grace: float | None = None
+
+
+def import_manifest(
+    texts: Sequence[str], *, hardware: str | None = None, version: str | None = None, model: str | None = None
+) -> Draft:
+    """Return the scenario of a deployment.
+
+    Args:
+        texts: Its manifests, values of a chart or a Compose file; each may hold several documents.
+        hardware: GPU of every server; None: by the label of its nodes, else assumed, with a note.
+        version: The engine's version; None: as the image is tagged, else the newest known.
+        model: Profile or configuration to use instead of what the servers' model is near to.
+
+    Raises:
+        ScenarioError: It is no YAML, holds no server that can be read, or one of its commands is none.
+    """
+    documents = [each for text in texts for each in _documents(text)]
+    try:
+        servers = [server for each in documents for server in _servers(each)]
+        _add_files(servers, documents)
+        _add_scaling(servers, documents)
+        policy = next((found for each in documents if (found := _policy(each)) is not None), None)
+    except (AttributeError, KeyError, TypeError, ValueError) as failure:
+        # A field that its API requires, or of another type than there.
+        rule = f"has a manifest with a field missing or of another type: {type(failure).__name__} {failure}"
+        raise ScenarioError(rule, file=_WHERE, remedy="check it with kubectl apply --dry-run=server") from None
+    if not servers:
+        remedy = "give the manifests of a deployment: Deployment, LeaderWorkerSet, DynamoGraphDeployment, "
+        remedy += "LLMInferenceService, a Compose file, or values of llm-d or of the production stack"
+        raise ScenarioError("holds no server", file=_WHERE, remedy=remedy)
+    drafts = [_draft(server, hardware, version, model) for server in servers]
+    first = drafts[0].mapping
+    deployment: dict[str, Any] = dict(first["deployment"])
+    if len(servers) == 1 and servers[0].role == "both":
+        deployment["replicas"] = deployment.get("replicas", 1) * servers[0].replicas
+        if servers[0].scaling is not None:
+            deployment["autoscaling"] = servers[0].scaling
+    else:
+        deployment.pop("replicas", None)
+        deployment["pools"] = [
+            _pool(server, draft.mapping, first) for server, draft in zip(servers, drafts, strict=True)
+        ]
+    if any(server.role != "both" for server in servers):
+        deployment["disaggregation"] = {}
+    if policy is not None:
+        deployment["routing"] = {"policy": policy}
+    notes = [*dict.fromkeys(note for draft in drafts for note in draft.notes), *_unsaid(deployment, policy)]
+    mapping = {**first, "name": scenario_name(_name(servers, documents)), "deployment": deployment}
+    return Draft(mapping, tuple(notes), "What does this deployment do?").checked()
+
+
+def _documents(text: str) -> list[Mapping[str, Any]]:
+    """Return the mappings of a text, each read as every document is."""
+    found = [parse_yaml(part, _WHERE, ScenarioError) for part in _BETWEEN.split(text)]
+    return [each for each in found if isinstance(each, Mapping)]
+
+
+def _servers(document: Mapping[str, Any]) -> Iterator[_Server]:
+    """Yield the servers of one document."""
+    kind, spec = document.get("kind"), document.get("spec") or {}
+    name = (document.get("metadata") or {}).get("name", "")
+    if kind == "Deployment":
+        yield from _of_pod(name, spec["template"]["spec"], spec.get("replicas", 1))
+    elif kind == "LeaderWorkerSet":
+        leader = spec["leaderWorkerTemplate"].get("leaderTemplate") or spec["leaderWorkerTemplate"]["workerTemplate"]
+        yield from _of_pod(name, leader["spec"], spec.get("replicas", 1))
+    elif kind == "DynamoGraphDeployment":
+        for key, service in spec["services"].items():
+            if service.get("componentType") != "frontend":
+                yield _of_dynamo(key, service)
+    elif kind == "LLMInferenceService":
+        yield _of_kserve(name, spec["model"], spec, "decode" if "prefill" in spec else "both")
+        if "prefill" in spec:
+            yield _of_kserve(f"{name}-prefill", spec["model"], spec["prefill"], "prefill")
+    elif "servingEngineSpec" in document:
+        for each in document["servingEngineSpec"]["modelSpec"]:
+            yield _of_production_stack(each)
+    elif "modelArtifacts" in document:
+        is_split = bool((document.get("prefill") or {}).get("create"))
+        for role in ("prefill", "decode"):
+            if (document.get(role) or {}).get("create"):
+                yield _of_llm_d(role if is_split else "both", document["modelArtifacts"], document[role])
+    elif kind is None and isinstance(document.get("services"), Mapping):
+        yield from _of_compose(document["services"])
+
+
+def _of_pod(name: str, pod: Mapping[str, Any], replicas: int) -> Iterator[_Server]:
+    for container in pod["containers"]:
+        words = [*map(str, container.get("command", ())), *map(str, container.get("args", ()))]
+        if _engine(words) is None:
+            continue
+        yield _Server(
+            name=name,
+            words=words,
+            replicas=replicas,
+            version=_tag(container.get("image", "")),
+            product=(pod.get("nodeSelector") or {}).get(_PRODUCT),
+            variables=_variables(container),
+            grace=pod.get("terminationGracePeriodSeconds"),
+        )
+
+
+def _of_dynamo(name: str, service: Mapping[str, Any]) -> _Server:
+    pod = service["extraPodSpec"]
+    container = pod["mainContainer"]
+    started = " ".join(map(str, container.get("command", ())))
+    words = [*map(str, container.get("args", ()))]
+    engine = next((each for each in _STARTS if started.endswith(f"dynamo.{each}")), None)
+    if engine is None:
+        rule, remedy = "is started by no worker of Dynamo that can be read", f"one of {', '.join(_STARTS)} can"
+        raise ScenarioError(rule, file=_WHERE, key=name, value=started, remedy=remedy)
+    if engine == "trtllm":
+        words = _trtllm_words(words)
+    volumes = (each.get("configMap") for each in pod.get("volumes", ()))
+    return _Server(
+        name=name,
+        words=[*_STARTS[engine], *words],
+        config_map=next((each["name"] for each in volumes if each), ""),
+        replicas=service.get("replicas", 1),
+        role=service.get("subComponentType", "both"),
+        product=(pod.get("nodeSelector") or {}).get(_PRODUCT),
+        variables=_variables({"env": service.get("envs", ())}),
+    )
+
+
+_STARTS = {
+    "vllm": ("vllm", "serve"),
+    "sglang": ("python3", "-m", "sglang.launch_server"),
+    "trtllm": ("trtllm-serve",),
+}
+"""Worker of Dynamo -> the command of its engine's own server, whose flags it takes."""
+
+
+def _trtllm_words(words: Sequence[str]) -> list[str]:
+    """Return the arguments of dynamo.trtllm as `trtllm-serve` has them."""
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in ("--model-path", "--model"):
+            found.insert(0, next(rest))
+        elif word == "--extra-engine-args":
+            found += ["--extra_llm_api_options", next(rest)]
+        elif word != "--publish-events-and-metrics":
+            found.append(word)
+    return found
+
+
+def _of_kserve(name: str, model: Mapping[str, Any], workload: Mapping[str, Any], role: str) -> _Server:
+    pod = workload["template"]
+    (container,) = (each for each in pod["containers"] if each["name"] == "main")
+    variables = _variables(container)
+    arguments = shlex.split(variables.pop("VLLM_ADDITIONAL_ARGS", ""))
+    sizes = workload.get("parallelism") or {}
+    words = [word for key, flag in _SIZES.items() if key in sizes for word in (flag, str(sizes[key]))]
+    expert = ["--enable-expert-parallel"] if sizes.get("expert") else []
+    return _Server(
+        name=name,
+        words=["vllm", "serve", _repository(model["uri"]), *words, *expert, *arguments],
+        replicas=workload.get("replicas", 1),
+        role=role,
+        version=_tag(container.get("image", "")),
+        product=(pod.get("nodeSelector") or {}).get(_PRODUCT),
+        variables=variables,
+    )
+
+
+def _of_llm_d(role: str, model: Mapping[str, Any], values: Mapping[str, Any]) -> _Server:
+    (container,) = values["containers"]
+    return _Server(
+        name=role,
+        words=["vllm", "serve", _repository(model["uri"]), *map(str, container.get("args", ()))],
+        replicas=values.get("replicas", 1),
+        role=role,
+        version=_tag(container.get("image", "")),
+        product=(values.get("nodeSelector") or {}).get(_PRODUCT),
+        variables=_variables(container),
+    )
+
+
+def _of_production_stack(model: Mapping[str, Any]) -> _Server:
+    config = model.get("vllmConfig") or {}
+    tensor = ["--tensor-parallel-size", str(config["tensorParallelSize"])] if "tensorParallelSize" in config else []
+    products = [
+        value
+        for term in model.get("nodeSelectorTerms", ())
+        for expression in term.get("matchExpressions", ())
+        if expression["key"] == _PRODUCT
+        for value in expression["values"]
+    ]
+    keda = model.get("keda")
+    server = _Server(
+        name=model["name"],
+        words=["vllm", "serve", model["modelURL"], *tensor, *map(str, config.get("extraArgs", ()))],
+        replicas=model.get("replicaCount", 1),
+        version=_tag(f":{model.get('tag', '')}"),
+        product=next(iter(products), None),
+        variables=_variables(model),
+    )
+    server.scaling = None if not keda else _keda(keda, server)
+    return server
+
+
+def _of_compose(services: Mapping[str, Any]) -> Iterator[_Server]:
+    """Yield the servers of a Compose file; equal ones are replicas."""
+    found: list[_Server] = []
+    for name, service in services.items():
+        words = [*_words(service.get("entrypoint")), *_words(service.get("command"))]
+        if _engine(words) is None:
+            continue
+        told = service.get("environment") or {}
+        pairs = told.items() if isinstance(told, Mapping) else (each.split("=", 1) for each in told if "=" in each)
+        variables = {key: str(value) for key, value in pairs}
+        same = next((each for each in found if each.words == words and each.variables == variables), None)
+        if same is not None:
+            same.replicas += 1
+        else:
+            name = re.sub(r"-0$", "", name)
+            server = _Server(name=name, words=words, version=_tag(service["image"]), variables=variables)
+            server.files = {each["target"]: each["source"] for each in service.get("configs", ())}
+            found.append(server)
+    yield from found
+
+
+def _words(value: str | Sequence[Any] | None) -> list[str]:
+    """Return the words of a command as Compose has it: a text or a list."""
+    return shlex.split(value) if isinstance(value, str) else [*map(str, value or ())]
+
+
+def _add_files(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) -> None:
+    """Give servers the texts of the files that lie in their containers."""
+    contents = {
+        name: each["content"]
+        for document in documents
+        if document.get("kind") is None
+        for name, each in (document.get("configs") or {}).items()
+    }
+    for server in servers:
+        server.files = {path: contents[source] for path, source in server.files.items() if source in contents}
+        for document in documents:
+            if document.get("kind") == "ConfigMap" and document["metadata"]["name"] == (
+                server.config_map or server.name
+            ):
+                server.files |= {f"/config/{name}": text for name, text in document["data"].items()}
+
+
+def _add_scaling(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) -> None:
+    """Give servers the autoscalers that name them."""
+    for document in documents:
+        kind, spec = document.get("kind"), document.get("spec") or {}
+        if kind not in ("HorizontalPodAutoscaler", "ScaledObject"):
+            continue
+        target = spec["scaleTargetRef"]["name"]
+        for server in servers:
+            if server.name == target:
+                server.scaling = _keda(spec, server) if kind == "ScaledObject" else _pod_autoscaler(spec, server)
+
+
+def _pod_autoscaler(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
+    """Return Kubernetes' own autoscaler as a scenario has it."""
+    pods = next((each["pods"] for each in spec.get("metrics", ()) if each.get("type") == "Pods"), None)
+    if pods is None:
+        rule = "scales on no metric of its pods"
+        raise ScenarioError(rule, file=_WHERE, key="HorizontalPodAutoscaler", value=server.name)
+    value = str(pods["target"]["averageValue"])
+    target = float(value[:-1]) / 1000 if value.endswith("m") else float(value)
+    found = _metric(pods["metric"]["name"], target, server)
+    least, most = spec.get("minReplicas", 1), spec["maxReplicas"]
+    return {
+        **found,
+        "min_replicas": least,
+        "max_replicas": most,
+        "interval": _seconds(_LOOK_SECONDS),
+        **_pace(spec, server),
+    }
+
+
+def _keda(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
+    """Return KEDA's autoscaler as a scenario has it."""
+    trigger = next((each["metadata"] for each in spec["triggers"] if each["type"] == "prometheus"), None)
+    if trigger is None:
+        raise ScenarioError("scales on no metric of Prometheus", file=_WHERE, key="ScaledObject", value=server.name)
+    found = _metric(trigger["query"], float(trigger["threshold"]), server)
+    least, most = spec.get("minReplicaCount", 0), spec["maxReplicaCount"]
+    interval = _seconds(spec.get("pollingInterval", 30))  # KEDA's default
+    behavior = ((spec.get("advanced") or {}).get("horizontalPodAutoscalerConfig") or {}).get("behavior")
+    pace = _pace({"behavior": behavior}, server)
+    return {**found, "min_replicas": least, "max_replicas": most, "interval": interval, **pace}
+
+
+def _metric(text: str, target: float, server: _Server) -> dict[str, Any]:
+    """Return the metric that a name or a query means, and its target in the scenario's unit."""
+    if GPU_USE in text:
+        return {"metric": "busy", "target": target / 100}
+    names = {name: key for each in SERVERS.values() for key, name in each.metrics.items()} | {OLD_KV_USAGE: "kv_usage"}
+    found = next((key for name, key in names.items() if name in text), None)
+    if found is None:
+        remedy = "scale on " + ", ".join(names)
+        raise ScenarioError("is no metric that is simulated", file=_WHERE, key=server.name, value=text, remedy=remedy)
+    return {"metric": found, "target": target}
+
+
+def _pace(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
+    down = ((spec.get("behavior") or {}).get("scaleDown") or {}).get("stabilizationWindowSeconds", 300)
+    return {"stabilization": _seconds(down)} | (
+        {} if server.grace is None else {"grace_period": _seconds(server.grace)}
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:g} s"
+
+
+def _policy(document: Mapping[str, Any]) -> str | None:
+    """Return the routing policy that a document sets; None: it sets none that is simulated."""
+    if document.get("kind") == "DynamoGraphDeployment":
+        frontends = (each for each in document["spec"]["services"].values() if each.get("componentType") == "frontend")
+        told = {each["name"]: each.get("value") for service in frontends for each in service.get("envs", ())}
+        return next((policy for policy, variables in reversed(MODES.items()) if variables == told), None)
+    if "routerSpec" in document:
+        logic = document["routerSpec"].get("routingLogic")
+        return next((policy for policy, name in LOGIC.items() if name == logic), None)
+    if "inferenceExtension" in document:
+        return _scored(document["inferenceExtension"])
+    if document.get("kind") is None and "nginx" in (document.get("configs") or {}):
+        text = document["configs"]["nginx"]["content"]
+        lines = {line.strip() for line in text.partition("server ")[0].splitlines()[1:]}
+        return next((policy for policy, line in POLICIES.items() if line and line in lines), "round_robin")
+    return None
+
+
+def _scored(extension: Mapping[str, Any]) -> str | None:
+    texts = extension.get("pluginsCustomConfig") or {}
+    text = texts.get(extension.get("pluginsConfigFile"))
+    if text is None:
+        return None
+    config = parse_yaml(text, _WHERE, ScenarioError)
+    told = {
+        each["pluginRef"]: each["weight"] for each in config["schedulingProfiles"][-1]["plugins"] if "weight" in each
+    }
+    return next((policy for policy, scorers in SCORERS.items() if dict(scorers) == told), None)
+
+
+def _draft(server: _Server, hardware: str | None, version: str | None, model: str | None) -> Draft:
+    """Return the scenario of one server alone."""
+    engine = _engine(server.words)
+    known = hardware or next((name for name, product in PRODUCTS.items() if product == server.product), None)
+    words, variables = _without_role(server.words), server.variables
+    line = shlex.join([*(f"{key}={value}" for key, value in variables.items()), *words])
+    asked: dict[str, Any] = {"hardware": known, "version": version or server.version, "model": model}
+    if engine == "sglang":
+        found = import_sglang_command(line, **asked)
+    elif engine == "trtllm":
+        found = import_trtllm_command(line, **asked, files=server.files)
+    else:
+        found = import_vllm_command(line, **asked)
+    if known is not None or server.product is None:
+        return found
+    note = f"{server.product} is no GPU of the catalogue by that label: {ASSUMED_HARDWARE} is assumed; --hardware"
+    return Draft(found.mapping, (*found.notes, f"{note} names yours."), found.title)
+
+
+def _pool(server: _Server, own: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pool of a server: its number and role, and what it has otherwise than the first."""
+    deployment, shared = own["deployment"], first["deployment"]
+    replicas = server.replicas * deployment.get("replicas", 1)
+    pool: dict[str, Any] = {"name": server.name if server.role == "both" else server.role, "role": server.role}
+    pool["replicas"] = replicas
+    if own["model"] != first["model"]:
+        pool["model"] = own["model"]
+    for key in dict.fromkeys([*deployment, *shared]):
+        if key != "replicas" and deployment.get(key, _PLAIN.get(key)) != shared.get(key, _PLAIN.get(key)):
+            pool[key] = deployment.get(key, _PLAIN.get(key))
+    return pool | ({} if server.scaling is None else {"autoscaling": server.scaling})
+
+
+_PLAIN = {
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 1,
+    "enable_expert_parallel": False,
+    "quantization": "auto",
+    "kv_cache_dtype": "auto",
+}
+"""What a command line that does not say a key means by it."""
+
+
+def _without_role(words: Sequence[str]) -> list[str]:
+    """Return a command without the flags by which a worker knows its role."""
+    kept, skip = [], 0
+    for word in words:
+        if skip:
+            skip -= 1
+        elif word in _ROLE_FLAGS:
+            skip = _ROLE_FLAGS[word]
+        else:
+            kept.append(word)
+    return kept
+
+
+def _engine(words: Sequence[str]) -> str | None:
+    """Return whose server a command starts; None: of none that can be read."""
+    text = " ".join(words)
+    if "vllm serve" in text or "vllm.entrypoints" in text:
+        return "vllm"
+    if "sglang.launch_server" in text or "sglang serve" in text:
+        return "sglang"
+    return "trtllm" if "trtllm-serve" in text else None
+
+
+def _tag(image: str) -> str | None:
+    found = _VERSION.fullmatch(image.rpartition(":")[2])
+    return None if found is None else found[1]
+
+
+def _variables(container: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment that a manifest gives in words; tokens and addresses of pods are none."""
+    return {each["name"]: str(each["value"]) for each in container.get("env") or () if "value" in each}
+
+
+def _repository(uri: str) -> str:
+    return uri.removeprefix("hf://")
+
+
+def _name(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) -> str:
+    names = (each.get("fullnameOverride") or each.get("name") for each in documents if each.get("kind") is None)
+    graph = ((each.get("metadata") or {}).get("name") for each in documents if each.get("kind") is not None)
+    return next((name for name in (*names, *graph) if name), servers[0].name)
+
+
+def _unsaid(deployment: Mapping[str, Any], policy: str | None) -> Iterator[str]:
+    """Yield what manifests do not say and a run depends on."""
+    if "disaggregation" in deployment:
+        yield "The link over which KV caches are sent is assumed: deployment.disaggregation says yours."
+    is_many = deployment.get("replicas", 1) > 1 or len(deployment.get("pools", ())) > 1 or "autoscaling" in deployment
+    if policy is None and is_many:
+        yield "Which server a request goes to is not in it: set deployment.routing.policy."
+    if "autoscaling" in deployment or any("autoscaling" in pool for pool in deployment.get("pools", ())):
+        yield "How long a new replica takes to start is not in it: set deployment.autoscaling.startup."
+
+
+__all__ = ["import_manifest"]

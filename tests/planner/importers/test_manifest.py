@@ -1,0 +1,108 @@
+"""Manifests as they are found: what is read of them, what is said of the rest, and what is refused in a line."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.export import export
+from simserve.planner.importers.manifest import import_manifest
+from simserve.scenario.load import load
+
+
+def text_of(name: str, target: str) -> str:
+    """Return the main manifest of a bundled scenario."""
+    result = export(load(name), target)
+    assert result.main_file is not None
+    return result.files[result.main_file]
+
+
+def test_prefill_and_decode_workers_become_pools() -> None:
+    """With their roles and counts, on the GPU of their nodes; the link is assumed, and said to be."""
+    draft = import_manifest([text_of("disaggregation", "dynamo")], version="0.12")
+
+    deployment = draft.scenario.deployment
+    assert [(pool.name, pool.role, pool.replicas) for pool in deployment.pools] == [
+        ("prefill", "prefill", 2),
+        ("decode", "decode", 2),
+    ]
+    assert deployment.hardware == "h100-sxm-80gb"
+    assert deployment.disaggregation is not None
+    assert any("link" in note for note in draft.notes)
+
+
+def test_what_differs_between_workers_stands_with_its_pool() -> None:
+    """A size of its own, and a plain one where the first worker has more."""
+    pools = "[{name: p, role: prefill, tensor_parallel_size: 2}, {name: d, role: decode, replicas: 3}]"
+    result = export(load("disaggregation", [f"deployment.pools={pools}"]), "llm-d")
+
+    deployment = import_manifest(list(result.files.values())).scenario.deployment
+
+    assert {pool.role: (pool.replicas, pool.tensor_parallel_size) for pool in deployment.pools} == {
+        "prefill": (1, None),
+        "decode": (3, 1),
+    }
+    assert deployment.tensor_parallel_size == 2
+
+
+def test_a_changed_manifest_is_read_as_it_stands() -> None:
+    """Not as it was exported: number, flag and threshold are those of the file."""
+    documents = list(yaml.safe_load_all(text_of("cold-start", "keda")))
+    server = next(each for each in documents if each["kind"] == "Deployment")
+    server["spec"]["replicas"] = 5
+    command = server["spec"]["template"]["spec"]["containers"][0]["command"]
+    command[command.index("--max-num-seqs") + 1] = "64"
+    scaler = next(each for each in documents if each["kind"] == "ScaledObject")
+    scaler["spec"]["triggers"][0]["metadata"]["threshold"] = "7"
+
+    deployment = import_manifest([yaml.safe_dump_all(documents)]).scenario.deployment
+
+    assert (deployment.replicas, deployment.engine.max_num_seqs) == (5, 64)
+    assert deployment.autoscaling is not None
+    assert (deployment.autoscaling.metric, deployment.autoscaling.target) == ("queue_depth", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [", "manifest: "),
+        ("kind: Service\nspec: {}", "holds no server"),
+        ("- 1", "holds no server"),
+        ("kind: Deployment\nmetadata: {name: a}\nspec: {}", "KeyError 'template'"),
+        ("---\n---\na: 1", "holds no server"),
+        ("services: {a: {image: nginx, command: [nginx]}}", "holds no server"),
+    ],
+)
+def test_what_is_no_deployment_is_refused(text: str, words: str) -> None:
+    """In a line."""
+    with pytest.raises(ScenarioError, match=words) as refusal:
+        import_manifest([text])
+
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_compose_file_as_people_write_it() -> None:
+    """A command in one line, variables in a list, a GPU that is named on the terminal."""
+    text = """
+services:
+  llm:
+    image: vllm/vllm-openai:v0.12.0
+    entrypoint: vllm serve meta-llama/Llama-3.1-8B
+    command: --max-num-seqs 32 --max-model-len 4096
+    environment: [VLLM_LOGGING_LEVEL=INFO, HF_TOKEN]
+"""
+    draft = import_manifest([text], hardware="l4-24gb")
+
+    deployment = draft.scenario.deployment
+    assert (deployment.engine.version, deployment.engine.max_num_seqs) == ("0.12.0", 32)
+    assert deployment.hardware == "l4-24gb"
+    assert draft.scenario.model == "llama-3.1-8b"
+
+
+def test_a_metric_that_is_not_simulated_is_refused_by_its_name() -> None:
+    """Nothing is taken in its place."""
+    text = text_of("cold-start", "k8s").replace("vllm:num_requests_waiting", "my_metric")
+
+    with pytest.raises(ScenarioError, match="my_metric"):
+        import_manifest([text])
