@@ -582,10 +582,13 @@ class _SteadySearch(_Search):
                 self._fresh(load, num_requests)
         has_climbed = False
         for _ in range(MOST_CLIMBS):
-            above = next(
-                (each for each in self._all_fresh(num_requests) if each.load > lower.load and not self._is_borne(each)),
-                lower,
-            )
+            above = lower
+            for each in self._all_fresh(num_requests):
+                if each.load > lower.load:
+                    above = each
+                    if not self._is_borne(each):
+                        break
+                    lower = each
             fall = self._spare_fall(lower, above)
             load = lower.load if fall is None else _rounded(self._bound(lower, fall) * STEP_DOWN)
             if has_climbed:  # the line was too low already: traffic without chance falls as a step does
