@@ -73,6 +73,10 @@ class Finishable:
     requests: int
 
 
+KnownFinishable = dict[tuple[int, ...], Finishable | None]
+"""Replicas that were simulated, of each pool too -> what they finish."""
+
+
 def has_load_ratio(scenario: Scenario) -> bool:
     """Return whether the traffic is offered at a rate of its own: no batch, burst, trace or closed loop."""
     workload = scenario.workload
@@ -98,13 +102,21 @@ def offered_load(specs: RequestSpecs, finishable: Finishable) -> Offered:
     return Offered(mean=mean, peak=max(most * per_beginning / seconds / finishable.rate, mean))
 
 
-def find_finishable(resolved: ResolvedScenario, deployment: Deployment) -> Finishable | None:
+def find_finishable(
+    resolved: ResolvedScenario, deployment: Deployment, known: KnownFinishable | None = None
+) -> Finishable | None:
     """Return what the deployment finishes of the scenario's traffic; None where that has no load ratio, or
     nothing of it can be served.
 
     A first, short run tells how long a request then stays, over which the clients of the second begin, and how many of
     them it takes where people think between their turns. Both run compiled where that is to be had, whatever is asked
     of the run itself: the figures are the same to the bit.
+
+    Args:
+        resolved: The scenario.
+        deployment: Of it.
+        known: What was found of the same deployment and traffic by the replicas that it was simulated with, which is
+            added to; None: nothing is kept. Replicas that are alike finish as many times what one of them does.
 
     Raises:
         InputError: The traffic cannot be drawn.
@@ -113,6 +125,16 @@ def find_finishable(resolved: ResolvedScenario, deployment: Deployment) -> Finis
     if not has_load_ratio(scenario):
         return None
     relaxed, share = _relaxed(scenario, deployment)
+    known = {} if known is None else known
+    key = relaxed.num_replicas, *(pool.num_replicas for pool in relaxed.pools)
+    if key not in known:
+        known[key] = _found(scenario, relaxed)
+    found = known[key]
+    return None if found is None else replace(found, rate=found.rate / share, half_width=found.half_width / share)
+
+
+def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
+    """Return what a deployment that turns nobody away finishes."""
     sample = _drawn(scenario, FEWEST_REQUESTS)
     held, thinking = _held(relaxed, sample), _mean_pause(sample)
     clients = math.ceil(SPARE_CLIENTS * min(held, MOST_AT_FIRST * _num_schedulers(relaxed)))
@@ -130,7 +152,7 @@ def find_finishable(resolved: ResolvedScenario, deployment: Deployment) -> Finis
         if not seen.rate:
             return None  # nothing is served at all: every prompt is too long
         if is_known or requests >= MOST_REQUESTS or (is_finite and seen.requests < requests):
-            return Finishable(rate=seen.rate / share, half_width=seen.half_width / share, requests=spent)
+            return Finishable(rate=seen.rate, half_width=seen.half_width, requests=spent)
         stay = clients / seen.rate
         if not has_queue:
             clients, fewer_clients_rate = math.ceil(MORE_CLIENTS * clients), seen.rate

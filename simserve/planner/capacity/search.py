@@ -47,6 +47,7 @@ LONG_RUN_SECONDS = 1200.0
 LEAST_LONG_RUN_REQUESTS = 5000
 FIRST_FRESH = 1
 """Replications from here on are fresh: the search looks at replication 0 alone."""
+FEW_FRESH_RUNS = 4
 FRESH_RUNS = 8
 MANY_FRESH_RUNS = 24
 """Runs that one load must hold, where 8 of them do: a quarter of the loads at which a tenth of all runs miss pass 8."""
@@ -58,6 +59,12 @@ QUARTERS = 4
 FRESH_CONFIDENCE = 0.96
 """Two-sided, of the bound on one more run: 98 % hold where the estimates are right, so that 95 % do where they are not
 quite."""
+CONFIDENCE_BY_FAR = 0.99
+"""The same where fewer runs are to be enough, of the bound by whole runs as well, which knows how they wander. Of loads
+at which a tenth of all runs miss, four runs pass at most 1.3 %, eight 0.7 %: the quarters of a run taken to have up to
+0.6 of their variance in common, as normal deviates (200,000 draws each)."""
+FAR = 2.0
+"""Times the share that misses, which may miss, from where on fewer runs may be enough."""
 ABOVE = 1.01
 """Times the expected capacity at which fresh runs should fail."""
 STEP_DOWN = 0.995
@@ -99,6 +106,9 @@ class Effort:
         fresh_runs: Of steady open traffic, runs at the load that is promised, none of which the search has seen.
         most_fresh_requests: Of all those together.
         long_run_requests: Of a run near the capacity, at least.
+        promise_only: Whether what is promised of steady open traffic is all that is asked: the capacity above it is
+            then known as well as that takes, and has no curve.
+        most_below: Share by which what is promised may lie below the mean capacity, before runs are made longer.
     """
 
     replications: int = 6
@@ -109,6 +119,8 @@ class Effort:
     fresh_runs: int = FRESH_RUNS
     most_fresh_requests: int = 800_000
     long_run_requests: int = LONG_RUN_REQUESTS
+    promise_only: bool = False
+    most_below: float = MOST_BELOW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,9 +537,7 @@ class _SteadySearch(_Search):
         num_requests = max(num_requests, long_run_requests(load))
         most = max(num_requests, math.ceil(LONGEST * LONG_RUN_REQUESTS))
         while True:
-            level = self._fresh(load, num_requests)
-            if self._is_borne(level):
-                level = self._fresh(load, num_requests, MANY_FRESH_RUNS)
+            level = self._until_known(load, num_requests, MANY_FRESH_RUNS)
             holds = self._is_borne(level) and self._has_settled(level)
             is_long = num_requests >= LONG_ENOUGH * LONG_RUN_REQUESTS
             if holds or num_requests >= most or (is_long and not self._all_hold(level)):
@@ -535,15 +545,19 @@ class _SteadySearch(_Search):
             num_requests = min(most if is_long else LONG_RUN_REQUESTS, math.ceil(LONGER * num_requests))
 
     def _promised(self, capacity: float, fall: float | None, num_requests: int, curve_requests: int) -> Found:
-        first = num_requests
+        first, bracket = num_requests, None
         while True:
-            upper = self._failing(capacity, fall or USUAL_FALL, num_requests)
-            lower = self._borne(upper, fall or USUAL_FALL, num_requests)
+            if bracket is None or not self.effort.promise_only:
+                level = upper = self._failing(capacity, fall or USUAL_FALL, num_requests)
+            else:
+                level = self._fresh(self._expected(*bracket, num_requests), num_requests)
+            lower = self._borne(level, upper, fall or USUAL_FALL, num_requests)
             if lower is None:
                 return self._answer(lower, upper, None, num_requests, curve_requests)
             lower, inner, upper = self._closer(lower, upper, num_requests)
             known = None if upper.holds(self.asked) else self._capacity(lower, inner, upper)
             capacity = upper.load if known is None else known[0]
+            bracket = None if known is None else (lower, upper)
             more = self._longer(lower, capacity, known, first, num_requests)
             if more is None:
                 return self._answer(lower, upper, known, num_requests, curve_requests)
@@ -559,9 +573,23 @@ class _SteadySearch(_Search):
             further = max(load * math.exp(min(level.margin(self.asked) / fall, 1.0)), load) * step
             load, step = min(_rounded(further, up=True), self._ceiling), step**2
 
-    def _borne(self, upper: Level, fall: float, num_requests: int) -> Level | None:
-        """Return a load at which fresh runs hold and one more would; None where there is none."""
-        level, load, step = upper, upper.load, STEP_DOWN
+    def _expected(self, lower: Level, upper: Level, num_requests: int) -> float:
+        """Return the load at which one more run of a length would just hold, seen from shorter ones at two loads."""
+        held, failed = (self._spare(level, num_requests=num_requests) for level in (lower, upper))
+        share = held / (held - failed) if held > failed else 0.0
+        load = lower.load * (upper.load / lower.load) ** max(0.0, min(share, 1.0))
+        return max(_rounded(load * STEP_DOWN), lower.load)
+
+    def _borne(self, level: Level, upper: Level, fall: float, num_requests: int) -> Level | None:
+        """Return a load at which fresh runs hold and one more would, from one on down; None where there is none.
+
+        Args:
+            level: Runs at the load that is begun with.
+            upper: Runs at a load that fails, or at the highest that is tried.
+            fall: How fast the log-odds of the attainment fall with the logarithm of the load.
+            num_requests: Of one run.
+        """
+        load, step = level.load, STEP_DOWN
         missed = max(1 - self.asked, 0.5 / max(upper.num_measured, 1))
         spare_fall = fall * math.sqrt(missed) * (1 - missed) / 2  # of the square root, where log-odds fall so fast
         while not self._is_borne(level):
@@ -575,7 +603,7 @@ class _SteadySearch(_Search):
 
     def _closer(self, lower: Level, upper: Level, num_requests: int) -> tuple[Level, Level, Level]:
         """Return the highest load at which fresh runs hold, and the two between which their mean ceases to."""
-        if not upper.holds(self.asked):
+        if not upper.holds(self.asked) and not self.effort.promise_only:
             expected = math.exp(self._crossing(lower, upper))
             load = _rounded(expected * ABOVE, up=True)
             if upper.load > NARROW * expected and lower.load < load < upper.load:
@@ -609,12 +637,32 @@ class _SteadySearch(_Search):
         return [self._fresh(load, num_requests) for load in sorted(loads)]
 
     def _fresh(self, load: float, num_requests: int, runs: int | None = None) -> Level:
-        """Return runs at a load that the search has not seen: as many as the effort says, or more."""
+        """Return runs at a load that the search has not seen: as many as the effort says, or another number."""
         fresh = range(FIRST_FRESH, FIRST_FRESH + (runs or self.effort.fresh_runs))
         return Level(load=load, trials=tuple(self._trial(load, each, num_requests) for each in fresh))
 
+    def _until_known(self, load: float, num_requests: int, most_runs: int) -> Level:
+        """Return fresh runs at a load until one fails, or they hold by far; else as many as are borne, at most so many.
+
+        What follows the first that fails, or comes after a few that hold by far, could not change the verdict.
+        """
+        usual = min(self.effort.fresh_runs, most_runs)
+        level = self._fresh(load, num_requests, 1)
+        while self._all_hold(level) and len(level.trials) < most_runs:
+            runs = len(level.trials)
+            if runs in (FEW_FRESH_RUNS, usual) and self._is_borne_by_far(level):
+                break
+            if runs == usual and not self._is_borne(level):
+                break
+            level = self._fresh(load, num_requests, runs + 1)
+        return level
+
     def _is_borne(self, level: Level) -> bool:
         return self._all_hold(level) and self._spare(level) >= 0
+
+    def _is_borne_by_far(self, level: Level) -> bool:
+        spare = min(self._spare(level, CONFIDENCE_BY_FAR, parts=parts) for parts in (1, QUARTERS))
+        return spare >= 0 and FAR * (1 - level.attainment) <= 1 - self.asked and self._has_settled(level)
 
     def _all_hold(self, level: Level) -> bool:
         return all(Level(load=level.load, trials=(trial,)).holds(self.asked) for trial in level.trials)
@@ -622,24 +670,41 @@ class _SteadySearch(_Search):
     def _is_far(self, load: float, num_requests: int) -> bool:
         """Return whether runs well above a load hold as well."""
         above = WELL_ABOVE * load
-        return above <= highest_promised(self.finishable) and self._is_borne(self._fresh(above, num_requests))
+        if above > highest_promised(self.finishable):
+            return False
+        return self._is_borne(self._until_known(above, num_requests, self.effort.fresh_runs))
 
     def _bound(self, level: Level, fall: float) -> float:
         """Return the load at which one more run would just hold, seen from another."""
         return level.load * math.exp(max(-1.0, min(1.0, self._spare(level) / fall)))
 
-    def _spare(self, level: Level) -> float:
+    def _spare(
+        self,
+        level: Level,
+        confidence: float = FRESH_CONFIDENCE,
+        *,
+        parts: int = QUARTERS,
+        num_requests: int | None = None,
+    ) -> float:
         """Return a lower bound of what one more run at a load has to spare.
 
         In square roots of the share that misses, whose spread hardly depends on the load, over the quarters of all
         runs: Student's t for the mean of four further ones.
+
+        Args:
+            level: Runs at the load.
+            confidence: Two-sided, of the bound.
+            parts: Into which a run is divided.
+            num_requests: Of the one more run; None: as many as of those at the load.
         """
-        quarters = [part.mean() for trial in level.trials for part in np.array_split(trial.met, QUARTERS) if len(part)]
-        missed = np.sqrt(1 - np.array(quarters, dtype=np.float64))
+        shares = [part.mean() for trial in level.trials for part in np.array_split(trial.met, parts) if len(part)]
+        missed = np.sqrt(1 - np.array(shares, dtype=np.float64))
         if len(missed) < 2:
             return math.sqrt(1 - self.asked) - float(missed.sum())
-        spread = float(np.std(missed, ddof=1)) * math.sqrt(1 / QUARTERS + 1 / len(missed))
-        return math.sqrt(1 - self.asked) - float(missed.mean()) - t_quantile(len(missed) - 1, FRESH_CONFIDENCE) * spread
+        spread = float(np.std(missed, ddof=1)) * math.sqrt(1 / parts + 1 / len(missed))
+        if num_requests is not None:
+            spread *= math.sqrt(level.trials[0].num_simulated / num_requests)
+        return math.sqrt(1 - self.asked) - float(missed.mean()) - t_quantile(len(missed) - 1, confidence) * spread
 
     def _spare_fall(self, lower: Level, upper: Level) -> float | None:
         """Return how fast what is to spare falls with the logarithm of the load; None if it does not."""
@@ -680,13 +745,15 @@ class _SteadySearch(_Search):
         if self.effort.num_requests is not None or num_requests >= most:
             return None
         spent = sum(length for _, _, length in self._seen)
-        below = (1 - lower.load / capacity) / MOST_BELOW
-        width = 0.0 if known is None else (known[2] / known[0] - 1) / self.effort.precision
+        below = (1 - lower.load / capacity) / self.effort.most_below
+        is_wide = known is not None and not self.effort.promise_only
+        width = (known[2] / known[0] - 1) / self.effort.precision if is_wide and known is not None else 0.0
         factor = max(below, width) ** 2 * MARGIN_OF_REQUESTS if max(below, width) > 1 else 1.0
         if not self._has_settled(lower):
             factor = max(factor, 2.0)
         left = (SHARE_SPENT * self.effort.most_fresh_requests - spent) // (LOOKS * self.effort.fresh_runs)
-        longer = min(most, math.ceil(num_requests * min(factor, LONGER)), left)
+        most_times = LONGEST if self.effort.promise_only else LONGER
+        longer = min(most, math.ceil(num_requests * min(factor, most_times)), left)
         return None if factor == 1 or longer < WORTH_LENGTHENING * num_requests else longer
 
     def _has_settled(self, level: Level) -> bool:
@@ -725,7 +792,7 @@ class _SteadySearch(_Search):
         return Found(
             largest=Largest(value=0.0 if lower is None else lower.load, fails_at=fails_at),
             levels=self._with_curve(
-                0.0 if lower is None else lower.load,
+                0.0 if lower is None or self.effort.promise_only else lower.load,
                 levels,
                 curve_requests,
                 min(CURVE_REPLICATIONS, self.effort.fresh_runs),

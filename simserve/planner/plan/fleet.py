@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic
-from simserve.planner.capacity.search import Effort, find_capacity, long_run_requests
+from simserve.planner.capacity.search import FEW_FRESH_RUNS, Effort, find_capacity, long_run_requests
 from simserve.planner.cost.month import month
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.deciding_run import borne_at_own_rate, deciding_run, steady_probe
+from simserve.planner.search.deciding_run import deciding_run, promise_of, steady_probe
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, is_steady, try_fleet
+from simserve.planner.search.trial import MOST_REQUESTS, Promise, Trial, deployed, try_fleet
 from simserve.planner.space.makeup import smallest_fleet
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
@@ -24,6 +24,8 @@ from simserve.scenario.schema import Scenario
 CONFIRMING_REPLICATIONS = 3
 TRAFFIC_STEP = 0.05
 """Traffic that a fleet bears is found to this share of the scenario's."""
+MOST_BELOW_PLANNED = 0.05
+"""Share by which the traffic that is promised may lie below the mean capacity."""
 BORNE_STEP = 0.001
 BORNE_DIGITS = 3
 """The same of steady open traffic, rounded down."""
@@ -46,6 +48,7 @@ class Fleet:
         replicas: How often.
         confidence: Share of real servers on which the SLO must hold; None: it must where it is simulated.
         is_measured: Whether that is judged as of a server of which loads have been measured.
+        promise: Whether the traffic is borne in fresh runs, where the search has looked; None: it has not.
     """
 
     scenario: Scenario
@@ -53,6 +56,7 @@ class Fleet:
     replicas: int
     confidence: float | None = None
     is_measured: bool = False
+    promise: Promise | None = None
 
 
 def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | None:
@@ -88,9 +92,9 @@ def confirm(fleet: Fleet) -> Trial:
 
     Of steady open traffic 95 % of runs that the search has not seen must hold, as `simserve capacity` promises it.
     """
-    probe = steady_probe(fleet.scenario, fleet.overrides, fleet.replicas) if is_steady(fleet.scenario) else None
-    if probe is not None:
-        return _confirmed(fleet, probe)
+    promise = fleet.promise or promise_of(fleet.scenario, fleet.overrides, fleet.replicas)
+    if promise.num_requests is not None:
+        return _confirmed(fleet, promise)
     replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
     replications = max(replications, fleet.scenario.run.replications)
     # An API that takes what is too much finishes it too: then the queue alone tells whether the fleet keeps up.
@@ -101,20 +105,19 @@ def confirm(fleet: Fleet) -> Trial:
     return trial.sure(fleet.confidence, is_measured=fleet.is_measured)
 
 
-def _confirmed(fleet: Fleet, probe: LoadProbe) -> Trial:
+def _confirmed(fleet: Fleet, promise: Promise) -> Trial:
     """Return runs as long as it takes to know that 95 % of such runs hold; it holds where they do."""
-    borne = borne_at_own_rate(probe, fleet.scenario)
-    count = max(borne.num_requests, MOST_REQUESTS)
+    assert promise.num_requests is not None  # of steady open traffic
     trial = try_fleet(
         fleet.scenario,
         fleet.overrides,
         fleet.replicas,
-        count,
+        max(promise.num_requests, MOST_REQUESTS),
         CONFIRMING_REPLICATIONS,
         explain=True,
-        finishable=probe.finishable,
+        finishable=promise.finishable,
     )
-    return replace(trial, holds=borne.holds and trial.holds).sure(fleet.confidence, is_measured=fleet.is_measured)
+    return replace(trial, holds=promise.holds and trial.holds).sure(fleet.confidence, is_measured=fleet.is_measured)
 
 
 def resized(fleet: Fleet) -> Trial | None:
@@ -214,7 +217,12 @@ def _promised(fleet: Fleet, probe: LoadProbe) -> float | None:
         probe,
         asked=probe.slo.attainment,
         start=rate,
-        effort=Effort(long_run_requests=long_run_requests(rate)),
+        effort=Effort(
+            long_run_requests=long_run_requests(rate),
+            fresh_runs=FEW_FRESH_RUNS,
+            promise_only=True,
+            most_below=MOST_BELOW_PLANNED,
+        ),
         highest=MOST_TRAFFIC * rate,
         finishable=probe.finishable,
     )

@@ -39,14 +39,14 @@ from simserve.planner.plan.thresholds import check_autoscaler
 from simserve.planner.plan.thresholds_of import thresholds_of
 from simserve.planner.plan.throughput import Throughput
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.deciding_run import is_promised
+from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.equals import ranked
 from simserve.planner.search.group import held_neighbours, refine_group, search_group
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.roles import has_role_search, search_roles
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import Trial, is_one_job, is_short
+from simserve.planner.search.trial import Promise, Trial, is_one_job, is_short
 from simserve.planner.space.keep import GPUS, REPLICAS, kept_of
 from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.roles import is_split
@@ -271,10 +271,17 @@ class _Planning:
         for value, group in sorted(zip(values, groups, strict=True), key=lambda each: each[0]):
             if not math.isfinite(value):
                 break
-            best = _trial(group.best)
-            if next(self._each(is_promised, [(self.borne, best.overrides, best.replicas)])):
+            assert group.best is not None  # its value is finite
+            if self._promise(group.best).holds:
                 return value
         return math.inf
+
+    def _promise(self, member: Member) -> Promise:
+        """Return whether the fleet of a member's trial holds in fresh runs, looked at once."""
+        if member.promise is None:
+            trial = _trial(member)
+            member.promise = next(self._each(promise_of, [(self.borne, trial.overrides, trial.replicas)]))
+        return member.promise
 
     def _settle_equals(self, spaces: Sequence[Space]) -> None:
         """Put the best of all fleets that cost as much first: headroom, then latency, decide."""
@@ -376,7 +383,8 @@ class _Planning:
                 replicas=replicas,
                 confidence=self.goal.confidence,
             )
-            trial = next(self._each(confirm, [(fleet,)]))
+            known = member.promise if replicas == _trial(member).replicas else None
+            trial = next(self._each(confirm, [(replace(fleet, promise=known),)]))
             found.confirmations.append(trial)
             if trial.holds:
                 found.fleet, found.confirmed, found.member, found.group = fleet, trial, member, found.groups[index]
@@ -501,8 +509,9 @@ def _surety(member: Member) -> float:
 
 
 def _may_be_surer(member: Member, failed: Member) -> bool:
-    """Return whether a deployment is surer to hold than one that has failed, or nobody knows."""
-    return math.isinf(_surety(member)) or _surety(member) > _surety(failed)
+    """Return whether a deployment holds in fresh runs, is surer to hold than one that has failed, or nobody knows."""
+    is_promised = member.promise is not None and member.promise.holds
+    return is_promised or math.isinf(_surety(member)) or _surety(member) > _surety(failed)
 
 
 def _held(group: GroupResult) -> list[Member]:

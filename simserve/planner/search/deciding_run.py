@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import (
-    Borne,
     highest_promised,
     is_load_borne,
     long_run_requests,
@@ -25,8 +24,10 @@ from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
+    Promise,
     Trial,
     deployed,
+    finishable_of,
     fleet_of,
     grows_steady,
     is_steady,
@@ -36,9 +37,7 @@ from simserve.planner.search.trial import (
     try_fleet,
     with_probability,
 )
-from simserve.scenario.finishable import find_finishable
 from simserve.scenario.objective import objective
-from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 
@@ -87,7 +86,7 @@ def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tria
     if not trial.holds and _misses_by_far(scenario, trial):
         return with_probability(trial, evidence)
     offered = own_traffic(there)
-    finishable = find_finishable(resolved, deploy(resolved)) if offered.is_stationary else None
+    finishable = finishable_of(scenario, overrides, replicas) if offered.is_stationary else None
     if finishable is None or math.isnan(trial.mean_stay):
         return with_probability(trial, evidence)
     rate, ratio = offered.offered_rate, offered.offered_rate / finishable.rate
@@ -109,26 +108,22 @@ def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> Loa
     there = deployed(scenario, overrides, replicas)
     if not grows_steady(there) or objective(there) is None or not own_traffic(there).is_stationary:
         return None
-    probe = probe_of(there)
+    probe = probe_of(fleet_of(scenario, overrides, replicas), finishable_of(scenario, overrides, replicas))
     return probe if probe.is_steady else None
 
 
-def borne_at_own_rate(probe: LoadProbe, scenario: Scenario) -> Borne:
-    """Return whether 95 % of fresh runs hold at the scenario's own rate, as `simserve capacity` promises it.
+def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
+    """Return whether 95 % of fresh runs of a fleet hold at the scenario's own rate, as `simserve capacity` promises it.
 
-    Args:
-        probe: Runs the fleet (`steady_probe`).
-        scenario: The traffic.
+    Where traffic is not steady nothing is asked of fresh runs.
     """
+    probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
+    if probe is None:
+        return Promise(holds=True)
     assert probe.finishable is not None  # of a steady probe
     rate = load_of(scenario, own_traffic(scenario))
-    return is_load_borne(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
-
-
-def is_promised(scenario: Scenario, overrides: Overrides, replicas: int) -> bool:
-    """Return whether a fleet that was seen to hold does so in fresh runs; true where its traffic is not steady."""
-    probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
-    return probe is None or borne_at_own_rate(probe, scenario).holds
+    borne = is_load_borne(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
+    return Promise(holds=borne.holds, num_requests=borne.num_requests, finishable=probe.finishable)
 
 
 def _misses_by_far(scenario: Scenario, trial: Trial) -> bool:

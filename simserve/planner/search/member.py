@@ -8,7 +8,7 @@ from typing import Literal
 
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, Bound
-from simserve.planner.search.trial import Trial
+from simserve.planner.search.trial import Promise, Trial
 from simserve.planner.space.makeup import Makeup
 
 Objective = Literal["cost", "gpus", "latency", "energy", "throughput"]
@@ -56,6 +56,7 @@ class Member:
         tokens: Of all requests, prompts included.
         max_model_len: The longest request that it serves, of its pools the least; None: not deployed.
         headroom: Steps of more traffic at which it holds, where that decided between equals; else 0.
+        promise: Whether the fleet of its trial holds in fresh runs; None where that was not looked at.
     """
 
     overrides: Overrides
@@ -69,6 +70,7 @@ class Member:
     tokens: float = 0.0
     max_model_len: int | None = None
     headroom: int = 0
+    promise: Promise | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

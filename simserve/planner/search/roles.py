@@ -19,7 +19,7 @@ from typing import Any
 from simserve.errors import InputError
 from simserve.perf.pricing import price
 from simserve.planner.overrides import Overrides, with_overrides
-from simserve.planner.search.deciding_run import is_promised
+from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.group import group_result
 from simserve.planner.search.member import Goal, GroupResult, Objective
 from simserve.planner.search.order import EQUAL, is_less
@@ -170,19 +170,23 @@ class _Split:
                     return
 
     def _holds(self, prefill: Count, decode: Count) -> bool:
-        """Simulate a pair whole, keep it if it is the best, and return whether it holds, in fresh long runs as well."""
+        """Simulate a pair whole, keep it if it is the best, and return whether it holds.
+
+        What would be the best must hold in fresh long runs as well. Of the others that is asked when one is taken.
+        """
         member, replicas = self.search.member(self._overrides(prefill, decode)), prefill.number + decode.number
         if member.status != "not_better":
             return False
         trial = self.search.trial(member, replicas)
-        if trial.holds and not is_promised(self.search.space.scenario, member.overrides, replicas):
-            trial = replace(trial, holds=False)
+        value = self.search.value(trial)
+        if trial.holds and is_less(value, self.search.best_value):
+            member.promise = promise_of(self.search.space.scenario, member.overrides, replicas)
+            trial = replace(trial, holds=member.promise.holds)
+            if trial.holds:
+                self.search.best, self.search.best_value = member, value
         member.trial = trial
         member.status = "holds" if trial.holds else "misses"
         member.reason = "" if trial.holds else "misses the SLO with so many workers of each role"
-        value = self.search.value(trial)
-        if trial.holds and is_less(value, self.search.best_value):
-            self.search.best, self.search.best_value = member, value
         return trial.holds
 
     def _can_win(self, workers: dict[str, list[Worker]]) -> bool:

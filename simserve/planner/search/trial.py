@@ -14,10 +14,10 @@ from simserve.metrics.slo import SLO
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import has_own_clock
 from simserve.planner.space.makeup import merged, settings
-from simserve.scenario.finishable import Finishable, has_load_ratio
+from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable, has_load_ratio
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
-from simserve.scenario.run import run
+from simserve.scenario.run import deploy, run
 from simserve.scenario.schema import Scenario
 from simserve.scenario.served import expectations_of
 from simserve.workload.arrival_spec import (
@@ -125,6 +125,21 @@ class Trial:
         if confidence is None or not self.holds or (probability is not None and probability >= confidence):
             return self
         return replace(self, holds=False, is_unsure=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """Whether a fleet holds in runs that its search has not seen.
+
+    Attributes:
+        holds: Whether 95 % of them do; true where traffic is not steady, and nothing is asked of them.
+        num_requests: Of one of them; None where there are none.
+        finishable: What the fleet finishes with its queue never empty, likewise.
+    """
+
+    holds: bool
+    num_requests: int | None = None
+    finishable: Finishable | None = None
 
 
 def try_fleet(
@@ -235,22 +250,37 @@ def fleet_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Resolve
     Raises:
         InputError: The overrides do not go together.
     """
-    key = id(scenario), repr(sorted(overrides.items()))
+    key = _key(scenario, overrides)
     if key in _resolved:
-        _, there, known = _resolved[key]
+        _, there, known, _ = _resolved[key]
         _resolved.move_to_end(key)
         return resolve_like(with_overrides(there, settings(there.deployment, replicas)), known)
     there = with_overrides(scenario, overrides)
     known = resolve(with_overrides(there, settings(there.deployment, replicas)))
-    _resolved[key] = scenario, there, known
+    _resolved[key] = scenario, there, known, {}
     if len(_resolved) > KEPT_DEPLOYMENTS:
         _resolved.popitem(last=False)
     return known
 
 
-_resolved: OrderedDict[tuple[int, str], tuple[Scenario, Scenario, ResolvedScenario]] = OrderedDict()
-"""Scenario by identity, and overrides -> the scenario itself, lest another one takes its place; with the overrides; and
-resolved."""
+def finishable_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Finishable | None:
+    """Return what a fleet finishes with its queue never empty, found once; None: its traffic has no load ratio.
+
+    Raises:
+        InputError: The overrides do not go together, or the traffic cannot be drawn.
+    """
+    resolved = fleet_of(scenario, overrides, replicas)
+    *_, known = _resolved[_key(scenario, overrides)]
+    return find_finishable(resolved, deploy(resolved), known)
+
+
+def _key(scenario: Scenario, overrides: Overrides) -> tuple[int, str]:
+    return id(scenario), repr(sorted(overrides.items()))
+
+
+_resolved: OrderedDict[tuple[int, str], tuple[Scenario, Scenario, ResolvedScenario, KnownFinishable]] = OrderedDict()
+"""Scenario by identity, and overrides -> the scenario itself, lest another one takes its place; with the overrides;
+resolved; and what its fleets finish."""
 
 
 def is_steady(scenario: Scenario) -> bool:
