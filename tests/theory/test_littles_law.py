@@ -26,11 +26,12 @@ from simserve.sim.series import TimeSeries
 from simserve.sim.simulate import replay
 from tests.builders import constant_step_times, make_specs
 from tests.engine.strategies import Case, cases
+from tests.fuzzing import examples
 from tests.theory.builders import geometric_steps, seats, uniform_steps, waits
 from tests.theory.estimates import draw
 
 SCENARIOS = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
-few = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def sojourn_seconds(records: RequestRecords) -> float:
