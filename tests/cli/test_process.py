@@ -279,12 +279,13 @@ def test_help_shows_examples() -> None:
     assert len(examples()) >= 4
 
 
-_SEARCHES = ("plan chatbot", "plan cold-start")
-"""Examples that search many deployments, for ten seconds each; other examples plan over a GPU or two in two."""
+_SLOW = ("plan chatbot", "plan cold-start", "validate", "verify")
+"""Examples that search many deployments or replay hundreds of points; others plan and run, and the commands have
+tests of their own."""
 
 
 def _example(line: str) -> Any:
-    marks = [pytest.mark.slow] if line.removeprefix("simserve ").startswith(_SEARCHES) else []
+    marks = [pytest.mark.slow] if line.removeprefix("simserve ").startswith(_SLOW) else []
     return pytest.param(line, marks=marks)
 
 

@@ -24,6 +24,7 @@ from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.deciding_run import settled_run
 from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import Trial, try_fleet
+from simserve.planner.space.keep import KEEPABLE
 from simserve.planner.space.space import parse_choices
 from simserve.profiles import catalog
 from simserve.report.brief import brief_of_run
@@ -48,7 +49,11 @@ SMALL = {
     "deployment.speculative": [None],
 }
 """A space of eight shapes a GPU, small enough to enumerate with every number of replicas."""
-KEPT_KEYS = ("deployment.quantization", "deployment.tensor_parallel_size", *(key for key in SMALL if ".engine." in key))
+ONE_SHAPE = {
+    "deployment.tensor_parallel_size": [1],
+    "deployment.quantization": ["fp8"],
+    "deployment.engine.max_num_seqs": [64],
+}
 HARDWARE = ("l4-24gb", "a10-24gb", "l40s-48gb")
 MOST_REPLICAS = 6
 MAX_GPUS = 6
@@ -128,7 +133,9 @@ def test_the_plan_is_the_best_of_all() -> None:
     assert len({each["trial"].usd_per_hour for each in everything()}) > 5
 
 
-@pytest.mark.parametrize("objective", ["gpus", "energy", "latency"])
+@pytest.mark.parametrize(
+    "objective", ["gpus", *(pytest.param(each, marks=pytest.mark.slow) for each in ("energy", "latency"))]
+)
 def test_every_objective_is_the_best_of_all(objective: Any) -> None:
     """Fewest GPUs, least power, lowest p95 of E2E."""
     values = {
@@ -169,7 +176,7 @@ def test_workers_do_not_change_the_plan() -> None:
 def test_knobs_are_searched_where_there_are_too_many_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every shape first, then other knobs of those that could still win: no chance is in it."""
     monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)
-    choices = {**SMALL, "deployment.engine.max_num_seqs": [4, 16, 64]}
+    choices = {**SMALL, "deployment.tensor_parallel_size": [1], "deployment.engine.max_num_seqs": [4, 16, 64]}
     scenario = load_small(["deployment.engine.max_num_seqs=4"])
     asked = {"choices": choices, "hardware": ("l4-24gb",)}
     shapes = plan(scenario, options(**asked, trials=0)).summary
@@ -228,7 +235,7 @@ def test_what_is_kept_does_not_change(name: str, key: str) -> None:
     """Every fleet has it as the scenario does."""
     changes = ["deployment.replicas=5", "deployment.engine.max_num_seqs=32", "deployment.quantization=fp8"]
     scenario = load_small(changes)
-    choices = {each: values for each, values in SMALL.items() if each not in KEPT_KEYS}
+    choices = {each: values for each, values in SMALL.items() if each not in KEEPABLE[name]}
     asked = {"hardware": () if name == "gpus" else HARDWARE[:1], "choices": choices, "trials": 0}
 
     kept = plan(scenario, options(keep=(name,), **asked)).summary
@@ -531,7 +538,7 @@ def test_conversations_that_are_still_beginning_are_said() -> None:
         "output_tokens": {"distribution": "fixed", "value": 20},
         "sessions": {"turns": {"distribution": "fixed", "value": 4}, "think_time": "10 s"},
     }
-    small = options(hardware=("l4-24gb",), choices={**SMALL, "deployment.engine.max_num_seqs": [64]}, trials=0)
+    small = options(hardware=("l4-24gb",), choices={**SMALL, **ONE_SHAPE}, trials=0)
 
     short = plan(busy_scenario(workload={**workload, "num_requests": 160}), small).summary["best"]
     settled = {"workload": {**workload, "num_requests": 800}, "run": {"warmup": "60 s"}}

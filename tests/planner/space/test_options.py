@@ -241,7 +241,7 @@ def rising_and_falling(attainment: float) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("attainment", [0.5, 0.6])
+@pytest.mark.parametrize("attainment", [0.5, pytest.param(0.6, marks=pytest.mark.slow)])
 def test_a_fleet_that_holds_in_one_run_alone_gives_way_to_the_next_cheapest(attainment: float) -> None:
     """The cheapest of one run misses the objective in several: what else held is taken before a larger fleet."""
     check_best(rising_and_falling(attainment), {**FIXED, "deployment.admission": [None]}, 3)
@@ -301,6 +301,7 @@ def test_each_pool_gets_the_replicas_it_needs() -> None:
     assert f"{best['deployment']['pools'][0]['replicas']} small" in best["label"]
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_replicas_are_numbers_of_their_own() -> None:
     """Long prompts: pools of each role are searched, and one of each is a lever."""
     scenario = served(
