@@ -133,6 +133,7 @@ def test_the_plan_is_the_best_of_all() -> None:
     assert len({each["trial"].usd_per_hour for each in everything()}) > 5
 
 
+@pytest.mark.usefixtures("best_alone")
 @pytest.mark.parametrize(
     "objective", ["gpus", *(pytest.param(each, marks=pytest.mark.slow) for each in ("energy", "latency"))]
 )
@@ -146,7 +147,7 @@ def test_every_objective_is_the_best_of_all(objective: Any) -> None:
     least = min((each["trial"] for each in everything()), key=values[objective])
     fleet = Fleet(scenario=busy_scenario(), overrides=least.overrides, replicas=least.replicas)
 
-    best = planned(objective=objective)["best"]
+    best = plan(busy_scenario(), options(objective=objective)).summary["best"]
 
     key = {"gpus": "num_gpus", "energy": "watts", "latency": "p95_e2el_ms"}[objective]
     assert best[key] <= values[objective](confirm(fleet)) * (1 + 1e-6)
@@ -173,6 +174,7 @@ def test_workers_do_not_change_the_plan() -> None:
     assert json.dumps(one) == json.dumps(two)
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_knobs_are_searched_where_there_are_too_many_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every shape first, then other knobs of those that could still win: no chance is in it."""
     monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)
@@ -188,6 +190,7 @@ def test_knobs_are_searched_where_there_are_too_many_and_repeat(monkeypatch: pyt
     assert json.dumps(first) == json.dumps(second)
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_knobs_of_the_scenario_outside_the_values_asked_for_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """``--over`` replaces them, also where shapes are searched first."""
     monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)
@@ -231,6 +234,7 @@ def test_of_equals_the_one_with_more_headroom_then_the_faster_wins() -> None:
         ("engine", "deployment.engine.max_num_seqs"),
     ],
 )
+@pytest.mark.usefixtures("best_alone")
 def test_what_is_kept_does_not_change(name: str, key: str) -> None:
     """Every fleet has it as the scenario does."""
     changes = ["deployment.replicas=5", "deployment.engine.max_num_seqs=32", "deployment.quantization=fp8"]
@@ -301,6 +305,7 @@ def test_a_spare_replica_is_paid_and_may_be_lost() -> None:
     assert best["usd_per_hour"] == pytest.approx(best["usd_per_gpu_hour"] * best["num_gpus"])
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_spot_prices_are_another_market() -> None:
     """The fleet is bought at the catalogue's spot prices; GPUs without one are left out, and named."""
     summary = plan(busy_scenario(), options(hardware=("h100-sxm-80gb", "l4-24gb"), market="spot")).summary
@@ -346,6 +351,7 @@ def test_what_does_not_fit_anywhere_is_a_miss_of_memory() -> None:
     assert "fit" in summary["nearest_miss"]["relax"]
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_an_offline_batch_is_paid_by_the_token() -> None:
     """No SLO, all at once: the cheapest tokens win, whatever the time they take."""
     job = busy_scenario(
@@ -476,6 +482,7 @@ def test_what_no_longer_run_confirms_is_a_miss_with_the_run_that_came_nearest(mo
     assert "wider limit" in summary["nearest_miss"]["relax"]
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of fleets that are as good in the search the next confirmation goes to a surer one, or to one replica more."""
     asked: list[tuple[str, int]] = []
@@ -530,6 +537,7 @@ def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPat
     assert not found.summary["best"]["confirmed"]["is_confirmed"]
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_conversations_that_are_still_beginning_are_said() -> None:
     """A fleet for what comes in a short run is not the fleet for the rate that was asked for."""
     workload = {
