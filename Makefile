@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Bytecode is kept between runs: the tests start a hundred processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run kernel test test-slow lint format check bench docs release clean
 
@@ -43,8 +46,9 @@ kernel: $(VENV)/.installed-dev
 test: kernel
 	$(BIN)/pytest -n auto
 
+# What is slow, and every property with all of its examples, of which `make test` tries a third.
 test-slow: kernel
-	$(BIN)/pytest -n auto -m slow
+	FUZZ=$${FUZZ:-1} $(BIN)/pytest -n auto -m 'slow or hypothesis'
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

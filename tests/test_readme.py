@@ -32,7 +32,13 @@ def commands_of(block: str) -> list[tuple[str, list[str]]]:
 COMMANDS = [pair for block in BLOCKS for pair in commands_of(block)]
 
 
-@pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[command for command, _ in COMMANDS])
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        pytest.param(*pair, id=pair[0], marks=[pytest.mark.slow] if pair[0].startswith("simserve plan ") else [])
+        for pair in COMMANDS
+    ],
+)
 def test_a_readme_command_prints_what_the_readme_shows(
     command: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

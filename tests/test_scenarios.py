@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
+from simserve.metrics.result import RunResult
 from simserve.profiles import catalog
 from simserve.scenario.bundled import question, text
 from simserve.scenario.load import load
@@ -81,9 +83,15 @@ _OUT_OF_REACH = {"hundred-requests-a-second"}
 _PROMISED = re.compile(r"--set ('[^']*'|\S+)")
 
 
+@cache
+def ran(name: str) -> RunResult:
+    """Return a bundled scenario's run, as it ships: one for all tests."""
+    return run(load(name))
+
+
 def summary(name: str, *overrides: str) -> dict[str, Any]:
     """Return the figures of a bundled scenario."""
-    return dict(run(load(name, overrides)).summary)
+    return dict((run(load(name, overrides)) if overrides else ran(name)).summary)
 
 
 def suggestions(name: str) -> list[list[str]]:
@@ -144,7 +152,7 @@ def test_every_suggested_change_runs(name: str) -> None:
 @pytest.mark.parametrize("name", _EXPECTED)
 def test_littles_law_holds(name: str) -> None:
     """Requests in the system, integrated over time by the engine, are the stays of all requests together."""
-    simulation = run(load(name)).simulation
+    simulation = ran(name).simulation
     series, records = simulation.totals.series, simulation.records
 
     in_system = float(np.sum((series.running + series.waiting) * np.diff(series.edges)))
@@ -198,7 +206,7 @@ def test_shedding_keeps_goodput_where_a_queue_and_retries_lose_it() -> None:
 
 def test_a_cold_start_leaves_a_hole_that_spares_fill_at_a_price() -> None:
     """Between the spike at 300 s and the new replicas at about 495 s first tokens are late."""
-    result = run(load("cold-start"))
+    result = ran("cold-start")
     frame, simserve = result.requests, result.summary["simserve"]
     met = {
         name: float(frame.slo_ok[(frame.arrival_s >= start) & (frame.arrival_s < end)].mean())
@@ -268,7 +276,7 @@ def test_buffering_five_tokens_sends_80_percent_fewer_events() -> None:
 
 def test_a_router_that_remembers_prefixes_finds_them_again() -> None:
     """Nearly twice the hits of round robin, and first tokens in half the time; the guard keeps replicas even."""
-    result = run(load("prefix-routing"))
+    result = ran("prefix-routing")
     remembering, dealt = dict(result.summary), summary("prefix-routing", "deployment.routing=round_robin")
 
     hits = [each["simserve"]["kv"]["prefix_hit_rate"] for each in (remembering, dealt)]
@@ -351,7 +359,7 @@ def test_fair_turns_keep_a_flood_to_itself() -> None:
 
 def test_what_may_not_leave_waits_and_a_rate_limit_brings_the_queue_back() -> None:
     """No patient file is at the API; below the limit's rate nobody waits, above it everybody does."""
-    result = run(load("data-residency"))
+    result = ran("data-residency")
     records, inner = result.simulation.records, result.summary["simserve"]
     tight = summary("data-residency", "deployment.overflow.requests_per_minute=300")
     waits = summary("data-residency", "deployment.overflow.when_limited=wait")
@@ -368,7 +376,7 @@ def test_what_may_not_leave_waits_and_a_rate_limit_brings_the_queue_back() -> No
 
 def test_a_canary_gets_its_share() -> None:
     """One request in ten; at equal weights a tenth of the replicas gets half of the load, and breaks."""
-    simulation = run(load("canary")).simulation
+    simulation = ran("canary").simulation
     even = summary("canary", "deployment.routing.weights={stable: 1, canary: 1}")
 
     assert np.mean(simulation.records.replica_id == 9) == pytest.approx(0.1, abs=0.001)

@@ -10,12 +10,15 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import simserve as ss
 from simserve.cli.app import app_of
 from tests.calibrate.synthetic_run import write_run
+from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 from tests.workload.benchmarks import documents
 
@@ -276,16 +279,35 @@ def test_help_shows_examples() -> None:
     assert len(examples()) >= 4
 
 
-@pytest.mark.parametrize("example", examples())
-def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
+_SLOW = ("plan chatbot", "plan cold-start", "validate", "verify")
+"""Examples that search many deployments or replay hundreds of points; others plan and run, and the commands have
+tests of their own."""
+
+
+def _example(line: str) -> Any:
+    marks = [pytest.mark.slow] if line.removeprefix("simserve ").startswith(_SLOW) else []
+    return pytest.param(line, marks=marks)
+
+
+def _shortened(line: str) -> str:
+    """Return an example with fewer requests, and plans of the largest over one GPU."""
+    if line.startswith("simserve run "):
+        return f"{line} --set {_FEW_REQUESTS}"
+    if line.startswith("simserve plan chatbot --objective"):
+        return f"{line} --gpus 2xh100 --trials 1"
+    if line.startswith("simserve plan chatbot"):
+        return f"{line} --hardware h100 --max-gpus 4 --trials 1"
+    return line
+
+
+@pytest.mark.parametrize("example", [_example(line) for line in examples()])
+def test_an_example_of_the_help_works(example: str, folder: Path, simserve: Simserve) -> None:
     """As it is written, with fewer requests, and plans of the largest over one GPU."""
     others = ("--data", "--prices", "calibrate kernels", "calibrate serving", "calibrate check", "observe")
     if any(part in example for part in (*others, "explore --export")):
         pytest.skip("needs files that others keep, a server, or minutes")
     if "calibrate fit" in example:
         write_run(folder / "calibration/runs/my-gpu", kinds=("copies",))
-    import yaml
-
     (folder / "mine.yaml").write_text(yaml.safe_dump(scenario_mapping()), encoding="utf-8")
     for name in ("before", "after") if "results/before" in example else ():
         ss.run(ss.load(folder / "mine.yaml"), out=folder / "results" / name)
@@ -296,24 +318,18 @@ def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
     (folder / "profile_export_aiperf.json").write_text(json.dumps(documents.aiperf()), encoding="utf-8")
     (folder / "server.log").write_text(_LOG, encoding="utf-8")
     if "import manifest" in example:
-        subprocess.run(
-            [sys.executable, "-m", "simserve", "export", "cold-start", "--to", "k8s", "--out", "cold-start.yaml"],
-            cwd=folder,
-            env=environment(),
-            capture_output=True,
-            check=True,
+        simserve("export", "cold-start", "--to", "k8s", "--out", "cold-start.yaml")
+
+    if any(sign in example for sign in "|<>;"):  # what a shell does is part of it
+        python = shlex.quote(sys.executable)
+        lines = "; ".join(map(_shortened, example.split("; ")))
+        script = f'simserve() {{ {python} -m simserve "$@"; }}; set -e; {lines}'
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=folder, env=environment(), capture_output=True, text=True, check=False
         )
-    python = shlex.quote(sys.executable)
-    function = (
-        "simserve() { "
-        f'if [ "$1" = run ]; then {python} -m simserve "$@" --set {_FEW_REQUESTS}; '
-        f'elif [ "$1 $2 $3" = "plan chatbot --objective" ]; then {python} -m simserve "$@" --gpus 2xh100 --trials 1; '
-        f'elif [ "$1 $2" = "plan chatbot" ]; then {python} -m simserve "$@" --hardware h100 --max-gpus 4 --trials 1; '
-        f'else {python} -m simserve "$@"; fi; }}; set -e; '
-    )
+        code, stderr = done.returncode, done.stderr
+    else:
+        outcome = simserve(*shlex.split(_shortened(example))[1:])
+        code, stderr = outcome.code, outcome.stderr
 
-    done = subprocess.run(
-        ["bash", "-c", function + example], cwd=folder, env=environment(), capture_output=True, text=True, check=False
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (code, stderr) == (0, "")

@@ -37,7 +37,9 @@ def client() -> Iterator[TestClient]:
         yield found
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize(
+    "question", [pytest.param(name, marks=pytest.mark.slow if name == "wizard" else ()) for name in QUESTIONS]
+)
 def test_every_question_has_an_answer(client: TestClient, question: str) -> None:
     """With nothing but defaults: figures, and the equation behind them."""
     answer = client.post(f"/api/{question}", json={})
@@ -176,7 +178,9 @@ def test_a_saved_scenario_runs_to_the_same_figures(client: TestClient, tmp_path:
     assert figures["attainment"] == result.summary["simserve"]["slo"]["attainment"]
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize(
+    "question", [pytest.param(name, marks=pytest.mark.slow if name == "wizard" else ()) for name in QUESTIONS]
+)
 def test_every_tab_is_saved_as_a_scenario_that_runs(client: TestClient, question: str, tmp_path: Path) -> None:
     """With what to do with it on top."""
     saved = client.post(f"/api/{question}/scenario", json={})
@@ -200,7 +204,7 @@ def lines_of(answer: Any) -> list[dict[str, Any]]:
 
 def test_the_wizard_answers_at_once_and_then_better(client: TestClient) -> None:
     """A first fleet in the model's own format, how far the search is, and what it says when asked as a whole."""
-    asked = {"hardware": ["h100-sxm-80gb"], "rate": 4}
+    asked = {"hardware": ["h100-sxm-80gb"], "rate": 4, "pools": "one kind of replica"}
 
     lines = lines_of(client.post("/api/wizard", json=asked, headers=_PARTS))
     whole = client.post("/api/wizard", json=asked).json()

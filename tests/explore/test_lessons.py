@@ -282,8 +282,9 @@ def test_experts_are_spread_where_there_are_any() -> None:
 
 def test_the_wizard_names_a_fleet_that_can_be_run() -> None:
     """What it saves is a scenario of that many GPUs; where nothing holds it says what came nearest."""
-    found = wizard(WizardQuery(hardware=("h100-sxm-80gb",), rate=4.0), no_limit)
-    none = wizard(WizardQuery(hardware=("l4-24gb",), slo_ttft_ms=5.0, max_gpus=1), no_limit)
+    alike = {"pools": "one kind of replica"}
+    found = wizard(WizardQuery(hardware=("h100-sxm-80gb",), rate=4.0, **alike), no_limit)
+    none = wizard(WizardQuery(hardware=("l4-24gb",), slo_ttft_ms=5.0, max_gpus=1, **alike), no_limit)
 
     scenario = from_mapping(yaml.safe_load(found["scenario"]))
     assert found["feasible"]

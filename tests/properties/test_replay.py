@@ -14,10 +14,11 @@ from simserve.sim.records import COMPLETED, FAILED, RequestRecords
 from simserve.sim.simulate import replay
 from simserve.workload.requests import RequestSpecs
 from tests.engine.strategies import Case, cases, pressed_cases
+from tests.fuzzing import examples
 
 any_case = given(st.one_of(cases(), pressed_cases()))
 few = settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

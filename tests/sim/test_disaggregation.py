@@ -24,6 +24,7 @@ from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, constant_step_times, make_config, make_faults, make_specs
+from tests.fuzzing import examples
 from tests.theory.builders import make_deployment
 
 BYTES_PER_TOKEN = 1e9
@@ -239,7 +240,7 @@ def test_a_client_may_hang_up_while_its_cache_is_on_its_way() -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=examples(80), deadline=None, derandomize=True)
 def test_everything_is_accounted_for_between_the_pools(data: st.DataObject) -> None:
     """Any traffic, links and room: every request ends, blocks return on both sides, times are in order."""
     count = data.draw(st.integers(1, 40))

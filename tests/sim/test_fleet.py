@@ -16,6 +16,7 @@ from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, Simulation, _decided, simulate
 from simserve.workload.requests import RequestSpecs
 from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases, routings, shared_cases
+from tests.fuzzing import examples
 from tests.theory.builders import make_deployment
 
 COLUMNS = (
@@ -51,7 +52,7 @@ def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
     routings(),
     st.sampled_from([None, 4.0, 20.0]),
 )
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_an_undisturbed_run_leaves_out_nothing_that_matters(
     case: Case, num_replicas: int, routing: RoutingSpec, closes_at: float | None
 ) -> None:

@@ -53,6 +53,7 @@ from tests.engine.strategies import (
 )
 from tests.engine.test_compiled import assert_same_values, is_covered
 from tests.engine.test_fuzz import CHECKS
+from tests.fuzzing import examples
 from tests.theory.builders import make_deployment
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
@@ -192,7 +193,9 @@ def assert_compiled_alike(deployment: Deployment, specs: RequestSpecs) -> None:
 @needs_numba
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow]
+)
 def test_rules_run_compiled_as_they_are(kind: str, data: st.DataObject) -> None:
     """The same cases, compiled: every record and every total is the same, to the bit."""
     deployment, specs = data.draw(deployments(kind))

@@ -19,6 +19,7 @@ from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import routings, shared_cases
 from tests.engine.test_fuzz import CHECKS
+from tests.fuzzing import examples
 from tests.theory.builders import make_deployment
 
 
@@ -48,7 +49,7 @@ def test_what_nothing_else_follows_on_is_one_segment() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_a_run_is_the_same_with_a_segment_for_every_turn(data: st.DataObject) -> None:
     """Whatever is cached, evicted, preempted or routed: every time, and every cached token."""
     case = data.draw(shared_cases().filter(lambda case: case.specs.turn is not None))

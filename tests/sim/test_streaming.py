@@ -22,6 +22,7 @@ from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
 from tests.engine.strategies import Case, cases, ranked_cases
+from tests.fuzzing import examples
 from tests.theory.builders import make_deployment
 from tests.walker import Walk
 
@@ -36,7 +37,7 @@ def streamed(specs: RequestSpecs, config: Any = None, times: Any = None, **spec:
 
 
 @given(cases(), st.integers(1, 6))
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_every_event_leaves_when_its_last_token_is_there(case: Case, size: int) -> None:
     """Against the walker's times of every token, where nobody was preempted; gaps and largest gaps likewise."""
     check_events(case, size)

@@ -22,6 +22,7 @@ from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.engine.strategies import step_times
 from tests.engine.test_fuzz import CHECKS
+from tests.fuzzing import examples
 from tests.sim.test_fleet_run import (
     SMALL,
     STORM,
@@ -81,7 +82,9 @@ def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSp
 @needs_numba
 @pytest.mark.parametrize("kind", ["any", "ordered", "shared", "speculative", "swapping"])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow]
+)
 def test_split_pools_run_compiled_as_they_are(kind: str, data: st.DataObject) -> None:
     """The same cases, compiled: every record and every total is the same, to the bit."""
     deployment, specs = data.draw(split_deployments(kind))

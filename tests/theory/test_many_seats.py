@@ -36,7 +36,9 @@ def queue_each(arrivals: Floats, steps: Integers, num_replicas: int, routing: Ro
     return waits(served(arrivals, steps, STEP_SECONDS, num_replicas=num_replicas, routing=routing))
 
 
-@pytest.mark.parametrize(("num_seats", "utilization", "num_blocks_of_runs"), [(2, 0.7, 5), (4, 0.8, 14)])
+@pytest.mark.parametrize(
+    ("num_seats", "utilization", "num_blocks_of_runs"), [(2, 0.7, 5), pytest.param(4, 0.8, 14, marks=pytest.mark.slow)]
+)
 def test_one_replica_of_c_seats_waits_as_m_m_c(num_seats: int, utilization: float, num_blocks_of_runs: int) -> None:
     """Steps as long whatever the batch: the seats are c servers behind one queue, Erlang C."""
     assert_mean_wait(

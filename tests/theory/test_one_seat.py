@@ -50,7 +50,9 @@ def assert_pollaczek_khinchine(name: str, utilization: float, service: Service, 
     )
 
 
-@pytest.mark.parametrize(("utilization", "num_blocks_of_runs"), [(0.5, 2), (0.7, 3), (0.9, 10)])
+@pytest.mark.parametrize(
+    ("utilization", "num_blocks_of_runs"), [(0.5, 2), (0.7, 3), pytest.param(0.9, 10, marks=pytest.mark.slow)]
+)
 def test_fixed_lengths_wait_as_in_m_d_1(utilization: float, num_blocks_of_runs: int) -> None:
     """Every answer of 16 tokens: M/D/1, at half, 70 % and 90 % load."""
     assert_pollaczek_khinchine("fixed", utilization, fixed_steps(16), num_blocks_of_runs)
@@ -62,7 +64,7 @@ def test_fixed_lengths_wait_as_in_m_d_1(utilization: float, num_blocks_of_runs: 
         ("uniform, cv 0.56", uniform_steps(1, 31), 0.7, 3),
         ("two lengths, cv 0.96", two_point_steps(4, 24, 0.25), 0.7, 4),
         ("geometric, cv 0.97", geometric_steps(16), 0.7, 4),
-        ("geometric, cv 0.97", geometric_steps(16), 0.85, 12),
+        pytest.param("geometric, cv 0.97", geometric_steps(16), 0.85, 12, marks=pytest.mark.slow),
     ],
 )
 def test_random_lengths_wait_as_in_m_g_1(

@@ -24,6 +24,7 @@ from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.deciding_run import settled_run
 from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import Trial, try_fleet
+from simserve.planner.space.keep import KEEPABLE
 from simserve.planner.space.space import parse_choices
 from simserve.profiles import catalog
 from simserve.report.brief import brief_of_run
@@ -48,7 +49,11 @@ SMALL = {
     "deployment.speculative": [None],
 }
 """A space of eight shapes a GPU, small enough to enumerate with every number of replicas."""
-KEPT_KEYS = ("deployment.quantization", "deployment.tensor_parallel_size", *(key for key in SMALL if ".engine." in key))
+ONE_SHAPE = {
+    "deployment.tensor_parallel_size": [1],
+    "deployment.quantization": ["fp8"],
+    "deployment.engine.max_num_seqs": [64],
+}
 HARDWARE = ("l4-24gb", "a10-24gb", "l40s-48gb")
 MOST_REPLICAS = 6
 MAX_GPUS = 6
@@ -128,7 +133,10 @@ def test_the_plan_is_the_best_of_all() -> None:
     assert len({each["trial"].usd_per_hour for each in everything()}) > 5
 
 
-@pytest.mark.parametrize("objective", ["gpus", "energy", "latency"])
+@pytest.mark.usefixtures("best_alone")
+@pytest.mark.parametrize(
+    "objective", ["gpus", *(pytest.param(each, marks=pytest.mark.slow) for each in ("energy", "latency"))]
+)
 def test_every_objective_is_the_best_of_all(objective: Any) -> None:
     """Fewest GPUs, least power, lowest p95 of E2E."""
     values = {
@@ -139,7 +147,7 @@ def test_every_objective_is_the_best_of_all(objective: Any) -> None:
     least = min((each["trial"] for each in everything()), key=values[objective])
     fleet = Fleet(scenario=busy_scenario(), overrides=least.overrides, replicas=least.replicas)
 
-    best = planned(objective=objective)["best"]
+    best = plan(busy_scenario(), options(objective=objective)).summary["best"]
 
     key = {"gpus": "num_gpus", "energy": "watts", "latency": "p95_e2el_ms"}[objective]
     assert best[key] <= values[objective](confirm(fleet)) * (1 + 1e-6)
@@ -166,10 +174,11 @@ def test_workers_do_not_change_the_plan() -> None:
     assert json.dumps(one) == json.dumps(two)
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_knobs_are_searched_where_there_are_too_many_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every shape first, then other knobs of those that could still win: no chance is in it."""
     monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)
-    choices = {**SMALL, "deployment.engine.max_num_seqs": [4, 16, 64]}
+    choices = {**SMALL, "deployment.tensor_parallel_size": [1], "deployment.engine.max_num_seqs": [4, 16, 64]}
     scenario = load_small(["deployment.engine.max_num_seqs=4"])
     asked = {"choices": choices, "hardware": ("l4-24gb",)}
     shapes = plan(scenario, options(**asked, trials=0)).summary
@@ -181,6 +190,7 @@ def test_knobs_are_searched_where_there_are_too_many_and_repeat(monkeypatch: pyt
     assert json.dumps(first) == json.dumps(second)
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_knobs_of_the_scenario_outside_the_values_asked_for_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """``--over`` replaces them, also where shapes are searched first."""
     monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)
@@ -224,11 +234,12 @@ def test_of_equals_the_one_with_more_headroom_then_the_faster_wins() -> None:
         ("engine", "deployment.engine.max_num_seqs"),
     ],
 )
+@pytest.mark.usefixtures("best_alone")
 def test_what_is_kept_does_not_change(name: str, key: str) -> None:
     """Every fleet has it as the scenario does."""
     changes = ["deployment.replicas=5", "deployment.engine.max_num_seqs=32", "deployment.quantization=fp8"]
     scenario = load_small(changes)
-    choices = {each: values for each, values in SMALL.items() if each not in KEPT_KEYS}
+    choices = {each: values for each, values in SMALL.items() if each not in KEEPABLE[name]}
     asked = {"hardware": () if name == "gpus" else HARDWARE[:1], "choices": choices, "trials": 0}
 
     kept = plan(scenario, options(keep=(name,), **asked)).summary
@@ -294,6 +305,7 @@ def test_a_spare_replica_is_paid_and_may_be_lost() -> None:
     assert best["usd_per_hour"] == pytest.approx(best["usd_per_gpu_hour"] * best["num_gpus"])
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_spot_prices_are_another_market() -> None:
     """The fleet is bought at the catalogue's spot prices; GPUs without one are left out, and named."""
     summary = plan(busy_scenario(), options(hardware=("h100-sxm-80gb", "l4-24gb"), market="spot")).summary
@@ -339,6 +351,7 @@ def test_what_does_not_fit_anywhere_is_a_miss_of_memory() -> None:
     assert "fit" in summary["nearest_miss"]["relax"]
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_an_offline_batch_is_paid_by_the_token() -> None:
     """No SLO, all at once: the cheapest tokens win, whatever the time they take."""
     job = busy_scenario(
@@ -469,6 +482,7 @@ def test_what_no_longer_run_confirms_is_a_miss_with_the_run_that_came_nearest(mo
     assert "wider limit" in summary["nearest_miss"]["relax"]
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of fleets that are as good in the search the next confirmation goes to a surer one, or to one replica more."""
     asked: list[tuple[str, int]] = []
@@ -523,6 +537,7 @@ def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPat
     assert not found.summary["best"]["confirmed"]["is_confirmed"]
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_conversations_that_are_still_beginning_are_said() -> None:
     """A fleet for what comes in a short run is not the fleet for the rate that was asked for."""
     workload = {
@@ -531,7 +546,7 @@ def test_conversations_that_are_still_beginning_are_said() -> None:
         "output_tokens": {"distribution": "fixed", "value": 20},
         "sessions": {"turns": {"distribution": "fixed", "value": 4}, "think_time": "10 s"},
     }
-    small = options(hardware=("l4-24gb",), choices={**SMALL, "deployment.engine.max_num_seqs": [64]}, trials=0)
+    small = options(hardware=("l4-24gb",), choices={**SMALL, **ONE_SHAPE}, trials=0)
 
     short = plan(busy_scenario(workload={**workload, "num_requests": 160}), small).summary["best"]
     settled = {"workload": {**workload, "num_requests": 800}, "run": {"warmup": "60 s"}}

@@ -24,15 +24,16 @@ from simserve.sim.simulate import replay
 from simserve.workload.generate import generate
 from tests.builders import make_specs
 from tests.engine.strategies import Case, cases, pressed_cases
+from tests.fuzzing import examples
 from tests.scenario.builders import make_scenario
 
 few = settings(
-    max_examples=150,
+    max_examples=examples(150),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
-fewer = settings(few, max_examples=40)
+fewer = settings(few, max_examples=examples(40))
 TOLERANCE = 1 - 1e-9
 
 

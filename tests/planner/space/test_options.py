@@ -241,7 +241,8 @@ def rising_and_falling(attainment: float) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("attainment", [0.5, 0.6])
+@pytest.mark.parametrize("attainment", [0.5, pytest.param(0.6, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("best_alone")
 def test_a_fleet_that_holds_in_one_run_alone_gives_way_to_the_next_cheapest(attainment: float) -> None:
     """The cheapest of one run misses the objective in several: what else held is taken before a larger fleet."""
     check_best(rising_and_falling(attainment), {**FIXED, "deployment.admission": [None]}, 3)
@@ -260,6 +261,7 @@ def test_a_load_that_rises_and_falls_is_scaled_where_that_is_cheaper() -> None:
     assert fixed["usd_per_month_more"] > 0
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_an_api_takes_peaks_where_that_is_cheaper_than_gpus() -> None:
     """The number of replicas is the cheapest that holds, not the smallest: an API is paid by the token."""
     summary = check_best(
@@ -275,6 +277,7 @@ def test_an_api_takes_peaks_where_that_is_cheaper_than_gpus() -> None:
     assert summary["best"]["deployment"]["overflow"]["api"] == "deepinfra-llama-3.1-8b"
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_each_pool_gets_the_replicas_it_needs() -> None:
     """Two pools of two GPUs, each of its own price: no other pair of numbers holds for less."""
     pools = [{"name": "small"}, {"name": "large", "hardware": "l40s-48gb"}]
@@ -301,6 +304,7 @@ def test_each_pool_gets_the_replicas_it_needs() -> None:
     assert f"{best['deployment']['pools'][0]['replicas']} small" in best["label"]
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_replicas_are_numbers_of_their_own() -> None:
     """Long prompts: pools of each role are searched, and one of each is a lever."""
     scenario = served(
@@ -319,6 +323,7 @@ def test_prefill_and_decode_replicas_are_numbers_of_their_own() -> None:
     assert any(each["lever"] == "pool" for each in summary["changes"])
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_a_fleet_holds_with_its_faults_played() -> None:
     """One replica more than without the fault; never fewer than the fault names."""
     fault = {"kind": "replica", "replica": 0, "at": "20 s", "duration": "30 s", "in_flight": "retry"}
