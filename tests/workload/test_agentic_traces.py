@@ -142,6 +142,26 @@ def test_a_format_is_told_by_its_first_row(tmp_path: Path, name: str) -> None:
     assert detect(path) == name
 
 
+@pytest.mark.parametrize("field", ["delay", "delay_ms"])
+def test_sessions_of_aiperf_are_told_by_the_delay_of_a_later_row(tmp_path: Path, field: str) -> None:
+    """Their first row is one of Mooncake's; the next ones have no time of their own."""
+    first = {"session_id": "s", "timestamp": 0, "input_length": 100, "output_length": 5}
+    path = tmp_path / "trace.jsonl"
+    path.write_text(lines(first, {"session_id": "s", field: 250, "input_length": 160, "output_length": 6}))
+
+    assert detect(path) == "agentic-mooncake"
+
+
+def test_a_weka_task_without_a_scope_of_its_hashes_is_told(tmp_path: Path) -> None:
+    """The reader needs the block size alone."""
+    task = weka(call(0.0, 1.5, 1, 2))
+    del task["hash_id_scope"]
+    path = tmp_path / "trace.jsonl"
+    path.write_text(lines(task))
+
+    assert detect(path) == "weka"
+
+
 def test_agentic_mooncake_waits_for_what_it_names(tmp_path: Path) -> None:
     """Pauses are delay and tool_wait_ms together; rows that hang together are a task."""
     trace = read(tmp_path, AGENTIC_MOONCAKE)

@@ -18,7 +18,7 @@ from simserve.workload.traces.trace import Trace
 
 WAIT_FIELD = "wait_for"
 _REQUEST_FIELD = "request_id"
-_DELAY_FIELDS = ("delay_ms", "delay")
+DELAY_FIELDS = ("delay_ms", "delay")
 _TOOL_FIELD = "tool_wait_ms"
 _MILLISECOND = 1e-3
 
@@ -98,7 +98,7 @@ def _times(records: Records, parents: list[list[int]]) -> tuple[np.ndarray, np.n
             times[row] = sent * _MILLISECOND
             continue
         delay = next(
-            (_milliseconds(records, row, name) for name in _DELAY_FIELDS if fields.get(name) is not None), None
+            (_milliseconds(records, row, name) for name in DELAY_FIELDS if fields.get(name) is not None), None
         )
         if delay is None and sent is not None and not fields.get(WAIT_FIELD):
             delay = max(sent - times[own[0]] / _MILLISECOND, 0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError, UsageError, nearest
-from simserve.workload.traces.agentic_mooncake import WAIT_FIELD, read_agentic_mooncake
+from simserve.workload.traces.agentic_mooncake import DELAY_FIELDS, WAIT_FIELD, read_agentic_mooncake
 from simserve.workload.traces.azure import read_azure
 from simserve.workload.traces.bailian import read_bailian
 from simserve.workload.traces.burstgpt import read_burstgpt
@@ -61,7 +61,7 @@ _FIELDS = {
     "mooncake": ("timestamp", "input_length"),
     "sharegpt": ("conversations",),
     "otel": ("resourceSpans",),
-    "weka": ("requests", "hash_id_scope"),
+    "weka": ("requests", "block_size"),
 }
 """Fields by which the first object is told, in this order; a span may have any besides its attributes."""
 
@@ -114,8 +114,8 @@ def detect(path: Path) -> str:
     is_json = text[0] in "[{"
     first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
     found = _of_object(first) if is_json else _of_header(first)
-    if found == "mooncake" and f'"{WAIT_FIELD}"' in text:
-        # The first row of a task waits for none.
+    if found == "mooncake" and any(f'"{field}":' in text for field in (WAIT_FIELD, *DELAY_FIELDS)):
+        # The first row of a task, or of a session, waits for none.
         found = "agentic-mooncake"
     if found is None and are_told(first):
         return COLUMNS
