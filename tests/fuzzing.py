@@ -1,8 +1,12 @@
-"""How long the random tests go on."""
+"""How long the random tests go on, and which of many cases are quick."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 _QUICK = 1 / 3
 """Share of the examples in the quick tier: `make test-slow` tries all of every property."""
@@ -12,3 +16,8 @@ _TIMES = float(os.environ.get("FUZZ", _QUICK))
 def examples(count: int) -> int:
     """Return how many examples to try: so many, times the environment's ``FUZZ``."""
     return max(1, round(count * _TIMES))
+
+
+def every_third(values: Iterable[Any]) -> list[Any]:
+    """Return parameters of which every third one is quick, and the others are slow."""
+    return [pytest.param(each, marks=[pytest.mark.slow] if index % 3 else []) for index, each in enumerate(values)]

@@ -106,11 +106,22 @@ def test_what_cannot_be_measured_is_one_line(
     assert streams.err.count("\n") == 1
 
 
+_INTERRUPTIBLE = """
+import signal, sys
+from simserve.cli.main import main
+
+# A shell in the background may have had it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_ctrl_c_keeps_what_has_ended(tmp_path: Path) -> None:
     """The run that was going on is written with the answers it had; exit code 105."""
     with stand_in() as server:
-        command = [sys.executable, "-m", "simserve", "observe", server.url, "--out", str(tmp_path), "--budget", "60s"]
-        process = subprocess.Popen([*command, "--concurrency", "2", "--output-tokens", "10"], stderr=subprocess.PIPE)
+        command = [sys.executable, "-c", _INTERRUPTIBLE, "observe", server.url, "--out", str(tmp_path)]
+        asked = ["--budget", "60s", "--concurrency", "2", "--output-tokens", "10"]
+        process = subprocess.Popen([*command, *asked], stderr=subprocess.PIPE)
         deadline = time.monotonic() + 30
         while len(server.bodies) < 12 and time.monotonic() < deadline:
             time.sleep(0.05)

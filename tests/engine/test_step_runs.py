@@ -56,7 +56,7 @@ def test_a_prompt_in_pieces_lets_others_be_asked() -> None:
 @pytest.mark.parametrize("scheduler", ["mixed", "prefill_first"])
 @pytest.mark.parametrize("block_size", [1, 2, 4])
 @pytest.mark.parametrize("initial", [0.375, 0.75, 1.0])
-@pytest.mark.parametrize("decay", [0.03125, 0.125, 0.25])
+@pytest.mark.parametrize("decay", [0.125, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.03125, 0.25))])
 def test_the_estimate_admits_at_the_first_step_it_can(
     scheduler: str, block_size: int, initial: float, decay: float
 ) -> None:

