@@ -34,6 +34,11 @@ from simserve.profiles.engine_options import CudagraphMode
 from simserve.profiles.engine_profile import load_engine
 
 _WHERE = "vllm command"
+_OTHER_SERVERS = {
+    "sglang.launch_server": "sglang-command",
+    "sglang serve": "sglang-command",
+    "trtllm-serve": "trtllm-command",
+}
 _ALIASES = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
