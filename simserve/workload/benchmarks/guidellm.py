@@ -50,7 +50,7 @@ def read_guidellm(fields: Fields, label: str) -> list[BenchResult]:
     ]
 
 
-def _benchmark(fields: Fields, label: str, model: str | None) -> BenchResult:
+def _benchmark(fields: Fields, label: str, model: str) -> BenchResult:
     metrics = fields.mapping("metrics")
     measured: dict[str, float] = {}
     for key, (latency, unit) in _KEYS.items():
