@@ -20,7 +20,6 @@ CATALOGUE = "## Catalogue"
 CONFIGURATIONS = "## Configurations that were read"
 
 PUBLISHED = {
-    "Qwen3-0.6B": 0.6e9,
     "Nemotron-H-56B-Base-8K": 56e9,
     "MiMo-7B-Base": 7.62e9,
     "Step-3.7-Flash": 196e9,

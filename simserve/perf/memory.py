@@ -218,6 +218,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
             data_parallel_size=shape.data_parallel_size,
             enable_expert_parallel=shape.enable_expert_parallel,
             num_redundant_experts=shape.num_redundant_experts or 0,
+            expert_tile=shape.expert_tile,
             pipeline_layer_partition=shape.pipeline_layer_partition,
         )
         - offloaded_weights_bytes(shape),
@@ -360,7 +361,7 @@ def offloaded_weights_bytes(shape: ReplicaShape) -> float:
     if not shape.num_cpu_layers:
         return shape.streamed_bytes
     share = shape.num_cpu_layers / shape.model.num_hidden_layers
-    return share * layer_weights_bytes(shape.model, shape.precision.name)
+    return share * layer_weights_bytes(shape.model, shape.precision.name, expert_tile=shape.expert_tile)
 
 
 def host_bytes(shape: ReplicaShape, num_tokens: int) -> float:

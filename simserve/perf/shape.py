@@ -18,7 +18,7 @@ from simserve.perf.expert_exchange import All2AllBackend, ExchangeLinks
 from simserve.perf.masks import Masks
 from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import Precision, format_name, kv_element_bytes, resolve_precision
-from simserve.perf.weights import layer_weights_bytes
+from simserve.perf.weights import MARLIN_TILE, TRITON_TILE, UNPADDED, ExpertTile, layer_weights_bytes
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_memory import WindowedKV
@@ -197,8 +197,19 @@ class ReplicaShape:
             data_parallel_size=self.data_parallel_size,
             enable_expert_parallel=self.enable_expert_parallel,
             num_redundant_experts=self.num_redundant_experts or 0,
+            expert_tile=self.expert_tile,
         )
         return min(self.engine.cpu_offload_gb * GIB, held)
+
+    @property
+    def expert_tile(self) -> ExpertTile:
+        """To what the experts are padded in memory in MXFP4: by the kernels that the engine takes on this GPU."""
+        if not self.engine.pads_experts:
+            return UNPADDED
+        span, capability = self.engine.triton_expert_capabilities, self.hardware.compute_capability
+        if span is None or capability is None or span[0] <= float(capability) < span[1]:
+            return TRITON_TILE
+        return MARLIN_TILE
 
     @property
     def num_layers_per_stage(self) -> int:

@@ -183,7 +183,10 @@ def draft_weights_bytes(speculation: Speculation) -> float:
     ranks, name, model = draft.tensor_parallel_size, draft.precision.name, draft.model
 
     def weights(each: ModelProfile) -> float:
-        return weights_bytes_per_gpu(each, name, ranks, enable_expert_parallel=draft.enable_expert_parallel)
+        whole_experts = draft.enable_expert_parallel
+        return weights_bytes_per_gpu(
+            each, name, ranks, enable_expert_parallel=whole_experts, expert_tile=draft.expert_tile
+        )
 
     if not speculation.is_layer:
         return weights(model)

@@ -10,14 +10,23 @@ from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import format_name, part_bits
 from simserve.profiles.model import Gemm, ModelProfile
 
-MXFP4_MODEL_WIDTH, MXFP4_EXPERT_WIDTH = 256, 64
-"""Multiples to which engines pad the model's and the expert's width in MXFP4 (vLLM 0.11
-quantization/mxfp4.py). 2880 becomes 3072 by 2880, which explains the weights that vLLM reports of gpt-oss
-(13.47 and 64.38 GiB) to 0.3 %."""
 
-MARLIN_EXPERT_WIDTH = 128
-"""Multiple to which the expert's width on a rank is padded instead under Marlin (vLLM 0.11 quantization/mxfp4.py): 2880
-over 1, 2, 4 and 8 ranks becomes 2944, 1536, 768 and 384."""
+class ExpertTile(NamedTuple):
+    """Multiples to which an expert's matrices in MXFP4 are padded: the expert's width on a rank, the model's."""
+
+    expert_width: int
+    model_width: int
+
+
+TRITON_TILE = ExpertTile(64, 256)
+"""Of Triton's kernels (vLLM 0.11 quantization/mxfp4.py): 2880 becomes 2880 of the expert and 3072 of the model, which
+explains the weights that vLLM reports of gpt-oss on H100 (13.47 and 64.38 GiB) to 0.3 %."""
+
+MARLIN_TILE = ExpertTile(128, 256)
+"""Of Marlin's (the same file): 2880 over 1, 2, 4 and 8 ranks becomes 2944, 1536, 768 and 384."""
+
+UNPADDED = ExpertTile(1, 1)
+"""Of llama.cpp's, which read blocks of 32 as they are stored."""
 
 
 def checkpoint_bytes(model: ModelProfile, quantization: str = "none") -> float:
@@ -36,7 +45,7 @@ def checkpoint_bytes(model: ModelProfile, quantization: str = "none") -> float:
     return (stored + model.num_unquantised_parameters * part_bits(model, quantization, None)) / 8
 
 
-def weights_bytes(model: ModelProfile, quantization: str = "none") -> float:
+def weights_bytes(model: ModelProfile, quantization: str = "none", expert_tile: ExpertTile = TRITON_TILE) -> float:
     """Return the bytes of all weights in a format, group scales and padding of MXFP4 included.
 
     Each part as the model's checkpoint of that format stores it. Embeddings, LM head, norms, routers and biases stay
@@ -45,8 +54,12 @@ def weights_bytes(model: ModelProfile, quantization: str = "none") -> float:
     Raises:
         InputError: The format is unknown.
     """
-    padding = 0.0 if model.moe is None else _padding(model, quantization) * part_bits(model, quantization, "experts")
-    return checkpoint_bytes(model, quantization) + padding / 8
+    if model.moe is None:
+        return checkpoint_bytes(model, quantization)
+    padded, plain = (
+        _expert_weights(model, each, _ExpertRanks(1, 1, 0, expert_tile)) for each in (quantization, "none")
+    )
+    return checkpoint_bytes(model, quantization) + (padded - plain) * part_bits(model, quantization, "experts") / 8
 
 
 def weights_bytes_per_gpu(
@@ -58,6 +71,7 @@ def weights_bytes_per_gpu(
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
     num_redundant_experts: int = 0,
+    expert_tile: ExpertTile = TRITON_TILE,
     pipeline_layer_partition: Sequence[int] | None = None,
 ) -> float:
     """Return the bytes of weights on the fullest GPU.
@@ -78,10 +92,10 @@ def weights_bytes_per_gpu(
     if model.num_parameters_nominal is not None:
         return weights_bytes(model, quantization) * max(layers) / model.num_hidden_layers / tensor_parallel_size
     if tensor_parallel_size == pipeline_parallel_size == data_parallel_size == 1:
-        return weights_bytes(model, quantization)
+        return weights_bytes(model, quantization, expert_tile)
     expert_ranks = tensor_parallel_size * data_parallel_size
     groups = expert_ranks if enable_expert_parallel else 1
-    ranks = _ExpertRanks(expert_ranks, groups, num_redundant_experts)
+    ranks = _ExpertRanks(expert_ranks, groups, num_redundant_experts, expert_tile)
     held = _layer_bits(model, quantization, tensor_parallel_size, ranks)
     embedding = model.num_embedding_parameters / tensor_parallel_size
     head = model.lm_head_gemm(tensor_parallel_size).num_parameters
@@ -101,6 +115,7 @@ def layer_weights_bytes(
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
     num_redundant_experts: int = 0,
+    expert_tile: ExpertTile = TRITON_TILE,
 ) -> float:
     """Return the bytes of all layers on one tensor-parallel rank: no embedding, no LM head.
 
@@ -111,16 +126,18 @@ def layer_weights_bytes(
         return weights_bytes(model, quantization) / tensor_parallel_size
     expert_ranks = tensor_parallel_size * data_parallel_size
     groups = expert_ranks if enable_expert_parallel else 1
-    ranks = _ExpertRanks(expert_ranks, groups, num_redundant_experts)
+    ranks = _ExpertRanks(expert_ranks, groups, num_redundant_experts, expert_tile)
     return _layer_bits(model, quantization, tensor_parallel_size, ranks) / 8
 
 
 class _ExpertRanks(NamedTuple):
-    """Who holds the routed experts: ranks, those that whole experts are dealt to, and further copies a layer."""
+    """Who holds the routed experts: ranks, those that whole experts are dealt to, further copies a layer, and padded
+    to what."""
 
     num_ranks: int
     num_groups: int
     num_redundant: int = 0
+    tile: ExpertTile = TRITON_TILE
 
 
 def _layer_bits(model: ModelProfile, quantization: str, num_ranks: int, expert_ranks: _ExpertRanks) -> float:
@@ -150,30 +167,25 @@ def _expert_weights(model: ModelProfile, quantization: str, ranks: _ExpertRanks)
     held = -(-(model.moe.num_experts + ranks.num_redundant) // ranks.num_groups) * model.num_moe_layers
     up, down = model.expert_gemms(ranks.num_ranks // ranks.num_groups)
     if "mxfp4" in model.formats_of("experts", format_name(quantization)):
-        return float(held * _padded_weights(up, down))
+        return float(held * _padded_weights(up, down, ranks.tile))
     return float(held * (up.num_weights + down.num_weights))
 
 
-def _padded_weights(up: Gemm, down: Gemm) -> int:
+def _padded_weights(up: Gemm, down: Gemm, tile: ExpertTile) -> int:
     """Return the weights of one expert's two matrices in MXFP4, padding included."""
-    width, model_width = (
-        -(-size // multiple) * multiple
-        for size, multiple in ((down.in_features, MXFP4_EXPERT_WIDTH), (down.out_features, MXFP4_MODEL_WIDTH))
-    )
+    width, model_width = _padded_widths(down, tile)
     return (up.out_features // down.in_features + 1) * width * model_width
 
 
-def _padding(model: ModelProfile, quantization: str) -> float:
-    """Return the weights that padding adds to the routed experts of the whole model."""
-    return _expert_weights(model, quantization, _ExpertRanks(1, 1)) - _expert_weights(model, "none", _ExpertRanks(1, 1))
+def _padded_widths(down: Gemm, tile: ExpertTile) -> tuple[int, int]:
+    sizes = zip((down.in_features, down.out_features), tile, strict=True)
+    width, model_width = (-(-size // multiple) * multiple for size, multiple in sizes)
+    return width, model_width
 
 
 def marlin_padded(up: Gemm, down: Gemm) -> tuple[Gemm, Gemm]:
     """Return an expert's two matrices as vLLM's Marlin kernels multiply them in MXFP4, zeros included."""
-    width, model_width = (
-        -(-size // multiple) * multiple
-        for size, multiple in ((down.in_features, MARLIN_EXPERT_WIDTH), (down.out_features, MXFP4_MODEL_WIDTH))
-    )
+    width, model_width = _padded_widths(down, MARLIN_TILE)
     columns = up.out_features // down.in_features * width
     return (
         replace(up, out_features=columns, in_features=model_width),

@@ -308,6 +308,11 @@ class KernelTraits(FrozenModel):
     """Whether FP8 and NVFP4 weights run on a GPU without arithmetic for them, in 16 bit."""
     padded_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are padded to Marlin's tiles."""
+    pads_experts: bool = True
+    """Whether experts in MXFP4 lie in memory padded to the tiles of the kernels that multiply them."""
+    triton_expert_capabilities: tuple[float, float] | None = None
+    """CUDA compute capabilities, from and to before, on which those kernels are Triton's, on others Marlin's; absent:
+    Triton's on all."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
     mixed_decode_tile: int = Field(default=0, ge=0)

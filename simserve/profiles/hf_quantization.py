@@ -46,6 +46,21 @@ _METHODS: Mapping[str, WeightFormatName] = {
     "eetq": "int8-wo",
 }
 """``quant_method`` that alone says the format."""
+_TORCHAO: Mapping[str, WeightFormatName] = {
+    "Int4WeightOnlyConfig": "int4",
+    "int4_weight_only": "int4",
+    "Int8WeightOnlyConfig": "int8-wo",
+    "int8_weight_only": "int8-wo",
+    "Int8DynamicActivationInt8WeightConfig": "int8",
+    "int8_dynamic_activation_int8_weight": "int8",
+    "Float8DynamicActivationFloat8WeightConfig": "fp8",
+    "float8_dynamic_activation_float8_weight": "fp8",
+    "Float8WeightOnlyConfig": "fp8",
+    "float8_weight_only": "fp8",
+}
+"""``quant_type`` of torchao (docs.pytorch.org/ao, quantize_ API) -> format."""
+_HQQ: Mapping[object, WeightFormatName] = {3: "int3", 4: "int4", 8: "int8-wo"}
+"""``nbits`` of HQQ (github.com/mobiusml/hqq) -> format."""
 _BLOCK_SCALED = ("fp8_pb_wo",)
 _NVFP4_GROUP, _MXFP4_GROUP = 16, 32
 """Weights a scale by which the two 4-bit floats are told apart (NVIDIA's; OCP Microscaling formats 1.0)."""
@@ -216,7 +231,8 @@ def _block(
         if not isinstance(value, Mapping):
             raise ProfileError("must be a mapping", file=file, key=key, value=value)
         if value:
-            return key, value
+            inner = value.get("quantization")
+            return key, {**value, **inner} if isinstance(inner, Mapping) else value
     return _BLOCKS[0], None
 
 
@@ -243,7 +259,7 @@ def _rule(block: Mapping[str, Any], key: str, file: object) -> tuple[_Rule, int 
     ]
     excluded += [f"re:{name[2:]}" for name in block.get("dynamic") or () if str(name).startswith("-:")]
     named = block.get("quantized_layers")
-    group_size = block.get("group_size")
+    group_size = block.get("group_size", _own_arguments(block, method).get("group_size"))
     groups = [_group(each, file, key) for each in (block.get("config_groups") or {}).values()]
     if isinstance(named, Mapping) and named:
         modules = {
@@ -287,7 +303,35 @@ def _format(block: Mapping[str, Any], method: str, key: str, file: object) -> We
         quark: Mapping[str, WeightFormatName] = {"fp8_e4m3": "fp8", "fp4": "mxfp4", "int8": "int8", "int4": "int4"}
         if named in quark:
             return quark[named]
+    if method == "torchao":
+        kind = _torchao_kind(block)
+        if kind in _TORCHAO:
+            return _TORCHAO[kind]
+        raise _unknown(kind, f"{key}.quant_type", file)
+    if method == "hqq":
+        bits = _own_arguments(block, method).get("nbits")
+        if bits in _HQQ:
+            return _HQQ[bits]
+        raise ProfileError("of hqq must be 3, 4 or 8", file=file, key=f"{key}.quant_config", value=bits)
     raise _unknown(method, f"{key}.quant_method", file)
+
+
+def _torchao_kind(block: Mapping[str, Any]) -> str:
+    """Return torchao's name of how all layers are stored: a function's in older files, a class's in newer ones."""
+    kind = block.get("quant_type")
+    default = kind.get("default") if isinstance(kind, Mapping) else None
+    return str(default.get("_type") if isinstance(default, Mapping) else kind)
+
+
+def _own_arguments(block: Mapping[str, Any], method: str) -> Mapping[str, Any]:
+    """Return where torchao and HQQ write bits and group size; empty for other ways."""
+    if method == "torchao":
+        kind = block.get("quant_type")
+        default = kind.get("default") if isinstance(kind, Mapping) else None
+        found = default.get("_data") if isinstance(default, Mapping) else block.get("quant_type_kwargs")
+    else:
+        found = (block.get("quant_config") or {}).get("weight_quant_params") if method == "hqq" else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _known(algorithm: str, key: str, file: object) -> WeightFormatName:

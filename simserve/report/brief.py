@@ -159,9 +159,11 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
         return [Way("It was interrupted. To run all of it:", f"simserve run {named}")]
     too_long = _longest_request(result)
     if not summary["completed"] and too_long is not None:
-        told = (
-            f"The prompts are longer than max_model_len ({count(inner['engine_resolved']['max_model_len'])}). Raise it:"
-        )
+        engine = inner["engine_resolved"]
+        if too_long <= engine["max_model_len"]:
+            told = f"The prompts are longer than a step ({count(engine['max_num_batched_tokens'])} tokens). Split them:"
+            return [Way(told, f"simserve run {named} --set deployment.engine.enable_chunked_prefill=true")]
+        told = f"The prompts are longer than max_model_len ({count(engine['max_model_len'])}). Raise it:"
         return [Way(told, f"simserve run {named} --set deployment.engine.max_model_len={too_long}")]
     if has_no_way_out(result):
         return [Way(NO_WAY_OUT, f"simserve plan {named}")]

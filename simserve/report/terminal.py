@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ _WIDEST = 100
 _LABEL_WIDTH = 11
 MOST_LINES = 14
 """Lines of a brief, one more a warning."""
+_FEWEST_LATENCIES, _LONG_COMMAND = 2, 3
+"""Latencies that a brief keeps, at the price of a command of more lines than these."""
 _BRIEF_WIDTH = 80
 _BRIEF_LABEL, _WIDEST_LABEL = 7, 9
 """Columns of the labels of a brief: usually, and at most."""
@@ -124,7 +127,9 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
     table = _latency_lines(brief.latencies, gap)
     ways = [_way_lines(way, width, gap, is_first=not place, is_whole=is_whole) for place, way in enumerate(brief.ways)]
     blocks = [_Block(wrap(each, width), "bold yellow") for each in brief.warnings]
-    blocks.append(_Block(wrap(brief.subject, width), "dim", shown=int(bool(brief.subject))))
+    subject = wrap(brief.subject, width)
+    # What ran, and in which formats, is said in every answer.
+    blocks.append(_Block(subject, "dim", shown=len(subject)))
     labelled = [
         _Block(_hanging(each.label, each.text, width, gap), label_width=len(each.label)) for each in brief.facts
     ]
@@ -133,12 +138,7 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
     while kept < len(ways) and fixed + sum(map(len, ways[: kept + 1])) <= room:
         kept += 1
     spare = room - fixed - sum(map(len, ways[:kept]))
-    if labelled and not is_whole and blocks[-1].shown and spare < len(labelled[0].lines) - 1:
-        # What it costs is worth more than what was asked about, which the command says.
-        blocks[-1].shown = 0
-        spare += 1
-    # After the cost, which formats ran and where they come from.
-    for block in (each for each in (*labelled[:1], blocks[-1], *labelled[1:], *blocks[:-1]) if each.shown):
+    for block in (*labelled, *blocks[:-1]):
         block.shown = len(block.lines) if is_whole else min(len(block.lines), 1 + max(spare, 0))
         spare -= block.shown - 1
     return [
@@ -156,22 +156,38 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
 
     def num_lines(told: Brief) -> int:
         way = sum(len(_way_lines(each, width, _BRIEF_LABEL, is_first=True, is_whole=False)) for each in told.ways[:1])
-        parts = len(told.warnings) + bool(told.subject) + len(told.latencies) + len(told.facts)
+        parts = len(told.warnings) + len(wrap(told.subject, width)) + len(told.latencies) + len(told.facts)
         return len(wrap(told.answer, width)) + way + parts
 
     while num_lines(brief) > room:
         extra = [place for place, each in enumerate(brief.facts) if each.is_extra]
         if extra:
             brief = replace(brief, facts=[each for place, each in enumerate(brief.facts) if place != extra[-1]])
-        elif brief.subject:
-            brief = replace(brief, subject="")
-        elif len(brief.latencies) > 1:
+        elif any(each.label == "ITL" for each in brief.latencies) and len(brief.latencies) > 1:
             # The gap between two tokens says nearly what the time a token does.
-            spared = next((each for each in brief.latencies if each.label == "ITL"), brief.latencies[-1])
-            brief = replace(brief, latencies=[each for each in brief.latencies if each is not spared])
+            brief = replace(brief, latencies=[each for each in brief.latencies if each.label != "ITL"])
+        elif _shortened(brief.subject) != brief.subject:
+            brief = replace(brief, subject=_shortened(brief.subject))
+        elif len(brief.latencies) > _FEWEST_LATENCIES:
+            brief = replace(brief, latencies=brief.latencies[:-1])
+        elif brief.ways and len(_command_lines(brief.ways[0].command, width, is_whole=False)) > _LONG_COMMAND:
+            brief = replace(brief, ways=[_without_command(brief.ways[0])])
+        elif brief.subject:
+            brief = replace(brief, subject=brief.subject.rpartition("; ")[0])
         else:
             return brief
     return brief
+
+
+def _shortened(subject: str) -> str:
+    """Return what ran without the repository of its weights, and up to its KV format: ``-v`` prints the rest."""
+    clauses = re.sub(r"(as stored) in [^;]+", r"\1", subject).split("; ")
+    last = max((place for place, each in enumerate(clauses) if each.startswith("KV ")), default=len(clauses) - 1)
+    return "; ".join(clauses[: last + 1])
+
+
+def _without_command(way: Way) -> Way:
+    return replace(way, told=f"{way.told.rstrip(':')}: the command is long, -v prints it", command="")
 
 
 def _label_column(brief: Brief) -> int:
@@ -224,11 +240,10 @@ def _hanging(label: str, text: str, width: int, gap: int) -> list[str]:
 def _way_lines(way: Way, width: int, gap: int, *, is_first: bool, is_whole: bool) -> list[BriefLine]:
     """Return what to do and its command, which a shell takes as it stands."""
     label = "To do" if is_first else ""
-    command = _command_lines(way.command, width, is_whole=is_whole)
-    told = way.told
-    if not is_whole and (len(command) > _MOST_COMMAND or max(map(len, command)) > width):
-        command, told = [], f"{told.rstrip(':')}: the command is long, -v prints it"
-    lines = [BriefLine(each, label_width=len(label)) for each in _hanging(label, told, width, gap)]
+    command = _command_lines(way.command, width, is_whole=is_whole) if way.command else []
+    if not is_whole and (len(command) > _MOST_COMMAND or max(map(len, command), default=0) > width):
+        command, way = [], _without_command(way)
+    lines = [BriefLine(each, label_width=len(label)) for each in _hanging(label, way.told, width, gap)]
     return [*lines, *(BriefLine(each, "dim") for each in command)]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from simserve.errors import InputError, ScenarioError
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.weights import weights_bytes
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
@@ -112,10 +113,24 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
         kept = _kv_cache(stored, kv_cache)
     except InputError as failure:
         where = f" in {model.stored.repository}" if model.stored.repository else ""
-        rule = f"is {model.stored.format}, as {model.name} is stored{where}, which {failure.rule}"
+        why = _lacking_arithmetic(model.stored.format, engine, shape.hardware) or failure.rule
+        rule = f"is {model.stored.format}, as {model.name} is stored{where}, which {why}"
         remedy = _remedy(model, engine, shape.hardware)
         raise ScenarioError(rule, key="quantization", value="auto", remedy=remedy) from None
     return replace(stored, kv_cache_dtype=kept)
+
+
+def _lacking_arithmetic(name: WeightFormatName, engine: ResolvedEngine, hardware: HardwareProfile) -> str | None:
+    """Return in a clause that an engine has a format and a GPU is too old for it; None: that is not the reason."""
+    if not catalog.has("engine", engine.name):
+        return None
+    found, has = load_engine(engine.name).feature_range(name, engine.version), hardware.compute_capability
+    if found is None or found.runs_on(has):
+        return None
+    return (
+        f"{engine.name} {engine.version} runs on GPUs of compute capability {found.capability_at_least:g} or newer, "
+        f"and {hardware.name} has {has}"
+    )
 
 
 def _check_loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> None:
@@ -184,7 +199,7 @@ def _kv_of_checkpoint(shape: ReplicaShape) -> str | None:
 
 def _keeps_sparse_keys_narrow(shape: ReplicaShape) -> bool:
     since, capability = shape.engine.narrow_sparse_kv_capability, shape.hardware.compute_capability
-    if since is None or capability is None or shape.model.indexer is None:
+    if since is None or capability is None or shape.model.indexer is None or shape.model.mla is None:
         return False
     return float(capability) >= since
 
@@ -194,6 +209,7 @@ def _remedy(model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfi
     later = _later_versions(model.stored.format, engine)
     found = [] if later is None else [f"{engine.name} {later}"]
     others = [each for each in formats_available(model, engine, hardware) if each.how != "stored"]
+    others.sort(key=lambda each: weights_bytes(model, each.format))
     found += [f"deployment.quantization={each.format} ({each.label})" for each in others]
     found.append("another engine or GPU runs it")
     return "; ".join(found)

@@ -15,6 +15,7 @@ from simserve.explore.queries import MemoryQuery, SimulatorQuery, WizardQuery
 from simserve.explore.simulator import simulator
 from simserve.explore.wizard import first
 from simserve.report.plan_lines import answer_lines
+from simserve.report.terminal import MOST_LINES
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
@@ -69,6 +70,32 @@ def test_a_run_by_flags_names_the_formats(simserve: Simserve, tmp_path: Path) ->
     length = ("--set", "deployment.engine.max_model_len=8192", "--out", str(tmp_path / "out"))
 
     assert answer(simserve, "run", *flags, *tokens, *length)["simserve"]["formats"] == STORED
+
+
+@pytest.mark.parametrize("num_settings", [0, 2, 4, 6])
+def test_the_brief_names_the_formats_however_long_its_command(
+    simserve: Simserve, tmp_path: Path, num_settings: int
+) -> None:
+    """What is cut for room is never the formats, nor the times to the first and per token."""
+    settings = {
+        "workload.arrivals": "{process: closed_loop, concurrency: 4}",
+        "deployment.engine.max_num_batched_tokens": "4096",
+        "deployment.engine.gpu_memory_utilization": "0.85",
+        "deployment.engine.enable_prefix_caching": "false",
+        "deployment.engine.max_model_len": "8192",
+        "deployment.engine.max_num_seqs": "32",
+    }
+    chosen = [word for key in list(settings)[:num_settings] for word in ("--set", f"{key}={settings[key]}")]
+    named = ("gpt-oss-20b", "--gpus", "H100", "--engine", "vllm==0.33", "--num-requests", "20", *chosen)
+    lengths = ("--prompt-tokens", "100", "--output-tokens", "20", "--out", str(tmp_path / "out"))
+
+    lines = simserve("run", *named, *lengths, *(() if chosen else ("--rate", "1"))).stdout.splitlines()
+
+    text = " ".join(line.strip() for line in lines)
+    assert "weights mxfp4, as stored" in text
+    assert "KV bf16" in text
+    assert {"TTFT", "TPOT"} <= {line.split()[0] for line in lines}
+    assert len(lines) <= MOST_LINES
 
 
 def test_memory_names_the_formats(simserve: Simserve, stored: str) -> None:

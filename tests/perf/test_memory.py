@@ -17,7 +17,7 @@ from simserve.perf.memory import (
     with_room_for_context,
 )
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.weights import weights_bytes, weights_bytes_per_gpu
+from simserve.perf.weights import UNPADDED, weights_bytes, weights_bytes_per_gpu
 from tests.perf.shapes import bare_shape, make_hardware, make_model, make_shape
 
 
@@ -260,6 +260,29 @@ def test_mxfp4_slices_are_padded_on_every_rank() -> None:
     experts = 24 * 32 * 3
 
     assert wide - narrow == pytest.approx(experts * (2880 * 360 * 2 - 3072 * 384 * 4.25 / 8))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine", "version", "widths"),
+    [
+        ("h100-sxm-80gb", "vllm", "0.19", (2880, 3072)),
+        ("b200-sxm-180gb", "vllm", "0.19", (2880, 3072)),
+        ("a100-sxm-80gb", "vllm", "0.19", (2944, 3072)),
+        ("rtx-pro-6000-96gb", "vllm", "0.19", (2944, 3072)),
+        ("h100-sxm-80gb", "sglang", "0.5.9", (2880, 3072)),
+        ("m3-max-128gb", "llama.cpp", None, (2880, 2880)),
+    ],
+)
+def test_experts_in_mxfp4_are_padded_as_the_kernels_want_them(
+    hardware: str, engine: str, version: str | None, widths: tuple[int, int]
+) -> None:
+    """vLLM takes Triton's kernels on Hopper and B200, Marlin's elsewhere; llama.cpp reads the blocks as stored."""
+    shape = make_shape(hardware, "gpt-oss-20b", quantization="mxfp4", engine=engine, version=version)
+    plain = weights_bytes(shape.model, "mxfp4", UNPADDED)
+
+    expected = plain + 24 * 32 * 3 * (widths[0] * widths[1] - 2880 * 2880) * 4.25 / 8
+    assert plan_memory(shape).weights_bytes == pytest.approx(expected)
+    assert plain == pytest.approx(13.76e9, rel=0.001)  # the size of openai/gpt-oss-20b on huggingface.co
 
 
 def test_experts_placed_whole_take_as_much_as_slices_where_they_divide() -> None:

@@ -272,3 +272,67 @@ def test_a_repository_is_the_model_as_it_is_stored_there(repository: str, name: 
     assert model.huggingface_id is not None
     assert model.huggingface_id.lower() == repository.lower()
     assert len(model.checkpoints) == len(load_model(name).checkpoints)
+
+
+@pytest.mark.parametrize(
+    ("block", "stored", "group_size", "kv_cache"),
+    [
+        (
+            {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}},
+            "fp8",
+            None,
+            "fp8",
+        ),
+        (
+            {
+                "quant_method": "torchao",
+                "quant_type": {"default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 64}}},
+            },
+            "int4",
+            64,
+            None,
+        ),
+        (
+            {"quant_method": "torchao", "quant_type": "int4_weight_only", "quant_type_kwargs": {"group_size": 32}},
+            "int4",
+            32,
+            None,
+        ),
+        (
+            {
+                "quant_method": "torchao",
+                "quant_type": {"default": {"_type": "Float8DynamicActivationFloat8WeightConfig", "_data": {}}},
+            },
+            "fp8",
+            None,
+            None,
+        ),
+        (
+            {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}},
+            "int4",
+            64,
+            None,
+        ),
+    ],
+)
+def test_blocks_that_nest_their_arguments_are_read(
+    block: dict[str, Any], stored: str, group_size: int | None, kv_cache: str | None
+) -> None:
+    """ModelOpt's block inside config.json, torchao's by class and by function, and HQQ's."""
+    found = from_hf_config({**LLAMA, "quantization_config": block}).stored
+
+    assert (found.format, found.group_size, found.kv_cache) == (stored, group_size, kv_cache)
+
+
+@pytest.mark.parametrize(
+    ("block", "value"),
+    [
+        ({"quant_method": "torchao", "quant_type": "uintx_weight_only"}, "uintx_weight_only"),
+        ({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 2}}}, "2"),
+        ({"quant_method": "exl2", "bits": 4.0}, "exl2"),
+    ],
+)
+def test_formats_without_figures_are_named(block: dict[str, Any], value: str) -> None:
+    """What the block says, not who wrote it."""
+    with pytest.raises(ProfileError, match=value):
+        from_hf_config({**LLAMA, "quantization_config": block})

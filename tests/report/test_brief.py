@@ -158,6 +158,22 @@ def test_prompts_that_are_too_long_name_the_length_that_fits_them() -> None:
     assert 20_000 < length < 23_000
 
 
+def test_prompts_longer_than_a_step_that_may_not_be_split_name_the_switch() -> None:
+    """TensorRT-LLM without chunked prefill: a longer context would change nothing."""
+    deployment = "deployment.engine={name: tensorrt-llm, version: '1.1', max_num_batched_tokens: 8192}"
+    prompts = "workload.prompt_tokens={distribution: fixed, value: 9000}"
+    scenario = api.load("single-gpu-7b", [deployment, prompts, "workload.num_requests=5"])
+
+    way = brief_of_run(api.run(scenario), ("single-gpu-7b",)).ways[0]
+
+    assert way.told == "The prompts are longer than a step (8,192 tokens). Split them:"
+    assert way.command.endswith("--set deployment.engine.enable_chunked_prefill=true")
+    split = api.run(
+        api.load("single-gpu-7b", [deployment, prompts, "workload.num_requests=5", way.command.split()[-1]])
+    )
+    assert split.summary["completed"] == 5
+
+
 def test_the_page_opens_with_the_brief() -> None:
     """Its answer is the title, its facts come before any other section."""
     text = page_text("stable")

@@ -126,6 +126,17 @@ def test_what_an_engine_cannot_run_names_the_stored_format_and_what_would() -> N
     assert "deployment.quantization=none (checkpoint unsloth/gpt-oss-120b-BF16)" in text
 
 
+def test_a_gpu_that_is_too_old_for_the_stored_format_is_named_as_the_reason() -> None:
+    """The engine has the format, the GPU has not its arithmetic; the smallest checkpoint that runs is named first."""
+    deployment = ("hardware=h100-sxm-80gb", "tensor_parallel_size=4", "engine.name=tensorrt-llm", "engine.version=1.2")
+    with pytest.raises(ScenarioError) as refusal:
+        resolved(*deployment, model="nvidia/Qwen3-235B-A22B-NVFP4")
+
+    text = str(refusal.value)
+    assert "which tensorrt-llm 1.2 runs on GPUs of compute capability 10 or newer, and h100-sxm-80gb has 9.0" in text
+    assert 0 < text.index("deployment.quantization=fp8") < text.index("deployment.quantization=none")
+
+
 def test_without_another_checkpoint_a_later_version_is_named() -> None:
     """Of a model that exists in one format alone."""
     with pytest.raises(ScenarioError, match=r"vllm runs it from 0\.4\.3 on"):
@@ -153,6 +164,14 @@ MODELOPT = "nvidia/Llama-3.1-8B-Instruct-FP8"
             "fp8",
             "sglang's default for sparse attention",
         ),
+        (
+            "minimax-m3",
+            ("hardware=b300-sxm-270gb", "tensor_parallel_size=8", "engine.name=sglang"),
+            "bf16",
+            "16 bit by default",
+        ),
+        ("deepseek-v3.2", (*BIG, "engine.version=0.11.0"), "fp8", "vllm's default for sparse attention"),
+        ("deepseek-v3.2", (*BIG, "engine.version=0.11.1"), "bf16", "16 bit by default"),
     ],
 )
 def test_auto_is_what_the_engine_makes_of_the_checkpoint(

@@ -34,6 +34,11 @@ from simserve.profiles.engine_options import CudagraphMode
 from simserve.profiles.engine_profile import load_engine
 
 _WHERE = "vllm command"
+_OTHER_SERVERS = {
+    "sglang.launch_server": "sglang-command",
+    "sglang serve": "sglang-command",
+    "trtllm-serve": "trtllm-command",
+}
 _ALIASES = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
@@ -166,12 +171,10 @@ def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
             return words[position + 2 :], None
         if word.startswith("vllm.entrypoints.") and word.endswith("api_server"):
             return words[position + 1 :], None
-    raise ScenarioError(
-        "holds no vllm serve",
-        file=_WHERE,
-        value=" ".join(words)[:200],
-        remedy="paste a line such as vllm serve ORG/NAME",
-    )
+    line = " ".join(words)
+    other = next((command for sign, command in _OTHER_SERVERS.items() if sign in line), None)
+    remedy = f"this is a line for simserve import {other}" if other else "paste a line such as vllm serve ORG/NAME"
+    raise ScenarioError("holds no vllm serve", file=_WHERE, value=line[:200], remedy=remedy)
 
 
 def _starts_server(words: Sequence[str]) -> bool:

@@ -43,13 +43,14 @@ def read_guidellm(fields: Fields, label: str) -> list[BenchResult]:
         TraceError: A key is missing or wrong.
     """
     benchmarks = list(fields.items_of("benchmarks"))
-    several = len(benchmarks) > 1
+    several, model = len(benchmarks) > 1, fields.text_at(("config", "model"), ("args", "model"))
     return [
-        _benchmark(each, f"{label} benchmarks[{index}]" if several else label) for index, each in enumerate(benchmarks)
+        _benchmark(each, f"{label} benchmarks[{index}]" if several else label, model)
+        for index, each in enumerate(benchmarks)
     ]
 
 
-def _benchmark(fields: Fields, label: str) -> BenchResult:
+def _benchmark(fields: Fields, label: str, model: str) -> BenchResult:
     metrics = fields.mapping("metrics")
     measured: dict[str, float] = {}
     for key, (latency, unit) in _KEYS.items():
@@ -88,7 +89,7 @@ def _benchmark(fields: Fields, label: str) -> BenchResult:
         measured=measured,
         definitions=DEFINITIONS,
         notes=("ITL is not pooled over gaps in GuideLLM: left out",),
-        model=fields.text_at(("config", "backend", "model"), ("worker", "backend_model")),
+        model=fields.text_at(("config", "backend", "model"), ("worker", "backend_model")) or model,
         duration=fields.optional("duration", "seconds"),
         num_failed=None if "errored" not in totals else int(totals.number("errored", "requests")),
     )

@@ -335,6 +335,8 @@ def test_a_deployment_that_does_not_fit_is_written_with_a_note() -> None:
     [
         ("", "is empty"),
         ("llama-server -m x", "holds no vllm serve"),
+        ("python -m sglang.launch_server --model-path x", "this is a line for simserve import sglang-command"),
+        ("trtllm-serve x --tp_size 2", "this is a line for simserve import trtllm-command"),
         ("vllm serve 'unclosed", "is no command line: No closing quotation"),
         ("vllm serve", "names no model"),
         ("vllm serve meta-llama/Llama-3.1-8B --max-num-seqs", "--max-num-seqs: lacks its value"),

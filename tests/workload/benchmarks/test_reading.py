@@ -129,6 +129,17 @@ def test_sglang_with_speculation_has_no_itl(tmp_path: Path) -> None:
     assert result.measured["mean_tpot"] == pytest.approx(TPOT)
 
 
+@pytest.mark.parametrize("key", ["config", "args"])
+def test_guidellm_names_its_model_once_for_all_benchmarks(tmp_path: Path, key: str) -> None:
+    """Under ``config`` from 0.7 on, before that under ``args``; a benchmark's own back end says it first."""
+    document = documents.guidellm() | {key: {"model": "Qwen/Qwen3-8B"}}
+    document["benchmarks"][1]["config"]["backend"] = {"model": "Qwen/Qwen3-4B"}
+
+    constant, concurrent = read(tmp_path, document)
+
+    assert (constant.model, concurrent.model) == ("Qwen/Qwen3-8B", "Qwen/Qwen3-4B")
+
+
 def test_guidellm_s_tpot_is_its_inter_token_latency(tmp_path: Path) -> None:
     """Its time per output token holds the first one, and is NTPOT; each benchmark is a run with its own load."""
     constant, concurrent = read(tmp_path, documents.guidellm())
