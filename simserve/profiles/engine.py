@@ -216,6 +216,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """Ways of quantisation whose KV format `auto` takes from the checkpoint."""
     narrow_sparse_kv_capability: float | None
     """CUDA compute capability from which `auto` keeps the keys of sparse attention in FP8; None: never."""
+    casts_float32: bool
+    """Whether it loads 32-bit weights in 16 bit where nobody asks for 32."""
     features: tuple[str, ...]
     """What the version asked for can do on this GPU, of `simserve.profiles.engine_profile.FEATURES`."""
     sources: Mapping[str, str]

@@ -383,6 +383,8 @@ class Checkpoints(FrozenModel):
     """Ways of quantisation (``method`` of a model's checkpoints) whose KV format ``auto`` takes from the checkpoint."""
     narrow_sparse_kv_capability: float | None = Field(default=None, gt=0)
     """CUDA compute capability from which ``auto`` keeps the latent keys of sparse attention in FP8; absent: never."""
+    casts_float32: bool = False
+    """Whether it loads 32-bit weights in 16 bit where nobody asks for 32."""
     source: str
     """Where that stands."""
 

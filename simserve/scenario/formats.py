@@ -107,7 +107,7 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
     if weights != "auto":
         chosen = replace(shape, model=as_loaded(model, engine), quantization=weights)
         return replace(chosen, kv_cache_dtype=_kv_cache(chosen, kv_cache))
-    stored = replace(shape, model=as_loaded(model, engine), quantization=model.stored.format)
+    stored = replace(shape, model=as_loaded(model, engine), quantization=_format_as_loaded(model, engine))
     try:
         _check_loads(engine, model.stored)
         kept = _kv_cache(stored, kv_cache)
@@ -118,6 +118,12 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
         remedy = _remedy(model, engine, shape.hardware)
         raise ScenarioError(rule, key="quantization", value="auto", remedy=remedy) from None
     return replace(stored, kv_cache_dtype=kept)
+
+
+def _format_as_loaded(model: ModelProfile, engine: ResolvedEngine) -> WeightFormatName:
+    """Return the format of a checkpoint's weights once an engine has loaded them as they are."""
+    is_float32 = model.stored.is_wide and model.dtype == "fp32"
+    return "fp16" if is_float32 and engine.casts_float32 else model.stored.format
 
 
 def _lacking_arithmetic(name: WeightFormatName, engine: ResolvedEngine, hardware: HardwareProfile) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from simserve.scenario.fit import leading_warnings
 from simserve.scenario.formats import AvailableFormat, formats_available, formats_line, with_stored_format
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from tests.perf.shapes import make_shape
+from tests.profiles.test_hf_config import LLAMA_3_8B
 from tests.scenario.builders import make_scenario
 
 
@@ -294,3 +297,18 @@ def test_every_stored_checkpoint_is_a_model_of_its_own() -> None:
     models = [load_model(name) for name in catalog.names("model")]
     repositories = [each.repository for model in models for each in model.checkpoints if each.repository]
     assert len(repositories) == len(set(repositories))
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights", "bytes_each"), [("vllm", "fp16", 2), ("sglang", "fp16", 2), ("transformers", "fp32", 4)]
+)
+def test_32_bit_weights_are_what_the_engine_loads_them_as(
+    engine: str, weights: str, bytes_each: int, tmp_path: Path
+) -> None:
+    """Engines of vLLM and SGLang cast them where nobody asks for 32 bit; transformers keeps them."""
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_3_8B, "torch_dtype": "float32"}), encoding="utf-8")
+
+    found = resolved("hardware=h100-sxm-80gb", f"engine={{name: {engine}}}", model=f"{tmp_path}/config.json")
+
+    assert found.formats["weights"] == weights
+    assert found.memory.weights_bytes == pytest.approx(bytes_each * 8.03e9, rel=0.01)
