@@ -97,9 +97,7 @@ def _times(records: Records, parents: list[list[int]]) -> tuple[np.ndarray, np.n
                 raise records.error(row, "timestamp", "is missing, and the row waits for no other")
             times[row] = sent * _MILLISECOND
             continue
-        delay = next(
-            (_milliseconds(records, row, name) for name in DELAY_FIELDS if fields.get(name) is not None), None
-        )
+        delay = next((_milliseconds(records, row, name) for name in DELAY_FIELDS if fields.get(name) is not None), None)
         if delay is None and sent is not None and not fields.get(WAIT_FIELD):
             delay = max(sent - times[own[0]] / _MILLISECOND, 0.0)
         tool = _milliseconds(records, row, _TOOL_FIELD) or 0.0
