@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 from simserve.errors import ScenarioError
 from simserve.scenario.load import load
 from simserve.scenario.replication import traffic
-from simserve.scenario.run import run
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy, run
 from simserve.scenario.verify import verify
+from simserve.sim.simulate import simulate
 from simserve.validation import validate
 from simserve.workload.image_spec import PREPROCESS_SECONDS, ImagesSpec
 from simserve.workload.images import draw_images
@@ -244,11 +247,22 @@ def test_images_fare_alike_in_the_plain_simulator(overrides: tuple[str, ...]) ->
     assert found.differing == {}
 
 
-def test_images_that_no_cache_holds_are_encoded_every_turn() -> None:
-    """Prefix caching spares the encoder what a conversation showed before."""
-    overrides = (TURNS, "workload.images.share=1", "workload.images.preprocess_time=0 ms", "workload.num_requests=200")
-    cached = run(load("images", overrides), accelerate="off")
-    uncached = run(load("images", (*overrides, "deployment.engine.enable_prefix_caching=false")), accelerate="off")
+@pytest.mark.parametrize(("is_cached", "expected"), [("true", [1, 1, 1]), ("false", [1, 2, 3])])
+def test_images_that_no_cache_holds_are_encoded_every_turn(is_cached: str, expected: list[int]) -> None:
+    """A conversation alone on a replica: what the encoder adds to the first token of each turn, in images."""
+    overrides = (
+        *SMALL,
+        "workload.sessions={turns: 3, think_time: 30 s}",
+        "workload.num_requests=3",
+        "workload.images={sizes: [{width: 512, height: 512}]}",
+        f"deployment.engine.enable_prefix_caching={is_cached}",
+    )
+    scenario = load("images", overrides)
+    shown = traffic(scenario, 0)
+    assert shown.encoder_seconds is not None
+    free = replace(shown, encoder_seconds=np.zeros(3))
+    deployment = deploy(resolve(scenario))
+    slow, fast = (simulate(deployment, specs).records for specs in (shown, free))
 
-    assert cached.summary["simserve"]["kv"]["prefix_hit_rate"] > 0.3
-    assert uncached.summary["mean_ttft_ms"] > cached.summary["mean_ttft_ms"]
+    added = (slow.first_token_time - slow.arrival_time) - (fast.first_token_time - fast.arrival_time)
+    assert (added / shown.encoder_seconds).tolist() == pytest.approx(expected)
