@@ -16,7 +16,7 @@ import typer
 from simserve.cli.metrics_endpoint import MetricsEndpoint
 from simserve.cli.metrics_source import Source, seconds_of
 from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, print_lines, print_table
-from simserve.errors import EXIT_THRESHOLD_FAILED, InterruptedRunError, UsageError
+from simserve.errors import EXIT_THRESHOLD_FAILED, InputError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from simserve.observe.scrapes import Scrape
@@ -103,7 +103,7 @@ def twin(
     if watch is not None:
         if as_json:
             raise UsageError("prints one object", key="--json", remedy="use it without --watch")
-        asked = (source, watch, interval)
+        asked = (source, watch, interval, _round_seconds(watch, interval))
         looks = _looks(*asked, loaded, is_prometheus=prometheus, match=match, horizon=ahead)
         with contextlib.ExitStack() as stack:
             page = None
@@ -179,25 +179,52 @@ def _watch(looks: Iterator[Twin], page: MetricsEndpoint | None, *, until_drift: 
         raise InterruptedRunError("interrupted") from None
 
 
-def _looks(
-    source: str, every: str, interval: str, scenario: Scenario, *, is_prometheus: bool, match: str, horizon: float
-) -> Iterator[Twin]:
-    """Yield a look every so often, without end; of an engine, what was scraped before is remembered."""
-    from simserve.observe.scrapes import in_order
+def _round_seconds(every: str, interval: str) -> float:
+    """Return how long a round of ``--watch`` lasts.
 
+    Raises:
+        UsageError: It is too short for the scrapes that a look needs.
+    """
     seconds = seconds_of(every, "--watch", _SHORTEST_ROUND)
     if seconds < _FEWEST_SCRAPES * seconds_of(interval, "--interval"):
         rule = f"must be at least {_FEWEST_SCRAPES} times --interval"
         raise UsageError(rule, key="--watch", value=every, remedy=f"for example --interval '{seconds / 10:g} s'")
+    return seconds
+
+
+def _looks(
+    source: str,
+    every: str,
+    interval: str,
+    seconds: float,
+    scenario: Scenario,
+    *,
+    is_prometheus: bool,
+    match: str,
+    horizon: float,
+) -> Iterator[Twin]:
+    """Yield a look every so often, without end; of an engine, what was scraped before is remembered.
+
+    A round in which the source does not answer is said on stderr and left out; so it ends only in the first one.
+    """
+    from simserve.observe.scrapes import in_order
+
     kept: list[Scrape] = []
     scraped_for = every if "://" in source else None
     while True:
         start = time.monotonic()
         found = Source(source, scraped_for, interval, is_prometheus=is_prometheus, match=match, quiet=True)
-        kept = in_order([*kept, *found.scrapes()]) if found.is_address else found.scrapes()
-        last = kept[-1].time or 0.0
-        kept = [each for each in kept if (each.time or 0.0) >= last - _KEPT_SECONDS]
-        yield _look(kept, source, scenario, horizon)
+        try:
+            scrapes = found.scrapes()
+        except InputError as failure:
+            if not kept:
+                raise
+            typer.echo(f"simserve: {failure}", err=True)
+        else:
+            kept = in_order([*kept, *scrapes]) if found.is_address else scrapes
+            last = kept[-1].time or 0.0
+            kept = [each for each in kept if (each.time or 0.0) >= last - _KEPT_SECONDS]
+            yield _look(kept, source, scenario, horizon)
         time.sleep(max(start + seconds - time.monotonic(), 0.0))
 
 

@@ -224,6 +224,28 @@ def test_watch_prints_a_line_a_round_and_once_ends_with_99(simserve: Simserve, m
     assert json.loads(once.stdout)["drift"]["rate"]["inside"] is False
 
 
+def test_a_round_without_an_answer_does_not_end_the_watch(
+    simserve: Simserve, steady: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said in a line on stderr, and the next round looks again."""
+    Path("s.prom").write_text(steady)
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    pages = iter(["garbage", steady])
+
+    def sleep(_seconds: float) -> None:
+        page = next(pages, None)
+        if page is None:
+            raise KeyboardInterrupt
+        Path("s.prom").write_text(page)
+
+    monkeypatch.setattr("simserve.cli.twin.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    watched = simserve("twin", "s.prom", "--scenario", "s.yaml", "--watch", "300s", "--horizon", "0")
+
+    assert watched.code == 105
+    assert len(watched.stdout.splitlines()) == 2
+    assert "s.prom: holds no metrics" in watched.stderr
+
+
 def test_watch_serves_its_own_metrics(simserve: Simserve, steady: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a round found stands at /metrics until the next one, and nothing else is there; a reader reads it."""
     Path("s.prom").write_text(steady)
@@ -269,6 +291,16 @@ def test_an_address_that_cannot_be_listened_at_is_one_line(simserve: Simserve, s
 
     assert (made.code, made.stdout) == (2, "")
     assert "--metrics-address" in made.error_line
+
+
+def test_rounds_that_are_too_short_are_refused_before_anything_is_served(simserve: Simserve, steady: str) -> None:
+    """Nothing stands on stdout."""
+    Path("s.prom").write_text(steady)
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    made = simserve("twin", "s.prom", "--scenario", "s.yaml", "--watch", "20 s", "--metrics-address", "0")
+
+    assert (made.code, made.stdout) == (2, "")
+    assert "--watch" in made.error_line
 
 
 def test_a_prometheus_server_is_told_from_an_engine_and_asked(simserve: Simserve, steady: str) -> None:
