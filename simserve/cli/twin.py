@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli.metrics_endpoint import MetricsEndpoint
 from simserve.cli.metrics_source import Source, seconds_of
 from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, print_lines, print_table
-from simserve.errors import EXIT_THRESHOLD_FAILED, InterruptedRunError, UsageError
+from simserve.errors import EXIT_THRESHOLD_FAILED, InputError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from simserve.observe.scrapes import Scrape
@@ -52,11 +55,25 @@ def twin(
         str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
     ] = "",
     horizon: Annotated[str, typer.Option(metavar="TIME", help="How far the forecast looks; 0: none.")] = "24 h",
-    once: Annotated[bool, typer.Option("--once", help="End with 99 where it has drifted.")] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once", help="End with 99 where it has drifted; with --watch at the first round in which it has."
+        ),
+    ] = False,
     watch: Annotated[
         str | None,
         typer.Option(
             metavar="TIME", help="Look again every so often, one line a round, until Ctrl-C.", show_default=False
+        ),
+    ] = None,
+    metrics_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="With --watch: serve the last round's figures at /metrics, for Prometheus. Without HOST, to this "
+            "machine alone.",
+            show_default=False,
         ),
     ] = None,
     out: Annotated[
@@ -76,13 +93,24 @@ def twin(
     """
     from simserve.scenario.load import load
 
-    if once and watch is not None:
-        raise UsageError("ends after one look", key="--once", remedy="leave --watch out")
+    if metrics_address is not None and watch is None:
+        raise UsageError(
+            "serves what --watch finds", key="--metrics-address", remedy="add --watch, such as --watch 5min"
+        )
     ahead = 0.0 if horizon.strip() in ("0", "0s", "0 s") else seconds_of(horizon, "--horizon")
     loaded = load(scenario, overrides or ())
     _check_out(out, force=force)
     if watch is not None:
-        _watch(source, watch, interval, loaded, is_prometheus=prometheus, match=match, horizon=ahead, as_json=as_json)
+        if as_json:
+            raise UsageError("prints one object", key="--json", remedy="use it without --watch")
+        asked = (source, watch, interval, _round_seconds(watch, interval))
+        looks = _looks(*asked, loaded, is_prometheus=prometheus, match=match, horizon=ahead)
+        with contextlib.ExitStack() as stack:
+            page = None
+            if metrics_address is not None:
+                page = stack.enter_context(MetricsEndpoint(metrics_address))
+                print_lines([f"metrics at {page.url}"])
+            _watch(looks, page, until_drift=once)
         return
     found = Source(source, scrape_for, interval, is_prometheus=prometheus, match=match, quiet=quiet or as_json)
     scrapes = found.scrapes()
@@ -131,49 +159,73 @@ def _write(out: Path, answer: Twin, scrapes: list[Scrape] | tuple[()]) -> None:
         (out / "scrapes.prom").write_text("".join(text_of(each) for each in scrapes), encoding="utf-8")
 
 
-def _watch(
+def _watch(looks: Iterator[Twin], page: MetricsEndpoint | None, *, until_drift: bool) -> None:
+    """Print a line a round, and put its figures on a page.
+
+    Raises:
+        InterruptedRunError: By Ctrl-C.
+        Exit: With 99, if asked to end so, at the first drift.
+    """
+    from simserve.planner.twin.gauges import gauges_of
+
+    try:
+        for answer in looks:
+            print(_line(answer), flush=True)
+            if page is not None:
+                page.show(gauges_of(answer.summary))
+            if until_drift and answer.has_drifted:
+                raise typer.Exit(EXIT_THRESHOLD_FAILED)
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted") from None
+
+
+def _round_seconds(every: str, interval: str) -> float:
+    """Return how long a round of ``--watch`` lasts.
+
+    Raises:
+        UsageError: It is too short for the scrapes that a look needs.
+    """
+    seconds = seconds_of(every, "--watch", _SHORTEST_ROUND)
+    if seconds < _FEWEST_SCRAPES * seconds_of(interval, "--interval"):
+        rule = f"must be at least {_FEWEST_SCRAPES} times --interval"
+        raise UsageError(rule, key="--watch", value=every, remedy=f"for example --interval '{seconds / 10:g} s'")
+    return seconds
+
+
+def _looks(
     source: str,
     every: str,
     interval: str,
+    seconds: float,
     scenario: Scenario,
     *,
     is_prometheus: bool,
     match: str,
     horizon: float,
-    as_json: bool,
-) -> None:
-    """Look again and again; of an engine, what was scraped before is remembered.
+) -> Iterator[Twin]:
+    """Yield a look every so often, without end; of an engine, what was scraped before is remembered.
 
-    Raises:
-        InterruptedRunError: By Ctrl-C, the only end there is but an error.
+    A round in which the source does not answer is said on stderr and left out; so it ends only in the first one.
     """
     from simserve.observe.scrapes import in_order
 
-    seconds = seconds_of(every, "--watch", _SHORTEST_ROUND)
-    if as_json:
-        raise UsageError("prints one object", key="--json", remedy="use it without --watch")
-    if seconds < _FEWEST_SCRAPES * seconds_of(interval, "--interval"):
-        rule = f"must be at least {_FEWEST_SCRAPES} times --interval"
-        raise UsageError(rule, key="--watch", value=every, remedy=f"for example --interval '{seconds / 10:g} s'")
     kept: list[Scrape] = []
-    try:
-        while True:
-            start = time.monotonic()
-            found = Source(
-                source,
-                every if "://" in source else None,
-                interval,
-                is_prometheus=is_prometheus,
-                match=match,
-                quiet=True,
-            )
-            kept = in_order([*kept, *found.scrapes()]) if found.is_address else found.scrapes()
+    scraped_for = every if "://" in source else None
+    while True:
+        start = time.monotonic()
+        found = Source(source, scraped_for, interval, is_prometheus=is_prometheus, match=match, quiet=True)
+        try:
+            scrapes = found.scrapes()
+        except InputError as failure:
+            if not kept:
+                raise
+            typer.echo(f"simserve: {failure}", err=True)
+        else:
+            kept = in_order([*kept, *scrapes]) if found.is_address else scrapes
             last = kept[-1].time or 0.0
             kept = [each for each in kept if (each.time or 0.0) >= last - _KEPT_SECONDS]
-            print(_line(_look(kept, source, scenario, horizon)), flush=True)
-            time.sleep(max(start + seconds - time.monotonic(), 0.0))
-    except KeyboardInterrupt:
-        raise InterruptedRunError("interrupted") from None
+            yield _look(kept, source, scenario, horizon)
+        time.sleep(max(start + seconds - time.monotonic(), 0.0))
 
 
 def _line(answer: Twin) -> str:

@@ -232,7 +232,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if cache is not None:
                     cache.paths.cached_tokens[index] = cached
                 if replica.has_encoder:
-                    replica.encoder_seconds += requests.encoder_seconds[index]
+                    replica.encoder_seconds += seconds_to_encode(requests, index, cached)
                 if replica.batch_log is not None:
                     replica.batch_log.extend((index, replica.start_time, ADMITTED))
             elif replica.batch_log is not None:
@@ -273,6 +273,18 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted
+
+
+def seconds_to_encode(requests: RequestTable, index: int, cached: int) -> float:
+    """Return what encoding the images of a prompt takes: its own, and those before them that its prefix cache lacks.
+
+    Images end with the prompt that they came in.
+    """
+    seconds, earlier = requests.encoder_seconds[index], requests.earlier_images[index]
+    while earlier >= 0 and requests.prompt_tokens[earlier] > cached:
+        seconds += requests.encoder_seconds[earlier]
+        earlier = requests.earlier_images[earlier]
+    return seconds
 
 
 def longest_chunk(replica: Replica) -> int:

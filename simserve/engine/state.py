@@ -85,6 +85,7 @@ class RequestTable:
     thinking_tokens    int    tokens that it generates before those of its answer; empty: nobody thinks, as the next two
     answer_step        int    while it thinks and decodes: the step counter at which its answer begins; else -1
     encoder_seconds    s      what encoding its images adds to its first step; empty: there are none
+    earlier_images     int    the nearest request with images whose prompt its own begins with, -1: none; likewise
     answer_time        s      when the first token of its answer was there, where that is not its first token
     replica_id         int    -1: none
     adapter            int    LoRA adapter, -1: none; empty where no request has one
@@ -99,6 +100,7 @@ class RequestTable:
         "answer_time",
         "computed_tokens",
         "context_base",
+        "earlier_images",
         "encoder_seconds",
         "finish_step",
         "finish_time",
@@ -138,6 +140,7 @@ class RequestTable:
         adapter: NDArray[np.int64] | None = None,
         thinking_tokens: NDArray[np.int64] | None = None,
         encoder_seconds: NDArray[np.float64] | None = None,
+        earlier_images: NDArray[np.int64] | None = None,
     ) -> None:
         """Apply the length limits of ``config`` and lay out the columns.
 
@@ -152,6 +155,8 @@ class RequestTable:
             is_lean: Whether columns that ``config`` never reads stay empty: no other engine serves these requests.
             thinking_tokens: Of ``output_tokens``, those before the answer, shape [N]; None: nobody thinks.
             encoder_seconds: What encoding its images takes, shape [N]; None: there are none.
+            earlier_images: The nearest request with images whose prompt its own begins with, -1: none, shape [N];
+                None: there is none for any.
 
         Raises:
             InvariantError: The engine speculates, and no paces were drawn.
@@ -195,6 +200,8 @@ class RequestTable:
         self.encoder_seconds = _floats(0 if encoder_seconds is None else num_requests, 0.0)
         if encoder_seconds is not None:
             np.frombuffer(self.encoder_seconds)[:] = encoder_seconds
+        none = np.full(len(self.encoder_seconds), -1)
+        self.earlier_images = _whole("q", none if earlier_images is None else earlier_images)
 
 
 class Replica:

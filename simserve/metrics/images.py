@@ -30,9 +30,10 @@ def image_figures(
     """Return what images add; None each where there are none.
 
     ``requests images tokens``: with images, those, and the tokens they become, of all requests that were drawn;
-    ``token_share``: of all prompt tokens. ``mean_preprocess_ms mean_encoder_ms``: CPU and GPU time of a request with
-    images. ``ttft_share``: both, of all requests, over TTFT, that of the window: an image also makes others wait,
-    which is not in it.
+    ``token_share``: of all prompt tokens, those of the turns before that prompts hold included. ``mean_preprocess_ms
+    mean_encoder_ms``: CPU and GPU time of a request with images, for these alone: what a turn encodes again, as no
+    cache holds it, is not in it. ``ttft_share``: both, of all requests, over TTFT, that of the window: an image also
+    makes others wait, which is not in it.
 
     Args:
         specs: What was drawn; None: it is not known.
@@ -51,7 +52,7 @@ def image_figures(
         "requests": num_owners,
         "images": int(images.count.sum()),
         "tokens": tokens,
-        "token_share": ratio(tokens, float(specs.prompt_tokens.sum())),
+        "token_share": ratio(float(images.prompt_tokens.sum()), float(specs.prompt_tokens.sum())),
         "mean_preprocess_ms": ratio(MS * float(images.preprocess_seconds.sum()), num_owners),
         "mean_encoder_ms": ratio(MS * float(encoding.sum()), num_owners),
         "ttft_share": ratio(spent, float(ttft.mean())) if len(ttft) else np.nan,

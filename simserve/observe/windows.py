@@ -200,6 +200,11 @@ class _Series:
         """Return the first of an engine's names that is there."""
         return next((name for name in names if name + ending in self.by_name), None)
 
+    def told(self) -> set[str]:
+        """Return the counters and histograms that are told."""
+        counters = {what for what, names in COUNTERS.items() if self.name_of(names)}
+        return counters | {what for what, names in HISTOGRAMS.items() if self.name_of(names, "_count")}
+
     def gauges(self) -> Iterator[tuple[str, float]]:
         """Yield the gauges that are told."""
         for what, names in GAUGES.items():
@@ -288,22 +293,28 @@ def observed(scrapes: Sequence[Scrape], where: object) -> Observed:
         remedy = "put '# scraped_at SECONDS' above each page, or seconds since 1970 into the files' names"
         raise InputError("holds several scrapes, and not when each was made", file=where, remedy=remedy)
     growth = _Growth()
-    first = before = _Series(scrapes[0])
+    last = scrapes[0]
+    first = before = _Series(last)
     num_refused = first.num_refused
     windows: list[Window] = []
     for scrape in scrapes[1:]:
         after = _Series(scrape)
         num_refused += after.num_refused
+        if before.told() - after.told():
+            # A page cut short, or of no numbers: what was counted meanwhile shows in the next one.
+            continue
         windows.append(_window(growth, before, after))
-        before = after
+        before, last = after, scrape
     is_single = len(scrapes) == 1
     if is_single:
         windows = [_since_start(growth, first, scrapes[0].samples)]
+    if not windows:
+        raise InputError("has no two scrapes that tell the same counters", file=where)
     whole = together(windows)
-    about, num_engines = _about(scrapes[-1].samples)
+    about, num_engines = _about(last.samples)
     return Observed(
-        engine=_engine(scrapes[-1].samples, where),
-        model=_model(scrapes[-1].samples),
+        engine=_engine(last.samples, where),
+        model=_model(last.samples),
         num_engines=num_engines,
         about=about,
         windows=[] if is_single and not whole.seconds > 0 else windows,

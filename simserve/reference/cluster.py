@@ -21,7 +21,7 @@ from simserve.reference.router import Regions, Router, Rules
 from simserve.reference.transfers import Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from simserve.reference.steps import Step
     from simserve.sim.control import Control
@@ -80,7 +80,7 @@ class Cluster:
         request = Request(index, prompt, output, asked)
         request.pace = ONE_TOKEN if specs.pace is None else int(specs.pace[index])
         request.thinking_tokens = 0 if specs.thinking_tokens is None else int(specs.thinking_tokens[index])
-        request.encoder_seconds = 0.0 if specs.encoder_seconds is None else float(specs.encoder_seconds[index])
+        request.images = list(self.images_in(index))
         request.priority = 0 if specs.priority is None else int(specs.priority[index])
         request.adapter = -1 if specs.adapter is None else int(specs.adapter[index])
         request.kind = 0 if specs.request_class is None else int(specs.request_class[index])
@@ -100,6 +100,13 @@ class Cluster:
         else:
             request.limit(2**40, 2**40)
         return request
+
+    def images_in(self, index: int) -> Iterator[tuple[int, float]]:
+        """Yield the end and the seconds of the images of a prompt, and of those that it begins with."""
+        seconds, earlier = self.specs.encoder_seconds, self.specs.earlier_images
+        while seconds is not None and index >= 0:
+            yield int(self.specs.prompt_tokens[index]), float(seconds[index])
+            index = -1 if earlier is None else int(earlier[index])
 
     def serving(self, request: Request) -> list[Pool]:
         """Return the pools that may serve a request, those that decode what others prefill among them."""

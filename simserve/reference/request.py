@@ -23,7 +23,8 @@ class Request:
 
     The first group of fields is what its client asks for; ``pools`` are those that a rule sends it to (None: no rule
     does; none of them: the API), ``second_pools`` those that it is asked again of (None: its first answer does), and
-    ``home`` is the region of its client. The second is what a scheduler knows of an attempt and is
+    ``home`` is the region of its client; ``images`` are the end in the prompt, and the seconds of encoding, of those of
+    each turn that it holds. The second is what a scheduler knows of an attempt and is
     forgotten when the request is tried again: ``token_times`` are the steps that brought it tokens, ``gaps`` what its
     client sees between them. The last is the outcome.
     """
@@ -37,7 +38,7 @@ class Request:
     adapter: int = -1
     kind: int = 0
     thinking_tokens: int = 0
-    encoder_seconds: float = 0.0
+    images: list[tuple[int, float]] = field(default_factory=list)
     path: list[tuple[int, int]] = field(default_factory=list)
     max_tokens: int = 0
     is_truncated: bool = False

@@ -319,13 +319,13 @@ class ContinuousScheduler(Scheduler):
         is_first = math.isnan(request.scheduled)
         if is_first:
             request.scheduled = step.start
-            step.encoder_seconds += request.encoder_seconds
         request.shared = self.cached_prefix(request, request.target)
         self.load(request, step)
         request.blocks = len(request.shared)
         request.computed = request.blocks * self.config.block_size
         if is_first:
             request.cached_tokens = request.computed
+            step.encoder_seconds += sum(seconds for end, seconds in request.images if end > request.computed)
         self.running.append(request)
         self.num_admitted += 1
         step.num_admitted += 1

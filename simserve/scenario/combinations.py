@@ -56,12 +56,9 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
     if is_split and (is_static or not has_cache):
         rule = "hands over KV caches while batches run: that takes continuous batching and a KV cache"
         scenario.refuse("deployment.pools", rule, "give every pool the role both")
-    if scenario.workload.images is not None and (is_static or not has_cache):
+    if scenario.workload.has_images and (is_static or not has_cache):
         rule = "are encoded in the steps of continuous batching with a KV cache"
         scenario.refuse("workload.images", rule, "leave them out, or the engine's batching and kv_allocation")
-    if scenario.workload.images is not None and deployment.pools:
-        rule = "are encoded on the GPUs of equal replicas; pools of several kinds, or for encoders, are not simulated"
-        scenario.refuse("workload.images", rule, "leave deployment.pools out")
     if scenario.workload.has_thinking and not has_cache:
         rule = "is simulated with a KV cache only, whose decode steps are the times of tokens"
         scenario.refuse("workload.thinking_tokens", rule, "leave it out, or set deployment.engine.kv_allocation: paged")

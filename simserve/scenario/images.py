@@ -2,59 +2,122 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from simserve.perf.shape import ReplicaShape
 from simserve.perf.vision import encoder_seconds
 from simserve.profiles.vision import VisionTower
-from simserve.scenario.resolve import replica_shape
+from simserve.scenario.resolve import of_pool_alone, replica_shape
 from simserve.scenario.schema import Scenario
 from simserve.workload.image_spec import ImagesSpec
 from simserve.workload.images import DrawnImages, draw_images
+from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import ImageColumns, RequestSpecs
 
 MEGAPIXEL = 1e6
+NONE = -1
+_Work = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Of the images to encode of each request the patches, attended pairs and calls."""
 
 
 def with_images(specs: RequestSpecs, scenario: Scenario, replication: int) -> RequestSpecs:
     """Return requests with the images that the scenario's workload says; the same where it says none.
 
+    A turn's images stand behind its new text, and stay in the context of the turns that follow.
+
     Raises:
         ScenarioError: The model takes no images, or its tower cannot be cut over the ranks.
     """
-    spec = scenario.workload.images
-    if spec is None:
+    if not scenario.workload.has_images:
         return specs
-    shape = replica_shape(scenario)
-    tower = shape.model.vision
-    if tower is None:
-        rule = f"needs a model that takes images, and the profile of {shape.model.name} has no vision block"
-        scenario.refuse("workload.images", rule, "choose such as qwen3-vl-32b, llama-4-scout or gemma-3-27b")
-    drawn = draw_images(spec, len(specs), seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
-    columns, work = _columns(spec, tower, drawn, len(specs))
+    shapes = _encoders(scenario)
+    towers = [_tower_of(shape, scenario) for shape in shapes]
+    columns, work = _drawn(specs, scenario, towers[0], replication)
     with scenario.blaming("deployment"):
-        seconds = encoder_seconds(shape, tower, *work)
-    prefixes = specs.prefixes
+        seconds, *others = (encoder_seconds(shape, tower, *work) for shape, tower in zip(shapes, towers, strict=True))
+    if any(tower != towers[0] for tower in towers) or not all(np.allclose(seconds, each) for each in others):
+        rule = "must be encoded alike by all pools that take prompts"
+        scenario.refuse(
+            "workload.images", rule, "give those pools one model, hardware, engine and size, or leave it out"
+        )
+    added, earlier, prefixes = columns.tokens, None, specs.prefixes
     if prefixes is not None:
-        # Images stand behind what is shared, in the text of each request's own.
-        ends = prefixes.ends.copy()
-        ends[prefixes.offsets[1:] - 1] += columns.tokens
-        prefixes = replace(prefixes, ends=ends)
+        owner = _owners(specs, prefixes)
+        added, prefixes = _lengthened(prefixes, owner, columns.tokens)
+        earlier = _earlier(prefixes, owner, columns.count > 0)
     specs = specs.waiting(columns.preprocess_seconds)
     return replace(
         specs,
-        prompt_tokens=specs.prompt_tokens + columns.tokens,
+        prompt_tokens=specs.prompt_tokens + added,
         prefixes=prefixes,
-        images=columns,
+        images=replace(columns, prompt_tokens=added),
         encoder_seconds=seconds,
+        earlier_images=earlier,
     )
 
 
-def _columns(
-    spec: ImagesSpec, tower: VisionTower, drawn: DrawnImages, num_requests: int
-) -> tuple[ImageColumns, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return the images by request, and of those to encode the patches, attended pairs and calls."""
+def _encoders(scenario: Scenario) -> list[ReplicaShape]:
+    """Return a replica of each pool that takes prompts, or that of a deployment without pools."""
+    pools = scenario.deployment.pools
+    if not pools:
+        return [replica_shape(scenario)]
+    numbers = [number for number, pool in enumerate(pools) if pool.role != "decode"]
+    return [replica_shape(of_pool_alone(scenario, number), role=pools[number].role) for number in numbers]
+
+
+def _tower_of(shape: ReplicaShape, scenario: Scenario) -> VisionTower:
+    if shape.model.vision is None:
+        rule = f"needs a model that takes images, and the profile of {shape.model.name} has no vision block"
+        scenario.refuse("workload.images", rule, "choose such as qwen3-vl-32b, llama-4-scout or gemma-3-27b")
+    return shape.model.vision
+
+
+def _kinds(specs: RequestSpecs, scenario: Scenario) -> Iterator[tuple[ImagesSpec, np.ndarray, str]]:
+    """Yield what the images of some requests are like, their rows, and what stands behind their streams' names."""
+    common, classes = scenario.workload.images, scenario.workload.classes or ()
+    own = [number for number, each in enumerate(classes) if each.images is not None]
+    others = np.arange(len(specs))
+    if own:
+        assert specs.request_class is not None
+        others = np.flatnonzero(~np.isin(specs.request_class, own))
+    if common is not None:
+        yield common, others, ""
+    for number in own:
+        images = classes[number].images
+        assert images is not None
+        assert specs.request_class is not None
+        yield images, np.flatnonzero(specs.request_class == number), f".{classes[number].name}"
+
+
+def _drawn(specs: RequestSpecs, scenario: Scenario, tower: VisionTower, replication: int) -> tuple[ImageColumns, _Work]:
+    """Return the images of all requests, and what is to be encoded."""
+    whole, num_requests = np.zeros((2, len(specs)), dtype=np.int64), len(specs)
+    count, tokens = whole
+    seconds, patches, pairs, calls = np.zeros((4, num_requests))
+    for spec, rows, suffix in _kinds(specs, scenario):
+        drawn = draw_images(
+            spec,
+            len(rows),
+            seed=scenario.run.seed,
+            replication=replication,
+            base_path=scenario.folder,
+            suffix=suffix,
+        )
+        columns, work = _columns(spec, tower, drawn, len(rows))
+        count[rows], tokens[rows], seconds[rows] = columns.count, columns.tokens, columns.preprocess_seconds
+        patches[rows], pairs[rows], calls[rows] = work
+    return ImageColumns(count=count, tokens=tokens, prompt_tokens=tokens, preprocess_seconds=seconds), (
+        patches,
+        pairs,
+        calls,
+    )
+
+
+def _columns(spec: ImagesSpec, tower: VisionTower, drawn: DrawnImages, num_requests: int) -> tuple[ImageColumns, _Work]:
+    """Return the images by request, and of those to encode the work."""
     shapes = [tower.image(each.width, each.height) for each in spec.sizes]
     megapixels = [each.width * each.height / MEGAPIXEL for each in spec.sizes]
 
@@ -62,11 +125,51 @@ def _columns(
         weights = np.array(values, dtype=np.float64)[drawn.size] * (~drawn.is_cached if encoded else 1.0)
         return np.bincount(drawn.owner, weights=weights, minlength=num_requests)
 
+    tokens = by_request([each.tokens for each in shapes], encoded=False).astype(np.int64)
     columns = ImageColumns(
         count=np.bincount(drawn.owner, minlength=num_requests),
-        tokens=by_request([each.tokens for each in shapes], encoded=False).astype(np.int64),
+        tokens=tokens,
+        prompt_tokens=tokens,
         preprocess_seconds=spec.preprocess_seconds * by_request(megapixels, encoded=False),
     )
     patches = by_request([each.pieces * each.patches for each in shapes], encoded=True)
     pairs = by_request([each.pieces * each.patches**2 for each in shapes], encoded=True)
     return columns, (patches, pairs, by_request([1.0] * len(shapes), encoded=True))
+
+
+def _owners(specs: RequestSpecs, prefixes: PrefixSegments) -> np.ndarray:
+    """Return which request each segment's images are of, `NONE` of those that are no request's own new text.
+
+    Of turns and calls that is the segment in which the prompt ends; a trace's prompts may end in blocks that others
+    share, and their images stand before the answer.
+    """
+    last = prefixes.offsets[1:] - 1
+    own = last
+    if specs.turn is not None:
+        row = np.repeat(np.arange(len(specs)), np.diff(prefixes.offsets))
+        is_end = prefixes.ends >= specs.prompt_tokens[row]
+        own = np.flatnonzero(is_end)[np.unique(row[is_end], return_index=True)[1]]
+    owner = np.full(int(prefixes.segments.max()) + 1, NONE, dtype=np.int64)
+    owner[prefixes.segments[own]] = np.arange(len(specs))
+    return owner
+
+
+def _lengthened(prefixes: PrefixSegments, owner: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, PrefixSegments]:
+    """Return the tokens that each prompt grows by, and the segments, where each request's own text does by so many."""
+    of_segment = np.where(owner >= 0, tokens[owner], 0)
+    grown = np.cumsum(of_segment[prefixes.segments])
+    before = np.concatenate([[0], grown])[prefixes.offsets]
+    added = np.diff(before)
+    ends = prefixes.ends + grown - np.repeat(before[:-1], np.diff(prefixes.offsets))
+    return added, replace(prefixes, ends=ends)
+
+
+def _earlier(prefixes: PrefixSegments, owner: np.ndarray, has_images: np.ndarray) -> np.ndarray:
+    """Return the nearest request with images whose text each prompt begins with, `NONE` where there is none."""
+    row = np.repeat(np.arange(len(has_images)), np.diff(prefixes.offsets))
+    found = owner[prefixes.segments]
+    is_earlier = (found >= 0) & (found != row) & has_images[found]
+    earlier = np.full(len(has_images), NONE, dtype=np.int64)
+    # Entries of a request stand in the order of its tokens: the last one stays.
+    earlier[row[is_earlier]] = found[is_earlier]
+    return earlier

@@ -174,7 +174,9 @@ def _check_apis(scenario: Scenario) -> None:
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
     pools = tuple(
-        resolve(_alone(scenario, number), None if pool.role == "both" else "a KV connector between pools", pool.role)
+        resolve(
+            of_pool_alone(scenario, number), None if pool.role == "both" else "a KV connector between pools", pool.role
+        )
         for number, pool in enumerate(scenario.deployment.pools)
     )
     if scenario.deployment.streaming is not None:
@@ -187,7 +189,7 @@ def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
     return replace(pools[0], scenario=scenario, gpu_hour=_mean_gpu_hour(scenario, pools), pools=pools)
 
 
-def _alone(scenario: Scenario, number: int) -> Scenario:
+def of_pool_alone(scenario: Scenario, number: int) -> Scenario:
     """Return the scenario as if one of its pools were all there is."""
     pool = scenario.deployment.pools[number]
     workload = scenario.workload
@@ -293,7 +295,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         attention=deployment.attention,
         lora_target="all" if scenario.workload.loras is None else scenario.workload.loras.target_modules,
         masks=_masks(scenario, engine),
-        encodes_images=scenario.workload.images is not None,
+        encodes_images=scenario.workload.has_images,
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)

@@ -173,6 +173,7 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
             adapter=specs.adapter,
             thinking_tokens=specs.thinking_tokens,
             encoder_seconds=specs.encoder_seconds,
+            earlier_images=specs.earlier_images,
         )
     configs = [pool.engine for pool in pools]
     longest = min(config.max_model_len for config in configs)
@@ -190,6 +191,7 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
         adapter=specs.adapter,
         thinking_tokens=specs.thinking_tokens,
         encoder_seconds=specs.encoder_seconds,
+        earlier_images=specs.earlier_images,
     )
 
 

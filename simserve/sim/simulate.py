@@ -319,6 +319,7 @@ def _run(
         adapter=specs.adapter,
         thinking_tokens=specs.thinking_tokens,
         encoder_seconds=specs.encoder_seconds,
+        earlier_images=specs.earlier_images,
     )
     recorder = Recorder(config, times, priced, log=log)
     recorder.encodes_images = specs.encoder_seconds is not None

@@ -14,6 +14,7 @@ from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
+from simserve.workload.image_spec import ImagesSpec
 from simserve.workload.length_spec import AnswerLength, Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 
@@ -105,6 +106,8 @@ class ClassSpec(FrozenModel):
     """Reasoning models: lengths of what its requests think before the answer, instead of `workload.thinking_tokens`."""
     thinking_token_budget: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None
     """Most tokens that its requests may think, instead of `workload.thinking_token_budget`."""
+    images: ImagesSpec | None = None
+    """Images in its prompts, instead of `workload.images`."""
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     """Place in the queue where the engine's scheduling_policy is `priority`: lower goes first."""
     slo: LatencyLimits | None = None

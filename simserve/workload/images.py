@@ -31,7 +31,7 @@ class DrawnImages:
 
 
 def draw_images(
-    spec: ImagesSpec, num_requests: int, *, seed: int, replication: int, base_path: Path | None
+    spec: ImagesSpec, num_requests: int, *, seed: int, replication: int, base_path: Path | None, suffix: str = ""
 ) -> DrawnImages:
     """Return the images of so many requests, from the streams ``image_counts image_sizes image_cache``.
 
@@ -41,13 +41,14 @@ def draw_images(
         seed: Of the run.
         replication: Of the run.
         base_path: Folder that relative paths are tried against before the working folder.
+        suffix: Of the streams: a class with images of its own has its own.
     """
-    counting = rng.stream(seed, "image_counts", replication)
+    counting = rng.stream(seed, f"image_counts{suffix}", replication)
     has_images = counting.random(num_requests) < spec.share
     counts = np.where(has_images, length_distribution(spec.count, base_path).sample(counting, num_requests), 0)
     total = int(counts.sum())
     edges = np.cumsum([each.weight for each in spec.sizes])
-    uniforms = rng.stream(seed, "image_sizes", replication).random(total) * edges[-1]
+    uniforms = rng.stream(seed, f"image_sizes{suffix}", replication).random(total) * edges[-1]
     size = np.minimum(np.searchsorted(edges, uniforms, side="right"), len(spec.sizes) - 1)
-    is_cached = rng.stream(seed, "image_cache", replication).random(total) < spec.cached_share
+    is_cached = rng.stream(seed, f"image_cache{suffix}", replication).random(total) < spec.cached_share
     return DrawnImages(np.repeat(np.arange(num_requests), counts), size.astype(np.int64), is_cached)

@@ -25,18 +25,18 @@ class ImageColumns:
     Attributes:
         count: Images, int64.
         tokens: Tokens of the prompt that stand for them, int64.
+        prompt_tokens: Likewise, with those of the turns before that the prompt holds, int64.
         preprocess_seconds: What a CPU takes to scale and cut them before the prompt is complete, float64.
     """
 
     count: NDArray[np.int64]
     tokens: NDArray[np.int64]
+    prompt_tokens: NDArray[np.int64]
     preprocess_seconds: NDArray[np.float64]
 
     def of_rows(self, rows: NDArray[np.int64]) -> ImageColumns:
         """Return those of some requests, in that order."""
-        return ImageColumns(
-            count=self.count[rows], tokens=self.tokens[rows], preprocess_seconds=self.preprocess_seconds[rows]
-        )
+        return ImageColumns(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,8 @@ class RequestSpecs:
             token, to its client none, bool; None: all have answers.
         images: What the images of each request hold; None: there are none.
         encoder_seconds: What encoding them adds to its first step, float64; None: there are none.
+        earlier_images: The nearest request before, whose prompt each one's begins with, that has images, -1: none,
+            int64. Theirs are encoded again where a prefix cache does not hold them. None: no prompt holds another's.
         own_wait: Seconds that each request waits behind the tokeniser by itself, for its images to be scaled and for
             its grammar, float64: others pass it (`in_order_of_readiness`). None: nobody does.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
@@ -137,6 +139,7 @@ class RequestSpecs:
     is_prefill_only: NDArray[np.bool_] | None = None
     images: ImageColumns | None = None
     encoder_seconds: NDArray[np.float64] | None = None
+    earlier_images: NDArray[np.int64] | None = None
     time_limit: NDArray[np.float64] | None = None
 
     @property
@@ -188,6 +191,10 @@ class RequestSpecs:
             changed["dependencies"] = self.dependencies.of_rows(rows)
         if self.images is not None:
             changed["images"] = self.images.of_rows(rows)
+        if self.earlier_images is not None:
+            place = np.full(len(self) + 1, -1, dtype=np.int64)
+            place[rows] = np.arange(len(rows))
+            changed["earlier_images"] = place[self.earlier_images[rows]]
         return replace(self, **changed)
 
     def with_roots_first(self) -> RequestSpecs:
@@ -225,6 +232,7 @@ class RequestSpecs:
             is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
             images=None if self.images is None else self.images.of_rows(np.arange(len(self))[some]),
             encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],
+            earlier_images=None if self.earlier_images is None else self.earlier_images[some],
             time_limit=None if self.time_limit is None else self.time_limit[some],
         )
 

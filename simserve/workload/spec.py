@@ -106,7 +106,8 @@ class WorkloadSpec(FrozenModel):
     the answer, with the thinking before it), a number, or `model_limit` (what the prompt leaves of the model's
     length)."""
     images: ImagesSpec | None = None
-    """Images in prompts, their tokens on top of `prompt_tokens`. Absent: text alone."""
+    """Images in prompts, their tokens on top of `prompt_tokens`, or of a trace's prompts. In conversations and agents'
+    tasks each turn, or call, has its own, and the next ones hold them too. Absent: text alone."""
     structured_output: StructuredOutputSpec | None = None
     """Answers that must follow a schema. Absent: none must."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
@@ -212,12 +213,18 @@ class WorkloadSpec(FrozenModel):
         """Whether any of the requests think before they answer."""
         return self.thinking_tokens is not None or any(each.thinking_tokens is not None for each in self.classes or ())
 
+    @property
+    def has_images(self) -> bool:
+        """Whether any of the requests may have images."""
+        return self.images is not None or any(each.images is not None for each in self.classes or ())
+
     @model_validator(mode="after")
     def _check_images(self) -> Self:
-        if self.images is not None and self.trace is not None:
-            raise ValueError("has a trace and also images; the prompts of a trace hold their tokens: leave images out")
-        if self.images is not None and self.has_sessions:
-            raise ValueError("has sessions and also images, which are not simulated in conversations; leave one out")
+        if self.has_images and self.trace is not None and self.has_sessions:
+            raise ValueError(
+                "has images and also a trace whose turns wait for answers: which of its prompts hold the images of "
+                "the turns before is not known; leave one of the two out"
+            )
         return self
 
     @model_validator(mode="after")

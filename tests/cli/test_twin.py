@@ -6,7 +6,9 @@ import itertools
 import json
 import threading
 import time
+import urllib.error
 import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +19,9 @@ import pytest
 import yaml
 
 import simserve as ss
+from simserve.cli.metrics_endpoint import MetricsEndpoint
 from simserve.observe import scrapes
+from simserve.observe.exposition import samples_of
 from simserve.scenario.load import from_mapping
 from tests.cli.conftest import Simserve
 from tests.planner.twin.exporter import page_at, series
@@ -207,14 +211,96 @@ def test_watch_prints_a_line_a_round_and_once_ends_with_99(simserve: Simserve, m
     words = ["--scenario", "s.yaml", "--horizon", "0", "--interval", "0.05 s"]
     with serving(answer) as url:
         watched = simserve("twin", url, *words, "--watch", "0.4 s")
+        until = simserve("twin", url, *words, "--watch", "0.4 s", "--once")
         once = simserve("twin", url, *words, "--for", "0.4 s", "--once", "--json")
 
     lines = watched.stdout.splitlines()
     assert watched.code == 105
     assert len(lines) == 2
     assert all("drift: rate" in line for line in lines)
+    assert until.code == 99
+    assert len(until.stdout.splitlines()) == 1
     assert once.code == 99
     assert json.loads(once.stdout)["drift"]["rate"]["inside"] is False
+
+
+def test_a_round_without_an_answer_does_not_end_the_watch(
+    simserve: Simserve, steady: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said in a line on stderr, and the next round looks again."""
+    Path("s.prom").write_text(steady)
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    pages = iter(["garbage", steady])
+
+    def sleep(_seconds: float) -> None:
+        page = next(pages, None)
+        if page is None:
+            raise KeyboardInterrupt
+        Path("s.prom").write_text(page)
+
+    monkeypatch.setattr("simserve.cli.twin.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    watched = simserve("twin", "s.prom", "--scenario", "s.yaml", "--watch", "300s", "--horizon", "0")
+
+    assert watched.code == 105
+    assert len(watched.stdout.splitlines()) == 2
+    assert "s.prom: holds no metrics" in watched.stderr
+
+
+def test_watch_serves_its_own_metrics(simserve: Simserve, steady: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a round found stands at /metrics until the next one, and nothing else is there; a reader reads it."""
+    Path("s.prom").write_text(steady)
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    pages: list[str] = []
+    monkeypatch.setattr("simserve.cli.twin._SHORTEST_ROUND", 0.0)
+
+    def sleep(_seconds: float) -> None:
+        url = made.url
+        with urllib.request.urlopen(url, timeout=5) as response:
+            pages.append(response.read().decode())
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(url.removesuffix("metrics"), timeout=5)
+        raise KeyboardInterrupt
+
+    class Made(MetricsEndpoint):
+        def __init__(self, address: str) -> None:
+            nonlocal made
+            super().__init__(address)
+            made = self
+
+    made = None  # type: ignore[assignment]
+    monkeypatch.setattr("simserve.cli.twin.MetricsEndpoint", Made)
+    monkeypatch.setattr("simserve.cli.twin.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    words = ("--scenario", "s.yaml", "--watch", "300s", "--horizon", "1h", "--metrics-address", "0")
+    watched = simserve("twin", "s.prom", *words)
+
+    assert watched.code == 105
+    told = {(each.name, each.labels.get("figure")): each.value for each in samples_of(pages[0])}
+    assert told["simserve_twin_drifted", None] == 0.0
+    assert told["simserve_twin_inside", "rate"] == 1.0
+    assert told["simserve_twin_observed", "rate"] == pytest.approx(4.0, rel=0.1)
+    assert told["simserve_twin_predicted", "rate"] == pytest.approx(4.0)
+    assert told["simserve_twin_next_hour_rate", None] == pytest.approx(4.0, rel=0.2)
+
+
+@pytest.mark.parametrize("address", ["no", "127.0.0.1:70000", "::", "203.0.113.1:9464"])
+def test_an_address_that_cannot_be_listened_at_is_one_line(simserve: Simserve, steady: str, address: str) -> None:
+    """Before anything is looked at."""
+    Path("s.prom").write_text(steady)
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    made = simserve("twin", "s.prom", "--scenario", "s.yaml", "--watch", "5min", "--metrics-address", address)
+
+    assert (made.code, made.stdout) == (2, "")
+    assert "--metrics-address" in made.error_line
+
+
+def test_rounds_that_are_too_short_are_refused_before_anything_is_served(simserve: Simserve, steady: str) -> None:
+    """Nothing stands on stdout."""
+    Path("s.prom").write_text(steady)
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    made = simserve("twin", "s.prom", "--scenario", "s.yaml", "--watch", "20 s", "--metrics-address", "0")
+
+    assert (made.code, made.stdout) == (2, "")
+    assert "--watch" in made.error_line
 
 
 def test_a_prometheus_server_is_told_from_an_engine_and_asked(simserve: Simserve, steady: str) -> None:

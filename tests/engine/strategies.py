@@ -573,8 +573,15 @@ def thinking_cases(draw: st.DrawFn) -> Case:
     specs = replace(case.specs, thinking_tokens=np.array(thinking, dtype=np.int64))
     if case.config.batching == "continuous" and draw(st.booleans()):
         images = [draw(st.sampled_from([0, 0, 1, 5])) for _ in outputs]
-        specs = replace(specs, encoder_seconds=np.array(images) * np.sqrt(47.0) / 32.0)
+        seconds = np.array(images) * np.sqrt(47.0) / 32.0
+        specs = replace(specs, encoder_seconds=seconds, earlier_images=earlier_images(specs.prompt_tokens))
     return Case(config, case.times, specs)
+
+
+def earlier_images(prompt_tokens: np.ndarray) -> np.ndarray:
+    """Return of each request the one before it that may have the images its prompt begins with: it is shorter."""
+    shorter = np.tril(prompt_tokens[:, None] > prompt_tokens[None, :], -1)
+    return np.where(shorter.any(axis=1), len(shorter) - 1 - shorter[:, ::-1].argmax(axis=1), -1)
 
 
 def _has_cache(case: Case) -> bool:

@@ -56,6 +56,22 @@ def test_a_counter_that_falls_was_reset() -> None:
     assert seen.num_resets > 0
 
 
+@pytest.mark.parametrize("broken", [_page(math.nan, running=3), _page(12).splitlines()[1] + "\n", "garbage\n"])
+def test_a_page_that_tells_less_than_the_one_before_is_passed_over(broken: str) -> None:
+    """Nothing that was counted meanwhile is lost, and the window around it is as long as it was."""
+    seen = observed(scrapes_of(_series(_page(5), _page(11), broken, _page(17), broken), "x"), "x")
+
+    assert seen.whole.arrivals == 12
+    assert seen.whole.histograms["prompt_tokens"].count == 12
+    assert [window.seconds for window in seen.windows] == [15, 30]
+
+
+def test_pages_that_tell_ever_less_are_one_line() -> None:
+    """Where no page tells what the first one did, nothing is known of the time between."""
+    with pytest.raises(InputError, match="x: has no two scrapes that tell the same counters"):
+        observed(scrapes_of(_series(_page(5), _page(math.nan)), "x"), "x")
+
+
 @pytest.mark.parametrize("value", ["NaN", "-5", "+Inf", "-Inf", "1e300", "abc", ""])
 def test_figures_that_can_be_none_are_left_out(value: str) -> None:
     """A negative, infinite, huge or missing counter changes nothing beside it."""

@@ -22,7 +22,7 @@ from simserve.sim.simulate import Deployment, simulate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_config
-from tests.engine.strategies import stores, tiered_cases
+from tests.engine.strategies import earlier_images, stores, tiered_cases
 from tests.fuzzing import examples
 from tests.properties import test_conservation, test_fleet_conservation
 from tests.sim.test_fleet_run import KINDS, deployments
@@ -74,7 +74,12 @@ def own_times(specs: RequestSpecs) -> RequestSpecs:
     generator = np.random.default_rng(len(specs))
     apart = generator.random(len(specs)) * 1e-3
     encoding = np.where(generator.random(len(specs)) < 0.3, 0.0713, 0.0)
-    specs = replace(specs, thinking_tokens=generator.integers(0, specs.output_tokens + 1), encoder_seconds=encoding)
+    specs = replace(
+        specs,
+        thinking_tokens=generator.integers(0, specs.output_tokens + 1),
+        encoder_seconds=encoding,
+        earlier_images=earlier_images(specs.prompt_tokens),
+    )
     if specs.concurrency is None and specs.turn is None:
         specs = replace(specs, arrival_time=np.sort(specs.arrival_time + apart))
     return replace(specs, think_time=specs.think_time + apart if len(specs.think_time) else specs.think_time)

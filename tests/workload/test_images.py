@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from simserve.errors import ScenarioError
 from simserve.scenario.load import load
 from simserve.scenario.replication import traffic
-from simserve.scenario.run import run
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy, run
+from simserve.scenario.verify import verify
+from simserve.sim.simulate import simulate
 from simserve.validation import validate
 from simserve.workload.image_spec import PREPROCESS_SECONDS, ImagesSpec
 from simserve.workload.images import draw_images
@@ -94,7 +98,6 @@ def test_what_prompts_share_stands_before_their_images() -> None:
     ("override", "message"),
     [
         ("model=qwen3-32b", "workload.images: needs a model that takes images"),
-        ("workload.sessions={turns: 2, think_time: 1 s}", "has sessions and also images"),
         ("deployment.engine.batching=static", "workload.images: are encoded in the steps of continuous batching"),
         ("workload.images.sizes=[]", "workload.images.sizes"),
     ],
@@ -104,3 +107,162 @@ def test_what_has_no_images_is_refused(override: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         run(load("images", [override]))
     assert message in str(caught.value)
+
+
+def test_turns_of_a_trace_have_no_images() -> None:
+    """Which of a trace's prompts hold the images of the turns before is not known."""
+    replay = ("workload.trace={path: x.jsonl}", "workload.agents={}", "workload.arrivals=null")
+
+    with pytest.raises(ScenarioError, match="has images and also a trace whose turns wait for answers"):
+        load("images", (*replay, "workload.prompt_tokens=null", "workload.output_tokens=null"))
+
+
+TURNS = "workload.sessions={turns: 4, think_time: 2 s}"
+TASKS = "workload.agents={calls: {distribution: geometric, mean: 4, max: 8}, subagent_share: 0.4, fork_share: 0.5}"
+SMALL = (
+    "workload.num_requests=60",
+    "workload.prompt_tokens=40",
+    "workload.output_tokens=20",
+    "workload.images.sizes=[{width: 512, height: 512}]",
+)
+ROLES = "deployment.pools=[{name: p, role: prefill, replicas: 2}, {name: d, role: decode, replicas: 1}]"
+
+
+def test_a_conversation_keeps_the_images_of_its_turns() -> None:
+    """Each prompt holds the images of all turns up to its own, and is longer by their tokens than without images."""
+    shown, text = requests(TURNS), requests(TURNS, "workload.images=null")
+
+    images = shown.images
+    assert images is not None
+    assert shown.session is not None
+    sums = np.cumsum(images.tokens)
+    first = np.searchsorted(shown.session, shown.session)
+    assert images.prompt_tokens.tolist() == (sums - sums[first] + images.tokens[first]).tolist()
+    assert (shown.prompt_tokens - images.prompt_tokens).tolist() == text.prompt_tokens.tolist()
+
+
+@pytest.mark.parametrize("kind", [TURNS, TASKS])
+def test_what_turns_share_grows_by_their_images(kind: str) -> None:
+    """Segments stay ascending, end with the answer, and mean the same tokens in every prompt."""
+    specs = requests(kind)
+
+    prefixes = specs.prefixes
+    assert prefixes is not None
+    ends = [prefixes.ends[low:high] for low, high in zip(prefixes.offsets, prefixes.offsets[1:], strict=False)]
+    assert all((np.diff(each) > 0).all() for each in ends)
+    assert [each[-1] for each in ends] == (specs.prompt_tokens + specs.output_tokens).tolist()
+    _, inverse = np.unique(prefixes.segments, return_inverse=True)
+    longest = np.zeros(inverse.max() + 1)
+    np.maximum.at(longest, inverse, prefixes.ends)
+    assert (longest[inverse] == prefixes.ends).all()
+
+
+@pytest.mark.parametrize("kind", [TURNS, TASKS])
+def test_a_prompt_knows_the_nearest_images_that_it_begins_with(kind: str) -> None:
+    """Going from one to the next finds all tokens of images that the prompt holds."""
+    specs = requests(kind)
+
+    images, earlier = specs.images, specs.earlier_images
+    assert images is not None
+    assert earlier is not None
+    found = images.tokens.copy()
+    at = earlier.copy()
+    while (at >= 0).any():
+        found += np.where(at >= 0, images.tokens[at], 0)
+        at = np.where(at >= 0, earlier[at], -1)
+    assert found.tolist() == images.prompt_tokens.tolist()
+
+
+def test_rows_that_are_chosen_keep_their_images() -> None:
+    """What a prompt begins with is found again in another order, or is -1 where it was left out."""
+    specs = requests(TURNS)
+    order = np.arange(len(specs))[::-1]
+
+    turned = specs.of_rows(order)
+
+    assert specs.earlier_images is not None
+    assert turned.earlier_images is not None
+    before = np.where(turned.earlier_images >= 0, order[turned.earlier_images], -1)
+    assert before.tolist() == specs.earlier_images[order].tolist()
+    assert (specs.of_rows(np.array([3])).earlier_images == -1).all()  # type: ignore[operator]
+
+
+def test_images_of_a_class_are_its_own() -> None:
+    """A class's images take the place of the workload's, and leave the draws of the others as they were."""
+    classes = (
+        "workload.classes=[{name: a, share: 0.5}, {name: b, share: 0.5, images: {sizes: [{width: 64, height: 64}]}}]"
+    )
+    specs = requests(classes, "workload.images.preprocess_time=0 ms")
+
+    assert specs.images is not None
+    of_b = specs.request_class == 1
+    assert set(specs.images.count[of_b].tolist()) == {1}
+    assert set(specs.images.tokens[of_b].tolist()) == {64}
+    assert set(specs.images.count[~of_b].tolist()) == {0, 1, 2}
+
+
+def test_images_come_on_top_of_a_trace(tmp_path: Any) -> None:
+    """Each request's own, behind what its prompt shares with others."""
+    rows = [
+        f'{{"timestamp": {1000 * row}, "input_length": 1024, "output_length": 5, "hash_ids": [1, {row + 2}]}}'
+        for row in range(20)
+    ]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(rows))
+    replay = (f"workload.trace={{path: {path}}}", "workload.arrivals=null", "workload.prompt_tokens=null")
+    ended = ("workload.output_tokens=null", "workload.num_requests=null", "workload.images.preprocess_time=0 ms")
+
+    shown = requests(*replay, *ended)
+
+    assert shown.images is not None
+    assert shown.images.tokens.sum() > 0
+    assert (shown.prompt_tokens - shown.images.tokens).tolist() == [1024] * 20
+    assert shown.prefixes is not None
+    assert shown.prefixes.ends[shown.prefixes.segments == shown.prefixes.segments[0]].tolist() == [512] * 20
+
+
+def test_pools_that_encode_differently_are_refused() -> None:
+    """An image takes as long on each of the pools that take prompts, or the scenario is not simulated."""
+    pools = "deployment.pools=[{name: a}, {name: b, hardware: b200-sxm-180gb}]"
+
+    with pytest.raises(ScenarioError, match="must be encoded alike by all pools that take prompts"):
+        requests(pools)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (TURNS,),
+        (TURNS, "deployment.engine.enable_prefix_caching=false"),
+        (TURNS, "deployment.engine.num_gpu_blocks_override=300", "deployment.engine.max_model_len=4096"),
+        (TASKS,),
+        (ROLES, "deployment.disaggregation={}"),
+        (TURNS, ROLES, "deployment.disaggregation={}"),
+    ],
+)
+def test_images_fare_alike_in_the_plain_simulator(overrides: tuple[str, ...]) -> None:
+    """Conversations with and without a cache that holds their images, tasks, and workers by role."""
+    found = verify(load("images", (*SMALL, *overrides)), accelerate="off")
+
+    assert found.differing == {}
+
+
+@pytest.mark.parametrize(("is_cached", "expected"), [("true", [1, 1, 1]), ("false", [1, 2, 3])])
+def test_images_that_no_cache_holds_are_encoded_every_turn(is_cached: str, expected: list[int]) -> None:
+    """A conversation alone on a replica: what the encoder adds to the first token of each turn, in images."""
+    overrides = (
+        *SMALL,
+        "workload.sessions={turns: 3, think_time: 30 s}",
+        "workload.num_requests=3",
+        "workload.images={sizes: [{width: 512, height: 512}]}",
+        f"deployment.engine.enable_prefix_caching={is_cached}",
+    )
+    scenario = load("images", overrides)
+    shown = traffic(scenario, 0)
+    assert shown.encoder_seconds is not None
+    free = replace(shown, encoder_seconds=np.zeros(3))
+    deployment = deploy(resolve(scenario))
+    slow, fast = (simulate(deployment, specs).records for specs in (shown, free))
+
+    added = (slow.first_token_time - slow.arrival_time) - (fast.first_token_time - fast.arrival_time)
+    assert (added / shown.encoder_seconds).tolist() == pytest.approx(expected)
