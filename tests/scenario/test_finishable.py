@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.scenario.finishable import Finishable, find_finishable, has_load_ratio, offered_load
+from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable, has_load_ratio, offered_load
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
@@ -217,3 +217,17 @@ def test_conversations_and_tasks_beside_other_arrivals_have_a_ratio(block: dict[
     offered = offered_load(generate(asked.workload, seed=1), found)
     assert offered.mean == pytest.approx(2.5 / found.rate)
     assert 0.05 < offered.mean < 2.0
+
+
+def test_replicas_that_are_alike_are_simulated_once() -> None:
+    """What one of them finishes is kept, and three finish three times as much, to the bit of finding it anew."""
+    one, three = (resolve(scenario(**{"deployment.replicas": count})) for count in (1, 3))
+    known: KnownFinishable = {}
+
+    first = find_finishable(one, deploy(one), known)
+    kept = dict(known)
+    again = find_finishable(three, deploy(three), known)
+
+    assert first is not None
+    assert again == find_finishable(three, deploy(three))
+    assert known == kept == {(1,): first}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from simserve.metrics.slo import SLO
 from simserve.planner.capacity.level import Prober, Trial
 from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.capacity.search import (
+    FEW_FRESH_RUNS,
     MOST_BELOW,
     NEAR_FULL,
     Borne,
@@ -398,6 +400,64 @@ def test_a_load_at_which_one_long_run_in_nine_misses_is_not_borne() -> None:
 
     assert not found.holds
     assert found.num_requests == long_run_requests(16.0)
+
+
+def runs_until_known(load: float, edges: Callable[[int, int], float]) -> tuple[Borne, list[int]]:
+    """Return whether a load is borne, and the replications of its longest runs, by the load at which each fails."""
+    seen: list[tuple[int, int]] = []
+
+    def counted(at: float, replication: int, num_requests: int) -> Trial:
+        if at == load:
+            seen.append((num_requests, replication))
+        return spread(trial(at, edges(replication, num_requests), num_requests))
+
+    finishable = Finishable(rate=20.0, half_width=0.1, requests=4000)
+    found = is_load_borne(counted, load, asked=0.95, finishable=finishable)
+    return found, [replication for length, replication in seen if length == found.num_requests]
+
+
+def test_a_load_that_holds_by_far_takes_four_long_runs() -> None:
+    """Where fewer than half as many miss as may; nearer to the capacity it is 24 of them. Short runs differ more."""
+
+    def wandering(by: float) -> Callable[[int, int], float]:
+        return lambda replication, length: 16.0 if length > 10_000 else 16.0 - by * (replication % 2)
+
+    far, far_runs = runs_until_known(13.0, wandering(2.5))
+    near, near_runs = runs_until_known(15.5, wandering(0.8))
+
+    assert (far.holds, near.holds) == (True, True)
+    assert (far_runs, near_runs) == ([1, 2, 3, 4], list(range(1, 25)))
+
+
+def test_the_first_long_run_that_misses_is_the_last() -> None:
+    """Those after it could not change that the load is not borne."""
+    found, runs = runs_until_known(
+        15.5, lambda replication, length: 15.0 if length > 10_000 and replication == 6 else 16.0 - 0.1 * replication % 2
+    )
+
+    assert not found.holds
+    assert runs == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_is_promised_alone_takes_fewer_requests() -> None:
+    """No interval and no curve: a load 3 % lower at most, in a third of the requests."""
+    spent: list[int] = []
+
+    def noisy(load: float, replication: int, num_requests: int) -> Trial:
+        spent.append(num_requests)
+        edge = 7.0 * (1 + 3 * (-1) ** replication / math.sqrt(num_requests))
+        return replace(spread(trial(load, edge, num_requests)), num_simulated=num_requests)
+
+    finishable, first = Finishable(rate=10.0, half_width=0.1, requests=4000), Effort(long_run_requests=5000)
+    whole = find_capacity(noisy, asked=0.95, start=2.0, effort=first, finishable=finishable)
+    of_whole = sum(spent)
+    effort = replace(first, fresh_runs=FEW_FRESH_RUNS, promise_only=True, most_below=0.05)
+    promised = find_capacity(noisy, asked=0.95, start=2.0, effort=effort, finishable=finishable)
+
+    assert promised.largest.value == pytest.approx(whole.largest.value, rel=0.03)
+    assert promised.capacity is not None
+    assert 0.95 * promised.capacity <= promised.largest.value < 7
+    assert sum(spent) - of_whole < of_whole / 3
 
 
 def test_twenty_minutes_near_the_capacity_are_enough_of_a_plan() -> None:

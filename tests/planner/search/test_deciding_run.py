@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 
 from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.overrides import with_overrides
-from simserve.planner.plan.fleet import Fleet, traffic_borne
+from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
-from simserve.planner.search.trial import MOST_REQUESTS, is_steady, request_limit, try_fleet
+from simserve.planner.search.trial import MOST_REQUESTS, Promise, finishable_of, is_steady, request_limit, try_fleet
 from simserve.scenario.finishable import find_finishable
+from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
@@ -55,6 +57,17 @@ def test_a_narrower_fleet_says_what_the_whole_says() -> None:
     assert narrow.figures["output_throughput"] == pytest.approx(whole.figures["output_throughput"], rel=0.05)
     assert narrow.figures["total_output_tokens"] == pytest.approx(whole.figures["total_output_tokens"], rel=0.05)
     assert narrow.watts == pytest.approx(whole.watts, rel=0.05)
+
+
+def test_a_promise_that_is_known_is_not_looked_at_again() -> None:
+    """A fleet that did not hold in fresh runs is not confirmed, whatever its own runs show."""
+    fleet = Fleet(scenario=load("chatbot", ["workload.arrivals.rate=2"]), overrides={}, replicas=1)
+    known = Promise(holds=False, num_requests=5000, finishable=finishable_of(fleet.scenario, {}, 1))
+
+    refused, held = confirm(replace(fleet, promise=known)), confirm(replace(fleet, promise=replace(known, holds=True)))
+
+    assert (refused.holds, held.holds) == (False, True)
+    assert replace(refused, holds=True) == held
 
 
 def test_one_replica_needs_no_router() -> None:
