@@ -187,7 +187,7 @@ class Worker:
             words[0] = _TGI_START
         return [
             *(f"/config/{word}" if word in self.serving.files else word for word in words),
-            *_role_words(self),
+            *role_words(self),
             *self.server.flags,
         ]
 
@@ -323,7 +323,7 @@ def _check_role(role: Role, serving: Export, deployment: Deployment, with_roles:
         )
 
 
-def _role_words(worker: Worker) -> list[str]:
+def role_words(worker: Worker) -> list[str]:
     """Return the flags that make a server send its KV caches, or take them in, over NIXL."""
     if worker.role == "both":
         return []
@@ -339,7 +339,7 @@ def link_note(workers: list[Worker]) -> list[str]:
         return []
     return [
         f"KV caches were simulated to cross a link of {link.transfer_bandwidth / 1e9:g} GB/s: over TCP they take "
-        "longer; give the pods your cluster's RDMA device (rdma/ib or the like) and measure it"
+        "longer; pods need your cluster's RDMA device for it (rdma/ib or the like): measure yours"
     ]
 
 
