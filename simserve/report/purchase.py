@@ -41,8 +41,8 @@ def purchase_table(purchase: Mapping[str, Any]) -> Table:
         cells += [str(row["committed"].get(term, 0)) for term in years]
         cells += [str(row["on_demand_replicas"]), dollars(row["usd"]), dollars(row["on_demand_usd"])]
         rows.append((*cells, *([] if row["api_usd"] is None else [dollars(row["api_usd"])])))
-    header = ["month", "M req.", *(f"{counted(int(term), 'year')}" for term in years), "by the hour"]
-    header += ["$/month", "hourly only", *([] if purchase["api"] is None else ["the API"])]
+    header = ["month", "million requests", *(f"replicas for {counted(int(term), 'year')}" for term in years)]
+    header += ["replicas by the hour", "to pay", "all by the hour", *([] if purchase["api"] is None else ["the API"])]
     return tuple(header), rows
 
 
@@ -135,13 +135,16 @@ def _beside(purchase: Mapping[str, Any]) -> Iterator[str]:
     if purchase["api_usd"] is None:
         return
     less = "more" if purchase["cheaper"] == "self_host" else "less"
-    yield f"{purchase['api']} asks {dollars(purchase['api_usd'])} for the same requests, which is {less}."
+    apart = dollars(abs(purchase["api_usd"] - purchase["total_usd"]))
+    yield f"{purchase['api']} asks {dollars(purchase['api_usd'])} for the same requests, {apart} {less}."
     flips, words = purchase["flips"], []
     if flips["gpu_price_factor"] is not None:
         words.append(f"GPUs at {number(flips['gpu_price_factor'])} times their price")
     if flips["traffic_factor"] is not None:
         words.append(f"{number(flips['traffic_factor'])} times the traffic")
     if flips["growth_per_month"] is not None:
-        words.append(f"growth of {flips['growth_per_month']:+.1%} a month")
+        growth = flips["growth_per_month"]
+        way = f"{'grows' if growth > 0 else 'shrinks'} by {abs(growth):.1%} a month"
+        words.append(f"traffic that {'stays as it is' if abs(growth) < 5e-4 else way}")
     if words:
-        yield f"They cost the same with {', or '.join(words)}."
+        yield f"Both cost the same with {', or '.join(words)}."

@@ -13,6 +13,8 @@ _LONGEST_WINDOW = 3600
 """Longest `stabilizationWindowSeconds` of a HorizontalPodAutoscaler (Kubernetes API, autoscaling/v2)."""
 _PERIOD = 15
 """How often Kubernetes' own autoscaler looks (kube-controller-manager's `horizontal-pod-autoscaler-sync-period`)."""
+_OF_DEPLOYMENT = "[a-z0-9]+-[a-z0-9]+"
+"""What follows a Deployment's name in those of its pods: the hash of its template and theirs, without a dash."""
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 """Where the Prometheus operator answers by default in a namespace `monitoring`; to be set to one's own."""
 
@@ -56,8 +58,12 @@ def horizontal_pod_autoscaler(worker: Worker) -> dict[str, Any]:
     }
 
 
-def scaled_object(worker: Worker) -> dict[str, Any]:
+def scaled_object(worker: Worker, deployment: str | None = None) -> dict[str, Any]:
     """Return KEDA's autoscaler of a Deployment, on Prometheus (keda.sh/v1alpha1, KEDA 2.17).
+
+    Args:
+        worker: Whose replicas.
+        deployment: The Deployment's name; None: the worker's.
 
     Raises:
         ScenarioError: It cannot do what was simulated.
@@ -66,7 +72,7 @@ def scaled_object(worker: Worker) -> dict[str, Any]:
     assert scaling is not None
     _refuse_slo(scaling)
     metric = worker.metric("deployment.autoscaling.metric")
-    pods = f'{metric}{{pod=~"{worker.name}-.*"}}'
+    pods = f'{metric}{{pod=~"{deployment or worker.name}-{_OF_DEPLOYMENT}"}}'
     query = f"sum(avg by (pod) ({pods}))" if scaling.metric == "busy" else f"sum({pods})"
     return {
         "apiVersion": "keda.sh/v1alpha1",
@@ -105,7 +111,16 @@ def scaling_notes(worker: Worker, *, is_keda: bool) -> list[str]:
         f"{scaling.min_replicas} to {scaling.max_replicas} replicas"
     ]
     if scaling.metric == "busy":
-        notes.append("busy, the share of time with a step running, is read as the GPU utilization that DCGM exports")
+        notes.append(
+            "busy, the share of time with a step running, is read as the GPU utilization that DCGM exports: scrape it "
+            "with honorLabels, so that it has the name of the server's pod"
+            + ("" if is_keda or worker.num_gpus == 1 else ", and let the adapter average over a pod's GPUs")
+        )
+    if scaling.min_replicas == 0:
+        notes.append(
+            f"without a pod there is no {metric}: from zero replicas KEDA starts none by this trigger; add one on the "
+            "requests at your gateway, or keep one replica"
+        )
     if not is_keda and scaling.interval != _PERIOD:
         notes.append(
             f"simulated with a look every {scaling.interval:g} s: set the controller manager's "

@@ -20,6 +20,9 @@ from simserve.planner.export.workers import (
 from simserve.sim.routing_spec import RoutingSpec
 
 _NGINX = "nginx:1.29"
+_DOWNLOAD = 50e6
+"""Bytes/s of a slow line: until the weights have come over it, a server that does not answer is no failure. One that
+does is healthy at once."""
 POLICIES = {
     "round_robin": "",
     "random": "random;",
@@ -111,12 +114,12 @@ def _service(worker: Worker, gpus: list[str], port: int | None) -> dict[str, Any
         "entrypoint": worker.command,
         "environment": {"HF_TOKEN": "${HF_TOKEN:-}", **worker.serving.environment},
         "shm_size": gib(worker.shared_bytes).replace("Gi", "gb"),
-        "volumes": ["weights:/root/.cache/huggingface"],
+        "volumes": [f"weights:{worker.server.cache}"],
         "healthcheck": {
             "test": ["CMD", "python3", "-c", health],
             "interval": "10s",
             "timeout": "5s",
-            "start_period": f"{3 * worker.start_seconds:.0f}s",
+            "start_period": f"{3 * worker.start_seconds + worker.deployment.loaded_bytes / _DOWNLOAD:.0f}s",
         },
         "deploy": {
             "resources": {

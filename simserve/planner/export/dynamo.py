@@ -7,13 +7,15 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import document, node_selector, variables
+from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
 from simserve.planner.export.trtllm import options_text
 from simserve.planner.export.trtllm_pools import role_options
 from simserve.planner.export.workers import (
+    VLLM_NIXL,
     Worker,
     gib,
     is_disaggregated,
+    link_note,
     refuse_other_engines,
     refuse_other_makers,
     refuse_scaling,
@@ -51,11 +53,11 @@ _OPTION_KEYS: dict[str, tuple[str, type]] = {
     "--kv_cache_free_gpu_memory_fraction": ("kv_cache_config.free_gpu_memory_fraction", float),
 }
 """Flag of `trtllm-serve` -> key of the options and its type."""
-_ROLE_WORDS = {
+_ROLE_WORDS: dict[tuple[str, str], list[str]] = {
     ("trtllm", "prefill"): ["--disaggregation-mode", "prefill"],
     ("trtllm", "decode"): ["--disaggregation-mode", "decode"],
-    ("vllm", "prefill"): ["--is-prefill-worker"],
-    ("vllm", "decode"): ["--is-decode-worker"],
+    ("vllm", "prefill"): ["--disaggregation-mode", "prefill", *VLLM_NIXL],
+    ("vllm", "decode"): ["--disaggregation-mode", "decode", *VLLM_NIXL],
     ("sglang", "prefill"): ["--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl"],
     ("sglang", "decode"): ["--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "nixl"],
 }
@@ -103,6 +105,7 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
             _own_engine(target, engine),
             *(_TRTLLM_NOTES if target == "trtllm" and is_disaggregated(workers) else []),
             *(counted if routing == "least_outstanding" else []),
+            *link_note(workers),
             "Hugging Face's token: kubectl create secret generic hf-token-secret --from-literal=HF_TOKEN=...",
             *(note for note in shared_notes(workers) if "kubectl create secret" not in note),
         ),
@@ -204,6 +207,7 @@ def _service(worker: Worker, image: str) -> dict[str, Any]:
         extra["volumes"] = [{"name": "options", "configMap": {"name": worker.name}}]
         if worker.role != "decode" and worker.whole.routing.policy == "prefix":
             container["args"].append("--publish-events-and-metrics")  # what its router knows prefixes by
+    extra["tolerations"] = ON_GPU_NODES
     selector = node_selector(worker)
     if selector:
         extra["nodeSelector"] = selector

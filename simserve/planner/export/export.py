@@ -17,6 +17,7 @@ from simserve.planner.export.llm_d import export_llm_d
 from simserve.planner.export.manifest_schemas import checked_against
 from simserve.planner.export.ollama import export_ollama
 from simserve.planner.export.production_stack import export_production_stack
+from simserve.planner.export.role_servers import export_role_servers
 from simserve.planner.export.sglang import export_sglang
 from simserve.planner.export.tgi import export_tgi
 from simserve.planner.export.trtllm import export_trtllm
@@ -46,6 +47,12 @@ TARGETS = (*ENGINES, *WHOLE)
 _WITH_ROLES = {"dynamo": ("vllm", "sglang", "trtllm")}
 """Target -> whose servers it tells that they prefill or decode, where these are not vLLM's and SGLang's alone."""
 
+_POOLS: dict[str, Callable[[list[Worker]], Export]] = {
+    "vllm": export_role_servers,
+    "sglang": export_role_servers,
+    "trtllm": export_trtllm_pools,
+}
+"""Target -> what writes the servers of prefill and decode pools down, and who hands requests to them."""
 _EXPORTERS = {
     "vllm": export_vllm,
     "sglang": export_sglang,
@@ -82,9 +89,14 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         written = WHOLE[target](dns_name(scenario.name), workers)
         schemas = " and ".join(checked_against(written.files))
         written = replace(written, notes=(*written.notes, f"fields and types checked against {schemas}"))
-    elif target == "trtllm" and _has_trtllm_pools(scenario):
-        workers = workers_of(scenario, export_trtllm, explicit=explicit, checkpoint=checkpoint, with_roles=("trtllm",))
-        deployment, written = workers[0].deployment, export_trtllm_pools(workers)
+    elif target in _POOLS and scenario.deployment.disaggregation is not None:
+        simulated = _under(scenario, ENGINES[target])
+        _refuse_other_servers(simulated, ENGINES[target])
+        write, export_pools = _EXPORTERS[target], _POOLS[target]
+        workers = workers_of(simulated, write, explicit=explicit, checkpoint=checkpoint, with_roles=(target,))
+        deployment, written = workers[0].deployment, export_pools(workers)
+        if simulated is not scenario:
+            written = replace(written, notes=(_not_simulated(scenario, ENGINES[target]), *written.notes))
     else:
         deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
         written = _EXPORTERS[target](deployment)
@@ -93,11 +105,39 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
     return replace(written, formats=formats, notes=notes, checkpoint=deployment.checkpoint)
 
 
-def _has_trtllm_pools(scenario: Scenario) -> bool:
-    """Return whether a scenario prefills and decodes in pools of TensorRT-LLM."""
-    if scenario.deployment.disaggregation is None:
-        return False
-    return {pool.scenario.deployment.engine.name for pool in resolve(scenario).pools} == {ENGINES["trtllm"]}
+def _refuse_other_servers(scenario: Scenario, engine: str) -> None:
+    """Refuse pools of another engine than the one that is written for.
+
+    Raises:
+        InputError: There is one, or the scenario is invalid.
+    """
+    others = {pool.shape.engine.name for pool in resolve(scenario).pools} - {engine}
+    if others:
+        raise ScenarioError(
+            f"cannot be exported here: its front hands requests to servers of {engine} alone",
+            key="deployment.pools",
+            value=", ".join(sorted(others)),
+            remedy="leave out deployment.pools.N.engine.name",
+        )
+
+
+def _under(scenario: Scenario, engine: str) -> Scenario:
+    """Return a scenario under an engine: itself where it simulates that, else with the knobs that it sets.
+
+    Calibrated profiles are the same engine with other seconds, which no flag says.
+    """
+    asked = scenario.deployment.engine
+    profile = load_engine(asked.name, scenario.folder)
+    if engine in (asked.name, profile.base):
+        return scenario
+    other = asked.model_copy(update={"name": engine, "version": None})
+    return scenario.model_copy(update={"deployment": scenario.deployment.model_copy(update={"engine": other})})
+
+
+def _not_simulated(scenario: Scenario, engine: str) -> str:
+    asked = scenario.deployment.engine
+    simulated = f"{asked.name} {asked.version}" if asked.version else asked.name
+    return f"the scenario simulates {simulated}; simulate this one with --set deployment.engine.name={engine}"
 
 
 def _command_of(deployment: Deployment) -> Export:
@@ -116,10 +156,7 @@ def _prepared(scenario: Scenario, engine: str, *, explicit: bool, checkpoint: st
     prepared = prepare(scenario.model_copy(update={"deployment": deployment}), explicit=explicit, checkpoint=checkpoint)
     if profile.base == engine:  # calibrated: the same engine with other seconds, which no flag says
         return prepared
-    simulated = f"{asked.name} {asked.version}" if asked.version else asked.name
-    prepared.notes.insert(
-        0, f"the scenario simulates {simulated}; simulate this one with --set deployment.engine.name={engine}"
-    )
+    prepared.notes.insert(0, _not_simulated(scenario, engine))
     return prepared
 
 

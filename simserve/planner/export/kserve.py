@@ -6,12 +6,14 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import document, node_selector, probes, variables
+from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, probes, variables
 from simserve.planner.export.llm_d import by_role
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
+    PORT,
     Worker,
     gib,
+    link_note,
     refuse_many_nodes,
     refuse_other_engines,
     refuse_other_makers,
@@ -19,6 +21,11 @@ from simserve.planner.export.workers import (
     shared_notes,
 )
 
+_ACCOUNT = "huggingface"
+"""Service account whose secret KServe's loader takes Hugging Face's token from."""
+_BEHIND_SIDECAR = 8001
+"""Port of a decoding server, before which KServe puts the sidecar that asks for the prefill (config/llmisvcconfig,
+config-llm-decode-template.yaml)."""
 _POLICIES = ("prefix", "least_outstanding")
 """What KServe's default scheduler weighs: known prefixes, queues and KV use."""
 
@@ -39,10 +46,10 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
     spec: dict[str, Any] = {
         "model": {"uri": f"hf://{checkpoint}", "name": checkpoint},
         "router": {"route": {}, "gateway": {}, "scheduler": {}},
-        **_workload(main),
+        **_workload(main, PORT if prefill is None else _BEHIND_SIDECAR),
     }
     if prefill is not None:
-        spec["prefill"] = _workload(prefill)
+        spec["prefill"] = _workload(prefill, PORT)
     service = {
         "apiVersion": "serving.kserve.io/v1alpha1",
         "kind": "LLMInferenceService",
@@ -54,14 +61,21 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
         target="kserve",
         version=main.serving.version,
         command=("kubectl", "apply", "-f", file),
-        files={file: document([service])},
+        files={file: document([service, _service_account()])},
         main_file=file,
         notes=(
             "the router is KServe's default scheduler, which weighs known prefixes, queues and KV use; "
             f"{main.whole.routing.policy} was simulated",
-            *shared_notes(workers),
+            *link_note(workers),
+            *(note.replace("literal=token=", "literal=HF_TOKEN=") for note in shared_notes(workers)),
         ),
     )
+
+
+def _service_account() -> dict[str, Any]:
+    """Return who KServe loads the weights as."""
+    metadata = {"name": _ACCOUNT}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "secrets": [{"name": "huggingface"}]}
 
 
 def _refuse_other_routing(worker: Worker) -> None:
@@ -75,7 +89,7 @@ def _refuse_other_routing(worker: Worker) -> None:
         )
 
 
-def _workload(worker: Worker) -> dict[str, Any]:
+def _workload(worker: Worker, port: int) -> dict[str, Any]:
     """Return the replicas of a role: KServe's template starts vLLM itself, and takes the flags in a variable."""
     deployment = worker.deployment.scenario.deployment
     gpus = str(worker.num_gpus)
@@ -101,12 +115,17 @@ def _workload(worker: Worker) -> dict[str, Any]:
                 "nvidia.com/gpu": gpus,
             },
         },
+        "securityContext": {"runAsNonRoot": False},  # KServe's own image has a user, and vLLM's runs as root.
         "startupProbe": {
             **probes(worker)["startupProbe"],
-            "httpGet": {"path": worker.server.health, "port": 8000, "scheme": "HTTPS"},
+            "httpGet": {"path": worker.server.health, "port": port, "scheme": "HTTPS"},
         },
     }
-    template: dict[str, Any] = {"containers": [container]}
+    template: dict[str, Any] = {
+        "serviceAccountName": _ACCOUNT,
+        "tolerations": ON_GPU_NODES,
+        "containers": [container],
+    }
     selector = node_selector(worker)
     if selector:
         template["nodeSelector"] = selector

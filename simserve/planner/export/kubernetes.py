@@ -26,12 +26,25 @@ from simserve.sim.update_spec import UpdateSpec
 _START_MARGIN = 3
 """The startup probe gives up after this many times the expected time."""
 _PROBE_SECONDS = 10
+_UNREADY_AFTER = 3
+"""Probes in a row that a server misses before it gets no more requests, as Kubernetes has it: a busy one misses one."""
 _TERMINATION_SECONDS = 120
 """Time for running requests to finish, where the scenario says nothing."""
+_UNROUTED_SECONDS = 5
+"""Until the routers of a cluster have heard that a pod ends."""
+_SHUTDOWN_SECONDS = 5
+"""Left for the server's own end, of the time that a pod has for it."""
+_LEFT_OUT = ("original/*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx")
+"""Files of a repository that a server does not read where it has safetensors."""
+ON_GPU_NODES = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+"""Nodes with GPUs are often kept free of other pods by this taint (Kubernetes docs, ExtendedResourceToleration)."""
 
 PRODUCTS = {
     "h100-sxm-80gb": "NVIDIA-H100-80GB-HBM3",
     "h100-pcie-80gb": "NVIDIA-H100-PCIe",
+    "h100-nvl-94gb": "NVIDIA-H100-NVL",
+    "b200-sxm-180gb": "NVIDIA-B200",
+    "gb200-186gb": "NVIDIA-GB200",
     "h200-sxm-141gb": "NVIDIA-H200",
     "h20-96gb": "NVIDIA-H20",
     "a100-sxm-80gb": "NVIDIA-A100-SXM4-80GB",
@@ -46,6 +59,12 @@ PRODUCTS = {
     "t4-16gb": "Tesla-T4",
 }
 """Hardware profile -> label ``nvidia.com/gpu.product`` that NVIDIA's GPU feature discovery gives a node."""
+
+
+_TOKEN = {
+    "name": "HF_TOKEN",
+    "valueFrom": {"secretKeyRef": {"name": "huggingface", "key": "token", "optional": True}},
+}
 
 
 class _PlainDumper(yaml.SafeDumper):
@@ -84,7 +103,7 @@ def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False
     for worker in workers:
         if worker.serving.files:
             manifests.append(config_map(worker))
-        manifests += [_deployment(worker), service(worker.name), _disruption_budget(worker.name)]
+        manifests += [_deployment(worker), service(worker.name), disruption_budget(worker.name)]
         if worker.scaling is not None:
             manifests.append(scaled_object(worker) if is_keda else horizontal_pod_autoscaler(worker))
             notes += scaling_notes(worker, is_keda=is_keda)
@@ -149,13 +168,44 @@ def pod(worker: Worker, *containers: dict[str, Any]) -> dict[str, Any]:
     seconds = max(
         [each.grace_period for each in (update, scaling) if each is not None], default=float(_TERMINATION_SECONDS)
     )
+    grace = math.ceil(seconds)
+    hook = _drain(worker, grace - _UNROUTED_SECONDS - _SHUTDOWN_SECONDS)
     spec: dict[str, Any] = {
-        "terminationGracePeriodSeconds": math.ceil(seconds),
-        "containers": list(containers),
+        "tolerations": ON_GPU_NODES,
+        "enableServiceLinks": False,  # A Service named vllm would set VLLM_PORT, which vLLM takes for its own.
+        "terminationGracePeriodSeconds": grace,
+        **_download(worker),
+        "containers": [{**each, **hook} if "readinessProbe" in each else each for each in containers],
         "volumes": _volumes(worker),
     }
     selector = node_selector(worker)
     return {"nodeSelector": selector, **spec} if selector else spec
+
+
+def _drain(worker: Worker, seconds: int) -> dict[str, Any]:
+    """Return the hook that keeps a server until its requests are finished: told to end, servers drop what they have."""
+    if seconds <= 0:
+        return {}
+    server = worker.server
+    if server.is_counted:
+        counts = "|".join(server.metrics[each] for each in ("running", "queue_depth"))
+        busy = f'curl -s localhost:{PORT}/metrics | grep -E "^({counts})[{{ ]" | grep -qvE " 0(\\.0)?$"'
+        script = f"sleep {_UNROUTED_SECONDS}; timeout {seconds} sh -c 'while {busy}; do sleep 1; done'; true"
+    else:
+        script = f"sleep {_UNROUTED_SECONDS + seconds}"
+    return {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", script]}}}}
+
+
+def _download(worker: Worker) -> dict[str, Any]:
+    """Return who loads the weights before the server starts, whose probes have no time for that; TGI does it itself."""
+    checkpoint = worker.deployment.checkpoint
+    if worker.serving.target == "tgi" or checkpoint.startswith(("/", ".")):
+        return {}
+    load = f"snapshot_download({checkpoint!r}, ignore_patterns={list(_LEFT_OUT)!r})"
+    command = ["python3", "-c", f"from huggingface_hub import snapshot_download; {load}"]
+    mounts = [{"name": "weights", "mountPath": worker.server.cache}]
+    found = {"name": "download", "image": worker.image, "command": command, "env": [_TOKEN], "volumeMounts": mounts}
+    return {"initContainers": [found]}
 
 
 def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any]:
@@ -166,20 +216,24 @@ def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any
         command: Words that start it; None: its own.
     """
     gpus = min(worker.num_gpus, worker.gpus_per_node)
-    token = {"secretKeyRef": {"name": "huggingface", "key": "token", "optional": True}}
     mounts = [
         {"name": "shared-memory", "mountPath": "/dev/shm"},
-        {"name": "weights", "mountPath": "/root/.cache/huggingface"},
+        {"name": "weights", "mountPath": worker.server.cache},
     ]
     if worker.serving.files:
         mounts.append({"name": "config", "mountPath": "/config"})
     resources = {"nvidia.com/gpu": gpus}
-    asked = {"cpu": str(CPUS_PER_RANK * gpus), "memory": gib(worker.host_bytes), **resources}
+    asked = {
+        "cpu": str(CPUS_PER_RANK * gpus),
+        "memory": gib(worker.host_bytes),
+        "ephemeral-storage": _weights_size(worker),
+        **resources,
+    }
     return {
         "name": "server",
         "image": worker.image,
         "command": worker.command if command is None else command,
-        "env": [{"name": "HF_TOKEN", "valueFrom": token}, *variables(worker)],
+        "env": [_TOKEN, *variables(worker)],
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": {"requests": asked, "limits": resources},
         **probes(worker),
@@ -208,7 +262,7 @@ def probes(worker: Worker) -> dict[str, Any]:
         }
     return {
         "startupProbe": _probe(worker, math.ceil(_START_MARGIN * worker.start_seconds / _PROBE_SECONDS)),
-        "readinessProbe": _probe(worker, 1),
+        "readinessProbe": _probe(worker, _UNREADY_AFTER),
         "livenessProbe": alive,
     }
 
@@ -225,11 +279,16 @@ def _probe(worker: Worker, failure_threshold: int) -> dict[str, Any]:
 def _volumes(worker: Worker) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = [
         {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": gib(worker.shared_bytes)}},
-        {"name": "weights", "emptyDir": {"sizeLimit": gib(1.2 * worker.deployment.loaded_bytes)}},
+        {"name": "weights", "emptyDir": {"sizeLimit": _weights_size(worker)}},
     ]
     if worker.serving.files:
         volumes.append({"name": "config", "configMap": {"name": worker.name}})
     return volumes
+
+
+def _weights_size(worker: Worker) -> str:
+    """Return the disk that the weights of a pod need."""
+    return gib(1.2 * worker.deployment.loaded_bytes)
 
 
 def service(name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -245,14 +304,14 @@ def service(name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any
     }
 
 
-def _disruption_budget(name: str) -> dict[str, Any]:
+def disruption_budget(name: str, pods: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the rule that nodes are emptied one replica at a time."""
     labels = {"app.kubernetes.io/name": name}
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": name, "labels": labels},
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": dict(pods or labels)}},
     }
 
 
@@ -265,7 +324,8 @@ def config_map(worker: Worker) -> dict[str, Any]:
 def _notes(worker: Worker) -> list[str]:
     notes = [
         f"the startup probe waits {_START_MARGIN} times as long as a start is expected to take",
-        "the weights are downloaded by every pod: mount a persistent volume instead of the emptyDir to load them once",
+        "the weights are downloaded by every pod before its server starts: mount a persistent volume instead of the "
+        "emptyDir to load them once",
     ]
     if not node_selector(worker):
         notes.append(f"add a nodeSelector for {worker.deployment.resolved.shape.hardware.name}")

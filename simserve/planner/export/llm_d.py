@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import document, node_selector, variables
+from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
     PORT,
+    SERVERS,
     Worker,
     gib,
     is_disaggregated,
+    link_note,
     refuse_many_nodes,
     refuse_other_engines,
     refuse_other_makers,
@@ -25,6 +25,12 @@ from simserve.sim.routing_spec import RoutingSpec
 
 _BEHIND_SIDECAR = 8200
 """Port of a decoding server, whose sidecar answers on the pool's own and asks for the prefill first."""
+_SCHEDULER = {"name": "llm-d-inference-scheduler", "hub": "ghcr.io/llm-d", "tag": "v0.5.0"}
+"""The image that has the plugins named here; the chart's own has neither roles nor these scorers (llm-d/llm-d at
+126f65d, guides/pd-disaggregation/gaie-pd/values.yaml)."""
+_ONE_PROFILE = "single-profile-handler"
+_ALWAYS_SPLIT = {"threshold": 0, "hashBlockSize": 5}
+"""Every prompt is prefilled apart, as was simulated, however much of it is cached (the same values)."""
 SCORERS = {
     "least_outstanding": [("active-request-scorer", 1)],
     "prefix": [("prefix-cache-scorer", 2), ("active-request-scorer", 1)],
@@ -80,6 +86,7 @@ def export_llm_d(name: str, workers: list[Worker]) -> Export:
             f"{other} holds the values of the inferencepool chart of the Gateway API inference extension: "
             f"helm install {name}-pool oci://registry.k8s.io/gateway-api-inference-extension/charts/inferencepool "
             f"-f {other}",
+            *link_note(workers),
             *(note.replace("literal=token=", "literal=HF_TOKEN=") for note in shared_notes(workers)),
         ),
     )
@@ -142,6 +149,7 @@ def _role(worker: Worker, port: int) -> dict[str, Any]:
         "containers": [container],
         "volumes": [{"name": "shared-memory", "emptyDir": memory}],
     }
+    role["tolerations"] = ON_GPU_NODES
     selector = node_selector(worker)
     return role | {"nodeSelector": selector} if selector else role
 
@@ -165,13 +173,12 @@ def _pool(label: dict[str, str], routing: RoutingSpec, *, is_split: bool, is_alo
             {"name": role, "plugins": [{"pluginRef": f"{role}-filter"}, *weighed, {"pluginRef": picker}]}
             for role in ("prefill", "decode")
         ]
-        plugins += ["prefill-filter", "decode-filter", "pd-profile-handler"]
-    else:
-        plugins.append("single-profile-handler")
+        plugins += ["prefill-header-handler", "prefill-filter", "decode-filter"]
+    handler = {"type": "pd-profile-handler", "parameters": _ALWAYS_SPLIT} if is_split else {"type": _ONE_PROFILE}
     config = {
         "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
         "kind": "EndpointPickerConfig",
-        "plugins": [{"type": plugin} for plugin in plugins],
+        "plugins": [*({"type": plugin} for plugin in plugins), handler],
         "schedulingProfiles": profiles,
     }
     return {
@@ -182,7 +189,9 @@ def _pool(label: dict[str, str], routing: RoutingSpec, *, is_split: bool, is_alo
         },
         "inferenceExtension": {
             "replicas": 1,
+            "image": _SCHEDULER,
+            "flags": {"kv-cache-usage-percentage-metric": SERVERS["vllm"].metrics["kv_usage"]},
             "pluginsConfigFile": "simulated.yaml",
-            "pluginsCustomConfig": {"simulated.yaml": yaml.safe_dump(config, sort_keys=False)},
+            "pluginsCustomConfig": {"simulated.yaml": document([config])},
         },
     }

@@ -22,6 +22,8 @@ from simserve.planner.export.workers import (
 
 _SKIP = "--skip-schema-validation"
 """Helm's word, since 3.16, for installing values that the chart's own schema refuses (Helm docs, helm install)."""
+_DEPLOYMENT = "{release}-{model}-deployment-vllm"
+"""Name that the chart gives a model's Deployment (helm/templates/deployment-vllm-multi.yaml)."""
 LOGIC = {"round_robin": "roundrobin", "session": "session", "prefix": "prefixaware"}
 """Routing policy -> `routerSpec.routingLogic`."""
 
@@ -37,7 +39,7 @@ def export_production_stack(name: str, workers: list[Worker]) -> Export:
     refuse_other_engines(workers, "production-stack", ("vllm",))
     refuse_many_nodes(workers, "production-stack")
     values = {
-        "servingEngineSpec": {"enableEngine": True, "modelSpec": [_model(worker) for worker in workers]},
+        "servingEngineSpec": {"enableEngine": True, "modelSpec": [_model(worker, name) for worker in workers]},
         "routerSpec": {"enableRouter": True, "replicaCount": 1, **_router(workers)},
     }
     file = f"{name}.production-stack.yaml"
@@ -72,7 +74,7 @@ def _router(workers: list[Worker]) -> dict[str, Any]:
     return {"routingLogic": logic} | ({"sessionKey": "x-user-id"} if logic == "session" else {})
 
 
-def _model(worker: Worker) -> dict[str, Any]:
+def _model(worker: Worker, release_name: str) -> dict[str, Any]:
     image, _, _ = worker.image.rpartition(":")
     gpus = worker.num_gpus
     tensor = worker.deployment.scenario.deployment.tensor_parallel_size
@@ -102,7 +104,7 @@ def _model(worker: Worker) -> dict[str, Any]:
     if found:
         model["env"] = found
     if worker.scaling is not None:
-        spec = scaled_object(worker)["spec"]
+        spec = scaled_object(worker, _DEPLOYMENT.format(release=release_name, model=worker.name))["spec"]
         del spec["scaleTargetRef"]
         model["keda"] = {"enabled": True, **spec}
     return model

@@ -7,32 +7,26 @@ of its role, and `trtllm-serve disaggregated` in front, which knows their addres
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
+from simserve.planner.export.role_servers import (
+    SERVERS_FILE,
+    Placed,
+    host_names,
+    placed,
+    refuse_other_pools,
+    start_script,
+)
 from simserve.planner.export.trtllm import OPTIONS_FILE, options_text
 from simserve.planner.export.workers import PORT, Worker, refuse_scaling
 
 CONFIG_FILE = "disagg_config.yaml"
-SERVERS_FILE = "start_servers.sh"
 _GROUPS = {"prefill": "context_servers", "decode": "generation_servers"}
 _BACKEND = "DEFAULT"
 """Who carries KV caches: what the release takes by itself (UCX in 1.0, NIXL in later ones)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """One server: its kind, the host it lies on, the first of its GPUs there and its port."""
-
-    worker: Worker
-    host: int
-    first_gpu: int
-    port: int
 
 
 def export_trtllm_pools(workers: list[Worker]) -> Export:
@@ -42,17 +36,16 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
         ScenarioError: TensorRT-LLM's front cannot do what was simulated; names the key.
     """
     refuse_scaling(workers, "trtllm", "size the pools without it")
-    _refuse_roles_and_sizes(workers)
-    servers = list(_placed(workers))
-    num_hosts = servers[-1].host + 1
-    names = ["localhost"] if num_hosts == 1 else [f"node-{number + 1}" for number in range(num_hosts)]
+    refuse_other_pools(workers, "trtllm")
+    servers = list(placed(workers))
+    names = host_names(servers)
     front: dict[str, object] = {"hostname": "0.0.0.0", "port": PORT, "backend": "pytorch"}
     for role, group in _GROUPS.items():
         urls = [f"{names[each.host]}:{each.port}" for each in servers if each.worker.role == role]
         front[group] = {"num_instances": len(urls), "urls": urls}
     files = {CONFIG_FILE: yaml.safe_dump(front, sort_keys=False)}
     files |= {_options_file(worker): _options(worker) for worker in workers}
-    files[SERVERS_FILE] = _script(servers, names)
+    files[SERVERS_FILE] = start_script(servers, names, _command)
     policy, link = workers[0].whole.routing.policy, workers[0].whole.disaggregation
     assert link is not None  # pools have roles
     notes = [note for worker in workers for note in worker.serving.notes]
@@ -66,50 +59,10 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
             "servers that prefill run without the overlapped scheduler, which TensorRT-LLM does not have for them",
             f"the front hands requests round robin; {policy} was simulated",
             f"KV caches were simulated to cross a link of {link.transfer_bandwidth / 1e9:g} GB/s: measure yours",
-            *(["replace node-1 and so on by the names of the hosts"] if num_hosts > 1 else []),
+            *(["replace node-1 and so on by the names of the hosts"] if len(names) > 1 else []),
             *dict.fromkeys(notes),
         ),
     )
-
-
-def _refuse_roles_and_sizes(workers: list[Worker]) -> None:
-    for worker in workers:
-        if worker.role not in _GROUPS:
-            raise ScenarioError(
-                "cannot be exported to trtllm: every server behind its front prefills or decodes",
-                key="deployment.pools",
-                value=worker.name,
-                remedy="give every pool the role prefill or decode",
-            )
-        if worker.num_nodes > 1:
-            raise ScenarioError(
-                "GPUs a worker cannot be exported to trtllm: over several hosts it is started by MPI",
-                key="deployment.pools",
-                value=worker.num_gpus,
-                remedy="make tensor_parallel_size x pipeline_parallel_size smaller",
-            )
-    if len({worker.deployment.checkpoint for worker in workers}) > 1:
-        raise ScenarioError(
-            "cannot be exported to trtllm: both roles load one checkpoint",
-            key="deployment.pools",
-            remedy="leave out deployment.pools.N.model",
-        )
-
-
-def _placed(workers: list[Worker]) -> Iterator[_Server]:
-    """Yield the servers, each on the first GPUs that are free; a worker that a host has no room for begins the next.
-
-    Workers on another kind of GPU begin on another host.
-    """
-    host, used, port, kind = 0, 0, PORT, workers[0].deployment.resolved.shape.hardware.name
-    for worker in workers:
-        own = worker.deployment.resolved.shape.hardware.name
-        for _ in range(worker.replicas):
-            if own != kind or used + worker.num_gpus > worker.gpus_per_node:
-                host, used, kind = host + 1, 0, own
-            port += 1
-            yield _Server(worker, host, used, port)
-            used += worker.num_gpus
 
 
 def _options_file(worker: Worker) -> str:
@@ -133,22 +86,10 @@ def role_options(worker: Worker) -> dict[str, Any]:
     return options
 
 
-def _script(servers: list[_Server], names: list[str]) -> str:
-    """Return the commands that start the servers, host by host."""
-    lines = ["#!/bin/sh"]
-    for host, name in enumerate(names):
-        lines.append(f"# on {name}")
-        for server in servers:
-            if server.host == host:
-                gpus = range(server.first_gpu, server.first_gpu + server.worker.num_gpus)
-                lines.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))} {shlex.join(_command(server))} &")
-    return "\n".join([*lines, "wait", ""])
-
-
-def _command(server: _Server) -> list[str]:
+def _command(server: Placed) -> str:
     words = list(server.worker.serving.command)
     if OPTIONS_FILE in words:
         place = words.index(OPTIONS_FILE)
         words = [*words[: place - 1], *words[place + 1 :]]
     reachable = ["--host", "0.0.0.0", "--port", str(server.port)]
-    return [*words, *reachable, "--extra_llm_api_options", _options_file(server.worker)]
+    return shlex.join([*words, *reachable, "--extra_llm_api_options", _options_file(server.worker)])

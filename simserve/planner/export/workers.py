@@ -28,7 +28,11 @@ _SHARED_BYTES = 2 * GIB
 """Least shared memory for NCCL and the processes' queues, as vLLM's Kubernetes documentation has it; 1 GiB a rank
 above two."""
 CPUS_PER_RANK = 4
+_TAGS = {("sglang", "0.5"): "0.5.1", ("trtllm", "1.3"): "1.3.0rc29"}
+"""Server and version -> its image, where none has the version with three numbers: releases on PyPI, November 2026."""
 
+VLLM_NIXL = ("--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"}))
+"""What makes a server of vLLM send its KV caches, or take them in, over NIXL (vLLM docs, nixl_connector_usage)."""
 _REACHABLE = ("--host", "0.0.0.0", "--port", str(PORT))
 
 
@@ -43,6 +47,8 @@ class Server:
         health: Path that answers 200 when it can serve.
         metrics: Metric of the autoscaler -> name under which Prometheus has it; with ``kv_usage`` a share.
         source: Where these come from.
+        cache: Folder that the image keeps weights in.
+        is_counted: Whether it answers under ``/metrics`` how many requests it has, as it is started here.
     """
 
     image: str
@@ -51,6 +57,8 @@ class Server:
     health: str
     metrics: Mapping[str, str]
     source: str
+    cache: str = "/root/.cache/huggingface"
+    is_counted: bool = True
 
 
 SERVERS = {
@@ -85,6 +93,7 @@ SERVERS = {
         "/health",
         {"queue_depth": "trtllm_num_requests_waiting", "running": "trtllm_num_requests_running"},
         "TensorRT-LLM docs, commands/trtllm-serve",
+        is_counted=False,
     ),
     "tgi": Server(
         "ghcr.io/huggingface/text-generation-inference",
@@ -92,12 +101,16 @@ SERVERS = {
         ("--hostname", "0.0.0.0", "--port", str(PORT)),
         "/health",
         {"queue_depth": "tgi_queue_size", "running": "tgi_batch_current_size"},
-        "TGI docs, reference/metrics",
+        "TGI docs, reference/metrics; its Dockerfile",
+        cache="/data",
     ),
 }
 GPU_USE = "DCGM_FI_DEV_GPU_UTIL"
 """Percent of the time in which a GPU works, as DCGM's exporter names it: the metric ``busy``."""
 OLD_KV_USAGE = "vllm:gpu_cache_usage_perc"
+_TGI_START = "/tgi-entrypoint.sh"
+"""What TGI's image starts with: it finds the Python environment and runs `text-generation-launcher` with its words."""
+_TGI_START_SINCE = (2, 2)
 _KV_USAGE_SINCE = (0, 10)
 """vLLM has `kv_cache_usage_perc` since its V1 engine alone is left; before, the share was named for the GPU."""
 
@@ -161,16 +174,20 @@ class Worker:
 
     @property
     def image(self) -> str:
-        """Image of the simulated version, with three numbers in its tag."""
-        return f"{self.server.image}:{self.server.tag}{release(self.serving.version)}"
+        """Image of the simulated version, with three numbers in its tag, or the nearest that there is."""
+        version = self.serving.version
+        number = _TAGS.get((self.serving.target, version)) or release(version)
+        return f"{self.server.image}:{self.server.tag}{number}"
 
     @property
     def command(self) -> list[str]:
         """Words that start it in a container, with its files under ``/config``."""
         words = ["python3" if word == "python" else word for word in self.serving.command]
+        if self.serving.target == "tgi" and _key(self.serving.version) >= _TGI_START_SINCE:
+            words[0] = _TGI_START
         return [
             *(f"/config/{word}" if word in self.serving.files else word for word in words),
-            *_role_words(self),
+            *role_words(self),
             *self.server.flags,
         ]
 
@@ -306,13 +323,24 @@ def _check_role(role: Role, serving: Export, deployment: Deployment, with_roles:
         )
 
 
-def _role_words(worker: Worker) -> list[str]:
+def role_words(worker: Worker) -> list[str]:
     """Return the flags that make a server send its KV caches, or take them in, over NIXL."""
     if worker.role == "both":
         return []
     if worker.serving.target == "sglang":
         return ["--disaggregation-mode", worker.role, "--disaggregation-transfer-backend", "nixl"]
-    return ["--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})]
+    return [*VLLM_NIXL]
+
+
+def link_note(workers: list[Worker]) -> list[str]:
+    """Return what KV caches must cross between the pools, and what a cluster needs for it."""
+    link = workers[0].whole.disaggregation
+    if link is None or not is_disaggregated(workers):
+        return []
+    return [
+        f"KV caches were simulated to cross a link of {link.transfer_bandwidth / 1e9:g} GB/s: over TCP they take "
+        "longer; pods need your cluster's RDMA device for it (rdma/ib or the like): measure yours"
+    ]
 
 
 def is_disaggregated(workers: list[Worker]) -> bool:

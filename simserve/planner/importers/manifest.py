@@ -30,7 +30,7 @@ _WHERE = "manifest"
 _BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
 """Between two documents of a text: a line that is indented belongs to one."""
 _PRODUCT = "nvidia.com/gpu.product"
-_VERSION = re.compile(r"v?(\d+(?:\.\d+)+)")
+_VERSION = re.compile(r"v?(\d+(?:\.\d+)+)(?:rc\d+)?(?:\.post\d+)?")
 _LOOK_SECONDS = 15.0
 """How often Kubernetes' own autoscaler looks, where nothing sets it (kube-controller-manager)."""
 _ROLE_FLAGS = {

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -79,6 +82,9 @@ def test_the_parts_of_a_manifest_fit_together(engine: str) -> None:
     assert found["Service"]["spec"]["ports"][0]["targetPort"] == server["ports"][0]["name"]
     assert found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == name
     assert {each["name"] for each in server["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
+    loaders = pod.get("initContainers", [])
+    assert all(each["image"] == server["image"] for each in loaders)
+    assert all(mount in server["volumeMounts"] for each in loaders for mount in each["volumeMounts"])
     assert str(server["ports"][0]["containerPort"]) in server["command"]
     assert all(
         server[probe]["httpGet"]["port"] == "http" for probe in ("startupProbe", "readinessProbe", "livenessProbe")
@@ -106,6 +112,82 @@ def test_image_and_queue_metric_are_the_engines(engine: str, image: str, metric:
     metrics = manifests(result)["HorizontalPodAutoscaler"]["spec"]["metrics"]
     assert container(result)["image"] == image
     assert [each["pods"]["metric"]["name"] for each in metrics] == [metric]
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "tag"), [("tensorrt-llm", "1.3", "1.3.0rc29"), ("sglang", "0.5", "v0.5.1")]
+)
+def test_an_image_is_one_that_was_released(engine: str, version: str, tag: str) -> None:
+    """TensorRT-LLM 1.3.0 has release candidates alone, and SGLang began its 0.5 with 0.5.1."""
+    result = exported(f"deployment.engine={{name: {engine}, version: '{version}'}}")
+
+    assert container(result)["image"].endswith(f":{tag}")
+
+
+def test_weights_are_loaded_before_the_probes_count() -> None:
+    """By a container of its own, into the server's volume, with its token; TGI and weights of a path need none."""
+    pods = [
+        manifests(each)["Deployment"]["spec"]["template"]["spec"]
+        for each in (exported(), exported(*under("tgi")), exported(checkpoint="/models/own"))
+    ]
+
+    (loader,) = pods[0]["initContainers"]
+    compile(loader["command"][-1], "download", "exec")
+    assert "snapshot_download('meta-llama/Llama-3.2-1B'" in loader["command"][-1]
+    assert loader["env"] == [each for each in pods[0]["containers"][0]["env"] if each["name"] == "HF_TOKEN"]
+    assert not any("initContainers" in each for each in pods[1:])
+    assert pods[0]["containers"][0]["resources"]["requests"]["ephemeral-storage"] == "3Gi"
+    assert [each["containers"][0]["volumeMounts"][1]["mountPath"] for each in pods[:2]] == [
+        "/root/.cache/huggingface",
+        "/data",
+    ]
+    assert pods[1]["containers"][0]["command"][0] == "/tgi-entrypoint.sh"
+
+
+def test_a_pod_is_placed_on_nodes_of_gpus_and_hears_of_no_service() -> None:
+    """Their taint is tolerated; a Service named vllm would otherwise set the variable of vLLM's port."""
+    pod = manifests(exported(name="vllm"))["Deployment"]["spec"]["template"]["spec"]
+
+    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert pod["enableServiceLinks"] is False
+
+
+class _Metrics(BaseHTTPRequestHandler):
+    """Answers how many requests run: one for the first two askings, then none."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        """Write Prometheus' text."""
+        type(self).asked += 1
+        running = 1.0 if self.asked <= 2 else 0.0
+        text = f'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{{model_name="m"}} {running}\n'
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write((text + 'vllm:num_requests_waiting{model_name="m"} 0.0\n').encode())
+
+    def log_message(self, *words: object) -> None:
+        """Say nothing."""
+
+
+def test_a_pod_that_ends_waits_for_its_requests() -> None:
+    """The hook asks the server until it runs none, within the pod's time; without time there is no hook."""
+    pace = "deployment.autoscaling={metric: queue_depth, target: 7, max_replicas: 9, grace_period: "
+    hook = container(exported(pace + "45 s}"))["lifecycle"]["preStop"]["exec"]["command"]
+    by_engine = [container(exported(*under(engine)))["lifecycle"]["preStop"] for engine in _ENGINES]
+    served = HTTPServer(("localhost", 0), _Metrics)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    _Metrics.asked = 0
+
+    script = hook[-1].replace("localhost:8000", f"localhost:{served.server_port}").replace("sleep 5;", "")
+    subprocess.run([*hook[:-1], script], check=True, timeout=30)
+
+    served.shutdown()
+    served.server_close()
+    assert _Metrics.asked == 3
+    assert "timeout 35 " in hook[-1]
+    assert "lifecycle" not in container(exported(pace + "10 s}"))
+    assert ["curl" in each["exec"]["command"][-1] for each in by_engine] == [True, True, False, True]
 
 
 def test_every_engine_of_a_server_image_is_here() -> None:

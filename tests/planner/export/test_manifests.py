@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -72,12 +73,13 @@ def test_keda_scales_between_the_simulated_bounds() -> None:
 
     (trigger,) = spec["triggers"]
     assert (spec["minReplicaCount"], spec["maxReplicaCount"], spec["pollingInterval"]) == (2, 8, 15)
-    assert trigger["metadata"]["query"] == 'sum(vllm:num_requests_waiting{pod=~"cold-start-.*"})'
+    assert trigger["metadata"]["query"] == 'sum(vllm:num_requests_waiting{pod=~"cold-start-[a-z0-9]+-[a-z0-9]+"})'
     assert trigger["metadata"]["threshold"] == "10"
     assert busy["triggers"][0]["metadata"]["threshold"] == "80"
     assert "avg by (pod) (DCGM_FI_DEV_GPU_UTIL" in busy["triggers"][0]["metadata"]["query"]
-    from_none = load("cold-start", ["deployment.autoscaling.min_replicas=0"])
-    assert of_kind(export(from_none, "keda"), "ScaledObject")["spec"]["minReplicaCount"] == 0
+    from_none = export(load("cold-start", ["deployment.autoscaling.min_replicas=0"]), "keda")
+    assert of_kind(from_none, "ScaledObject")["spec"]["minReplicaCount"] == 0
+    assert any("KEDA starts none by this trigger" in note for note in from_none.notes)
     with pytest.raises(ScenarioError, match="autoscaling"):
         export(load("chatbot"), "keda")
 
@@ -93,7 +95,10 @@ def test_dynamo_gets_the_pools_with_their_counts() -> None:
     assert (prefill["subComponentType"], decode["subComponentType"]) == ("prefill", "decode")
     words = prefill["extraPodSpec"]["mainContainer"]["args"]
     assert flags_in(words)["--max-model-len"] == "32768"
-    assert "--is-prefill-worker" in words
+    assert flags_in(words)["--disaggregation-mode"] == "prefill"
+    for worker in (prefill, decode):  # Dynamo 1.0 starts no vLLM with a role that is not told how KV caches are sent.
+        told = flags_in(worker["extraPodSpec"]["mainContainer"]["args"])["--kv-transfer-config"]
+        assert json.loads(told) == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
     modes = [each["Frontend"]["envs"][0]["value"] for each in (services, by_prefix)]
     weights = [len(each["Frontend"]["envs"]) for each in (services, by_prefix)]
     assert (modes, weights) == (["kv", "kv"], [2, 1])
@@ -169,10 +174,27 @@ def test_llm_d_scores_as_was_simulated() -> None:
     assert pool["inferencePool"]["modelServers"]["matchLabels"] == values["modelArtifacts"]["labels"]
 
 
+def test_llm_d_is_given_a_scheduler_that_has_the_roles() -> None:
+    """Its image, the plugin that tells a decoding server who prefills, and no prompt that is too short for that."""
+    result = export(load("disaggregation"), "llm-d")
+    one_role = export(load("chatbot"), "llm-d").files["chatbot.inferencepool.yaml"]
+
+    picker = yaml.safe_load(result.files["disaggregation.inferencepool.yaml"])["inferenceExtension"]
+    config = yaml.safe_load(picker["pluginsCustomConfig"]["simulated.yaml"])
+    assert (picker["image"]["hub"], picker["image"]["name"]) == ("ghcr.io/llm-d", "llm-d-inference-scheduler")
+    plugins = {each["type"]: each.get("parameters") for each in config["plugins"]}
+    assert "prefill-header-handler" in plugins
+    assert plugins["pd-profile-handler"]["threshold"] == 0
+    assert "*id" not in picker["pluginsCustomConfig"]["simulated.yaml"]
+    assert "pd-profile-handler" not in one_role
+    assert any("a link of 50 GB/s" in note for note in result.notes)
+
+
 def test_kserve_prefills_apart_and_takes_the_flags_in_a_variable() -> None:
     """Tensor parallelism is a field of its own."""
     wide = ["deployment.tensor_parallel_size=2"]
-    spec = only(export(load("disaggregation", wide), "kserve"))["spec"]
+    result = export(load("disaggregation", wide), "kserve")
+    spec = of_kind(result, "LLMInferenceService")["spec"]
 
     assert (spec["replicas"], spec["prefill"]["replicas"]) == (2, 2)
     assert spec["parallelism"] == spec["prefill"]["parallelism"] == {"tensor": 2}
@@ -180,6 +202,13 @@ def test_kserve_prefills_apart_and_takes_the_flags_in_a_variable() -> None:
     assert re.search(r"--max-model-len 32768 .*--kv-transfer-config '\{\"kv_connector\"", told["VLLM_ADDITIONAL_ARGS"])
     assert "--tensor-parallel-size" not in told["VLLM_ADDITIONAL_ARGS"]
     assert "--port" not in told["VLLM_ADDITIONAL_ARGS"]
+    decode, prefill = (each["template"]["containers"][0] for each in (spec, spec["prefill"]))
+    ports = [each["startupProbe"]["httpGet"]["port"] for each in (decode, prefill)]
+    assert ports == [8001, 8000]  # a sidecar stands before the one that decodes
+    assert decode["securityContext"] == {"runAsNonRoot": False}
+    account = of_kind(result, "ServiceAccount")
+    assert spec["template"]["serviceAccountName"] == account["metadata"]["name"]
+    assert any(f"generic {account['secrets'][0]['name']} --from-literal=HF_TOKEN=" in note for note in result.notes)
 
 
 def test_the_production_stack_routes_and_scales_as_was_simulated() -> None:
@@ -190,6 +219,7 @@ def test_the_production_stack_routes_and_scales_as_was_simulated() -> None:
     assert values["routerSpec"]["routingLogic"] == "roundrobin"
     assert (model["replicaCount"], model["requestGPU"]) == (2, 1)
     assert (model["keda"]["minReplicaCount"], model["keda"]["maxReplicaCount"]) == (2, 8)
+    assert "cold-start-cold-start-deployment-vllm-" in model["keda"]["triggers"][0]["metadata"]["query"]
     with pytest.raises(ScenarioError, match=r"deployment\.routing\.policy"):
         export(load("cold-start"), "production-stack")
 
@@ -212,8 +242,31 @@ def test_replicas_over_several_nodes_are_leader_worker_sets(engine: tuple[str, s
     assert "readinessProbe" in leader
     assert "readinessProbe" not in other
     assert "$(LWS_LEADER_ADDRESS)" in " ".join(other["command"])
+    assert leader["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
     with pytest.raises(ScenarioError, match="use --to k8s"):
         export(make_scenario(["deployment.engine.max_model_len=4096"]), "lws")
+
+
+def test_data_parallel_ranks_over_several_nodes_are_started_by_ray() -> None:
+    """Those of each node by their number; a budget takes a pod at a time; who links the nodes is a note."""
+    wide = ["deployment.data_parallel_size=16", "deployment.enable_expert_parallel=true"]
+    engine = "deployment.engine={name: vllm, version: '0.12', max_model_len: 4096}"
+    names = ("h200-sxm-141gb", "gb200-186gb")
+    found = [
+        export(make_scenario([*wide, engine], model="deepseek-v3", deployment={"hardware": name}), "lws")
+        for name in names
+    ]
+
+    words = [
+        of_kind(each, "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]["containers"][0]
+        for each in found
+    ]
+    assert ["--data-parallel-size-local 8" in each["command"][-1] for each in words] == [True, False]
+    assert all("--data-parallel-backend ray" in each["command"][-1] for each in words)
+    budget = of_kind(found[0], "PodDisruptionBudget")["spec"]
+    assert list(budget["selector"]["matchLabels"]) == ["leaderworkerset.sigs.k8s.io/name"]
+    assert any("over RDMA" in note for note in found[0].notes)
+    assert any("ComputeDomain" in note for note in found[1].notes)
 
 
 def test_compose_deals_the_gpus_of_a_host_and_routes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from simserve.planner.export.deployment import Export
 from simserve.planner.export.export import export
 from simserve.planner.export.flags import flags_of, read_words
 from simserve.profiles.engine_profile import load_engine
+from simserve.scenario.load import load
 from tests.scenario.builders import make_scenario
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
@@ -311,6 +313,43 @@ def test_prefill_and_decode_servers_of_tensorrt_llm() -> None:
     assert "disable_overlap_scheduler" not in decode
     (prefill,) = (yaml.safe_load(text) for name, text in result.files.items() if name.endswith("prefill.yaml"))
     assert prefill["disable_overlap_scheduler"] is True
+
+
+@pytest.mark.parametrize(
+    ("target", "front", "told"),
+    [
+        ("vllm", "vllm-router --vllm-pd-disaggregation", '--kv-transfer-config \'{"kv_connector": "NixlConnector"'),
+        ("sglang", "python -m sglang_router.launch_router --pd-disaggregation", "--disaggregation-mode prefill"),
+        ("trtllm", "trtllm-serve disaggregated", "--extra_llm_api_options disaggregation-prefill.yaml"),
+    ],
+)
+def test_prefill_and_decode_servers_are_written_whole(target: str, front: str, told: str) -> None:
+    """As many of each role as were simulated, each on GPUs and ports of its own, and who hands requests to them."""
+    counts = ["deployment.pools.0.replicas=3", "deployment.pools.1.tensor_parallel_size=2"]
+    result = export(load("disaggregation", counts), target)
+
+    lines = [line for line in result.files["start_servers.sh"].splitlines() if line.startswith("CUDA")]
+    gpus = [line.split()[0].removeprefix("CUDA_VISIBLE_DEVICES=") for line in lines]
+    assert result.line.startswith(front)
+    assert gpus == ["0", "1", "2", "3,4", "5,6"]
+    assert all(f"--port 800{number}" in line for number, line in enumerate(lines, 1))
+    assert all(told in line for line in lines[:3])
+    if target != "trtllm":
+        assert [result.command.count(role) for role in ("--prefill", "--decode")] == [3, 2]
+    sides = [re.findall(r"(?:SIDE_CHANNEL_PORT=|bootstrap-port )(\d+)", line) for line in lines]
+    ports = [port for found in sides for port in found]
+    assert len(set(ports)) == len(ports) == {"vllm": 5, "sglang": 3, "trtllm": 0}[target]
+    assert not any("set it up by hand" in note for note in result.notes)
+    is_other = any(note.startswith("the scenario simulates vllm 0.12") for note in result.notes)
+    assert is_other == (target != "vllm")
+
+
+def test_pools_of_another_engine_are_refused() -> None:
+    """The router in front speaks to servers of its own engine."""
+    other = "deployment.pools.1.engine={name: sglang, version: '0.5.4', max_model_len: 32768}"
+
+    with pytest.raises(ScenarioError, match="servers of vllm alone"):
+        export(load("disaggregation", [other]), "vllm")
 
 
 def test_servers_that_one_host_has_no_room_for_begin_the_next() -> None:

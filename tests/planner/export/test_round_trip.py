@@ -154,11 +154,13 @@ def test_replicas_over_several_nodes_come_back() -> None:
             },
             "workload": {"arrivals": {"process": "poisson", "rate": 1}, **LENGTHS, "num_requests": 50},
         }
-        scenario = from_mapping(asked)
-        result = export(scenario, "lws")
+        ranks = ["model=deepseek-v3", "deployment.tensor_parallel_size=1", "deployment.data_parallel_size=16"]
+        ranks.append("deployment.enable_expert_parallel=true")
+        for scenario in (from_mapping(asked), from_mapping(asked, overrides=ranks)):
+            result = export(scenario, "lws")
 
-        again = import_manifest(list(result.files.values())).scenario
-        assert shapes(again, result) == shapes(scenario, result)
+            again = import_manifest(list(result.files.values())).scenario
+            assert shapes(again, result) == shapes(scenario, result)
 
 
 _DEEPEP = [

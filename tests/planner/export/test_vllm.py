@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,8 +81,12 @@ _NOT_OF_VLLM = {
 
 @pytest.mark.parametrize("name", sorted({*scenario_names()} - {*_NOT_OF_VLLM}))
 def test_bundled_scenarios_are_exported(name: str) -> None:
-    """With the flags of their version."""
-    assert_parses(export(load(name), "vllm"))
+    """With the flags of their version; of pools, those of every server that is started."""
+    result = export(load(name), "vllm")
+
+    started = re.findall(r"vllm serve .*(?= &)", result.files.get("start_servers.sh", ""))
+    for words in [shlex.split(line) for line in started] or [list(result.command)]:
+        assert_parses(dataclasses.replace(result, command=tuple(words)))
 
 
 @pytest.mark.parametrize("name", _NOT_OF_VLLM)

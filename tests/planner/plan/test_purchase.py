@@ -12,6 +12,8 @@ import pytest
 from simserve.errors import UsageError
 from simserve.planner.plan.horizon import COMMITMENTS, Horizon, horizon_of
 from simserve.planner.plan.purchase import HOURS, Need, bought, own_usd, purchase
+from simserve.report.purchase import purchase_lines, purchase_table
+from simserve.report.quantities import dollars
 
 DAY = (0.5,) * 12 + (1.5,) * 12
 """Half of the day at a third of the other half's traffic."""
@@ -122,6 +124,21 @@ def test_flips_are_where_both_cost_the_same() -> None:
     other = purchase(replace(given, rate=10.0 * flips["traffic_factor"]), horizon())
     assert other["total_usd"] == pytest.approx(other["api_usd"], rel=0.1)
     assert (other["total_usd"] < other["api_usd"]) != (purchase(given, horizon())["cheaper"] == "self_host")
+
+
+def test_the_page_says_the_difference_and_heads_its_columns_in_words() -> None:
+    """Dollars between the purchase and the API, and traffic that shrinks instead of a growth below none."""
+    found = dict(purchase(need(growth=0.03, api_usd_per_request=6e-4), horizon()), assumes=[], api="some-api")
+    turned = found | {"flips": dict.fromkeys(found["flips"]) | {"growth_per_month": -0.012}}
+
+    lines = purchase_lines(turned)
+    header, _ = purchase_table(turned)
+    less = "more" if found["cheaper"] == "self_host" else "less"
+    apart = dollars(abs(found["api_usd"] - found["total_usd"]))
+    assert any(line.endswith(f"for the same requests, {apart} {less}.") for line in lines)
+    assert "Both cost the same with traffic that shrinks by 1.2% a month." in lines
+    assert header[:4] == ("month", "million requests", "replicas for 1 year", "replicas by the hour")
+    assert header[4:] == ("to pay", "all by the hour", "the API")
 
 
 def test_a_budget_is_passed_in_the_first_month_above_it() -> None:

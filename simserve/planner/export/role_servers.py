@@ -1,0 +1,155 @@
+"""The servers of prefill and decode pools on hosts without a cluster: where each lies, and how it is started.
+
+vLLM's and SGLang's are written whole, each with its router in front (vllm-project/router, README, Prefill-Decode
+Disaggregation; SGLang docs, advanced_features/pd_disaggregation).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Export
+from simserve.planner.export.workers import PORT, Worker, link_note, refuse_scaling, role_words
+
+SERVERS_FILE = "start_servers.sh"
+ROLES = ("prefill", "decode")
+_FRONTS = {
+    "vllm": ("vllm-router", "--vllm-pd-disaggregation"),
+    "sglang": ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation"),
+}
+"""Engine -> router that prefills on one server and decodes on another; each is a package of its own on PyPI."""
+_POLICIES = {"round_robin": "round_robin", "random": "random", "power_of_two": "power_of_two", "prefix": "cache_aware"}
+"""Routing policy -> `--policy` of both routers; power_of_two, which looks at loads, for the others."""
+_NIXL_PORT = 5600
+"""vLLM's default `VLLM_NIXL_SIDE_CHANNEL_PORT`, from which each rank of a server takes one (vLLM docs,
+nixl_connector_usage)."""
+_BOOTSTRAP_PORT = 8998
+"""SGLang's default `--disaggregation-bootstrap-port`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One server: its kind, the host it lies on, the first of its GPUs there and its port."""
+
+    worker: Worker
+    host: int
+    first_gpu: int
+    port: int
+
+
+def export_role_servers(workers: list[Worker]) -> Export:
+    """Return the command of the router in front, with the file that starts the servers.
+
+    Raises:
+        ScenarioError: The engine's router cannot do what was simulated; names the key.
+    """
+    target = workers[0].serving.target
+    refuse_scaling(workers, target, "size the pools without it")
+    refuse_other_pools(workers, target)
+    servers = list(placed(workers))
+    names = host_names(servers)
+    front = list(_FRONTS[target])
+    for each in servers:
+        url = f"http://{names[each.host]}:{each.port}"
+        bootstrap = [str(_BOOTSTRAP_PORT + each.first_gpu)] if target == "sglang" and _is_prefill(each) else []
+        front += [f"--{each.worker.role}", url, *bootstrap]
+    policy = workers[0].whole.routing.policy
+    front += ["--policy", _POLICIES.get(policy, "power_of_two"), "--host", "0.0.0.0", "--port", str(PORT)]
+    return Export(
+        target=target,
+        version=workers[0].serving.version,
+        command=tuple(front),
+        files={SERVERS_FILE: start_script(servers, names, lambda server: _command(server, names))},
+        notes=(
+            f"start the servers first ({SERVERS_FILE}); written from the documentation and not run",
+            *([] if policy in _POLICIES else [f"the router picks the emptier of two servers; {policy} was simulated"]),
+            *link_note(workers),
+            *(["replace node-1 and so on by the names of the hosts"] if len(names) > 1 else []),
+            *dict.fromkeys(note for worker in workers for note in worker.serving.notes),
+        ),
+    )
+
+
+def refuse_other_pools(workers: list[Worker], target: str) -> None:
+    """Refuse pools that do both, workers over several hosts and roles that load different weights.
+
+    Raises:
+        ScenarioError: There is one.
+    """
+    for worker in workers:
+        if worker.role not in ROLES:
+            raise ScenarioError(
+                f"cannot be exported to {target}: every server behind its front prefills or decodes",
+                key="deployment.pools",
+                value=worker.name,
+                remedy="give every pool the role prefill or decode",
+            )
+        if worker.num_nodes > 1:
+            how = "over several hosts it is started by MPI" if target == "trtllm" else "a server lies on one host"
+            raise ScenarioError(
+                f"GPUs a worker cannot be exported to {target}: {how}",
+                key="deployment.pools",
+                value=worker.num_gpus,
+                remedy="make tensor_parallel_size x pipeline_parallel_size smaller",
+            )
+    if len({worker.deployment.checkpoint for worker in workers}) > 1:
+        raise ScenarioError(
+            f"cannot be exported to {target}: both roles load one checkpoint",
+            key="deployment.pools",
+            remedy="leave out deployment.pools.N.model",
+        )
+
+
+def placed(workers: list[Worker]) -> Iterator[Placed]:
+    """Yield the servers, each on the first GPUs that are free; a worker that a host has no room for begins the next.
+
+    Workers on another kind of GPU begin on another host.
+    """
+    host, used, port, kind = 0, 0, PORT, workers[0].deployment.resolved.shape.hardware.name
+    for worker in workers:
+        own = worker.deployment.resolved.shape.hardware.name
+        for _ in range(worker.replicas):
+            if own != kind or used + worker.num_gpus > worker.gpus_per_node:
+                host, used, kind = host + 1, 0, own
+            port += 1
+            yield Placed(worker, host, used, port)
+            used += worker.num_gpus
+
+
+def host_names(servers: list[Placed]) -> list[str]:
+    """Return what the hosts are called: the one here, or several to be named."""
+    num_hosts = servers[-1].host + 1
+    return ["localhost"] if num_hosts == 1 else [f"node-{number + 1}" for number in range(num_hosts)]
+
+
+def start_script(servers: list[Placed], names: list[str], command: Callable[[Placed], str]) -> str:
+    """Return the commands that start the servers, host by host."""
+    lines = ["#!/bin/sh"]
+    for host, name in enumerate(names):
+        lines.append(f"# on {name}")
+        for server in servers:
+            if server.host == host:
+                gpus = range(server.first_gpu, server.first_gpu + server.worker.num_gpus)
+                lines.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))} {command(server)} &")
+    return "\n".join([*lines, "wait", ""])
+
+
+def _is_prefill(server: Placed) -> bool:
+    return server.worker.role == "prefill"
+
+
+def _command(server: Placed, names: list[str]) -> str:
+    worker = server.worker
+    words = [*worker.serving.command, *role_words(worker)]
+    variables = dict(worker.serving.environment)
+    if worker.serving.target == "sglang":
+        if _is_prefill(server):
+            words += ["--disaggregation-bootstrap-port", str(_BOOTSTRAP_PORT + server.first_gpu)]
+    else:
+        variables["VLLM_NIXL_SIDE_CHANNEL_HOST"] = names[server.host]
+        variables["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(_NIXL_PORT + server.first_gpu)
+    words += ["--host", "0.0.0.0", "--port", str(server.port)]
+    return " ".join([*(f"{key}={shlex.quote(value)}" for key, value in variables.items()), shlex.join(words)])
