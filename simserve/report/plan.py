@@ -13,7 +13,7 @@ from simserve.planner.plan.explain import command as command_of
 from simserve.planner.plan.fleet import MOST_TRAFFIC
 from simserve.planner.plan.plan import Plan
 from simserve.report.answer import warning_lines
-from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fact_text
+from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fact_text, resting
 from simserve.report.page import Page, Section, html_cells
 from simserve.report.plan_lines import (
     answer_lines,
@@ -166,10 +166,16 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         answer=answer[0],
         verdict="holds" if summary["feasible"] else "missed",
         brief=brief or plan_brief(summary),
-        lines=answer[_IN_BRIEF:] if summary["feasible"] and not is_fixed else (),
+        lines=[_full_sentence(line) for line in answer[_IN_BRIEF:]] if summary["feasible"] and not is_fixed else (),
         sections=sections,
         command=command,
     )
+
+
+def _full_sentence(line: str) -> str:
+    """Return an indented line of the terminal as a sentence of its own; what ends in a command gets no full stop."""
+    told = capital(line.strip())
+    return told if ": simserve " in told else f"{told.rstrip('.')}."
 
 
 def _sizing(summary: Mapping[str, Any]) -> str:
@@ -256,7 +262,7 @@ def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
 
 
 def _sure(best: Mapping[str, Any]) -> str:
-    return f"{share(best['probability'])} of real servers hold the SLO, from {best['probability_basis']}"
+    return "; ".join(resting(f"{share(best['probability'])} of real servers hold the SLO", best["probability_basis"]))
 
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:

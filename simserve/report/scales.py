@@ -13,7 +13,7 @@ from simserve.units import format_seconds
 
 _ROOM = 1.05
 _MARGIN = 0.05
-_LEAST_SHARE = 0.11
+_LEAST_SHARE = 0.15
 """Of an axis between two ticks whose words carry a unit."""
 
 

@@ -62,7 +62,7 @@ def test_a_plan_that_does_not_hold_says_what_to_relax(simserve: Simserve) -> Non
 
     assert outcome.code == 3
     check_brief(outcome)
-    assert outcome.stdout.startswith("No plan: TPOT within")
+    assert outcome.stdout.startswith("No plan: no deployment here can keep TPOT within")
     assert "Relax" in outcome.stdout
 
 
