@@ -75,10 +75,10 @@ def advice_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _way_out(each: Mapping[str, Any]) -> str:
     changes = listed([f"{key}={'null' if value is None else value}" for key, value in each["changes"].items()])
-    met = "" if each["attainment"] is None else f": {share(each['attainment'])} meet the SLO"
+    met = "" if each["attainment"] is None else f" ({share(each['attainment'])})"
     hourly = each["usd_per_hour"]
     paid = "" if hourly is None else f", {dollars(hourly * HOURS_PER_MONTH)} a month"
-    return f"{changes} holds{met}{paid}:"
+    return f"With {changes} it holds{met}{paid}:"
 
 
 def share_asked(value: float) -> str:

@@ -37,7 +37,7 @@ from simserve.units import format_seconds
 if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
-ASKED_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom")
+ASKED_FILES = ("film.html", "timeline.json", "timeline.json.gz", "metrics.prom")
 """Files of a result that are there only where they were asked for."""
 STORED = ("scenario.resolved.yaml",)
 """What stands after a command of simserve in the folder of a result."""
@@ -46,6 +46,8 @@ LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")
 """What scales the load of a scenario."""
 _MOST_MILLISECONDS = 10_000
 """What is told in milliseconds at most, beside shorter times."""
+_TOLD_AS_TIMES = 2.0
+"""Times the own cost from which an API's is told so, and not in percent more."""
 _TOKENS_STEP = 1024
 """Tokens to which a context length is rounded up."""
 
@@ -307,8 +309,10 @@ def api_text(month: Mapping[str, Any]) -> str:
         return f"{asked} for all of this traffic, more than they can serve"
     if not own:
         return asked
-    change = api["usd_per_month"] / own - 1
-    return f"{asked}, {100 * abs(change):.0f}% {'more' if change > 0 else 'less'}"
+    ratio = api["usd_per_month"] / own
+    if ratio >= _TOLD_AS_TIMES:
+        return f"{asked}, {ratio:.1f} times as much"
+    return f"{asked}, {100 * abs(ratio - 1):.0f}% {'more' if ratio > 1 else 'less'}"
 
 
 def trust_text(result: RunResult) -> str:

@@ -174,7 +174,9 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
 
 def _full_sentence(line: str) -> str:
     """Return an indented line of the terminal as a sentence of its own; what ends in a command gets no full stop."""
-    told = capital(line.strip())
+    told = line.strip()
+    if not any(sign.isdigit() for sign in told.split(" ", 1)[0]):  # the name of a product stays as it is written
+        told = capital(told)
     return told if ": simserve " in told else f"{told.rstrip('.')}."
 
 
@@ -239,16 +241,17 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         facts.append(Fact("To buy", " ".join(purchase_lines(summary["purchase"])[:2]).rstrip(".")))
     more, *stands = [line.rstrip(".") for line in robustness_lines(summary)]
     facts.append(Fact("Load", _load(summary, deployed) or more))
-    facts += [Fact("" if place else "Else", line, is_extra=True) for place, line in enumerate(stands[:-1])]
+    facts += [Fact("" if place else "Also", line, is_extra=True) for place, line in enumerate(stands[:-1])]
     sure = [] if best.get("probability") is None else [_sure(best)]
     ranges = [] if deployed is None or sure else [fact_text(deployed, "Trust")]
+    rest = [f"{each[:1].lower()}{each[1:]}" for each in stands[-1:]]
     return Brief(
         verdict="holds",
         answer=lines[0],
         subject=lines[1].rstrip("."),
         warnings=warning_lines(summary),
         ways=[Way("To run it:", best["command"])],
-        facts=[*facts, Fact("Trust", "; ".join([*sure, *ranges, *stands[-1:]]))],
+        facts=[*facts, Fact("Trust", "; ".join([*sure, *ranges, *rest]))],
     )
 
 
@@ -257,7 +260,7 @@ def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
     borne = summary["best"]["traffic_borne"]
     if deployed is None or borne is None or not 1 <= borne < MOST_TRAFFIC:
         return ""
-    more = "no more holds the SLO" if borne < _LEAST_MORE else f"SLO holds for {share(borne - 1)} more"
+    more = "no more holds the SLO" if borne < _LEAST_MORE else f"SLO holds at {share(borne - 1)} more"
     return f"{fact_text(deployed, 'Load').partition('; ')[0]}; {more}"
 
 

@@ -79,8 +79,20 @@ def test_no_plan_ends_with_3_and_prints_the_miss(simserve: Simserve, scenario: s
     assert answer["nearest_miss"]["reached"] > 1e-5
     assert outcome.error_line.startswith("no plan holds; allow TPOT of at least")
     shown = simserve("plan", scenario, "--set", "slo.tpot=10 us", *_SMALL, "-v").stdout
-    assert shown.startswith("No plan: TPOT within")
+    assert shown.startswith("No plan: no deployment here can keep TPOT within")
     assert "Within reach, without the limit on TPOT" in shown
+
+
+def test_a_model_that_needs_more_gpus_than_allowed_says_how_many(simserve: Simserve) -> None:
+    """Before any latency that the missing GPUs would reach; the command names its GPU once."""
+    line = ["plan", "llama-3.1-405b", "--gpus", "2xL4", "--prompt-tokens", "100", "--output-tokens", "20"]
+
+    outcome = simserve(*line, "--rate", "1", "--slo", "ttft=1ms", "--trials", "0")
+
+    assert outcome.code == 3
+    assert outcome.stdout.startswith("No plan: at least 16 GPUs are needed (bound), 2 are allowed.")
+    assert "--gpus l4-24gb" in outcome.stdout
+    assert "deployment.hardware" not in outcome.stdout
 
 
 @pytest.mark.parametrize(
