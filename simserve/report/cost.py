@@ -422,7 +422,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     api = summary["api"]
     other = "" if deployed is None else fact_text(deployed, "Cost").partition("; ")[2]
     if " asks " in other and api["name"] is not None and not other.startswith(f"{api['name']} asks "):
-        lines.append(Fact("Also", f"{other}, and serves the same weights"))
+        lines.append(Fact("Also", other))
     old = [f"the price of {api['name']} was seen {api['date']}, {_OLD}"] if api.get("is_old") else []
     trust = [*old, *(summary.get("caveats") or ())[-1:]]
     lines += [Fact("Trust", "; ".join(trust))] if trust else []
