@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from simserve.planner.plan.explain import command as command_of
 from simserve.planner.plan.fleet import MOST_TRAFFIC
 from simserve.planner.plan.plan import Plan
-from simserve.report.answer import warning_lines
+from simserve.report.answer import share_asked, warning_lines
 from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fact_text, resting
 from simserve.report.page import Page, Section, html_cells
 from simserve.report.plan_lines import (
+    SURE,
     answer_lines,
     capital,
     met_line,
@@ -242,7 +243,7 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
     more, *stands = [line.rstrip(".") for line in robustness_lines(summary)]
     facts.append(Fact("Load", _load(summary, deployed) or more))
     facts += [Fact("" if place else "Also", line, is_extra=True) for place, line in enumerate(stands[:-1])]
-    sure = [] if best.get("probability") is None else [_sure(best)]
+    sure = [] if best.get("probability") is None else [_sure(summary)]
     ranges = [] if deployed is None or sure else [fact_text(deployed, "Trust")]
     rest = [f"{each[:1].lower()}{each[1:]}" for each in stands[-1:]]
     return Brief(
@@ -264,8 +265,14 @@ def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
     return f"{fact_text(deployed, 'Load').partition('; ')[0]}; {more}"
 
 
-def _sure(best: Mapping[str, Any]) -> str:
-    return "; ".join(resting(f"{share(best['probability'])} of real servers hold the SLO", best["probability_basis"]))
+def _sure(summary: Mapping[str, Any]) -> str:
+    """Return on how many real servers the plan holds, and how to be surer where nobody asked for that."""
+    best = summary["best"]
+    is_unsure = best["probability"] < SURE - 0.005 and summary.get("confidence") is None
+    surer = f" (--confidence {share_asked(SURE)} for more)" if is_unsure else ""
+    told = f"{share(best['probability'])} of real servers hold it{surer}"
+    parts = resting(told, best["probability_basis"])
+    return "; ".join(sorted(parts, key=lambda part: not part.startswith(told)))
 
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:
