@@ -8,7 +8,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
@@ -22,6 +22,12 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _HOLDERS = ("schema", "items_schema", "keys_schema", "values_schema")
 """Where pydantic's schemas hold one schema, or a list of them."""
+
+_CONTAINERS = (list, tuple, dict)
+_MOST_PLACES = 3
+"""Places that an error lists of a key that stands elsewhere."""
+_MOST_KEYS = 8
+"""Keys that an error lists of a mapping."""
 
 _NAMED_HOLDERS = ("fields", "choices")
 """Where they hold schemas by name."""
@@ -201,7 +207,10 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
     kind, message, value = detail["type"], detail["msg"], detail.get("input")
     if kind == "extra_forbidden":
         siblings = {name for each in models for name in each.model_fields}
-        return error("is not a known key", file=file, key=key, remedy=nearest(str(path[-1]), siblings))
+        places = _places(model, str(path[-1]))
+        is_told = 0 < len(places) <= _MOST_PLACES
+        remedy = f"it stands at {' or '.join(places)}" if is_told else nearest(str(path[-1]), siblings)
+        return error("is not a known key", file=file, key=key, remedy=remedy)
     if kind == "missing":
         return error("is missing", file=file, key=key)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
@@ -209,7 +218,8 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
     if isinstance(value, Mapping | list | tuple | set) or (kind == "value_error" and not path):
         value = None
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return error("must be a mapping of keys to values", file=file, key=key, value=value)
+        rule = "must be a mapping of keys to values"
+        return error(rule, file=file, key=key, value=value, remedy=_keys_remedy(models, path))
     if kind in ("tuple_type", "list_type"):
         return error("must be a list", file=file, key=key, value=value)
     rule = message.removeprefix("Value error, ")
@@ -220,6 +230,30 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
         context = detail["ctx"]
         rule = f"must have {what} {context[bound]} entries, not {context['actual_length']}"
     return error(rule, file=file, key=key, value=value)
+
+
+def _places(model: type[BaseModel], name: str, at: str = "") -> list[str]:
+    """Return the shortest dotted keys that end in ``name``, of mappings alone: in lists there is no one place."""
+    if name in model.model_fields:
+        return [at + name]
+    found: dict[str, int] = {}
+    for key, field in model.model_fields.items():
+        for inner in () if _has_container(field.annotation) else _models_in(field.annotation):
+            found |= {place: place.count(".") for place in _places(inner, name, f"{at}{key}.")}
+    return [place for place, depth in found.items() if depth == min(found.values())]
+
+
+def _has_container(annotation: Any) -> bool:
+    return get_origin(annotation) in _CONTAINERS or any(_has_container(inner) for inner in get_args(annotation))
+
+
+def _keys_remedy(models: list[type[BaseModel]], path: list[int | str]) -> str | None:
+    """Return which keys the mapping at a path has; None where it is no mapping of the schema."""
+    fields = [each.model_fields[str(path[-1])] for each in models if path and str(path[-1]) in each.model_fields]
+    inner = [each for field in fields for each in _models_in(field.annotation)]
+    keys = list(dict.fromkeys(key for each in inner for key in each.model_fields))
+    more = ", ..." if len(keys) > _MOST_KEYS else ""
+    return f"its keys are {', '.join(keys[:_MOST_KEYS])}{more}" if keys else None
 
 
 def _union_error(

@@ -67,13 +67,16 @@ def capacity(
     simserve capacity chatbot
 
     simserve capacity chatbot --set deployment.replicas=2 --precision 1%
+
+    simserve capacity Qwen/Qwen3-32B --gpus 2xH100 --prompt-tokens 2k --output-tokens 500 --slo 'ttft=1.5s,tpot=50ms'
     """
     from simserve import api
 
     check_verbose(verbose, {"--json": as_json, "--quiet": quiet})
     check_page(html)
     changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
-    loaded = asked.load(changes)
+    question = asked.question(changes, needs_load=False)
+    loaded = question.scenario
     print_version_notes([loaded], as_json=as_json, quiet=quiet)
     with progress(is_shown=not quiet) as tell:
         answer = api.capacity(
@@ -89,7 +92,7 @@ def capacity(
     if html is not None or not (as_json or quiet):
         from simserve.report.capacity import capacity_brief, render_capacity
 
-        brief = capacity_brief(answer, (*asked.words, *set_words(changes)))
+        brief = capacity_brief(answer, (*asked.words, *set_words(changes)), has_load=question.has_load)
         if html is not None:
             answer.to_html(html, given_command(context), brief)
         if not (as_json or quiet):

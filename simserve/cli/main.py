@@ -10,6 +10,7 @@ import errno
 import gc
 import io
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from simserve.errors import EXIT_DONE, InterruptedRunError, InvariantError, SimserveError, UsageError
+from simserve.errors import EXIT_DONE, InfeasibleError, InterruptedRunError, InvariantError, SimserveError, UsageError
 
 DEBUG_VARIABLE = "SIMSERVE_DEBUG"
 """Environment variable that lets a defect's traceback through."""
@@ -29,6 +30,9 @@ stay, models and modules, and looking through them time and again takes a tenth 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a place that takes no more bytes; nobody's defect."""
+
+_FITTING = "what fits: --set "
+"""Beginning of a remedy that names changes, the mildest first."""
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of a place that the user may not use, or that no file can have, where nothing before has seen it."""
@@ -75,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code
     except KeyboardInterrupt:
         return _report(InterruptedRunError("interrupted"))
+    except InfeasibleError as error:
+        return _report(_with_command(error, sys.argv[1:] if arguments is None else arguments))
     except SimserveError as error:
         return _report(error)
     except BrokenPipeError:
@@ -185,7 +191,29 @@ def _report_usage(error: Exception) -> int:
     return _report(UsageError(" ".join(message.split()).rstrip("."), remedy=f"try '{command} --help'"))
 
 
+def _with_command(error: InfeasibleError, words: Sequence[str]) -> InfeasibleError:
+    """Return what does not fit with the command that makes the first of the changes that are named."""
+    remedy = error.remedy or ""
+    change = remedy.removeprefix(_FITTING).split(" ", 1)[0]
+    if not remedy.startswith(_FITTING):
+        return error
+    command = shlex.join(["simserve", *words, "--set", change])
+    remedy = f"{remedy}; the first of them: {command}"
+    return InfeasibleError(error.rule, file=error.file, key=error.key, value=error.value, remedy=remedy)
+
+
 def _report(error: SimserveError) -> int:
     for line in error.lines:
-        print(f"simserve: error: {line}", file=sys.stderr)
+        print(_wrapped(f"simserve: error: {line}"), file=sys.stderr)
     return error.exit_code
+
+
+def _wrapped(line: str) -> str:
+    """Return a line as a terminal shows it best, broken between words; in a pipe it stays one line."""
+    if not sys.stderr.isatty():
+        return line
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -17,11 +18,30 @@ if TYPE_CHECKING:
     from simserve.planner.one_line import Question
     from simserve.scenario.schema import Scenario
 
+_RATE = re.compile(
+    r"(\d+(?:\.\d*)?|\.\d+)\s*(k?)\s*(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day)|rps|req|qps)?",
+    re.IGNORECASE,
+)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _PANEL = "Instead of a file, or over it"
 
 
 def _option(*names: str, help: str, metavar: str | None = None, **limits: Any) -> Any:
     return typer.Option(*names, help=help, metavar=metavar, show_default=False, rich_help_panel=_PANEL, **limits)
+
+
+def _rate(text: str | float) -> float:
+    """Return requests a second of ``3``, ``3/s``, ``90/min`` or ``10k/h``.
+
+    Raises:
+        UsageError: It is no rate.
+    """
+    found = _RATE.fullmatch(str(text).strip().replace(",", ""))
+    if found is None:
+        remedy = "write 3 (requests a second), 3/s, 90/min or 10k/h"
+        raise UsageError("is no rate", key="--rate", value=text, remedy=remedy)
+    thousands, unit = found[2].lower(), (found[3] or "s").lower()
+    return float(found[1]) * (1000 if thousands else 1) / _SECONDS[unit[0]]
 
 
 ColumnsOption = Annotated[
@@ -59,7 +79,9 @@ class Asked:
     quantization: Annotated[
         str | None, _option("--quantization", metavar="FORMAT", help="Weight format. Default: as it is stored.")
     ] = None
-    rate: Annotated[float | None, _option("--rate", help="Requests a second, Poisson.")] = None
+    rate: Annotated[
+        float | None, _option("--rate", metavar="RATE", parser=_rate, help="Requests a second, Poisson: 3, or 90/min.")
+    ] = None
     concurrency: Annotated[
         int | None, _option("--concurrency", min=1, help="Clients, each with one request at a time.")
     ] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,10 @@ from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, I
 
 if TYPE_CHECKING:
     from simserve.api import Progress, RunResult, Scenario
+
+
+_LONGEST_REFERENCE = 240
+"""Characters that name a scenario, above which the commands of an answer name the file that the run wrote instead."""
 
 
 @takes_one_line()
@@ -130,9 +135,12 @@ def _run(
 ) -> int:
     from simserve import api
     from simserve.metrics.files import summary_text
+    from simserve.report.brief import STORED
 
     print_version_notes([scenario], as_json=as_json, quiet=quiet)
     folder = out if out is not None else api.default_folder(scenario)
+    if len(shlex.join(files["reference"])) > _LONGEST_REFERENCE:
+        files = {**files, "reference": (str(folder / STORED[0]),)}
     try:
         with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as told:
             result = api.run(scenario, out=folder, progress=told, **files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -163,6 +164,9 @@ def _show(answer: dict[str, Any]) -> None:
         out.print(f"{answer['scenario']}: traffic like it")
         for note in answer["notes"]:
             out.print(f"- {note}", markup=False, soft_wrap=True)
+    elif arrivals is not None:
+        command = shlex.join(["simserve", "run", "MODEL", "--gpus", "GPU", "--trace", answer["file"]])
+        out.print(f"To replay it: {command}", markup=False, soft_wrap=True)
 
 
 def _burstiness(arrivals: dict[str, float]) -> str:

@@ -43,9 +43,9 @@ def verify(
         print_json(found.figures)
     elif not quiet:
         gap = found.largest_difference
-        apart = f"{gap:.2g} s" if math.isfinite(gap) else "undefined in one of the two"
-        count = f"{found.requests - len(found.differing):,} of {found.requests:,} requests fared the same"
-        print(f"{count}; largest difference of a time: {apart}")
+        apart = f"{gap:.2g} s" if math.isfinite(gap) else "an undefined amount: one of the two has none"
+        count = f"{found.requests - len(found.differing):,} of {found.requests:,} requests are the same in both"
+        print(f"{count}; times differ by at most {apart}")
         for index, columns in list(found.differing.items())[:_MOST_LINES]:
             print(f"  request {index}: {', '.join(columns)}")
     raise typer.Exit(EXIT_DONE if found.is_equal else EXIT_THRESHOLD_FAILED)

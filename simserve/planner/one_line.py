@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -16,9 +16,10 @@ from typing import Any, get_args
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.planner.importers.model_names import NamedModel, find_model
+from simserve.planner.importers.model_names import NamedModel, find_model, format_named
+from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.profiles import catalog
-from simserve.profiles.hardware import hardware_name, hardware_names
+from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware
 from simserve.profiles.model import load_model
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
@@ -26,10 +27,14 @@ from simserve.workload.spec import TraceColumn
 
 DEFAULT_HARDWARE = "h100-sxm-80gb"
 """GPU of a scenario that only has to be planned for: the plan chooses its own."""
+MAC_ENGINE = "llama.cpp"
+"""Engine of a model on a Mac, where nothing names one."""
 
 _GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*)?(\S.*)", re.IGNORECASE)
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)", re.IGNORECASE)
 _ENGINE = re.compile(r"([A-Za-z][\w.-]*?)(?:==?|[:@])v?(\d\S*)")
+_LIMIT = re.compile(r"([A-Za-z]\w*)\s*(?:<=|>=|[=<>:\u2264\u2265]|\s)\s*(\S.*)")
+_PERCENTILE = re.compile(r"\bp\(?\d\d", re.IGNORECASE)
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
 """Keys by which the configuration or the profile of a model is told from a scenario."""
 _ENDINGS = (".yaml", ".yml", ".json")
@@ -93,6 +98,7 @@ class Question:
         gpu: The GPU of ``--gpus``; None: the flag was not given.
         num_gpus: How many of it; None: not said.
         has_own_gpu: Whether the scenario says its GPU itself, without any flag.
+        has_load: Whether anything said how much traffic arrives; else a rate of one request a second stands in.
     """
 
     scenario: Scenario
@@ -100,6 +106,7 @@ class Question:
     gpu: str | None = None
     num_gpus: int | None = None
     has_own_gpu: bool = True
+    has_load: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +146,50 @@ def ask(
     gpu, count = (None, None) if flags.gpus is None else gpu_and_count(flags.gpus)
     _check_traffic(flags)
     base = _base(word, flags, gpu)
+    notes = [*base.notes]
     mapping = _with_defaults(base.mapping, gpu, is_plan=is_plan)
     folder = None if base.file is None else base.file.parent
     overrides = _overrides(flags, mapping, gpu, count, folder=folder, is_plan=is_plan)
     if not base.is_complete:
         _check_complete(base, flags, changes, needs_traffic=needs_traffic, needs_load=needs_load, is_plan=is_plan)
         overrides = [*_filled(flags, mapping, gpu, needs_traffic=needs_traffic, needs_load=needs_load), *overrides]
+        if _is_mac(gpu) and flags.engine is None and not any("deployment.engine" in each for each in changes):
+            overrides.append(Override("deployment.engine.name", MAC_ENGINE, "--engine"))
+            notes.append(f"On a Mac the engine is {MAC_ENGINE} unless --engine says another.")
     has_own_gpu = flags.like is None and "hardware" in _block(base.mapping, "deployment")
+    is_bare = flags.like is not None or not base.is_complete
+    has_load = not is_bare or _says_load(flags, changes)
+    if flags.like is not None and needs_traffic:
+        notes += _assumed(flags, changes, mapping, needs_load=needs_load)
     scenario = from_mapping(mapping, [*overrides, *changes], file=base.file, folder=folder)
-    return Question(scenario=scenario, notes=base.notes, gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu)
+    return Question(
+        scenario=scenario, notes=tuple(notes), gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu, has_load=has_load
+    )
+
+
+def _is_mac(gpu: str | None) -> bool:
+    return gpu is not None and load_hardware(gpu).vendor == "Apple"
+
+
+def _says_load(flags: OneLine, changes: Sequence[str]) -> bool:
+    keys = [change.partition("=")[0].strip() for change in changes]
+    is_set = any(key == "workload" or key.startswith(("workload.arrivals", "workload.trace")) for key in keys)
+    return is_set or any(each is not None for each in (flags.rate, flags.concurrency, flags.trace))
+
+
+def _assumed(flags: OneLine, changes: Sequence[str], mapping: Mapping[str, Any], *, needs_load: bool) -> Iterator[str]:
+    """Yield what is assumed of the traffic of a pasted command line, where no flag says it."""
+    if flags.trace is not None or any(change.strip().startswith("workload") for change in changes):
+        return
+    parts = []
+    if needs_load and flags.rate is None and flags.concurrency is None:
+        parts.append("1 request a second (--rate)")
+    for key, what in zip(_LENGTHS, ("prompts", "answers"), strict=True):
+        if getattr(flags, key) is None:
+            mean = mapping["workload"][key]["mean"]
+            parts.append(f"{what} of {mean:,} tokens on average (--{key.replace('_', '-')})")
+    if parts:
+        yield f"Nothing says what traffic arrives, so this is assumed: {', '.join(parts)}."
 
 
 def _check_traffic(flags: OneLine) -> None:
@@ -166,9 +208,9 @@ def _base(word: str | None, flags: OneLine, gpu: str | None) -> _Base:
             rule = f"cannot stand beside {word!r}: the command line names the model"
             raise UsageError(rule, key="--like", remedy="keep one of the two")
         draft = _pasted(flags.like, gpu)
-        return _Base(draft.mapping, notes=draft.notes)
+        return _Base(draft.mapping, notes=tuple(each for each in draft.notes if each != PLACEHOLDER_NOTE))
     if word is None:
-        remedy = "name one, a model or a Hugging Face id (simserve scenarios and simserve models list them)"
+        remedy = "name one such as chatbot (simserve scenarios lists them), or a model (simserve models) with --gpus"
         raise UsageError("lacks a scenario", remedy=remedy)
     return _named(word)
 
@@ -214,6 +256,11 @@ def _known_model(word: str) -> NamedModel:
     try:
         named = find_model(word, None)
     except ScenarioError:
+        if catalog.has("api", word):
+            rule = "is an API: its weights cannot be had"
+            raise ScenarioError(
+                rule, value=word, remedy=f"compare a model with it: simserve cost MODEL --api {word}"
+            ) from None
         repositories = [load_model(name).stored.repository for name in catalog.names("model")]
         of_owner = [each for each in repositories if each] if "/" in word else []
         choices = of_owner or [*catalog.names("scenario"), *catalog.names("model")]
@@ -291,7 +338,7 @@ def _overrides(
     if flags.engine is not None:
         found += _engine(flags.engine, _block(deployment, "engine"))
     if flags.quantization is not None:
-        found.append(Override("deployment.quantization", flags.quantization, "--quantization"))
+        found.append(Override("deployment.quantization", format_named(flags.quantization), "--quantization"))
     found += _traffic(flags, workload, folder)
     if flags.slo is not None:
         found += _objective(flags.slo)
@@ -493,16 +540,26 @@ def trace_columns(text: str | None, trace_format: str) -> dict[str, str] | None:
 
 
 def _objective(text: str) -> list[Override]:
-    """Return the limits of ``ttft=1.5s,tpot=50ms,attainment=0.95``, or the use case of a word alone."""
+    """Return the limits of ``ttft=1.5s,tpot=50ms,attainment=0.95``, or the use case of a word alone.
+
+    ``ttft < 1.5 s; tpot <= 50 ms`` says the same.
+
+    Raises:
+        UsageError: A part is no limit, or limits a percentile.
+    """
+    if text.strip().replace("-", "").replace("_", "").isalpha():
+        return [Override("slo", text.strip(), "--slo")]
     found: list[Override] = []
-    for part in text.split(","):
-        name, equals, limit = (piece.strip() for piece in part.partition("="))
-        if not equals and name and "," not in text:
-            return [Override("slo", name, "--slo")]
-        if not (name and limit):
+    for part in filter(str.strip, re.split("[,;]", text)):
+        limit = _LIMIT.fullmatch(part.strip())
+        if _PERCENTILE.search(part):
+            rule = "limits a percentile; here a limit holds for a request, and attainment is the share that meets all"
+            raise UsageError(rule, key="--slo", value=text, remedy="for example 'ttft=1.5s,tpot=50ms,attainment=0.95'")
+        if limit is None:
             remedy = "for example 'ttft=1.5s,tpot=50ms,attainment=0.95', or the name of a use case such as chat"
             raise UsageError("must be LIMIT=VALUE, separated by commas", key="--slo", value=text, remedy=remedy)
-        found.append(Override(f"slo.{name.lower()}", _share(limit) if name.lower() == "attainment" else limit, "--slo"))
+        name, value = limit[1].lower(), limit[2].strip()
+        found.append(Override(f"slo.{name}", _share(value) if name == "attainment" else value, f"--slo {name}"))
     return found
 
 

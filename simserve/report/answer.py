@@ -9,6 +9,7 @@ from typing import Any, Literal
 from simserve.metrics.result import RunResult
 from simserve.report.preemption import preemption_statement
 from simserve.report.quantities import count, counted, dollars, listed, number, share
+from simserve.scenario.pricing import HOURS_PER_MONTH
 
 Verdict = Literal["holds", "missed", "none"]
 
@@ -74,9 +75,10 @@ def advice_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _way_out(each: Mapping[str, Any]) -> str:
     changes = listed([f"{key}={'null' if value is None else value}" for key, value in each["changes"].items()])
-    met = "" if each["attainment"] is None else f": {share(each['attainment'])} meet the SLO"
-    paid = "" if each["usd_per_hour"] is None else f", {dollars(each['usd_per_hour'])}/hour"
-    return f"{changes} holds{met}{paid}:"
+    met = "" if each["attainment"] is None else f" ({share(each['attainment'])})"
+    hourly = each["usd_per_hour"]
+    paid = "" if hourly is None else f", {dollars(hourly * HOURS_PER_MONTH)} a month"
+    return f"With {changes} it holds{met}{paid}:"
 
 
 def share_asked(value: float) -> str:
@@ -102,7 +104,7 @@ def steady_state_caveat(result: RunResult) -> str | None:
     if simserve["stability"] == "overloaded" and simserve["requests"]["rejected"]:
         return "overloaded: latencies are those of the requests that were not turned away"
     if simserve["stability"] == "overloaded":
-        return "not steady state: a longer run shows longer latencies, since the queue grows"
+        return "not steady state: the queue grows, and latencies with it"
     if simserve["requests"]["timed_out"] > _MOST_GAVE_UP * simserve["requests"]["submitted"]:
         return "not steady state: most clients gave up; latencies are those of the others"
     if simserve["stability"] == "backlogged":

@@ -70,6 +70,8 @@ _COMPARED = (
 )
 _NAMES = 0.3
 """Share of the width that the names of compared figures take."""
+_HEADROOM = 1.12
+"""Of the largest figure that an axis leaves for the words beside it."""
 _CIRCLE = 9.0
 """Points: what goes round one point among others."""
 _LEAST_NAME_GAP = 0.06
@@ -258,7 +260,7 @@ def compared_dollars(comparison: Comparison) -> Sketch | None:
     for (time, usd), variant in zip(reach, (comparison.base, *comparison.variants), strict=True):
         is_left_of = x.share(time) > 0.6
         marks.append(Note(text=variant.name, x=time, y=usd, right=-7 if is_left_of else 7, up=5, is_left_of=is_left_of))
-    y = from_zero("dollars a month for GPUs", [usd for _, usd in reach], dollar_words)
+    y = from_zero("dollars a month for GPUs", [_HEADROOM * usd for _, usd in reach], dollar_words)
     return Sketch(left=0.2, x=x, y=y, marks=marks)
 
 
@@ -371,7 +373,7 @@ def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
         marks.append(Note(text="the plan", x=at, y=price, right=-2, up=-15))
         times.append(at)
     x = log_time([min(times) / _ROOM, max(times) * _ROOM], "TTFT p95, logarithmic")
-    y = from_zero("dollars a month", [each["usd_per_month"] for each in seen], dollar_words)
+    y = from_zero("dollars a month", [_HEADROOM * each["usd_per_month"] for each in seen], dollar_words)
     return Sketch(left=0.2, x=x, y=y, marks=[*_front_marks(seen, x, y), *marks])
 
 

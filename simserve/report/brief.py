@@ -37,7 +37,7 @@ from simserve.units import format_seconds
 if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
-ASKED_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom")
+ASKED_FILES = ("film.html", "timeline.json", "timeline.json.gz", "metrics.prom")
 """Files of a result that are there only where they were asked for."""
 STORED = ("scenario.resolved.yaml",)
 """What stands after a command of simserve in the folder of a result."""
@@ -46,6 +46,8 @@ LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")
 """What scales the load of a scenario."""
 _MOST_MILLISECONDS = 10_000
 """What is told in milliseconds at most, beside shorter times."""
+_TOLD_AS_TIMES = 2.0
+"""Times the own cost from which an API's is told so, and not in percent more."""
 _TOKENS_STEP = 1024
 """Tokens to which a context length is rounded up."""
 
@@ -121,7 +123,8 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
     tasks = task_text(result)
     if tasks is not None:
         lines.insert(0, Fact("Tasks", tasks))
-    lines.append(Fact("Trust", trust_text(result)))
+    if has_completed:
+        lines.append(Fact("Trust", trust_text(result)))
     if folder is not None:
         asked = "".join(f" {name}" for name in ASKED_FILES if (folder / name).exists())
         lines.append(Fact("Files", f"{folder}/report.html{asked}; -v prints all"))
@@ -159,12 +162,7 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
         return [Way("It was interrupted. To run all of it:", f"simserve run {named}")]
     too_long = _longest_request(result)
     if not summary["completed"] and too_long is not None:
-        engine = inner["engine_resolved"]
-        if too_long <= engine["max_model_len"]:
-            told = f"The prompts are longer than a step ({count(engine['max_num_batched_tokens'])} tokens). Split them:"
-            return [Way(told, f"simserve run {named} --set deployment.engine.enable_chunked_prefill=true")]
-        told = f"The prompts are longer than max_model_len ({count(engine['max_model_len'])}). Raise it:"
-        return [Way(told, f"simserve run {named} --set deployment.engine.max_model_len={too_long}")]
+        return [_longer_context(result, named, too_long)]
     if has_no_way_out(result):
         return [Way(NO_WAY_OUT, f"simserve plan {named}")]
     if fails(result):
@@ -177,6 +175,22 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
         longer = 10 * max(int(inner["requests"]["submitted"]), 1)
         return [Way("The run is too short to be judged:", f"simserve run {named} --num-requests {longer}")]
     return [Way("Nothing has to change. To look for a cheaper deployment:", f"simserve plan {named}")]
+
+
+def _longer_context(result: RunResult, named: str, longest: int) -> Way:
+    """Return what helps prompts that are too long: to split them, to raise the limit that was set, or more room."""
+    engine = result.summary["simserve"]["engine_resolved"]
+    if longest <= engine["max_model_len"]:
+        told = f"The prompts are longer than a step ({count(engine['max_num_batched_tokens'])} tokens). Split them:"
+        return Way(told, f"simserve run {named} --set deployment.engine.enable_chunked_prefill=true")
+    limit = count(engine["max_model_len"])
+    if result.scenario["deployment"].get("engine", {}).get("max_model_len") is not None:
+        told = f"The prompts are longer than max_model_len ({limit}). Raise it:"
+        return Way(told, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
+    if any("max_model_len" in each for each in result.summary["simserve"].get("warnings", ())):
+        told = f"The prompts are longer than the KV cache has room for ({limit} tokens). To find GPUs that hold them:"
+        return Way(told, f"simserve plan {named}")
+    return Way(f"The prompts are longer than the model's context ({limit} tokens). Longer ones:", "simserve models")
 
 
 def _longest_request(result: RunResult) -> int | None:
@@ -299,8 +313,10 @@ def api_text(month: Mapping[str, Any]) -> str:
         return f"{asked} for all of this traffic, more than they can serve"
     if not own:
         return asked
-    change = api["usd_per_month"] / own - 1
-    return f"{asked}, {100 * abs(change):.0f}% {'more' if change > 0 else 'less'}"
+    ratio = api["usd_per_month"] / own
+    if ratio >= _TOLD_AS_TIMES:
+        return f"{asked}, {ratio:.1f} times as much"
+    return f"{asked}, {100 * abs(ratio - 1):.0f}% {'more' if ratio > 1 else 'less'}"
 
 
 def trust_text(result: RunResult) -> str:
@@ -321,16 +337,24 @@ def trust_text(result: RunResult) -> str:
     if inner["settled"] is False and not caveat:
         parts.append("too short a run to have settled (--precision 5% lengthens it)")
     if found is not None:
-        parts.append(f"ranges are for {found['level']:.0%} of real servers{_basis(found['basis'])}")
+        parts += resting(f"ranges are for {found['level']:.0%} of real servers", found["basis"])
     if inner["fidelity"] == "roofline":
         parts.append("step times are datasheet peaks, not measured")
     return "; ".join(parts) or UNDEFINED
 
 
-def _basis(basis: str) -> str:
-    """Return what intervals rest on: servers like this one, or that none of them was measured."""
+def resting(told: str, basis: str) -> list[str]:
+    """Return what rests on measured servers and on which, the more telling clause first: it stays where room is short.
+
+    Args:
+        told: What rests on them.
+        basis: As ``prediction_interval`` names it.
+    """
     known, _, lacking = basis.partition("foreign: ")
-    return f"; {lacking}" if lacking else f", from {known}"
+    if lacking:
+        return [f"not measured: {lacking.removeprefix('no measurement of ')}", told]
+    number_of, like, which = known.partition(" servers of ")
+    return [f"{told}, from {number_of} like it", f"those run {which}"] if like else [f"{told}, from {known}"]
 
 
 def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Brief:

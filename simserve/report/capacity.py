@@ -146,18 +146,21 @@ def capacity_html(capacity: Capacity) -> str:
     return html_table(capacity_lines(capacity), header(capacity), rows(capacity), trust_lines(capacity))
 
 
-def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED) -> Brief:
+def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED, *, has_load: bool = True) -> Brief:
     """Return the brief: the largest load, then the deployment at its own traffic, what to do, how far to trust it.
 
     Args:
         capacity: The answer.
         reference: What stands after a command of simserve to name the scenario.
+        has_load: Whether the traffic has a load of its own; else the deployment is shown at the largest load.
     """
     (answered, *_), found = _answer_lines(capacity), capacity.found
     verdict: Verdict = "holds" if found.largest.value else "missed"
     if capacity.was_interrupted:
         notes = [Fact("Trust", each.rstrip(".")) for each in trust_lines(capacity)]
         return Brief(verdict=verdict, answer=answered, warnings=warning_lines(capacity.summary), facts=notes)
+    if not has_load and found.largest.value:
+        return _at_largest_load(capacity, answered, reference)
     deployed = deployed_brief(capacity.scenario, reference)
     runs = trust_lines(capacity)[0].partition(",")[0]
     changed = {"Load": _beside_load(capacity, fact_text(deployed, "Load"))}
@@ -165,6 +168,26 @@ def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED) -> Bri
     facts = [Fact(each.label, changed.get(each.label, each.text)) for each in deployed.facts]
     ways = _ways(capacity, reference, is_held=deployed.verdict == "holds")
     return about(replace(deployed, facts=facts), answered, verdict, ways=ways)
+
+
+def _at_largest_load(capacity: Capacity, answered: str, reference: Sequence[str]) -> Brief:
+    """Return the brief of a deployment without a load of its own: what it does at the largest one."""
+    scenario, load, real = capacity.scenario, capacity.found.largest.value, capacity.sustained
+    arrivals = scenario.workload.arrivals
+    assert arrivals is not None  # a load was found
+    at_load = {"arrivals": arrivals.model_copy(update={capacity.load_key: load})}
+    workload = scenario.workload.model_copy(update=at_load)
+    deployed = deployed_brief(scenario.model_copy(update={"workload": workload}), reference)
+    runs = trust_lines(capacity)[0].partition(",")[0]
+    known = "" if real is None or not real.load else f"90% of real servers hold {_load(capacity, real.load)}; "
+    changed = {
+        "Load": f"{known}{fact_text(deployed, 'Load').partition('; ')[0]}",
+        "Trust": "; ".join([*capacity.notes, runs, fact_text(deployed, "Trust")]),
+    }
+    facts = [replace(each, text=changed.get(each.label, each.text)) for each in deployed.facts]
+    command = shlex.join(["simserve", "run", *reference, "--rate", _load(capacity, load).replace(",", "")])
+    way = Way("The figures below are at that load. To see all of it:", command)
+    return replace(deployed, verdict="holds", answer=answered, facts=facts, ways=[way])
 
 
 def _beside_load(capacity: Capacity, text: str) -> str:

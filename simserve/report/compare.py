@@ -16,7 +16,7 @@ from simserve.report.answer import warning_lines
 from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brief
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
-from simserve.report.quantities import UNDEFINED, dollars, listed, number, share
+from simserve.report.quantities import UNDEFINED, dollars, latency, listed, number, share
 from simserve.scenario.formats import formats_line
 from simserve.scenario.pricing import HOURS_PER_MONTH
 
@@ -42,7 +42,7 @@ _ROWS = (
     ("usd_per_million_tokens", "dollars/M tokens", "dollars"),
 )
 _HEADLINES = (
-    ("slo_attainment", "the share within the SLO"),
+    ("slo_attainment", "requests within the SLO"),
     ("mean_tpot_ms", "mean TPOT"),
     ("p95_ttft_ms", "p95 TTFT"),
     ("p99_itl_ms", "p99 ITL"),
@@ -117,10 +117,10 @@ def reading_lines(comparison: Comparison) -> list[str]:
     count = len(comparison.base.summaries)
     if count == 1:
         return ["The same trace through each, once; nothing is drawn, so there are no intervals."]
-    seen = "the same requests (common random numbers)" if comparison.is_paired else "requests of its own"
+    seen = "on the same requests (common random numbers)" if comparison.is_paired else "each on requests of its own"
     each = comparison.requests_each
     length = "" if each is None else f" of {each:,} requests"
-    runs = f"{count} runs{length} of each, {'all of them on' if comparison.is_paired else 'each on'} {seen}"
+    runs = f"{count} runs{length} of each, {seen}"
     if count < LEAST_PAIRS:
         return [f"{runs}; an interval takes {LEAST_PAIRS}: --replications {LEAST_PAIRS}."]
     return [
@@ -154,9 +154,11 @@ def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) 
     ]
     deployed = deployed_brief(comparison.asked or comparison.base.scenario, reference)
     ways = [_way(comparison, reference)]
-    runs = reading_lines(comparison)[0].partition("; ")[0].rstrip(".")
+    runs = reading_lines(comparison)[0].partition("; ")[0].partition(" (")[0].rstrip(".")
     facts = [replace(each, text=f"{runs}; {each.text}") if each.label == "Trust" else each for each in deployed.facts]
-    return about(replace(deployed, facts=facts), answered, "none", more=more, name=comparison.base.name, ways=ways)
+    stated = deployed.answer[:1].lower() + deployed.answer[1:]
+    base = replace(deployed, answer=f"the figures above; {stated}", facts=facts)
+    return about(base, answered, "none", more=more, name=comparison.base.name, ways=ways)
 
 
 def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
@@ -172,7 +174,9 @@ def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
         return Way("None of them holds the SLO. To find a deployment that does:", f"simserve plan {named}")
     if best is comparison.base:
         return Way(f"No variant is cheaper or faster than {best.name}. To look further:", f"simserve plan {named}")
-    return Way(f"The best of them is {best.name}. To run it:", command_of(reference, best.changes))
+    is_alone = len(comparison.variants) == 1
+    told = f"{best.name} is better than {comparison.base.name}" if is_alone else f"The best of them is {best.name}"
+    return Way(f"{told}. To run it:", command_of(reference, best.changes))
 
 
 def _is_held(variant: Variant, asked: float | None) -> bool:
@@ -234,11 +238,18 @@ def comparison_page(comparison: Comparison, command: str, brief: Brief | None = 
 
 
 def _month(variant: Variant) -> str:
-    """Return what a variant costs a month, and how many of its requests meet the SLO."""
+    """Return how many requests of a variant meet the SLO, how fast it answers, and what it costs a month."""
     summary: Any = variant.summary
     hourly, attainment = at(summary, FIGURES["usd_per_hour"]), at(summary, FIGURES["slo_attainment"])
     paid = "no price is known" if hourly is None else f"GPUs {dollars(hourly * HOURS_PER_MONTH)} a month"
-    return paid if attainment is None else f"{share(attainment)} of requests meet the SLO; {paid}"
+    means = [
+        f"{term} {latency(value)}"
+        for term, name in (("TTFT", "mean_ttft_ms"), ("TPOT", "mean_tpot_ms"))
+        if (value := at(summary, FIGURES[name])) is not None
+    ]
+    told = [f"mean {', '.join(means)}"] if means else []
+    met = [] if attainment is None else [f"{share(attainment)} meet the SLO"]
+    return "; ".join([*met, *told, paid])
 
 
 def _rows(comparison: Comparison) -> list[list[str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.report.answer import warning_lines
-from simserve.report.brief import STORED, Brief, Fact, Way, api_text
+from simserve.report.brief import STORED, Brief, Fact, Way, api_text, fact_text
 from simserve.report.page import Page, Section, html_cells, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
@@ -420,6 +420,9 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
         )
     lines += [Fact("Break-even", line) for line in _break_even_lines(summary)[:1]]
     api = summary["api"]
+    other = "" if deployed is None else fact_text(deployed, "Cost").partition("; ")[2]
+    if " asks " in other and api["name"] is not None and not other.startswith(f"{api['name']} asks "):
+        lines.append(Fact("Also", other))
     old = [f"the price of {api['name']} was seen {api['date']}, {_OLD}"] if api.get("is_old") else []
     trust = [*old, *(summary.get("caveats") or ())[-1:]]
     lines += [Fact("Trust", "; ".join(trust))] if trust else []

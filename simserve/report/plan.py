@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from simserve.planner.plan.explain import command as command_of
 from simserve.planner.plan.fleet import MOST_TRAFFIC
 from simserve.planner.plan.plan import Plan
-from simserve.report.answer import warning_lines
-from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fact_text
+from simserve.report.answer import share_asked, warning_lines
+from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fact_text, resting
 from simserve.report.page import Page, Section, html_cells
 from simserve.report.plan_lines import (
+    SURE,
     answer_lines,
     capital,
     met_line,
@@ -166,10 +167,18 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         answer=answer[0],
         verdict="holds" if summary["feasible"] else "missed",
         brief=brief or plan_brief(summary),
-        lines=answer[_IN_BRIEF:] if summary["feasible"] and not is_fixed else (),
+        lines=[_full_sentence(line) for line in answer[_IN_BRIEF:]] if summary["feasible"] and not is_fixed else (),
         sections=sections,
         command=command,
     )
+
+
+def _full_sentence(line: str) -> str:
+    """Return an indented line of the terminal as a sentence of its own; what ends in a command gets no full stop."""
+    told = line.strip()
+    if not any(sign.isdigit() for sign in told.split(" ", 1)[0]):  # the name of a product stays as it is written
+        told = capital(told)
+    return told if ": simserve " in told else f"{told.rstrip('.')}."
 
 
 def _sizing(summary: Mapping[str, Any]) -> str:
@@ -233,16 +242,17 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         facts.append(Fact("To buy", " ".join(purchase_lines(summary["purchase"])[:2]).rstrip(".")))
     more, *stands = [line.rstrip(".") for line in robustness_lines(summary)]
     facts.append(Fact("Load", _load(summary, deployed) or more))
-    facts += [Fact("" if place else "Else", line, is_extra=True) for place, line in enumerate(stands[:-1])]
-    sure = [] if best.get("probability") is None else [_sure(best)]
+    facts += [Fact("" if place else "Also", line, is_extra=True) for place, line in enumerate(stands[:-1])]
+    sure = [] if best.get("probability") is None else [_sure(summary)]
     ranges = [] if deployed is None or sure else [fact_text(deployed, "Trust")]
+    rest = [f"{each[:1].lower()}{each[1:]}" for each in stands[-1:]]
     return Brief(
         verdict="holds",
         answer=lines[0],
         subject=lines[1].rstrip("."),
         warnings=warning_lines(summary),
         ways=[Way("To run it:", best["command"])],
-        facts=[*facts, Fact("Trust", "; ".join([*sure, *ranges, *stands[-1:]]))],
+        facts=[*facts, Fact("Trust", "; ".join([*sure, *ranges, *rest]))],
     )
 
 
@@ -251,12 +261,18 @@ def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
     borne = summary["best"]["traffic_borne"]
     if deployed is None or borne is None or not 1 <= borne < MOST_TRAFFIC:
         return ""
-    more = "no more holds the SLO" if borne < _LEAST_MORE else f"SLO holds for {share(borne - 1)} more"
+    more = "no more holds the SLO" if borne < _LEAST_MORE else f"SLO holds at {share(borne - 1)} more"
     return f"{fact_text(deployed, 'Load').partition('; ')[0]}; {more}"
 
 
-def _sure(best: Mapping[str, Any]) -> str:
-    return f"{share(best['probability'])} of real servers hold the SLO, from {best['probability_basis']}"
+def _sure(summary: Mapping[str, Any]) -> str:
+    """Return on how many real servers the plan holds, and how to be surer where nobody asked for that."""
+    best = summary["best"]
+    is_unsure = best["probability"] < SURE - 0.005 and summary.get("confidence") is None
+    surer = f" (--confidence {share_asked(SURE)} for more)" if is_unsure else ""
+    told = f"{share(best['probability'])} of real servers hold it{surer}"
+    parts = resting(told, best["probability_basis"])
+    return "; ".join(sorted(parts, key=lambda part: not part.startswith(told)))
 
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:

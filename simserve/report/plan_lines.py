@@ -95,10 +95,10 @@ def _measuring(after: Mapping[str, Any]) -> str:
     money, sure = after["saves_usd_per_month"], share(after["probability"])
     if after["saves_gpus"] > 0 or (money or 0.0) > 0:
         less = counted(after["saves_gpus"], "GPU") if money is None else f"{dollars(money)} a month"
-        brings = f"two measured loads make {after['label']} {sure} sure, for {less} less"
+        brings = f"{after['label']} would do, {sure} sure, for {less} less"
     else:
-        brings = f"two measured loads of one replica make that {sure}"
-    return f"  if it does as predicted, {brings}: {after['command']}"
+        brings = f"that probability rises to {sure}"
+    return f"  Measure one replica at two loads; if it behaves as predicted, {brings}: {after['command']}"
 
 
 def term(name: str) -> str:
@@ -210,8 +210,8 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
         )
     elif miss["is_bound"]:
         head = (
-            f"No plan: {name} within {_time(miss['asked'])} is out of reach of every deployment here; "
-            f"{_time(miss['reached'])} is the least (bound)."
+            f"No plan: no deployment here can keep {name} within {_time(miss['asked'])}; the lowest possible is "
+            f"{_time(miss['reached'])} (bound)."
         )
     else:
         head = (

@@ -37,6 +37,10 @@ from simserve.units import format_seconds
 Floats = NDArray[np.float64]
 
 _SHARE_TICKS = ((0, "0%"), (0.25, "25%"), (0.5, "50%"), (0.75, "75%"), (0.9, "90%"), (1, "100%"))
+_SHARE_ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Shares at which an axis may end."""
+_SHARE_ROOM = 1.1
+"""Of the largest share that an axis leaves above it."""
 _EVEN_TICKS = tuple(each for each in _SHARE_TICKS if each[0] != 0.9)
 _DIFFERENT = 0.25
 """Share of the axis from either end in which the name of a limit stands on the inner side."""
@@ -124,18 +128,27 @@ def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
 
 
 def kv_over_time(result: RunResult) -> Sketch:
-    """Return the share of KV memory that is reserved over time, 0 to 100 %."""
+    """Return the share of KV memory that is reserved over time, up to the round share above its highest."""
     series = result.simulation.totals.series
     edges, (usage,) = thinned(series.edges, series.kv_usage)
     times, label = clock(edges)
     return Sketch(
         x=Axis(label=label, high=float(times[-1])),
-        y=Axis(label="share of KV capacity", ticks=_SHARE_TICKS),
+        y=_share_axis("share of KV capacity", float(usage.max(initial=0.0))),
         marks=[
             Steps(edges=times, values=usage, color=SKY, is_filled=True),
             Steps(edges=times, values=usage, label="KV memory reserved", color=BLUE),
         ],
     )
+
+
+def _share_axis(label: str, most: float) -> Axis:
+    """Return an axis of shares that ends at a round one above ``most``."""
+    high = next(end for end in _SHARE_ENDS if end >= min(_SHARE_ROOM * most, 1.0))
+    if high == 1.0:
+        return Axis(label=label, ticks=_SHARE_TICKS)
+    steps = (part / 4 for part in range(5)) if high == _SHARE_ENDS[-2] else (part / 5 for part in range(6))
+    return Axis(label=label, high=high, ticks=tuple((step * high, f"{100 * step * high:g}%") for step in steps))
 
 
 def step_time(result: RunResult) -> Sketch:

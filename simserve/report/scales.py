@@ -13,7 +13,7 @@ from simserve.units import format_seconds
 
 _ROOM = 1.05
 _MARGIN = 0.05
-_LEAST_SHARE = 0.11
+_LEAST_SHARE = 0.15
 """Of an axis between two ticks whose words carry a unit."""
 
 
@@ -80,4 +80,4 @@ def dollar_words(value: float) -> str:
 
 def _time_words(seconds: float) -> str:
     """Return a round time; above a second in seconds throughout, as 200 s is no round number of minutes."""
-    return format_seconds(seconds) if seconds < 1 else f"{seconds:,.0f} s"
+    return format_seconds(seconds) if seconds < 1 else f"{seconds:,.10g} s"

@@ -68,7 +68,7 @@ def sweep_lines(answer: Sweep, out: Path | None = None) -> list[str]:
     if answer.was_interrupted:
         first = f"{done} of {answer.num_points:,} are done{failed}."
     else:
-        first = f"{done}{failed}" + (f": {out}" if out is not None else ".")
+        first = f"{done}{failed}" + (f", written to {out}." if out is not None else ".")
     lines = [first, *_reach_lines(answer), *_format_lines(answer)]
     if answer.num_resumed:
         lines.append(f"{counted(answer.num_resumed, 'point')} had been finished before.")

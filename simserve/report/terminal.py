@@ -248,13 +248,15 @@ def _way_lines(way: Way, width: int, gap: int, *, is_first: bool, is_whole: bool
 
 
 def _command_lines(command: str, width: int, *, is_whole: bool) -> list[str]:
-    """Return a command on as few lines as it takes, broken before its options."""
+    """Return a command on as few lines as it takes, broken before its options, and before a path that is long."""
     if is_whole or len(command) + 2 <= width:
         return [f"  {command}"]
     if len(command) <= width:
         return [command]
     lines, room = [""], width - len(_CONTINUED)
-    for part in command.replace(" --", "\n--").split("\n"):
+    first, *options = command.replace(" --", "\n--").split("\n")
+    parts = [first] if len(first) + 2 <= room else first.rsplit(" ", 1)
+    for part in (*parts, *options):
         joined = f"{lines[-1]} {part}".strip()
         if not lines[-1] or len(joined) + 2 <= room:
             lines[-1] = joined

@@ -110,7 +110,8 @@ def _check_pools(scenario: Scenario) -> None:
         scenario.refuse(key, rule, "add deployment.disaggregation, such as {}, or give every pool the role both")
     if deployment.disaggregation is not None and not roles >= {"prefill", "decode"}:
         rule = "needs pools of the roles prefill and decode; others of the role both may stand beside them"
-        scenario.refuse("deployment.disaggregation", rule, "give a pool each of them")
+        remedy = "for example deployment.pools=[{name: prefill, role: prefill}, {name: decode, role: decode}]"
+        scenario.refuse("deployment.disaggregation", rule, remedy)
     if not pools:
         return
     if len(set(names)) < len(names):

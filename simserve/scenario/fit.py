@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -181,11 +181,16 @@ def _reason(resolved: ResolvedScenario) -> str | None:
     if memory.longest_sequence == 0:
         where = f"{shape.num_gpus} x {shape.hardware.name}"
         held = formats_line(resolved.formats).removeprefix("weights ")
-        return f"{shape.model.name} does not fit on {where} in {held} ({arithmetic})"
+        return f"{shape.model.name} does not fit on {where} in {held} ({_equation(memory.arithmetic)})"
     return (
         f"KV cache smaller than one full-length request of {memory.max_model_len:,} tokens: the longest that "
         f"fits is {memory.longest_sequence:,} ({arithmetic})"
     )
+
+
+def _equation(arithmetic: Sequence[str]) -> str:
+    """Return what is left for the KV cache, without how large the weights are: `simserve memory` says that."""
+    return next((line for line in arithmetic if line.endswith(" for KV")), "; ".join(arithmetic))
 
 
 def _mean_beyond(resolved: ResolvedScenario, arithmetic: str) -> str | None:

@@ -40,7 +40,7 @@ def open_limits(resolved: ResolvedScenario) -> str | None:
     for each in found:
         advice[each.key] = min(each.value, advice.get(each.key, each.value))
     instead = " ".join(f"--set deployment.engine.{key}={value}" for key, value in advice.items())
-    return f"What goes wrong: {wrong}. Instead: {instead}."
+    return f"Limits wide open: {wrong}. To set them: {instead}"
 
 
 def _long_step(resolved: ResolvedScenario) -> _Problem | None:

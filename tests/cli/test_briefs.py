@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_a_plan_that_does_not_hold_says_what_to_relax(simserve: Simserve) -> Non
 
     assert outcome.code == 3
     check_brief(outcome)
-    assert outcome.stdout.startswith("No plan: TPOT within")
+    assert outcome.stdout.startswith("No plan: no deployment here can keep TPOT within")
     assert "Relax" in outcome.stdout
 
 
@@ -76,6 +77,25 @@ def test_arithmetic_without_a_scenario_is_brief_too(simserve: Simserve) -> None:
     assert "$8,640 a month on 2 GPUs; the API asks $8,500, 2% less" in outcome.stdout
 
 
+def test_a_cost_beside_a_named_api_does_not_hide_a_cheaper_one(simserve: Simserve) -> None:
+    """The cheapest with the same weights stands beside the one that was asked for."""
+    line = ["cost", "llama-3.1-8b", "--gpus", "L4", "--rate", "1", "--prompt-tokens", "500", "--output-tokens", "100"]
+
+    outcome = simserve(*line, "--num-requests", "100", "--api", "gpt-4o")
+
+    check_brief(outcome)
+    assert "gpt-4o asks" in outcome.stdout
+    assert re.search(r"^Also +\S+llama-3.1-8b asks \$[\d,.]+, \d+% less$", outcome.stdout, re.M)
+
+
+def test_a_comparison_says_whose_figures_it_shows(simserve: Simserve) -> None:
+    """The table is the base's; each variant has its own means on its line."""
+    outcome = simserve("compare", "single-gpu-7b", *FEW, *COMMANDS["compare"])
+
+    assert re.search(r"^base +the figures above; ", outcome.stdout, re.M)
+    assert re.search(r"a fresh name .*mean TTFT [\d.]+ ms, TPOT [\d.]+ ms", outcome.stdout.replace("\n", " "))
+
+
 def test_compare_names_the_best_of_its_variants(simserve: Simserve) -> None:
     """Of those that hold, the cheapest; the command carries its changes."""
     words = ["single-gpu-7b", *FEW, "--set", "deployment.replicas=3", "--replications", "5"]
@@ -84,7 +104,7 @@ def test_compare_names_the_best_of_its_variants(simserve: Simserve) -> None:
 
     lines = outcome.stdout.splitlines()
     place = next(place for place, line in enumerate(lines) if line.startswith("To do"))
-    assert "The best of them is one less" in lines[place]
+    assert "one less is better than base" in lines[place]
     command = " ".join(" ".join(lines[place + 1 : place + 4]).replace("\\", " ").split())
     assert "--set deployment.replicas=3 --set deployment.replicas=2" in command
 

@@ -301,3 +301,114 @@ def test_help_and_version_are_words_too(simserve: Simserve) -> None:
     assert simserve("help").stdout == simserve("--help").stdout
     assert simserve("version").stdout == simserve("--version").stdout
     assert simserve("help", "nosuch").code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Mistral-Small", "mistral-small-24b"),
+        ("Qwen3-235B", "qwen3-235b-a22b"),
+        ("llama 3.3 70b", "llama-3.3-70b"),
+        ("llama3.1:8b", "llama-3.1-8b"),
+    ],
+)
+def test_a_model_is_known_by_the_name_that_people_give_it(simserve: Simserve, name: str, model: str) -> None:
+    """Blanks and colons are hyphens, and the beginning of one name alone is that name."""
+    outcome = simserve("memory", name, "--gpus", "8xH200")
+
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.stdout.startswith(f"{model} on 8 x h200") or f"{model} on 8 x h200" in outcome.stdout
+    assert simserve("memory", "gpt-oss", "--gpus", "H100").code == 104
+
+
+@pytest.mark.parametrize("slo", ["ttft<1.5s, tpot<50ms", "TTFT <= 1.5 s; tpot: 50ms", "ttft 1.5s,tpot=50ms"])
+def test_limits_are_written_as_people_write_them(simserve: Simserve, slo: str) -> None:
+    """Signs, blanks and semicolons mean the same objective; a percentile is no limit, and a bare number has no unit."""
+    words = ["run", "llama-3.1-8b", "--gpus", "H100", "--prompt-tokens", "100", "--output-tokens", "5", "--rate", "9"]
+
+    said = simserve(*words, "--num-requests", "10", "--slo", slo, "--out", "one")
+
+    assert said.code == 0, said.stderr
+    resolved = yaml.safe_load(Path("one/scenario.resolved.yaml").read_text(encoding="utf-8"))["slo"]
+    assert (resolved["ttft"], resolved["tpot"]) == ("1.5 s", "50 ms")
+    assert "attainment is the share" in simserve(*words, "--slo", "p95 ttft < 2s").error_line
+    assert simserve(*words, "--slo", "ttft=1").error_line.startswith("--slo ttft: '1' is not a number with a unit")
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [("90/min", 1.5), ("2 req/s", 2.0), ("7.2k/h", 2.0), ("3", 3.0)])
+def test_a_rate_has_the_unit_that_is_written(simserve: Simserve, rate: str, seconds: float) -> None:
+    """Requests a second where none is."""
+    words = ["run", "llama-3.1-8b", "--gpus", "H100", "--prompt-tokens", "100", "--output-tokens", "5"]
+
+    outcome = simserve(*words, "--rate", rate, "--num-requests", "10", "--out", "out")
+
+    assert outcome.code == 0, outcome.stderr
+    resolved = yaml.safe_load(Path("out/scenario.resolved.yaml").read_text(encoding="utf-8"))
+    assert resolved["workload"]["arrivals"]["rate"] == seconds
+    assert simserve(*words, "--rate", "3x").error_line.startswith("--rate: '3x' is no rate; write 3")
+
+
+def test_capacity_needs_no_load_of_its_own(simserve: Simserve) -> None:
+    """It looks for one; the latencies are those at the largest load, and the command asks for it."""
+    words = "capacity llama-3.1-8b --gpus H100 --prompt-tokens 500 --output-tokens 50 --slo ttft=1s,tpot=50ms"
+
+    outcome = simserve(*shlex.split(words), "--requests", "300", "--replications", "2")
+
+    assert outcome.code == 0, outcome.stderr
+    assert "The figures below are at that load." in outcome.stdout
+    found = re.search(r"up to ([\d.]+) requests/s", outcome.stdout)
+    assert found is not None
+    assert f"--rate {found[1]}" in outcome.stdout
+    assert "requests/s now" not in outcome.stdout
+
+
+def test_what_a_pasted_line_leaves_open_is_said_by_its_flags(simserve: Simserve) -> None:
+    """Traffic that the flags say is not called assumed."""
+    like = ["--like", "vllm serve Qwen/Qwen3-8B", "--gpus", "H100", "--num-requests", "10"]
+    whole = ["--rate", "1", "--prompt-tokens", "100", "--output-tokens", "10"]
+
+    assert "assumed" not in simserve("run", *like, *whole, "--out", "one").stderr
+    assert "assumed" not in simserve("memory", *like).stderr
+    partly = simserve("run", *like, *whole[:2], "--out", "two").stderr
+    assert "so this is assumed: prompts of 1,155 tokens on average (--prompt-tokens), answers" in partly
+
+
+def test_a_long_line_is_advised_by_the_file_that_it_wrote(simserve: Simserve) -> None:
+    """The command of what would hold fits on a terminal."""
+    long = "vllm serve Qwen/Qwen3-8B --max-model-len 8192 --served-model-name a --api-key b --seed 1"
+    words = ["run", "--like", f"{long} --chat-template {'x' * 200}", "--gpus", "L4", "--rate", "6"]
+
+    outcome = simserve(*words, "--prompt-tokens", "500", "--output-tokens", "50", "--slo", "ttft=900ms,tpot=60ms")
+
+    assert "the command is long" not in outcome.stdout
+    assert "scenario.resolved.yaml" in outcome.stdout
+    assert max(map(len, outcome.stdout.splitlines())) <= 80
+
+
+def test_a_mac_runs_llama_cpp_unless_another_engine_is_named(simserve: Simserve) -> None:
+    """vLLM is not what people run there."""
+    line = ["memory", "qwen3-8b", "--gpus", "M4 Max"]
+
+    assert answer(simserve, shlex.join(line))["engine_resolved"]["name"] == "llama.cpp"
+    assert answer(simserve, shlex.join([*line, "--engine", "ollama"]))["engine_resolved"]["name"] == "ollama"
+
+
+def test_what_does_not_fit_comes_with_a_command_that_does(simserve: Simserve) -> None:
+    """The words of the command line, and the first change."""
+    line = ["memory", "mistral-small-24b", "--gpus", "rtx4090"]
+
+    refused = simserve("export", *line[1:], "--to", "vllm")
+
+    assert refused.code == 3
+    command = refused.error_line.rpartition("the first of them: ")[2]
+    assert command.startswith("simserve export mistral-small-24b --gpus rtx4090 --to vllm --set deployment.quantiz")
+    assert simserve(*shlex.split(command)[1:]).code == 0
+
+
+def test_an_api_is_no_model_and_short_formats_are_formats(simserve: Simserve) -> None:
+    """The remedy is the command that compares with it."""
+    api = simserve("run", "gpt-4o", "--gpus", "H100")
+
+    assert "'gpt-4o' is an API" in api.error_line
+    assert "simserve cost MODEL --api gpt-4o" in api.error_line
+    assert answer(simserve, "memory qwen3-8b --gpus H100 --quantization awq")["formats"]["weights"] == "awq-int4"

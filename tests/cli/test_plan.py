@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -79,8 +80,31 @@ def test_no_plan_ends_with_3_and_prints_the_miss(simserve: Simserve, scenario: s
     assert answer["nearest_miss"]["reached"] > 1e-5
     assert outcome.error_line.startswith("no plan holds; allow TPOT of at least")
     shown = simserve("plan", scenario, "--set", "slo.tpot=10 us", *_SMALL, "-v").stdout
-    assert shown.startswith("No plan: TPOT within")
+    assert shown.startswith("No plan: no deployment here can keep TPOT within")
     assert "Within reach, without the limit on TPOT" in shown
+
+
+def test_a_plan_that_is_unsure_says_how_to_be_surer(simserve: Simserve) -> None:
+    """Beside the share of real servers that hold it, which stands before what that rests on."""
+    line = ["plan", "llama-3.1-8b", "--gpus", "2xL4", "--prompt-tokens", "500", "--output-tokens", "100", "--rate", "1"]
+    line += ["--slo", "ttft=2s,tpot=40ms", "--num-requests", "200", "--trials", "0"]
+
+    unsure = simserve(*line).stdout
+
+    trust = next(each for each in unsure.splitlines() if each.startswith("Trust"))
+    assert re.match(r"Trust +[\d.]+% of real servers hold it \(--confidence 90% for more\)", trust)
+
+
+def test_a_model_that_needs_more_gpus_than_allowed_says_how_many(simserve: Simserve) -> None:
+    """Before any latency that the missing GPUs would reach; the command names its GPU once."""
+    line = ["plan", "llama-3.1-405b", "--gpus", "2xL4", "--prompt-tokens", "100", "--output-tokens", "20"]
+
+    outcome = simserve(*line, "--rate", "1", "--slo", "ttft=1ms", "--trials", "0")
+
+    assert outcome.code == 3
+    assert outcome.stdout.startswith("No plan: at least 16 GPUs are needed (bound), 2 are allowed.")
+    assert "--gpus l4-24gb" in outcome.stdout
+    assert "deployment.hardware" not in outcome.stdout
 
 
 @pytest.mark.parametrize(

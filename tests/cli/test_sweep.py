@@ -33,7 +33,7 @@ def test_the_table_names_points_without_a_result(simserve: Simserve, small: str)
     outcome = simserve("sweep", small, *grid, "--out", "x.parquet", "--workers", "1")
 
     assert outcome.code == 0
-    assert outcome.stdout.startswith("2 points, 1 of them without a result: x.parquet")
+    assert outcome.stdout.startswith("2 points, 1 of them without a result, written to x.parquet.")
     assert "1 x infeasible: llama-3.1-405b does not fit" in outcome.stdout
 
 

@@ -31,7 +31,7 @@ def test_a_difference_ends_with_99(simserve: Simserve, monkeypatch: pytest.Monke
     outcome = simserve("verify", "single-gpu-7b", *FEW)
 
     assert outcome.code == 99
-    assert outcome.stdout.startswith("0 of 20 requests fared the same")
+    assert outcome.stdout.startswith("0 of 20 requests are the same in both")
 
 
 def test_what_is_not_covered_is_refused_by_its_key(simserve: Simserve) -> None:

@@ -149,7 +149,15 @@ def test_words_of_close_ticks_do_not_overlap() -> None:
 
     places = [axis.share(value) for value, _ in axis.marked]
     assert len(places) >= 3
-    assert min(after - before for before, after in pairwise(places)) >= 0.11
+    assert min(after - before for before, after in pairwise(places)) >= 0.15
+
+
+def test_no_two_ticks_say_the_same() -> None:
+    """Seconds within a decade keep the digit that tells them apart."""
+    words = [text for _, text in log_time([0.32, 1.6]).marked]
+
+    assert "1.2 s" in words
+    assert len(set(words)) == len(words)
 
 
 def test_what_is_not_shown_to_differ_is_hollow_and_named_once() -> None:

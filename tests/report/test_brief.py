@@ -12,7 +12,7 @@ from rich.console import Console
 
 from simserve import api
 from simserve.report.answer import answer
-from simserve.report.brief import Brief, Fact, Way, brief_of_run
+from simserve.report.brief import Brief, Fact, Way, api_text, brief_of_run, resting
 from simserve.report.html import render_report
 from simserve.report.quantities import dollars
 from simserve.report.run_html import run_html
@@ -172,6 +172,36 @@ def test_prompts_longer_than_a_step_that_may_not_be_split_name_the_switch() -> N
         api.load("single-gpu-7b", [deployment, prompts, "workload.num_requests=5", way.command.split()[-1]])
     )
     assert split.summary["completed"] == 5
+
+
+def test_prompts_beyond_the_context_of_the_model_are_not_helped_by_a_limit() -> None:
+    """Where no limit was set, the model's own context is the end: another model is what helps."""
+    result = run("empty")
+    engine = {**result.scenario["deployment"]["engine"], "max_model_len": None}
+    scenario = {**result.scenario, "deployment": {**result.scenario["deployment"], "engine": engine}}
+
+    way = brief_of_run(replace(result, scenario=scenario), ("chatbot",)).ways[0]
+
+    assert "longer than the model's context (16,384 tokens)" in way.told
+    assert way.command == "simserve models"
+
+
+def test_what_was_not_measured_comes_before_what_rests_on_it() -> None:
+    """The clause that stays where there is no room for both; of known servers how many, then which."""
+    known = resting("ranges are for 90% of real servers", "51 servers of dense models on h100 under vllm from 0.8")
+    foreign = resting("ranges", "foreign: no measurement of dense models on l4")
+
+    assert known[0] == "ranges are for 90% of real servers, from 51 like it"
+    assert known[1] == "those run dense models on h100 under vllm from 0.8"
+    assert foreign == ["not measured: dense models on l4", "ranges"]
+
+
+@pytest.mark.parametrize(("usd", "told"), [(80.0, "20% less"), (130.0, "30% more"), (600.0, "6.0 times as much")])
+def test_an_api_is_compared_in_percent_or_in_times(usd: float, told: str) -> None:
+    """Nobody reads 500% more at a glance."""
+    month = {"api": {"name": "a", "usd_per_month": usd}, "self_host_usd_per_month": 100.0, "cheaper": "api"}
+
+    assert api_text(month).endswith(told)
 
 
 def test_the_page_opens_with_the_brief() -> None:

@@ -141,6 +141,7 @@ def test_an_element_of_a_list_may_stand_in_brackets(overrides: Overrides) -> Non
         ("thresholds.ttft_ms[4]=avg<1", "is not an element of the list; use a number from 0 to 0"),
         ("deployment.replicas", "--set: 'deployment.replicas' must be KEY=VALUE"),
         (".a=1", "--set: '.a=1' must be KEY=VALUE"),
+        ("max_num_seqs=64", "--set max_num_seqs: is not a known key; it stands at deployment.engine.max_num_seqs"),
         ("deployment.replica=2", "--set deployment.replica: is not a known key; did you mean 'replicas'?"),
         ("deploy.replicas=2", "--set deploy.replicas: deploy: is not a known key"),
         ("deployment.replicas=-1", "--set deployment.replicas: -1 must be greater than or equal to 1"),
@@ -208,7 +209,7 @@ def test_a_block_of_aliases_is_not_written_out(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
         load(write_scenario(tmp_path, text))
 
-    assert str(caught.value).endswith("small.yaml: slo: must be a mapping of keys to values")
+    assert "small.yaml: slo: must be a mapping of keys to values; its keys are ttft," in str(caught.value)
 
 
 @pytest.mark.parametrize(

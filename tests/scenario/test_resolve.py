@@ -158,7 +158,7 @@ def test_weights_that_do_not_fit_say_the_arithmetic_and_what_would() -> None:
     assert caught.value.exit_code == 3
     assert message.startswith(
         "llama-3.1-70b does not fit on 1 x h100-sxm-80gb in bf16, as stored in meta-llama/Llama-3.1-70B; KV bf16 "
-        "(weights: 70.55 B parameters"
+        "(0.9 x 85.02 GB total - 141.1 GB weights - "
     )
     assert "141.1 GB" in message
     assert "--set deployment.tensor_parallel_size=" in message

@@ -83,7 +83,7 @@ function charts(found, values, scale, base) {
       ghosts: base ? [{ name: "A", x: base.series.edges.map(clock), y: base.series.running, steps: true }, { x: base.series.edges.map(clock), y: base.series.waiting, steps: true, dash: "6 3" }] : [],
     })),
     figure("KV memory over time", null, lines({
-      label: "Share of KV memory in use over time", x: time, y: { label: "share of KV memory", format: percent.format }, maxY: 1,
+      label: "Share of KV memory in use over time", x: time, y: { label: "share of KV memory", format: percent.format }, maxY: scale?.kv ?? kvTop([found]),
       named: Boolean(scale), series: [{ name: "in use", x: edges, y: series.kv_usage, steps: true }],
       ghosts: ghost((each) => ({ x: each.series.edges.map(clock), y: each.series.kv_usage, steps: true })),
     })),
@@ -130,13 +130,19 @@ function briefly(found, name) {
   return [name, `${share(figures.attainment)} in SLO`, `TTFT ${ms(figures.p95_ttft_ms)}`, `TPOT ${ms(figures.p95_tpot_ms)}`, `${dollars(figures.usd_per_million_output_tokens)}/M`].filter(Boolean).join(" · ");
 }
 
+// Where an axis of KV memory ends: at all of it only where it nearly fills.
+function kvTop(shown) {
+  const most = Math.max(0, ...shown.flatMap((each) => each.series.kv_usage));
+  return [0.05, 0.1, 0.2, 0.5].find((top) => top >= 1.1 * most) ?? 1;
+}
+
 function scaleOf(found) {
   const known = found.filter(Boolean);
   if (known.length < 2) return null;
   const most = (pick) => Math.max(...known.map(pick));
   return {
     requests: 1.06 * most((each) => Math.max(...each.series.running, ...each.series.waiting)),
-    ttft: most((each) => each.spread.ttft_ms.at(-1) ?? 0), tpot: 1.02 * most((each) => each.spread.tpot_ms.at(-1) ?? 0), step: most((each) => each.step.ms),
+    kv: kvTop(known), ttft: most((each) => each.spread.ttft_ms.at(-1) ?? 0), tpot: 1.02 * most((each) => each.spread.tpot_ms.at(-1) ?? 0), step: most((each) => each.step.ms),
   };
 }
 

@@ -32,11 +32,14 @@ _FORMATS = (
     ("bf16", "none"),
 )
 """Part of a name -> format, the first that is found."""
+_OF_THEMSELVES = ("nvfp4", "mxfp4", "fp8", "int8", "int4", "bf16")
+"""Parts that are formats themselves."""
 _SUFFIX = re.compile(
     r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|dynamic|static|pertensor|"
     r"kv|channel|block|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
 )
 """What names a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
+_PARTING = re.compile(r"[-_: ]+")
 _PREFIX = re.compile(r"^(?:meta-|unsloth-|nvidia-)")
 _SAME_SHAPE = {
     "deepseek-v3.1": "deepseek-v3",
@@ -74,7 +77,8 @@ class NamedModel:
 def find_model(name: str, file: object) -> NamedModel:
     """Return the profile for a repository, a file or a folder.
 
-    A repository is looked for among the profiles' own, then without what names a tuning or a number format. A
+    A repository is looked for among the profiles' own, then without what names a tuning or a number format, then as
+    the beginning of one profile's name: ``Mistral-Small``. Blanks, colons and underscores are read as hyphens. A
     local folder with a ``config.json`` is taken as it is.
 
     Args:
@@ -95,12 +99,18 @@ def find_model(name: str, file: object) -> NamedModel:
         of_name = next((each for each in model.checkpoints if (each.repository or "").lower() == name.lower()), None)
         if of_name is not None:
             return NamedModel(profile, None if of_name is model.stored else of_name.format, is_exact=True)
+    loosely = next((profile for profile in models if _letters(profile) == _letters(name)), None)
+    if loosely is not None:
+        return NamedModel(loosely, None, is_exact=True)
     wanted = _plain(name)
     if wanted in _SAME_SHAPE:
         return NamedModel(_SAME_SHAPE[wanted], stored_format(name), is_exact=False)
     for profile, repository in repositories.items():
         if wanted in (_plain(profile), _plain(repository or profile)):
             return NamedModel(profile, stored_format(name), is_exact=False)
+    begun = [profile for profile in models if profile.startswith(f"{wanted.replace(' ', '-')}-")]
+    if len(begun) == 1:
+        return NamedModel(begun[0], stored_format(name), is_exact=False)
     raise ScenarioError(
         "is no model that has a profile",
         file=file,
@@ -127,6 +137,16 @@ def stored_format(name: str) -> str | None:
     """Return the number format that a name of weights tells of; None: none."""
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
     return next((quantization for part, quantization in _FORMATS if part in last), None)
+
+
+def _letters(name: str) -> str:
+    """Return a name without what parts its words: ``llama 3.3:70b`` and ``llama-3.3-70b`` are one."""
+    return _PARTING.sub("", name.lower())
+
+
+def format_named(text: str) -> str:
+    """Return the number format that a short name stands for: ``awq`` is awq-int4; what is none stays as it is."""
+    return {part: known for part, known in _FORMATS if part not in _OF_THEMSELVES}.get(text.lower(), text)
 
 
 def _plain(name: str) -> str:

@@ -89,11 +89,11 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
 
 
 def command(reference: Sequence[str], changes: Overrides, verb: str = "run") -> str:
-    """Return the command that runs a fleet, or asks something else of it."""
-    words = [
-        *(shlex.quote(word) for word in reference or ("SCENARIO.yaml",)),
-        *(_set(key, changes[key]) for key in sorted(changes)),
-    ]
+    """Return the command that runs a fleet, or asks something else of it: its GPU in place of that of ``--gpus``."""
+    named, others = list(reference or ("SCENARIO.yaml",)), dict(changes)
+    if "--gpus" in named and "deployment.hardware" in others:
+        named[named.index("--gpus") + 1] = str(others.pop("deployment.hardware"))
+    words = [*(shlex.quote(word) for word in named), *(_set(key, others[key]) for key in sorted(others))]
     return " ".join([f"simserve {verb}", *words])
 
 

@@ -76,6 +76,9 @@ def _nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal)
         return _without_run("memory", f"{relax} ({reason})")
     slo = scenario.slo
     tried = [member for member in fitting if member.trial is not None]
+    smallest = min(fitting, key=lambda each: each.num_gpus)
+    if smallest.num_gpus > goal.max_gpus:
+        return _gpus_miss(smallest, smallest.num_gpus * (1 + goal.spare_replicas), goal)
     if slo is not None:
         unreachable = _unreachable(fitting, scenario)
         if unreachable:
@@ -85,16 +88,20 @@ def _nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal)
     if tried:
         return _simulated_miss(tried, scenario, goal)
     nearest = min(fitting, key=lambda each: each.bound.least_replicas * each.num_gpus)
-    needed = float((nearest.bound.least_replicas + goal.spare_replicas) * nearest.num_gpus)
+    return _gpus_miss(nearest, (nearest.bound.least_replicas + goal.spare_replicas) * nearest.num_gpus, goal)
+
+
+def _gpus_miss(nearest: Member, needed: float, goal: Goal) -> Miss:
+    """Return that more GPUs are needed than are allowed."""
     return Miss(
         member=nearest,
         metric="gpus",
         limit=float(goal.max_gpus),
-        reached=needed,
+        reached=float(needed),
         is_bound=True,
         trial=None,
         relaxed_terms=(),
-        relax=f"--max-gpus {needed:.0f} at least (bound)",
+        relax=f"allow at least {needed:.0f} GPUs (--max-gpus {needed:.0f}; bound)",
     )
 
 
@@ -124,7 +131,7 @@ def _bound_miss(fitting: Sequence[Member], unreachable: Mapping[str, float], sce
         is_bound=True,
         trial=shown(nearest.overrides, nearest.num_gpus, scenario, goal),
         relaxed_terms=tuple(unreachable),
-        relax=f"allow {' and '.join(words)} (bound; queueing comes on top), ask for shorter answers, or leave it out",
+        relax=f"allow {' and '.join(words)} (bound; queueing comes on top), shorten what is sent, or drop the limit",
     )
 
 

@@ -13,7 +13,7 @@ from simserve.workload.traces.agentic_mooncake import DELAY_FIELDS, WAIT_FIELD, 
 from simserve.workload.traces.azure import read_azure
 from simserve.workload.traces.bailian import read_bailian
 from simserve.workload.traces.burstgpt import read_burstgpt
-from simserve.workload.traces.columns import are_told, header_of, read_columns
+from simserve.workload.traces.columns import are_told, header_of, read_columns, told_columns
 from simserve.workload.traces.csv import read_csv
 from simserve.workload.traces.dynamo import SCHEMA as DYNAMO_SCHEMA
 from simserve.workload.traces.dynamo import read_dynamo
@@ -29,6 +29,8 @@ from simserve.workload.traces.weka import read_weka
 
 _REMEMBERED = 2
 """Traces kept: a search serves the same one on every deployment."""
+_MOST_COLUMNS = 12
+"""Columns that an error names."""
 AUTO = "auto"
 COLUMNS = "columns"
 """Any table, by the names of its columns."""
@@ -120,8 +122,14 @@ def detect(path: Path) -> str:
     if found is None and are_told(first):
         return COLUMNS
     if found is None:
-        remedy = "say which with format: " + ", ".join(READERS) + "; or which column holds what, with columns"
-        raise TraceError("is of no format that can be told by its first row", file=path, remedy=remedy)
+        names = list(first)[:_MOST_COLUMNS]
+        told = list(told_columns(first))
+        lacking = [what for what in ("arrival_time", "prompt_tokens", "output_tokens") if what not in told]
+        remedy = (
+            f"say which column holds what with --columns {','.join(f'{what}=COLUMN' for what in lacking)} (there are "
+            f"{', '.join(names)}), or the format with --format: {', '.join(READERS)}"
+        )
+        raise TraceError("is of no format that its first row tells", file=path, remedy=remedy)
     return found
 
 
