@@ -28,8 +28,8 @@ DEVICE_WIDTH = 0.1
 differ by 8 % on average and by up to 22 % (Sinha et al., "Not All GPUs Are Created Equal", SC 2022)."""
 
 CURVE_ERROR = 0.05
-"""Standard deviation of what a bundled curve is off as a whole, shared by all its calls: those of H100 lie 0.3 to 8 % from
-tables that they were not fitted to, 4.5 % in the root mean square (calibration/LOG.md)."""
+"""Standard deviation of what a bundled curve is off as a whole, shared by all its calls: those of H100 lie 0.3 to 8 %
+from tables that they were not fitted to, 4.5 % in the root mean square (calibration/LOG.md)."""
 
 MEDIAN_ERROR = 1.2533
 """Standard error of a median over that of a mean, for normal errors: the root of pi / 2."""
