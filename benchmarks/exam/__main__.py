@@ -31,8 +31,8 @@ To hand in another simulator, write a CSV with the columns `file, id, predicted_
 it says them, `low_ttft_ms, high_ttft_ms, low_tpot_ms, high_tpot_ms` of a 90 % range), a line a row of the
 measurements by the `id` in its notes, run the command with `--predictions NAME=FILE.csv`, and send both. Nothing
 may be fitted to the rows; what was should be said. simserve's ranges are made without the row's own source; its
-constants were fitted on other families and on part of the rows of Hopper (`calibration/ACCURACY.md` says which); no
-row of Blackwell was used.
+constants were fitted on other families and on part of the rows of Hopper (`calibration/ACCURACY.md` says which);
+launch settings and curves of Blackwell were chosen with its rows in view (`calibration/LOG.md`).
 
 *order*: pairs of rows alike in all but the engine (or the parallel layout), whose measured tokens/s a GPU are at
 least 3 % apart, and which of them is faster. *kept*: of all rows of a model, GPU, format and length, the one with

@@ -53,3 +53,22 @@ def limited(
         is_truncated=((max_tokens > longest) | (wanted > longest)) & ~too_long,
         is_too_long=too_long,
     )
+
+
+def finds_itself(config: EngineConfig, lengths: NDArray[np.int64]) -> bool:
+    """Return whether a preempted request may find its own blocks in the prefix cache when it is computed again.
+
+    Where the longest requests that have seats fit the KV cache together, nobody is preempted for it.
+
+    Args:
+        config: The engine.
+        lengths: Tokens of each request, prompt and answer together, shape [N].
+    """
+    if not config.enable_prefix_caching or config.admission == "reserve" or not len(lengths):
+        return False
+    if config.priority_preemption:
+        return True
+    seats = min(config.max_num_seqs, len(lengths))
+    longest = np.partition(lengths, len(lengths) - seats)[len(lengths) - seats :] + config.num_speculative_tokens
+    blocks = int((longest // config.block_size + 1).sum()) * (config.full_groups + config.window_groups)
+    return blocks > config.num_blocks - config.watermark_blocks

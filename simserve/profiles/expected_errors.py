@@ -63,7 +63,7 @@ BEYOND = math.log(2.0)
 """What the logarithm of the scale gains a doubling of GPUs beyond the measured ones, and for a mechanism that no
 measured server has: nothing was measured there, so it is assumed and not learnt."""
 
-FEATURES = ("constant", "burst", "host", "served", "clients", "far_family", "far_engine")
+FEATURES = ("constant", "burst", "host", "served", "clients", "far_family", "far_engine", "unexamined")
 """What the scale is linear in (its logarithm): see `features`."""
 
 
@@ -122,10 +122,13 @@ class Distance:
     Attributes:
         is_family_known: A source measured its engine generation, GPU and class of model.
         is_engine_known: A source measured its engine generation.
+        is_examined: Its own figures lay open while the simulator was built: those of the measured sources did, those of
+            the unseen reports and of every other server did not.
     """
 
     is_family_known: bool
     is_engine_known: bool
+    is_examined: bool = False
 
     @property
     def group(self) -> str:
@@ -152,6 +155,7 @@ def features(server: Server, distance: Distance) -> tuple[float, ...]:
         math.log(in_flight) / math.log(MANY_CLIENTS) if server.is_served else 0.0,
         float(not distance.is_family_known),
         float(not distance.is_engine_known),
+        float(not distance.is_examined),
     )
 
 
@@ -244,6 +248,8 @@ class ErrorModel(FrozenModel):
     """Source -> metric -> what is learnt where the source is left out: for its own figures."""
     families: tuple[Family, ...]
     """What was measured."""
+    examined: tuple[str, ...] = ()
+    """Sources whose figures lay open while the simulator was built."""
     coverage: tuple[Coverage, ...] = ()
     """How well it holds, whole sources left out."""
 
@@ -253,6 +259,7 @@ class ErrorModel(FrozenModel):
         return Distance(
             any(_is_of(each, server) for each in known),
             any(each.engine == server.generation for each in known),
+            left_out in self.examined,
         )
 
     def of_metric(self, metric: str, left_out: str = "") -> MetricErrors:

@@ -88,6 +88,9 @@ class Cluster:
             entries = slice(int(specs.prefixes.offsets[index]), int(specs.prefixes.offsets[index + 1]))
             ends = specs.prefixes.ends[entries].tolist()
             request.path = list(zip(specs.prefixes.segments[entries].tolist(), ends, strict=True))
+        else:
+            # What it shares with nobody it finds itself, where it comes again.
+            request.path = [(index, prompt + output)]
         if self.router.regions is not None:
             request.home = self.router.regions.home_of(request)
         if self.rules is not None and not self.gateway.is_for_api(request):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.limits import finds_itself
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
@@ -18,22 +19,30 @@ _SPARSE = 4
 """Numbers of segments are put one after another where fewer than one in so many is used."""
 
 
-def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = True) -> PrefixPaths | None:
-    """Return what the requests share in blocks of a replica; None where nothing is, or where it is not cached.
+def prefix_paths(
+    config: EngineConfig, specs: RequestSpecs, as_lists: bool = True, *, may_return: bool = True
+) -> PrefixPaths | None:
+    """Return what the requests have in blocks of a replica; None where nobody finds any, or where it is not cached.
+
+    Requests that share nothing find what they had computed themselves before they were preempted or sent again.
 
     Args:
         config: The engine.
         specs: What arrives.
         as_lists: Whether it is read from Python, not from compiled code.
+        may_return: Whether a request may reach a replica again that has not preempted it.
     """
-    if specs.prefixes is None or not config.enable_prefix_caching:
+    if not config.enable_prefix_caching:
+        return None
+    lengths = specs.prompt_tokens + specs.output_tokens
+    if specs.prefixes is None and not may_return and not finds_itself(config, lengths):
         return None
     from simserve.engine.kv_tier import KVTier
     from simserve.engine.prefix_cache import PrefixPaths
+    from simserve.workload.prefixes import own_prefixes
 
     # A tier behind the cache ages by segment, so that finer ones are nearer to its blocks.
-    prefixes = specs.prefixes if config.kv_tiers else prefixes_of(specs)
-    assert prefixes is not None
+    prefixes = (specs.prefixes if config.kv_tiers else prefixes_of(specs)) or own_prefixes(lengths)
     store = next((KVTier(each) for each in config.kv_tiers if each.is_shared), None)
     return PrefixPaths(
         prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size, as_lists, len(config.kv_tiers), store

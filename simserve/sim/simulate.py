@@ -326,7 +326,7 @@ def _run(
     if not config.kv_tiers:
         # Once for caches and router.
         specs = replace(specs, prefixes=prefixes_of(specs))
-    paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None)
+    paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None, may_return=False)
     replicas = [new_replica(number, config, times, requests, paths) for number in range(num_replicas)]
     num_schedulers = num_replicas * config.data_parallel_size
     if log is not None:

@@ -70,6 +70,16 @@ def system_prompts(
     return PrefixSegments(offsets=offsets, segments=segments, ends=ends)
 
 
+def own_prefixes(lengths: NDArray[np.int64]) -> PrefixSegments:
+    """Return requests that share nothing: each is a segment of its own, which only it can find again.
+
+    Args:
+        lengths: Tokens of each request, prompt and answer together, shape [N].
+    """
+    numbers = np.arange(len(lengths) + 1, dtype=np.int64)
+    return PrefixSegments(offsets=numbers, segments=numbers[:-1], ends=np.asarray(lengths, dtype=np.int64))
+
+
 def joined(parts: Sequence[PrefixSegments], num_shared: int) -> PrefixSegments:
     """Return the segments of several lists of requests, one list after another.
 

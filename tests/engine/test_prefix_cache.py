@@ -9,17 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
+from simserve.engine.limits import finds_itself
 from simserve.engine.prefix_cache import PrefixPaths, cached_tokens
 from simserve.engine.state import Replica, RequestTable
 from simserve.sim.replicas import set_up
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.generate import generate
-from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.prefixes import PrefixSegments, own_prefixes
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
-from tests.agreement import assert_agrees
+from tests.agreement import assert_agrees, assert_same_records
 from tests.builders import constant_step_times, make_config, make_specs
+from tests.engine.strategies import Case, shared_cases
+from tests.engine.test_fuzz import CHECKS
+from tests.walker import walk
 
 SECOND = constant_step_times(1.0)
 MOONCAKE = Path(__file__).resolve().parents[2] / "../shared/data/traces/mooncake/conversation_trace.jsonl.gz"
@@ -53,6 +58,48 @@ def test_a_shared_beginning_is_computed_once() -> None:
 
     assert records.cached_tokens.tolist() == [0, 16]
     assert (records.first_token_time - records.scheduled_time).tolist() == [3.0, 1.0]
+
+
+def test_a_preempted_request_finds_its_own_blocks_where_nothing_is_shared() -> None:
+    """Ten blocks are too few for both: the second computes one block again, not its whole prompt three times over."""
+    specs = make_specs([0.0, 0.5], 16, 12)
+    short = {"num_blocks": 10, "max_num_seqs": 2, "max_num_batched_tokens": 8, "max_model_len": 64}
+    uncached = assert_agrees(make_config(**short), SECOND, specs).records
+    cached = assert_agrees(make_config(enable_prefix_caching=True, **short), SECOND, specs).records
+
+    assert uncached.num_preemptions.tolist() == [0, 3]
+    assert uncached.finish_time.tolist() == [13.0, 24.0]
+    assert cached.num_preemptions.tolist() == [0, 1]
+    assert cached.finish_time.tolist() == [13.0, 23.0]
+    assert cached.cached_tokens.tolist() == [0, 0]
+
+
+@given(case=shared_cases().filter(lambda case: case.specs.turn is None and case.specs.concurrency is None))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_requests_that_share_nothing_are_those_with_segments_of_their_own(case: Case) -> None:
+    """Kernel and walker agree on them, short of memory or not, and naming each request's own tokens changes nothing."""
+    alone = replace(case.specs, prefixes=None)
+    named = replace(alone, prefixes=own_prefixes(alone.prompt_tokens + alone.output_tokens))
+
+    assert_same_records(walk(case.config, case.times, named), assert_agrees(case.config, case.times, alone))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"num_blocks": 11}, True),
+        ({"num_blocks": 11, "max_num_seqs": 1}, False),
+        ({"num_blocks": 11, "admission": "reserve"}, False),
+        ({"num_blocks": 11, "enable_prefix_caching": False}, False),
+        ({"scheduling_policy": "priority", "priority_preemption": True}, True),
+    ],
+)
+def test_a_cache_that_nobody_can_use_is_not_kept(changes: dict[str, Any], expected: bool) -> None:
+    """Two requests of six blocks: there is one where they do not fit together, and where the more urgent preempt."""
+    config = make_config(**{"enable_prefix_caching": True, "num_blocks": 12, "max_num_seqs": 4, **changes})
+
+    assert finds_itself(config, np.array([20, 20])) is expected
 
 
 def test_only_full_blocks_are_shared() -> None:

@@ -17,7 +17,7 @@ from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
-from tests.real_engines.workloads import ENDING_EARLY
+from tests.real_engines.workloads import ENDING_EARLY, SHARING
 
 NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
@@ -103,7 +103,7 @@ def as_sglang(case: Mapping[str, Any]) -> dict[str, Any]:
 
     Short of KV memory with ``--schedule-conservativeness 0.1``: so small an estimate lets many be retracted.
     """
-    conservativeness = 0.1 if case["kind"] == "kv_short" else 1.0
+    conservativeness = 0.1 if case["kind"] in ("kv_short", "kv_short_cached") else 1.0
     chunk = case["max_num_batched_tokens"] if case["enable_chunked_prefill"] else None
     return {
         **case,
@@ -191,7 +191,7 @@ def requests_of(case: Mapping[str, Any]) -> RequestSpecs:
         is_stationary=False,
         offered_rate=float("nan"),
         priority=np.array([request.get("priority", 0) for request in requests], dtype=np.int64),
-        prefixes=prefixes_of(case) if case["enable_prefix_caching"] else None,
+        prefixes=prefixes_of(case) if case["kind"] in SHARING else None,
     )
 
 

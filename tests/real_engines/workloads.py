@@ -9,8 +9,10 @@ import numpy as np
 
 CLASSES = (
     *("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "forks", "threshold"),
-    *("watermark",),
+    *("watermark", "kv_short_cached"),
 )
+SHARING = ("prefix", "prefix_short", "conversations", "forks")
+"""Classes whose prompts begin alike. In ``kv_short_cached`` a preempted request alone finds what it had computed."""
 ENDING_EARLY = "early_end"
 """A class for engines that expect answers of ``max_tokens``: short of KV memory, and many end before."""
 UNIT = math.sqrt(2.0) / 997.0
@@ -41,7 +43,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         budget = max(max_num_seqs, int(rng.integers(8, 64)))
     blocks_of_one = math.ceil(max_model_len / block_size) + 1
     num_blocks = blocks_of_one * max_num_seqs * 2
-    if kind in ("kv_short", "watermark", "prefix_short", "priority", ENDING_EARLY) or (
+    if kind in ("kv_short", "kv_short_cached", "watermark", "prefix_short", "priority", ENDING_EARLY) or (
         kind in ("conversations", "forks") and rng.integers(2)
     ):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
@@ -79,7 +81,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "block_size": block_size,
         "num_gpu_blocks": num_blocks,
         "watermark": float(rng.uniform(0.02, 0.2)) if kind == "watermark" else 0.0,
-        "enable_prefix_caching": kind in ("prefix", "prefix_short", "conversations", "forks"),
+        "enable_prefix_caching": kind in (*SHARING, "kv_short_cached"),
         "step_seconds": step_seconds + UNIT * float(rng.random()),
         "token_seconds": 1e-4,
         "requests": requests,

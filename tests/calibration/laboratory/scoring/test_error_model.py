@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from calibration.laboratory.scoring import error_model
 from calibration.laboratory.scoring.error_model import (
     MOST_WIDENED,
     first_replay_factors,
@@ -21,7 +23,7 @@ from calibration.laboratory.scoring.error_model import (
 from simserve.errors import InputError
 from simserve.planner.validation.intervals import coverage_rows, held, source_of
 from simserve.planner.validation.prediction import Prediction
-from simserve.profiles.expected_errors import FLOORS, Server, expect, load_error_model
+from simserve.profiles.expected_errors import FLOORS, Coverage, ErrorModel, Server, expect, load_error_model
 from tests.planner.builders import make_point
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
@@ -151,6 +153,33 @@ def test_the_interval_of_a_row_knows_nothing_of_its_source() -> None:
 
     assert new["source-3"] == pytest.approx(old["source-3"])
     assert new["source-5"] > old["source-5"]
+
+
+def test_a_server_that_nobody_looked_at_is_as_uncertain_as_the_unseen_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources that lay open are a third as far off as reports; a user's server gets the reports' interval."""
+    reports = [
+        replace(one, point=replace(one.point, source="unseen", label=f"{one.point.source}: a row"))
+        for one in drawn(20, between=0.3, within=0.1, seed=2, each=6)
+    ]
+    predictions = [*drawn(20, between=0.1, within=0.03, each=6), *reports]
+    model = learn(predictions, "2026-11-30")
+    monkeypatch.setattr(error_model, "_is_examined", lambda source: True)
+    blind = learn(predictions, "2026-11-30")
+
+    known, unseen, own = (
+        expect(model, make_server(), source).metrics["tpot"].half_90 for source in ("source-1", "unseen/source-1", "")
+    )
+
+    assert unseen > 2 * known
+    assert own == pytest.approx(unseen, rel=0.1)
+    assert of_reports(model).coverage_50 > of_reports(blind).coverage_50 + 0.05
+    assert of_reports(model).coverage_90 > of_reports(blind).coverage_90
+
+
+def of_reports(model: ErrorModel) -> Coverage:
+    """Return how well the TPOT of unseen reports is held."""
+    (row,) = (row for row in model.coverage if (row.metric, row.group) == ("tpot", "unseen reports"))
+    return row
 
 
 def test_reports_count_as_in_their_first_replay() -> None:
