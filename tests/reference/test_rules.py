@@ -28,7 +28,7 @@ from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import RequestSpecs
-from tests.builders import constant_step_times, make_config, make_faults, make_specs
+from tests.builders import constant_step_times, make_closed_loop, make_config, make_faults, make_specs
 from tests.theory.builders import make_deployment
 
 SECOND = constant_step_times(1.0)
@@ -229,3 +229,52 @@ def test_the_next_cache_is_taken_in_when_the_first_one_is_given_up() -> None:
 
     assert reasons(records) == ["", "timeout", ""]
     assert records.finish_time[2] < records.finish_time[0]
+
+
+def test_nobody_overtakes_a_long_prompt_in_a_closed_loop() -> None:
+    """Sent together, 8 and 1 tokens reach the router when the long one does; sent 0.5 s behind it, too."""
+    specs = replace(make_closed_loop(3, [8, 1, 1, 1], 3), ramp_up=1.5)
+
+    records = both(deployed(Control(), frontend_latency=0.25, tokenization_per_token=0.25), specs)
+
+    assert records.arrival_time.tolist()[:3] == [0.0, 0.5, 1.0]
+    assert records.admitted_time.tolist()[:3] == [2.25, 2.25, 2.25]
+
+
+def test_a_retry_is_tokenised_between_open_arrivals() -> None:
+    """Refused at 1.25 and sent again at 2.25, the long prompt holds up who is sent after it, not who was before."""
+    retries = {"max": 1, "backoff": "1 s", "jitter": 0}
+    control = Control(admission=validate(AdmissionSpec, {"max_queue": 0, "retry_after": "0 s"}))
+    specs = in_classes(
+        make_specs([0.0, 0.125, 2.125, 2.375, 9.5], [1, 8, 2, 1, 1], [2, 2, 2, 2, 2]),
+        [0, 1, 0, 0, 0],
+        {},
+        {"retries": retries},
+    )
+
+    records = both(deployed(control, frontend_latency=0.125, tokenization_per_token=0.125), specs)
+
+    assert records.admitted_time.tolist()[1:] == [3.375, 2.5, 3.375, 9.75]
+
+
+def test_who_waits_behind_the_tokeniser_is_overtaken() -> None:
+    """The first waits 2 s for its images by itself, the second follows it through the tokeniser and passes it then."""
+    for specs in (make_specs([0.0, 0.25], [4, 1], 2), make_closed_loop(2, [4, 1], 2)):
+        waiting = replace(specs, own_wait=np.array([2.0, 0.0]))
+
+        records = both(deployed(Control(), frontend_latency=0.25, tokenization_per_token=0.25), waiting)
+
+        assert records.admitted_time.tolist() == [3.25, 1.25]
+
+
+def test_a_scheduler_that_works_ahead_sees_requests_as_they_come() -> None:
+    """Two clients think for 1.75 and 1.25 s, and their next requests, 3 and 4, come in one step of the third client's.
+
+    One seat is free: number 4, which came before number 3, takes it.
+    """
+    specs = replace(make_closed_loop(3, [4] * 5, [1, 1, 40, 2, 2]), think_time=np.array([0.0, 0.0, 0.0, 1.75, 1.25]))
+
+    records = both(deployed(Control(), async_scheduling=True, max_num_seqs=2), specs)
+
+    assert records.admitted_time[4] < records.admitted_time[3]
+    assert records.scheduled_time[4] < records.scheduled_time[3]
