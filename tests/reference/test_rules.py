@@ -267,14 +267,46 @@ def test_who_waits_behind_the_tokeniser_is_overtaken() -> None:
         assert records.admitted_time.tolist() == [3.25, 1.25]
 
 
-def test_a_scheduler_that_works_ahead_sees_requests_as_they_come() -> None:
+@pytest.mark.parametrize("admission", [None, {"max_queue": 9}])
+def test_a_scheduler_that_works_ahead_sees_requests_as_they_come(admission: dict[str, Any] | None) -> None:
     """Two clients think for 1.75 and 1.25 s, and their next requests, 3 and 4, come in one step of the third client's.
 
     One seat is free: number 4, which came before number 3, takes it.
     """
     specs = replace(make_closed_loop(3, [4] * 5, [1, 1, 40, 2, 2]), think_time=np.array([0.0, 0.0, 0.0, 1.75, 1.25]))
 
-    records = both(deployed(Control(), async_scheduling=True, max_num_seqs=2), specs)
+    control = Control(admission=None if admission is None else validate(AdmissionSpec, admission))
+
+    records = both(deployed(control, async_scheduling=True, max_num_seqs=2), specs)
 
     assert records.admitted_time[4] < records.admitted_time[3]
     assert records.scheduled_time[4] < records.scheduled_time[3]
+
+
+def test_an_unused_bucket_holds_its_burst_and_no_more() -> None:
+    """After nine quiet seconds at 1 request/s two of three pass, as at the start."""
+    control = Control(admission=validate(AdmissionSpec, {"token_bucket": {"rate": 1, "burst": 2}}))
+
+    records = both(deployed(control), make_specs([0.0, 0.0, 0.0, 9.25, 9.25, 9.25], 4, 2))
+
+    assert reasons(records) == ["", "", "rate_limit"] * 2
+
+
+def test_who_is_refused_for_the_queue_takes_nothing_from_the_bucket() -> None:
+    """Of two tokens one is left when the second request is refused, so that a third passes once the seat is free."""
+    rules = {"token_bucket": {"rate": 0.001, "burst": 2}, "max_queue": 0}
+    control = Control(admission=validate(AdmissionSpec, rules))
+
+    records = both(deployed(control), make_specs([0.0, 0.5, 9.25, 19.25], 4, 2))
+
+    assert reasons(records) == ["", "queue_full", "", "rate_limit"]
+
+
+def test_as_many_wait_in_front_of_replicas_that_are_not_there_as_may() -> None:
+    """The only replica is lost at 0.5 s; of three that come then, a queue of two lets two wait."""
+    faults = make_faults({"kind": "replica", "at": "0.5 s", "duration": "9 s", "replica": 0})
+    control = Control(admission=validate(AdmissionSpec, {"max_queue": 2}), faults=faults)
+
+    records = both(deployed(control), make_specs([1.25, 1.5, 1.75], 4, 2))
+
+    assert reasons(records) == ["", "", "queue_full"]
