@@ -18,6 +18,7 @@ from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control, Limits
 from simserve.sim.fairness_spec import FairnessSpec
+from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import CACHE, REASONS, RequestRecords
@@ -310,3 +311,49 @@ def test_as_many_wait_in_front_of_replicas_that_are_not_there_as_may() -> None:
     records = both(deployed(control), make_specs([1.25, 1.5, 1.75], 4, 2))
 
     assert reasons(records) == ["", "", "queue_full"]
+
+
+def test_after_a_pause_the_first_finish_counts_for_all_that_run_again() -> None:
+    """One finish a second before the pause, and 4 s for the first of four behind it, which is one a second too."""
+    control = Control(admission=validate(AdmissionSpec, {"deadline_aware": True}), limits=(Limits(ttft=4.5),))
+    arrivals = [0.0, *[10.0] * 4, 10.25, *(14.125 + 0.125 * number for number in range(7))]
+
+    records = both(deployed(control, max_num_seqs=4), make_specs(arrivals, 4, [1, 4, 20, 20, 20, 30] + [2] * 7))
+
+    assert reasons(records)[6:].index("deadline") == 5
+
+
+def test_a_tenth_of_the_mean_between_finishes_is_new() -> None:
+    """Finishes after 5 s and 15 s more make a mean of 6 s: behind two that wait it is 12 s, behind three 18."""
+    control = Control(admission=validate(AdmissionSpec, {"deadline_aware": True}), limits=(Limits(ttft=13.0),))
+    specs = make_specs([0.0, 0.25, 0.5, 20.5, 20.75, 21.0, 21.25], 4, [5, 15, 40, 2, 2, 2, 2])
+
+    records = both(deployed(control, max_num_seqs=1, max_model_len=64), specs)
+
+    assert reasons(records) == [""] * 6 + ["deadline"]
+
+
+def test_who_would_wait_too_long_for_its_turn_is_refused() -> None:
+    """Turns of the class come every 3.775 s on average: behind two that wait it is 7.55 s, behind three 11.3."""
+    control = Control(
+        admission=validate(AdmissionSpec, {"deadline_aware": True}),
+        fairness=validate(FairnessSpec, {"shares": {"c0": 1.0, "c1": 1.0}, "max_outstanding": 1}),
+        limits=(Limits(ttft=10.0), Limits(ttft=10.0)),
+    )
+    specs = in_classes(make_specs([0.0, 0.25, 0.5, 8.25, 8.5, 8.75, 9.0], 4, 4), [0] * 7, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    assert reasons(records) == [""] * 6 + ["deadline"]
+
+
+def test_more_tokens_than_a_minute_allows_pass_a_limit_that_nobody_has_used() -> None:
+    """A request of 14 tokens passes a limit of 12 a minute when that is full; the next waits until it is so again."""
+    api = {"api": "gpt-5-mini", "always": ["c0"], "tokens_per_minute": 12, "when_limited": "wait"}
+    api |= {"ttft": "0.5 s", "ttft_cv": 0, "tokens_per_second": 4}
+    control = Control(overflow=validate(OverflowSpec, api))
+    specs = in_classes(make_specs([0.0, 1.0], 12, 2), [0, 0], {})
+
+    records = both(deployed(control), specs)
+
+    assert records.first_token_time.tolist() == pytest.approx([0.5, 70.5])
