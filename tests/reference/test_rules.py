@@ -357,3 +357,55 @@ def test_more_tokens_than_a_minute_allows_pass_a_limit_that_nobody_has_used() ->
     records = both(deployed(control), specs)
 
     assert records.first_token_time.tolist() == pytest.approx([0.5, 70.5])
+
+
+@pytest.mark.parametrize(("is_honored", "again_at"), [(True, 5.5), (False, 1.5)])
+def test_a_client_waits_as_long_as_a_refusal_says_if_it_honors_that(is_honored: bool, again_at: float) -> None:
+    """Refused at 0.5 s with Retry-After 5 s, where its own pause is 1 s; refused again, it gives up."""
+    retries = {"max": 1, "backoff": "1 s", "jitter": 0, "honor_retry_after": is_honored}
+    control = Control(admission=validate(AdmissionSpec, {"max_queue": 0, "retry_after": "5 s"}))
+    specs = in_classes(make_specs([0.0, 0.5], 4, [30, 2]), [0, 1], {}, {"retries": retries})
+
+    records = both(deployed(control), specs)
+
+    assert records.finish_time[1] == again_at
+
+
+def test_a_further_try_comes_when_the_server_has_let_go() -> None:
+    """Given up at 2.5 s in a step that ends at 3 s, and sent again at once."""
+    own = {"timeout": "2.5 s", "retries": {"max": 1, "backoff": "0 s", "jitter": 0}}
+
+    records = both(deployed(Control()), in_classes(make_specs([0.0], 4, 30), [0], own))
+
+    assert records.admitted_time[0] == 3.0
+
+
+def test_of_two_drawn_that_are_as_busy_the_lower_is_chosen() -> None:
+    """Both replicas are idle whenever a request comes."""
+    control = Control(routing=validate(RoutingSpec, {"policy": "power_of_two"}))
+
+    records = both(deployed(control, num_replicas=2), make_specs([0.0, 5.25, 10.25, 15.25], 4, 2))
+
+    assert records.replica_id.tolist() == [0, 0, 0, 0]
+
+
+def test_turns_begin_anew_where_there_are_fewer_replicas_than_the_next_one() -> None:
+    """After a request for each of three the last one is lost: the next goes to the first."""
+    faults = make_faults({"kind": "replica", "at": "5 s", "duration": "60 s", "replica": 2})
+    control = Control(routing=validate(RoutingSpec, {"policy": "round_robin"}), faults=faults)
+
+    records = both(deployed(control, num_replicas=3), make_specs([0.0, 0.25, 0.5, 10.25, 10.5], 4, 2))
+
+    assert records.replica_id.tolist() == [0, 1, 2, 0, 1]
+
+
+def test_as_much_free_memory_as_is_asked_for_is_enough() -> None:
+    """A prompt fills half of the KV memory, and half must be free; behind a longer one the next is refused."""
+    control = Control(admission=validate(AdmissionSpec, {"kv_headroom": 0.5}))
+    half, more = (
+        both(deployed(control, num_blocks=8, max_model_len=32), make_specs([0.0, 0.25], [prompt, 4], 1))
+        for prompt in (16, 20)
+    )
+
+    assert reasons(half) == ["", ""]
+    assert reasons(more) == ["", "kv_headroom"]
