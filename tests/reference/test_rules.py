@@ -409,3 +409,42 @@ def test_as_much_free_memory_as_is_asked_for_is_enough() -> None:
 
     assert reasons(half) == ["", ""]
     assert reasons(more) == ["", "kv_headroom"]
+
+
+def test_a_quiet_time_is_no_wait_for_turns() -> None:
+    """Turns came every 3.75 s, and do so again after a minute and a half: behind two that wait it is 7.5 s, not 27."""
+    control = Control(
+        admission=validate(AdmissionSpec, {"deadline_aware": True}),
+        fairness=validate(FairnessSpec, {"shares": {"c0": 1.0, "c1": 1.0}, "max_outstanding": 1}),
+        limits=(Limits(ttft=10.0), Limits(ttft=10.0)),
+    )
+    arrivals = [0.0, 0.25, 100.0, 100.25, 104.25, 104.5, 104.75, 105.0]
+
+    records = both(
+        deployed(control, max_num_seqs=1), in_classes(make_specs(arrivals, 4, 4), [0] * len(arrivals), {}, {})
+    )
+
+    assert reasons(records) == [""] * 7 + ["deadline"]
+
+
+def test_who_comes_to_empty_queues_starts_level_with_who_left_last() -> None:
+    """a has had four turns when b comes for the first time: from then on they take turns."""
+    control = Control(fairness=validate(FairnessSpec, {"shares": {"c0": 1.0, "c1": 1.0}, "max_outstanding": 1}))
+    kinds = [0] * 4 + [1] * 4 + [0] * 4
+    specs = in_classes(make_specs([0.0] * 4 + [13.0] * 4 + [13.125] * 4, 4, 4), kinds, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    order = [kinds[index] for index in np.argsort(records.scheduled_time, kind="stable")]
+    assert sum(order[4:8]) in (2, 3)
+
+
+def test_of_classes_that_have_had_as_much_the_first_one_goes() -> None:
+    """While the first class runs, the third comes and then the second; neither has had anything."""
+    shares = {"c0": 1.0, "c1": 1.0, "c2": 1.0}
+    control = Control(fairness=validate(FairnessSpec, {"shares": shares, "max_outstanding": 1}))
+    specs = in_classes(make_specs([0.0, 0.125, 0.25], 4, 4), [0, 2, 1], {}, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    assert records.scheduled_time.tolist() == [0.0, 8.0, 4.0]
