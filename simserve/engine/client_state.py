@@ -9,8 +9,8 @@ from array import array
 from typing import TYPE_CHECKING
 
 from simserve.engine.admission_control import AdmissionControl, Finishes
-from simserve.engine.clients import Clients, put, send_again
-from simserve.engine.conversations import Conversations, deadline_of, find_due, ready_after
+from simserve.engine.clients import Clients, send, send_again
+from simserve.engine.conversations import deadline_of, find_due, think
 from simserve.engine.data_plane import DataPlane, count_off
 from simserve.engine.delivery import Delivery, seconds_to_client
 from simserve.engine.gateway import Gateway, note_end
@@ -142,8 +142,12 @@ class ClientState:
 
 def next_moment(plane: DataPlane, client_state: ClientState, requests: RequestTable) -> float:
     """Return when the next event or arrival happens; infinity: none is to come."""
-    events = client_state.clients.events
+    clients = client_state.clients
+    events = clients.events
     moment = events[0][0] if events else INFINITY
+    if clients.first != NOBODY:
+        # What arrives at a time known beforehand was sent after it.
+        return min(moment, requests.ready_time[clients.first])
     if plane.cursor < plane.num_scheduled:
         return min(moment, requests.ready_time[plane.cursor])
     return moment
@@ -220,7 +224,7 @@ def end(
 ) -> None:
     """Note that a request has come to its end ``now``, and send what follows in its conversation.
 
-    That arrives no sooner than ``not_before``.
+    That is sent no sooner than ``not_before``.
     """
     clients, conversations, fleet_state = client_state.clients, plane.conversations, client_state.fleet_state
     clients.num_ended += 1
@@ -238,14 +242,8 @@ def end(
     find_due(conversations, index, now)
     for position in range(len(conversations.due)):
         each = conversations.due[position]
-        ready = ready_after(conversations, each, now)
-        send(clients, requests, conversations, each, max(ready, not_before))
-
-
-def send(clients: Clients, requests: RequestTable, conversations: Conversations, index: int, ready_time: float) -> None:
-    """Let a request of a conversation, which has just been sent for the first time, arrive at ``ready_time``."""
-    clients.sent_at[index] = conversations.arrival_time[index]
-    put(clients, requests, index, ready_time)
+        think(conversations, each, now)
+        send(clients, each, conversations.arrival_time[each], max(now, not_before))
 
 
 def leave(plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int) -> None:

@@ -1,6 +1,8 @@
-"""Clients: how long clients wait, and what they do when they get no answer: they send the request again, or give up.
+"""Clients: what they send and through which tokeniser, how long they wait, and what they do when they get no answer.
 
 What happens to them at a time of its own is an event in one heap. They know no replica and no router.
+
+One tokeniser serves all requests in the order in which they are sent: nobody overtakes a long prompt.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from math import nan
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 from simserve.engine.uniforms import Uniforms, take_uniform
 
-ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER, TURN, FIRST_BYTE = range(7)
+SEND, ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER, TURN, FIRST_BYTE = range(8)
 """Kinds of events, in the order in which they happen at one instant."""
 Event = tuple[float, int, int, int]
-"""Time, kind, request, and the attempt (or the replica) that it is about."""
+"""Time, kind, request, and the attempt (or the replica) that it is about; of those to be taken in the order of their
+coming (`ARRIVE`, `SUBMIT`) that order, and the request."""
+NOBODY = -1
 
 _MOST_DOUBLINGS = 60
 
@@ -77,22 +81,59 @@ class Clients:
     Attributes:
         patience: What they do.
         events: What is still to happen, a heap of `Event`.
-        latency: From its sending to the router, seconds, shape [N] as the next two.
+        latency: From its sending through the tokeniser, seconds, shape [N] as all columns.
+        own_wait: What each waits behind it by itself, seconds, where ``has_own_waits``: others pass it.
+        has_own_waits: Whether anybody does.
         sent_at: When the attempt at hand was sent.
         tries: Which one that is, the first being 0.
+        tokenized_at: When the tokeniser is done with the one that was sent last, seconds.
+        first: Of those that have been sent and have not reached the router the one that will do so first, `NOBODY`:
+            there is none; last: the one that will do so last.
+        behind: Of each of them the next.
+        num_come: How many have been put into the order of their coming.
+        came: The place of each in that.
         abandoned: Of every attempt that came to nothing and was followed by another: when it reached the scheduler, its
             first step (NaN: none), its end; three entries each.
         num_resent: How many of them clients sent again.
         num_ended: Requests that have come to an end.
     """
 
-    __slots__ = ("abandoned", "events", "latency", "num_ended", "num_resent", "patience", "sent_at", "tries")
+    __slots__ = (
+        "abandoned",
+        "behind",
+        "came",
+        "events",
+        "first",
+        "has_own_waits",
+        "last",
+        "latency",
+        "num_come",
+        "num_ended",
+        "num_resent",
+        "own_wait",
+        "patience",
+        "sent_at",
+        "tokenized_at",
+        "tries",
+    )
 
-    def __init__(self, patience: Patience, latency: Sequence[float], sent_at: MutableSequence[float]) -> None:
+    def __init__(
+        self,
+        patience: Patience,
+        latency: MutableSequence[float],
+        sent_at: MutableSequence[float],
+        own_wait: Sequence[float] = (),
+    ) -> None:
         self.patience = patience
         self.events: list[Event] = []
-        self.latency, self.sent_at = latency, sent_at
+        self.latency, self.sent_at, self.own_wait = latency, sent_at, own_wait
+        self.has_own_waits = len(own_wait) > 0
         self.tries = array("i", [0]) * len(sent_at)
+        self.tokenized_at = 0.0
+        self.first = self.last = NOBODY
+        self.behind = array("q", [NOBODY]) * len(sent_at)
+        self.num_come = 0
+        self.came = array("q", [0]) * len(sent_at)
         self.abandoned: list[float] = []
         self.num_resent = self.num_ended = 0
 
@@ -115,10 +156,39 @@ def wait_for_task(clients: Clients, index: int, deadline: float, now: float) -> 
         heappush(clients.events, (max(deadline, now), TIMEOUT, index, clients.tries[index]))
 
 
-def put(clients: Clients, requests: RequestTable, index: int, ready_time: float) -> None:
-    """Let the attempt at hand arrive at ``ready_time``."""
+def send(clients: Clients, index: int, sent_at: float, free_at: float) -> None:
+    """Let the attempt at hand be sent at ``sent_at``; while the server has not let go of the one before, it waits."""
+    clients.sent_at[index] = sent_at
+    heappush(clients.events, (max(sent_at, free_at), SEND, index, clients.tries[index]))
+
+
+def tokenize(clients: Clients, requests: RequestTable, index: int, now: float) -> None:
+    """Let a request that is sent ``now`` through the tokeniser, behind everybody who was sent before it."""
+    ready_time = max(clients.tokenized_at, clients.sent_at[index] + clients.latency[index], now)
+    clients.tokenized_at = ready_time
+    if clients.has_own_waits:
+        ready_time += clients.own_wait[index]
+        heappush(clients.events, (ready_time, ARRIVE, next_to_come(clients, index), index))
+    else:
+        line_up(clients, index)
     requests.ready_time[index] = ready_time
-    heappush(clients.events, (ready_time, ARRIVE, index, clients.tries[index]))
+
+
+def line_up(clients: Clients, index: int) -> None:
+    """Put a request behind those that are on their way to the router."""
+    clients.behind[index] = NOBODY
+    if clients.first == NOBODY:
+        clients.first = index
+    else:
+        clients.behind[clients.last] = index
+    clients.last = index
+
+
+def next_to_come(clients: Clients, index: int) -> int:
+    """Return the place of a request in the order of coming."""
+    clients.num_come += 1
+    clients.came[index] = clients.num_come
+    return clients.num_come
 
 
 def send_again(
@@ -157,13 +227,7 @@ def send_again(
     pause *= 1.0 - patience.jitter[kind] * take_uniform(patience.uniforms)
     if patience.honors[kind]:
         pause = max(pause, retry_after)
-    sent_at = now + pause
-    ready_time = sent_at + clients.latency[index]
-    if sent_at >= latest:
-        sent_at = latest
-        ready_time = max(latest, now)
-    clients.sent_at[index] = sent_at
-    put(clients, requests, index, max(ready_time, free_at))
+    send(clients, index, min(now + pause, latest), max(free_at, now))
     return True
 
 

@@ -43,7 +43,6 @@ class Conversations:
         num_begun: Requests of the conversations that have begun in closed loops, and of all others.
         num_idle: Closed loops: clients that begin no further one.
         think_time: From the answer to the turn before to the sending of each request, seconds.
-        latency: From its sending to the router, seconds.
         arrival_time: When each was sent, seconds; filled as they are. Before that, of a turn that follows on another,
             the earliest that it may be, NaN: at once.
         last_answer: Of each group, the latest answer that its client has heard so far, seconds: to a request of the
@@ -73,7 +72,6 @@ class Conversations:
         "has_limits",
         "is_graph",
         "last_answer",
-        "latency",
         "loop",
         "next_group",
         "num_begun",
@@ -98,7 +96,6 @@ class Conversations:
         num_begun: int,
         closes_at: float,
         think_time: Sequence[float],
-        latency: Sequence[float],
         arrival_time: MutableSequence[float],
         last_answer: MutableSequence[float],
         children: Sequence[int] = (),
@@ -112,7 +109,7 @@ class Conversations:
         self.loop, self.next_group, self.end_group = loop, next_group, end_group
         self.num_begun, self.num_idle = num_begun, 0
         self.closes_at = closes_at
-        self.think_time, self.latency, self.arrival_time = think_time, latency, arrival_time
+        self.think_time, self.arrival_time = think_time, arrival_time
         self.is_graph = num_parents is not None
         self.children, self.child_edges = children, child_edges
         self.num_parents: MutableSequence[int] = [] if num_parents is None else num_parents
@@ -238,19 +235,13 @@ def next_beginning(conversations: Conversations, loop: int, time: float, thinks:
     return group
 
 
-def ready_after(conversations: Conversations, index: int, answered_at: float) -> float:
-    """Let a client think from ``answered_at`` and send a request; return when that reaches the router.
+def think(conversations: Conversations, index: int, answered_at: float) -> None:
+    """Let a client think from ``answered_at`` on, and note when it then sends a request.
 
-    A call that its task has no time for is not sent: it ends at the deadline, where the router would see it.
+    A call that its task has no time for is not sent: it ends at the deadline.
     """
     sent_at = answered_at + conversations.think_time[index]
     earliest = conversations.arrival_time[index]
     if earliest > sent_at:
         sent_at = earliest
-    if conversations.has_limits:
-        deadline = deadline_of(conversations, index)
-        if sent_at >= deadline:
-            conversations.arrival_time[index] = deadline
-            return max(deadline, answered_at)
-    conversations.arrival_time[index] = sent_at
-    return sent_at + conversations.latency[index]
+    conversations.arrival_time[index] = min(sent_at, deadline_of(conversations, index))

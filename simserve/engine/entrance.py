@@ -52,16 +52,11 @@ RETRIED = -1
 def arrive(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
     """Answer a request in front of the replicas, turn it away, or hand it to the one that the router chooses."""
     clients, conversations = client_state.clients, plane.conversations
-    if conversations is not None and conversations.has_limits:
-        deadline = deadline_of(conversations, index)
-        if clients.sent_at[index] >= deadline:
-            leave_out(plane, client_state, conversations, requests, index, now)
-            return
-        if requests.status[index] != FAILED:
-            wait_for_task(clients, index, deadline, now)
     if requests.status[index] == FAILED:
         end(plane, client_state, requests, index, now, 0.0)
         return
+    if conversations is not None and conversations.has_limits:
+        wait_for_task(clients, index, deadline_of(conversations, index), now)
     wait_for(clients, index, now)
     gateway = client_state.gateway
     if gateway is not None:

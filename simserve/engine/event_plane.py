@@ -24,7 +24,21 @@ from simserve.engine.client_state import (
     take_leaving,
     without_answer,
 )
-from simserve.engine.clients import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, TURN
+from simserve.engine.clients import (
+    ANSWER,
+    ARRIVE,
+    FIRST_BYTE,
+    LAND,
+    SEND,
+    SUBMIT,
+    TIMEOUT,
+    TURN,
+    Clients,
+    line_up,
+    next_to_come,
+    tokenize,
+)
+from simserve.engine.conversations import deadline_of
 from simserve.engine.data_parallel import (
     cancel,
     complete,
@@ -48,7 +62,7 @@ from simserve.engine.data_plane import (
     route,
 )
 from simserve.engine.delivery import note_leap
-from simserve.engine.entrance import arrive, asks_again, hand_over, lose, offer_turn, release, take_up
+from simserve.engine.entrance import arrive, asks_again, hand_over, leave_out, lose, offer_turn, release, take_up
 from simserve.engine.fleet_state import (
     ADMIT,
     BREAK_OFF,
@@ -86,15 +100,15 @@ from simserve.engine.transfers import drop, land, may_step, restore_finished, se
 
 def happen(plane: DataPlane, client_state: ClientState, requests: RequestTable, now: float) -> None:
     """Let the next event happen: what the heap holds, or else the next arrival."""
-    events = client_state.clients.events
-    if not events or events[0][0] != now:
-        index = plane.cursor
-        plane.cursor = index + 1
+    index = take_arriving(plane, client_state.clients, requests, now)
+    if index != NOBODY:
         arrive(plane, client_state, requests, index, now)
         return
-    _, kind, index, about = heappop(events)
-    if kind == ARRIVE:
-        arrive(plane, client_state, requests, index, now)
+    _, kind, index, about = heappop(client_state.clients.events)
+    if kind == SEND:
+        take_sent(plane, client_state, requests, index, now)
+    elif kind == ARRIVE:
+        arrive(plane, client_state, requests, about, now)
     elif kind == SUBMIT:
         see(plane, client_state, requests, about, index, now)
     elif kind == LAND:
@@ -114,6 +128,50 @@ def happen(plane: DataPlane, client_state: ClientState, requests: RequestTable, 
         return
     elif kind == TIMEOUT or (kind == FIRST_BYTE and not requests.first_token_time[index] <= now):
         hang_up(plane, client_state, requests, index, now)
+
+
+def take_arriving(plane: DataPlane, clients: Clients, requests: RequestTable, now: float) -> int:
+    """Take the request that reaches the router next, if it does so ``now``; `NOBODY`: something else happens first."""
+    events = clients.events
+    if events and events[0][0] == now and events[0][1] == SEND:
+        return NOBODY
+    index = clients.first
+    if index != NOBODY:
+        if requests.ready_time[index] != now:
+            return NOBODY
+        clients.first = clients.behind[index]
+        return index
+    index = plane.cursor
+    if index < plane.num_scheduled and requests.ready_time[index] == now:
+        plane.cursor = index + 1
+        return index
+    return NOBODY
+
+
+def take_sent(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
+    """Let a request that is sent ``now`` begin its way to the router, unless its task is over."""
+    clients, conversations = client_state.clients, plane.conversations
+    if conversations is not None and clients.sent_at[index] >= deadline_of(conversations, index):
+        leave_out(plane, client_state, conversations, requests, index, now)
+        return
+    if plane.cursor < plane.num_scheduled:
+        let_in_between(plane, clients, requests, index, now)
+    else:
+        tokenize(clients, requests, index, now)
+
+
+def let_in_between(plane: DataPlane, clients: Clients, requests: RequestTable, index: int, now: float) -> None:
+    """Tokenise a request that is sent ``now`` between those whose times of sending were known beforehand."""
+    cursor, end, ready_times = plane.cursor, plane.num_scheduled, requests.ready_time
+    while cursor < end and (clients.sent_at[cursor] < now or (clients.sent_at[cursor] == now and cursor < index)):
+        line_up(clients, cursor)
+        clients.tokenized_at = ready_times[cursor]
+        cursor += 1
+    plane.cursor = cursor
+    tokenize(clients, requests, index, now)
+    while cursor < end and ready_times[cursor] < clients.tokenized_at:
+        ready_times[cursor] = clients.tokenized_at
+        cursor += 1
 
 
 def hang_up(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
@@ -273,15 +331,18 @@ def take_next(plane: DataPlane, client_state: ClientState, requests: RequestTabl
     Returns:
         Where that may have moved the end of a plan; `NOBODY`: nowhere.
     """
-    events = client_state.clients.events
-    if events and events[0][0] == now:
-        _, kind, index, number = heappop(events)
+    clients = client_state.clients
+    index = take_arriving(plane, clients, requests, now)
+    if index == NOBODY:
+        _, kind, index, about = heappop(clients.events)
+        if kind == SEND:
+            tokenize(clients, requests, index, now)
+            return NOBODY
+        index = about
         if kind == SUBMIT:
+            number = HELD - client_state.place[index]
             submit_to_rank(plane.ranks[number], requests, index, now)
             return number
-    else:
-        index = plane.cursor
-        plane.cursor = index + 1
     if requests.status[index] == FAILED:
         end(plane, client_state, requests, index, now, 0.0)
         return NOBODY
@@ -292,7 +353,8 @@ def take_next(plane: DataPlane, client_state: ClientState, requests: RequestTabl
     if plane.schedules_ahead and rank.config.async_scheduling and rank.mode != STATIC:
         time = seen_by_rank(rank, now)
         if time > now:
-            heappush(events, (time, SUBMIT, index, number))
+            client_state.place[index] = HELD - number
+            heappush(clients.events, (time, SUBMIT, next_to_come(clients, index), index))
             return number
     submit_to_rank(rank, requests, index, now)
     return number

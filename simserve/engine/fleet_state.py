@@ -10,7 +10,7 @@ from array import array
 from heapq import heappush
 
 from simserve.engine.client_state import HELD, NOWHERE, PARKED, ClientState
-from simserve.engine.clients import SUBMIT
+from simserve.engine.clients import SUBMIT, next_to_come
 from simserve.engine.data_parallel import seen_time, submit
 from simserve.engine.data_plane import CALLS, DRAINS, DataPlane, join, note_end
 from simserve.engine.regions import ARRIVED, set_off
@@ -95,8 +95,7 @@ def take_in(
     regions = client_state.regions
     if regions is not None:
         set_off(regions, index, number, now)
-        client_state.place[index] = HELD - number
-        heappush(client_state.clients.events, (regions.arrives_at[index], SUBMIT, index, number))
+        hold(client_state, number, index, regions.arrives_at[index])
         return
     enter(plane, client_state, requests, number, index, now)
 
@@ -112,27 +111,29 @@ def enter(
         time = seen_time(replica, now)
         if time > now:
             plane.ends[number] = replica.end_time
-            client_state.place[index] = HELD - number
-            heappush(client_state.clients.events, (time, SUBMIT, index, number))
+            hold(client_state, number, index, time)
             return
     submit(replica, requests, index, now)
     note_end(plane, client_state, number)
 
 
-def see(
-    plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int, now: float
-) -> None:
+def hold(client_state: ClientState, number: int, index: int, time: float) -> None:
+    """Let a request be seen by the scheduler of its replica at a time; of several then, as they came."""
+    client_state.place[index] = HELD - number
+    heappush(client_state.clients.events, (time, SUBMIT, next_to_come(client_state.clients, index), index))
+
+
+def see(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, came: int, now: float) -> None:
     """Let a scheduler see a request that is on its way to it, or that it was to see later, if it is still wanted."""
-    if client_state.place[index] != HELD - number:
+    if client_state.place[index] > HELD or client_state.clients.came[index] != came:
+        # It is the news of an attempt that was given up.
         return
-    regions = client_state.regions
+    number, regions = HELD - client_state.place[index], client_state.regions
     if regions is not None and regions.arrives_at[index] != ARRIVED:
-        if regions.arrives_at[index] == now:
-            regions.arrives_at[index] = ARRIVED
-            requests.ready_time[index] = now
-            client_state.place[index] = number
-            enter(plane, client_state, requests, number, index, now)
-        # Else it is the news of an attempt that was given up on the way.
+        regions.arrives_at[index] = ARRIVED
+        requests.ready_time[index] = now
+        client_state.place[index] = number
+        enter(plane, client_state, requests, number, index, now)
         return
     client_state.place[index] = number
     submit(plane.replicas[number], requests, index, now)

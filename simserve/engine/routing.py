@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ROUND_ROBIN, RANDOM, TWO_CHOICES, LEAST, JUDGED = range(5)
 """In turn; drawn; the less loaded of two drawn; the least loaded; as a user's own function says."""
+NUMBERS = {"round_robin": ROUND_ROBIN, "random": RANDOM, "power_of_two": TWO_CHOICES}
+"""Of the policies by the names that scenarios call them; all others go to the least loaded."""
 
 
 class Affinity:

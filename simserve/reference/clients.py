@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from itertools import groupby
+from itertools import count, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from simserve.reference.clock import ARRIVES, TIMES_OUT, Chance
+from simserve.reference.clock import ARRIVES, IS_SENT, TIMES_OUT, Chance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,12 +51,17 @@ class Clients:
         cluster: What they send them to.
         specs: What they send, and when.
         requests: The same as objects.
-        latency: Seconds from sending each request to the router.
+        latency: Seconds from sending each request through the tokeniser.
+
+    Attributes:
+        tokenized_at: When the tokeniser is done with the request that was sent last.
+        coming: Numbers everybody who is on the way to somewhere, in the order of setting off.
     """
 
     def __init__(self, cluster: Cluster, specs: RequestSpecs, requests: list[Request], latency: list[float]) -> None:
         self.cluster, self.clock = cluster, cluster.clock
         self.specs, self.requests, self.latency = specs, requests, latency
+        self.tokenized_at, self.coming = 0.0, count(1)
         self.chance = Chance(specs, "retries")
         self.num_resent = 0
         self.tries: list[tuple[float, float, float]] = []
@@ -80,15 +85,10 @@ class Clients:
         return self.clock.all_of(processes)
 
     def arrivals(self) -> Iterator[Steps]:
-        """Yield a process for each request that arrives at a time of its own, and waits for nobody.
-
-        One tokeniser serves them in order: nobody overtakes a long prompt.
-        """
-        ready = 0.0
+        """Yield a process for each request that is sent at a time of its own, and waits for nobody."""
         for request in self.requests:
             request.arrival = request.sent = float(self.specs.arrival_time[request.index])
-            ready = max(ready, request.sent + self.latency[request.index])
-            yield self.live(request, ready)
+            yield self.live(request, request.sent)
 
     def conversations(self) -> dict[int, list[Conversation]]:
         """Return the conversations of each closed loop, -1: of those that begin at times of their own."""
@@ -139,19 +139,27 @@ class Clients:
         return last
 
     def sent_on(self, request: Request, last: Reply, *, thinks: bool) -> float:
-        """Let a client send a request on a reply; return when it reaches the router, seconds."""
+        """Let a client send a request on a reply; return when it does, seconds."""
         think_time = float(self.specs.think_time[request.index]) if thinks else 0.0
         earliest = float(self.specs.arrival_time[request.index]) if thinks else math.nan
         sent = last.heard_at + think_time
-        request.arrival = request.sent = earliest if earliest > sent else sent
-        return self.ready_at(request, last)
+        request.arrival = earliest if earliest > sent else sent
+        return self.send(request, request.arrival, last)
 
-    def ready_at(self, request: Request, last: Reply) -> float:
-        """Return when a call reaches the router; one that its task has no time for ends then, at the deadline."""
-        if request.sent >= request.deadline:
-            request.sent = request.deadline
-            return max(request.deadline, last.heard_at, last.free_at)
-        return max(request.sent + self.latency[request.index], last.free_at)
+    def send(self, request: Request, time: float, last: Reply) -> float:
+        """Send a request at a time, or when the server has let go of it; one that its task has no time for ends."""
+        request.sent = min(time, request.deadline)
+        return max(request.sent, last.heard_at, last.free_at)
+
+    def tokenize(self, request: Request) -> float:
+        """Return when a request that is sent now reaches the router, seconds.
+
+        One tokeniser serves all, as they are sent: nobody overtakes a long prompt. What a request then waits for by
+        itself holds up nobody.
+        """
+        done = request.sent + self.latency[request.index]
+        self.tokenized_at = max(self.tokenized_at, done, self.clock.now)
+        return self.tokenized_at + (0.0 if self.specs.own_wait is None else float(self.specs.own_wait[request.index]))
 
     def perform(self, task: list[Request], last: Reply, *, thinks: bool) -> Steps:
         """Make the calls of a task, each when all its parents are answered and its tool has run; return when all are.
@@ -194,13 +202,14 @@ class Clients:
             last = Reply(float(self.specs.arrival_time[request.index]), 0.0)
         return (yield self.clock.process(self.live(request, self.sent_on(request, last, thinks=thinks))))
 
-    def live(self, request: Request, ready: float) -> Steps:
+    def live(self, request: Request, sent: float) -> Steps:
         """Send a request, again and again if need be, until it is answered or given up; return the last `Reply`."""
         while True:
-            yield self.clock.at(ready, ARRIVES, request.index)
+            yield self.clock.at(sent, IS_SENT, request.index)
             if request.sent >= request.deadline:
                 return self.leave_out(request)
-            request.ready = ready
+            request.ready = self.tokenize(request)
+            yield self.clock.at(request.ready, ARRIVES, next(self.coming))
             if request.status == "failed":
                 self.cluster.count_end(request)
                 return Reply(self.clock.now, 0.0)
@@ -215,8 +224,7 @@ class Clients:
             self.num_resent += 1
             request.forget()
             request.attempt += 1
-            request.sent = reply.heard_at + pause
-            ready = self.ready_at(request, reply)
+            sent = self.send(request, reply.heard_at + pause, reply)
 
     def leave_out(self, request: Request) -> Reply:
         """End a call, or a further try of one, that is not sent any more, for its task is given up."""

@@ -119,13 +119,9 @@ class Cluster:
         return [*pools, *(pool for pool in readers if any(pool.reads(source) for source in sources))]
 
     def latencies(self) -> list[float]:
-        """Return the seconds from sending each request to the router."""
+        """Return the seconds from sending each request through the tokeniser."""
         config = self.pools[0].config
-        waits = [0.0] * len(self.requests) if self.specs.own_wait is None else self.specs.own_wait.tolist()
-        return [
-            config.frontend_latency + config.tokenization_per_token * one.prompt_tokens + wait
-            for one, wait in zip(self.requests, waits, strict=True)
-        ]
+        return [config.frontend_latency + config.tokenization_per_token * one.prompt_tokens for one in self.requests]
 
     def run(self) -> None:
         """Run until every request has come to its end, or nothing can happen any more."""

@@ -275,7 +275,7 @@ class Replica:
     def submit_on_arrival(self, request: Request, time: float) -> Steps:
         """Take a request to the scheduler when it arrives, if it is still wanted here."""
         attempt, num_losses = request.attempt, request.num_losses
-        yield self.clock.at(time, SUBMITS, request.index)
+        yield self.clock.at(time, SUBMITS, next(self.cluster.clients.coming))
         if request in self.held and (request.attempt, request.num_losses) == (attempt, num_losses):
             self.held.discard(request)
             request.ready = self.clock.now
@@ -285,7 +285,7 @@ class Replica:
         """Take a request to the scheduler.
 
         A scheduler that works a step ahead has chosen the step after the running one already, so that it sees the
-        request right after that one has begun.
+        request right after that one has begun; of several, in the order of their coming.
         """
         self.cluster.transfers.begin(request, self)
         if self.pool.config.async_scheduling and self.pool.config.batching != "static" and self.step is not None:
@@ -298,7 +298,7 @@ class Replica:
     def submit_later(self, request: Request, time: float) -> Steps:
         """Queue a request when the next step has begun, if it is still wanted here."""
         attempt = request.attempt
-        yield self.clock.at(time, SUBMITS, request.index)
+        yield self.clock.at(time, SUBMITS, next(self.cluster.clients.coming))
         if request in self.held and request.attempt == attempt:
             self.held.discard(request)
             self.scheduler.submit(request)

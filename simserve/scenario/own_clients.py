@@ -62,7 +62,7 @@ class ReferenceClients:
         config = cluster.pools[0].config
         latency = config.frontend_latency + config.tokenization_per_token * request.prompt_tokens
         cluster.clients.latency[index] = latency
-        life, answer = self.env.process(cluster.clients.live(request, now + latency)), self.env.event()
+        life, answer = self.env.process(cluster.clients.live(request, now)), self.env.event()
         assert life.callbacks is not None
         life.callbacks.append(lambda ended: self._answer(request, answer, ended.value.heard_at))
         return answer

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from simserve.engine.admission_control import Finishes
-from simserve.engine.client_state import NOWHERE, TO_PAUSE, TO_ROUTE, ClientState, numbers_to_route, send
-from simserve.engine.clients import ARRIVE
+from simserve.engine.client_state import NOWHERE, TO_PAUSE, TO_ROUTE, ClientState, numbers_to_route
+from simserve.engine.clients import send
 from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.data_plane import CHORES, DataPlane, Part
@@ -26,13 +27,14 @@ from simserve.engine.step_runs import LEAP_BYTES
 from simserve.sim.chance import Chance
 from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
 from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
+from simserve.sim.sessions import conversations_of, first_sent
 
 if TYPE_CHECKING:
-    from simserve.engine.conversations import Conversations
     from simserve.engine.fleet_state import FleetState
     from simserve.engine.routing import Router, Shares
     from simserve.engine.tables import StepTimes
     from simserve.engine.transfers import Port
+    from simserve.workload.requests import RequestSpecs
 
 Routing = RoutingPolicy
 _Interpreted = Callable[[DataPlane, RequestTable, float], int]
@@ -125,32 +127,37 @@ class Cluster:
         """Open loop: requests that have arrived so far."""
         return self._plane.cursor if self._compiled is None else self._compiled.num_arrived
 
-    @property
-    def unsent(self) -> list[tuple[float, int]]:
-        """Requests that were to reach the cluster for the first time, and have not: their times and indices."""
-        events = self._client_state.clients.events
-        return [(time, index) for time, kind, index, attempt in events if kind == ARRIVE and not attempt]
-
     def _note_finishes(self) -> None:
         self._plane.notes_finishes = True
         for rank in self.ranks:
             rank.finished = []
 
-    def converse(self, conversations: Conversations, sent: Iterable[tuple[float, int]]) -> None:
-        """Hold conversations; before it is accelerated.
+    def expect(self, specs: RequestSpecs, arrival_time: NDArray[np.float64]) -> None:
+        """Let the clients send their requests; before it is accelerated.
 
         Args:
-            conversations: They.
-            sent: Which requests are sent first, and when they reach the router.
+            specs: What they send.
+            arrival_time: Filled with when each request was sent, shape [N]; where it waits for no answer, it says so.
         """
-        self._note_finishes()
-        self._plane.conversations = conversations
-        for ready_time, index in sent:
-            send(self._client_state.clients, self.requests, conversations, index, ready_time)
+        clients, conversations = self._client_state.clients, conversations_of(specs, arrival_time)
+        first: Iterable[int] = range(len(specs))
+        if conversations is not None:
+            self._note_finishes()
+            self._plane.conversations = conversations
+            first = first_sent(conversations, specs)
+        elif not clients.has_own_waits:
+            ready_time = np.frombuffer(self.requests.ready_time)
+            ready_time[:] = np.maximum.accumulate(arrival_time + np.asarray(clients.latency))
+            self._plane.num_scheduled = len(ready_time)
+            return
+        for index in first:
+            send(clients, index, arrival_time[index], 0.0)
 
-    def schedule_all(self) -> None:
-        """Open loop: every request of the table arrives at its ``ready_time`` (ascending); before it is accelerated."""
-        self._plane.num_scheduled = len(self.requests.ready_time)
+    def forget_unsent(self, arrival_time: NDArray[np.float64]) -> None:
+        """Take back the arrival of what was to be sent, but was not by the time the run ended."""
+        ready_time, num_scheduled = np.frombuffer(self.requests.ready_time), self._plane.num_scheduled
+        ready_time[self.num_arrived : num_scheduled] = np.nan
+        arrival_time[np.isnan(ready_time)] = np.nan
 
     def drive(self, until: float) -> None:
         """Advance to ``until`` (exclusive), or until nothing is left to do."""

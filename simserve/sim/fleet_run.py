@@ -7,7 +7,7 @@ are there (`simserve.sim.lifecycle`). A user's own parts are asked by the plane 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +52,6 @@ from simserve.sim.regions import Regions
 from simserve.sim.replicas import Pool, fresh_replica, pool_of
 from simserve.sim.routing import DRAWS, router_of, shares_of
 from simserve.sim.rules import rules_of
-from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import Clocks, joined
 from simserve.sim.streaming_spec import StreamingSpec
@@ -163,7 +162,8 @@ class FleetRun:
             comes_and_goes=self._changes_fleet,
             counts_tokens=own is not None,
         )
-        self._expect(latency)
+        if not self._has_own_clients:
+            self.cluster.expect(specs, self.arrival_time)
         self.cluster.accelerate(compiled)
         if self._changes_fleet:
             counts = [each.num_replicas for each in setups]
@@ -215,18 +215,6 @@ class FleetRun:
             router.policy, router.affinity = JUDGED, None
         return router
 
-    def _expect(self, latency: NDArray[np.float64]) -> None:
-        """Let the cluster know what is to come."""
-        if self._has_own_clients:
-            return
-        conversations = conversations_of(self._specs, latency, self.arrival_time)
-        if conversations is not None:
-            self.cluster.converse(conversations, first_sent(conversations, self._specs))
-        else:
-            # One tokeniser, in order: nobody overtakes a long prompt.
-            np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
-            self.cluster.schedule_all()
-
     def _ask(self, judge: Judge, fleet: Lifecycle, client_state: ClientState, router: Router) -> None:
         """Let a user's own parts decide."""
         asked = AskedOnPlane(judge, fleet)
@@ -249,23 +237,13 @@ class FleetRun:
         decisions = self._decisions
         was_interrupted = run_to_end(self.cluster) if decisions is None else decisions.run()
         self.cluster.flush()
-        cluster = self.cluster
-        self._forget_rest(cluster.unsent, cluster.num_arrived, was_interrupted=was_interrupted)
+        self.cluster.forget_unsent(self.arrival_time)
         return was_interrupted
 
     @property
     def _waits(self) -> bool:
         """Whether clients wait for answers before they send more."""
         return self._specs.concurrency is not None or self._specs.turn is not None
-
-    def _forget_rest(self, unsent: Iterable[tuple[float, int]], num_arrived: int, *, was_interrupted: bool) -> None:
-        """Take back the arrival of what was to be sent, but was not by the time the run ended."""
-        if self._waits:
-            # A turn that was not sent before a time of its own may never have been.
-            forget_unsent(unsent, self.requests, self.arrival_time)
-        elif was_interrupted:
-            self.arrival_time[num_arrived:] = np.nan
-            np.frombuffer(self.requests.ready_time)[num_arrived:] = np.nan
 
     def outcomes(self, records: RequestRecords, end_time: float) -> list[PoolOutcome]:
         """Return what each pool did; after `run`."""

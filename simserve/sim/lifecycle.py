@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simserve.engine.client_state import HELD, NOBODY, ClientState
-from simserve.engine.clients import put
+from simserve.engine.clients import send
 from simserve.engine.compiled.view import fill
 from simserve.engine.data_parallel import break_off, end_leap
 from simserve.engine.data_plane import CALLED, CALLS, CHORES, DRAINS, FROZEN
@@ -377,11 +377,11 @@ class Lifecycle:
             else:
                 return
 
-    def submit(self, index: int, sent_at: float, ready_time: float) -> None:
-        """Let a request that was sent at ``sent_at`` arrive at ``ready_time``; only where nothing is compiled."""
+    def submit(self, index: int, sent_at: float, latency: float) -> None:
+        """Let a request be sent that takes ``latency`` through the tokeniser; only where nothing is compiled."""
         clients = self._cluster.client_state.clients
-        clients.sent_at[index] = sent_at
-        put(clients, self.requests, index, ready_time)
+        clients.latency[index] = latency
+        send(clients, index, sent_at, 0.0)
 
     def refresh(self, now: float) -> None:
         """Let the router look at the replicas; until the next look, that is what it knows."""

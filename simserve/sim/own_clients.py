@@ -108,7 +108,7 @@ class PlaneClients:
             getattr(requests, name)[index] = getattr(table, name)[0]
         self._specs.arrival_time[index] = self._run.arrival_time[index] = now = self.env.now
         latency: NDArray[np.float64] = frontend_latency(self._deployment.engine, row)
-        self._fleet.submit(index, now, now + float(latency[0]))
+        self._fleet.submit(index, now, float(latency[0]))
         self._waiting[index] = event = self.env.event()
         return event
 

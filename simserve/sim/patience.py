@@ -32,7 +32,7 @@ def clients_of(
     Args:
         specs: What they send.
         streaming: How tokens reach them, and how long a connection stays open; None: nothing to mention.
-        latency: Seconds from sending to the router, shape [N].
+        latency: Seconds from sending through the tokeniser, shape [N].
         arrival_time: When each request is first sent, where that is known; shape [N].
         uniforms: For the pauses before they try again.
     """
@@ -50,7 +50,8 @@ def clients_of(
         honors=column([each is not None and each.honor_retry_after for each in retries], np.int8),
         uniforms=uniforms,
     )
-    return Clients(patience, column(latency), column(arrival_time))
+    own_wait = () if specs.own_wait is None else column(specs.own_wait)
+    return Clients(patience, column(latency), column(arrival_time), own_wait)
 
 
 def plain_clients(

@@ -13,7 +13,6 @@ from simserve.workload.requests import RequestSpecs
 
 DEFAULT_GUARD = 1.5
 """Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
-_POLICIES = {"round_robin": routing.ROUND_ROBIN, "random": routing.RANDOM, "power_of_two": routing.TWO_CHOICES}
 DRAWS = {"random": 1, "power_of_two": 2}
 """Random numbers that a request takes."""
 
@@ -34,7 +33,7 @@ def router_of(
         chance = Chance(specs, "routing", needed)
         chance.top_up(needed)
     guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
-    policy = _POLICIES.get(spec.policy, routing.LEAST)
+    policy = routing.NUMBERS.get(spec.policy, routing.LEAST)
     return routing.Router(policy, affinity_of(spec, specs, as_lists), guard, chance.uniforms)
 
 

@@ -11,20 +11,16 @@ from numpy.typing import NDArray
 
 from simserve.engine.conversations import Conversations, next_beginning, start_limit
 from simserve.engine.numbers import column
-from simserve.engine.state import RequestTable
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.requests import RequestSpecs
 
 
-def conversations_of(
-    specs: RequestSpecs, latency: NDArray[np.float64], arrival_time: NDArray[np.float64]
-) -> Conversations | None:
+def conversations_of(specs: RequestSpecs, arrival_time: NDArray[np.float64]) -> Conversations | None:
     """Return what is sent on which answer; None where nothing waits for answers.
 
     Args:
         specs: Requests; those of a conversation stand side by side, by turn. A closed loop of single requests is one
             of conversations of one turn. Of tasks the calls without parents stand first.
-        latency: Seconds from sending request i to the router, shape [N].
         arrival_time: Filled with when each request was sent, shape [N].
     """
     if specs.turn is None and specs.concurrency is None:
@@ -54,7 +50,6 @@ def conversations_of(
         num_begun=int(np.count_nonzero(specs.loop_of_each < 0)),
         closes_at=math.inf if specs.closes_at is None else specs.closes_at,
         think_time=column(specs.think_time, np.float64),
-        latency=column(latency, np.float64),
         arrival_time=_seen(arrival_time),
         last_answer=column(np.zeros(len(begins)), np.float64),
         **({} if specs.dependencies is None else _graph_of(specs.dependencies)),
@@ -85,8 +80,8 @@ def _seen(values: NDArray[Any]) -> Any:
     return memoryview(cast(bytes, values))
 
 
-def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[tuple[float, int]]:
-    """Begin the conversations: yield when the first requests reach the router, and which they are.
+def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[int]:
+    """Begin the conversations: yield the first requests, whose ``arrival_time`` says when they are sent.
 
     In an open loop the first turn of every conversation, at its time, or the calls of a task that wait for no other,
     each at its own; in a closed loop its clients hold one conversation after another, and begin at 0 or over the
@@ -100,10 +95,9 @@ def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[tu
         sent_at = np.asarray(conversations.arrival_time)
         if not conversations.is_graph:
             sent_at[indices] = sent_at[np.asarray(edges)[np.asarray(conversations.group)[indices]]]
-        ready = sent_at[indices] + np.asarray(conversations.latency)[indices]
         if conversations.has_limits:
-            _start_limits(conversations, indices, ready)
-        yield from zip(ready.tolist(), indices.tolist(), strict=True)
+            _start_limits(conversations, indices)
+        yield from indices.tolist()
     for number, clients in enumerate(specs.client_loops):
         for client in range(clients.concurrency):
             sent = clients.begins_at(client)
@@ -112,31 +106,15 @@ def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[tu
                 continue
             for index in range(edges[group], edges[group + 1]):
                 conversations.arrival_time[index] = sent
-                yield sent + conversations.latency[index], index
+                yield index
             if conversations.has_limits:
                 start_limit(conversations, group)
 
 
-def _start_limits(conversations: Conversations, indices: NDArray[np.intp], ready: NDArray[np.float64]) -> None:
-    """Set the deadlines of tasks that begin at times of their own, and end calls there that would come later.
-
-    Args:
-        conversations: The tasks.
-        indices: Their first calls.
-        ready: When each of these reaches the router; changed in place.
-    """
+def _start_limits(conversations: Conversations, indices: NDArray[np.intp]) -> None:
+    """Set the deadlines of tasks that begin at times of their own with these calls; none is sent later."""
     group, sent_at = np.asarray(conversations.group)[indices], np.asarray(conversations.arrival_time)
     for each in np.unique(group).tolist():
         start_limit(conversations, each)
     deadline = np.asarray(conversations.deadline)[group]
-    is_late = sent_at[indices] >= deadline
-    sent_at[indices[is_late]] = ready[is_late] = deadline[is_late]
-
-
-def forget_unsent(
-    unsent: Iterable[tuple[float, int]], requests: RequestTable, arrival_time: NDArray[np.float64]
-) -> None:
-    """Take back the arrival of what was to be sent, but was not by the time the run ended."""
-    for _, index in unsent:
-        requests.ready_time[index] = np.nan
-    arrival_time[np.isnan(np.frombuffer(requests.ready_time))] = np.nan
+    sent_at[indices] = np.minimum(sent_at[indices], deadline)

@@ -26,7 +26,6 @@ from simserve.sim.records import RequestRecords
 from simserve.sim.replicas import new_replica
 from simserve.sim.routing import router_of
 from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
 from simserve.sim.thinking import answer_columns
 from simserve.workload.requests import RequestSpecs
 
@@ -274,10 +273,10 @@ def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
 
 
 def frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
-    """Return the seconds from sending each request to the router, with what it waits for by itself."""
+    """Return the seconds from sending each request through the tokeniser."""
     tokens = specs.prompt_tokens.astype(np.float64)
     latency: NDArray[np.float64] = config.frontend_latency + config.tokenization_per_token * tokens
-    return latency if specs.own_wait is None else latency + specs.own_wait
+    return latency
 
 
 def replay(
@@ -338,27 +337,16 @@ def _run(
     clients = plain_clients(specs, latency, arrival_time, num_replicas)
     recorders = [(recorder, range(num_schedulers))]
     cluster = Cluster(replicas, requests, recorders, routing, router, clients, on_progress=on_progress)
-    conversations = conversations_of(specs, latency, arrival_time)
-    if conversations is not None:
-        cluster.converse(conversations, first_sent(conversations, specs))
-    else:
-        # One tokeniser, in order: nobody overtakes a long prompt.
-        np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
-        cluster.schedule_all()
+    cluster.expect(specs, arrival_time)
     cluster.accelerate(compiled)
     was_interrupted = run_to_end(cluster)
     cluster.flush()
-    if conversations is not None:
-        forget_unsent(cluster.unsent, requests, arrival_time)
-    elif was_interrupted:
-        # What was still to come was never sent.
-        arrival_time[cluster.num_arrived :] = np.nan
-        np.frombuffer(requests.ready_time)[cluster.num_arrived :] = np.nan
+    cluster.forget_unsent(arrival_time)
     cached = None if paths is None else np.frombuffer(paths.cached_tokens, dtype=np.int64)
     records = _records(requests, arrival_time, specs, cached)
     end_time = end_of(requests)
     # What only the scheduler needed is gone before the sums are made.
-    del cluster, router, conversations, requests, replicas
+    del cluster, router, requests, replicas
     return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
 
 

@@ -31,7 +31,7 @@ from tests.theory.builders import make_deployment
 
 CHECKS = list(HealthCheck)
 TIMES = affine_step_times(step_seconds=0.2017, token_seconds=0.010043, decode_context_seconds=0.0010071)
-LATENCY = 0.0517
+FRONTEND = {"frontend_latency": 0.0517, "tokenization_per_token": 0.030071}
 """Numbers of which no small sums are equal: at one instant, the plane's order of rounding would decide."""
 
 
@@ -96,6 +96,8 @@ def attended(data: st.DataObject, kind: str) -> tuple[Deployment, RequestSpecs]:
         # The requests of a turn are thought about for times of their own: which of two comes first is no rounding.
         apart = np.random.default_rng(len(specs)).random(len(specs)) * 1e-3
         specs = replace(specs, think_time=specs.think_time + apart)
+    pools = tuple(replace(pool, engine=replace(pool.engine, **FRONTEND)) for pool in deployment.pools)
+    deployment = replace(deployment, engine=replace(engine, **FRONTEND), pools=pools)
     return replace(deployment, control=comparable(deployment.control)), specs
 
 
@@ -113,7 +115,7 @@ def conserved(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
     # There are no pools for rules to name.
     control = replace(control, routing=control.routing.model_copy(update={"rules": None}))
     kind = data.draw(st.sampled_from(["replicas", "ranks"]))
-    config = make_config(frontend_latency=LATENCY, **test_conservation.ENGINES[kind])
+    config = make_config(**FRONTEND, **test_conservation.ENGINES[kind])
     return replace(make_deployment(config, TIMES, 2), control=control), own_times(specs)
 
 
@@ -125,7 +127,7 @@ def pooled(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
             each,
             step_times=TIMES,
             acceptance=(),
-            engine=in_step(each.engine, num_speculative_tokens=0, frontend_latency=LATENCY),
+            engine=in_step(each.engine, num_speculative_tokens=0, **FRONTEND),
             autoscaling=None if each.autoscaling is None or each.autoscaling.metric == "kv_usage" else each.autoscaling,
         )
         for each in cluster.setups
@@ -150,9 +152,7 @@ def cancelling(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
         own["retries"] = {"max": 2, "backoff": "0.37 s"}
     classes = (ClassSpec.model_validate({"name": "agents", "share": 1.0, **own}),)
     specs = replace(specs, classes=classes, request_class=np.zeros(len(specs), dtype=np.int16))
-    config = make_config(
-        max_num_seqs=int(random.integers(1, 4)), num_blocks=40, max_model_len=64, frontend_latency=LATENCY
-    )
+    config = make_config(max_num_seqs=int(random.integers(1, 4)), num_blocks=40, max_model_len=64, **FRONTEND)
     return make_deployment(config, TIMES, data.draw(st.integers(1, 2))), own_times(specs)
 
 
@@ -205,7 +205,7 @@ def storing(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
     """Draw replicas that share a store of KV blocks, behind tiers of their own or alone."""
     case = data.draw(tiered_cases())
     tiers = (*(tier for tier in case.config.kv_tiers if not tier.is_shared), data.draw(stores()))
-    config = in_step(case.config, kv_tiers=tiers, frontend_latency=LATENCY)
+    config = in_step(case.config, kv_tiers=tiers, **FRONTEND)
     deployment = make_deployment(config, case.times, data.draw(st.integers(2, 3)))
     policy = data.draw(st.sampled_from(["round_robin", "least_outstanding", "prefix"]))
     return replace(deployment, control=Control(routing=RoutingSpec(policy=policy))), own_times(case.specs)

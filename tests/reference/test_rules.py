@@ -18,6 +18,7 @@ from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control, Limits
 from simserve.sim.fairness_spec import FairnessSpec
+from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import CACHE, REASONS, RequestRecords
@@ -28,7 +29,7 @@ from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import RequestSpecs
-from tests.builders import constant_step_times, make_config, make_faults, make_specs
+from tests.builders import constant_step_times, make_closed_loop, make_config, make_faults, make_specs
 from tests.theory.builders import make_deployment
 
 SECOND = constant_step_times(1.0)
@@ -229,3 +230,221 @@ def test_the_next_cache_is_taken_in_when_the_first_one_is_given_up() -> None:
 
     assert reasons(records) == ["", "timeout", ""]
     assert records.finish_time[2] < records.finish_time[0]
+
+
+def test_nobody_overtakes_a_long_prompt_in_a_closed_loop() -> None:
+    """Sent together, 8 and 1 tokens reach the router when the long one does; sent 0.5 s behind it, too."""
+    specs = replace(make_closed_loop(3, [8, 1, 1, 1], 3), ramp_up=1.5)
+
+    records = both(deployed(Control(), frontend_latency=0.25, tokenization_per_token=0.25), specs)
+
+    assert records.arrival_time.tolist()[:3] == [0.0, 0.5, 1.0]
+    assert records.admitted_time.tolist()[:3] == [2.25, 2.25, 2.25]
+
+
+def test_a_retry_is_tokenised_between_open_arrivals() -> None:
+    """Refused at 1.25 and sent again at 2.25, the long prompt holds up who is sent after it, not who was before."""
+    retries = {"max": 1, "backoff": "1 s", "jitter": 0}
+    control = Control(admission=validate(AdmissionSpec, {"max_queue": 0, "retry_after": "0 s"}))
+    specs = in_classes(
+        make_specs([0.0, 0.125, 2.125, 2.375, 9.5], [1, 8, 2, 1, 1], [2, 2, 2, 2, 2]),
+        [0, 1, 0, 0, 0],
+        {},
+        {"retries": retries},
+    )
+
+    records = both(deployed(control, frontend_latency=0.125, tokenization_per_token=0.125), specs)
+
+    assert records.admitted_time.tolist()[1:] == [3.375, 2.5, 3.375, 9.75]
+
+
+def test_who_waits_behind_the_tokeniser_is_overtaken() -> None:
+    """The first waits 2 s for its images by itself, the second follows it through the tokeniser and passes it then."""
+    for specs in (make_specs([0.0, 0.25], [4, 1], 2), make_closed_loop(2, [4, 1], 2)):
+        waiting = replace(specs, own_wait=np.array([2.0, 0.0]))
+
+        records = both(deployed(Control(), frontend_latency=0.25, tokenization_per_token=0.25), waiting)
+
+        assert records.admitted_time.tolist() == [3.25, 1.25]
+
+
+@pytest.mark.parametrize("admission", [None, {"max_queue": 9}])
+def test_a_scheduler_that_works_ahead_sees_requests_as_they_come(admission: dict[str, Any] | None) -> None:
+    """Two clients think for 1.75 and 1.25 s, and their next requests, 3 and 4, come in one step of the third client's.
+
+    One seat is free: number 4, which came before number 3, takes it.
+    """
+    specs = replace(make_closed_loop(3, [4] * 5, [1, 1, 40, 2, 2]), think_time=np.array([0.0, 0.0, 0.0, 1.75, 1.25]))
+
+    control = Control(admission=None if admission is None else validate(AdmissionSpec, admission))
+
+    records = both(deployed(control, async_scheduling=True, max_num_seqs=2), specs)
+
+    assert records.admitted_time[4] < records.admitted_time[3]
+    assert records.scheduled_time[4] < records.scheduled_time[3]
+
+
+def test_an_unused_bucket_holds_its_burst_and_no_more() -> None:
+    """After nine quiet seconds at 1 request/s two of three pass, as at the start."""
+    control = Control(admission=validate(AdmissionSpec, {"token_bucket": {"rate": 1, "burst": 2}}))
+
+    records = both(deployed(control), make_specs([0.0, 0.0, 0.0, 9.25, 9.25, 9.25], 4, 2))
+
+    assert reasons(records) == ["", "", "rate_limit"] * 2
+
+
+def test_who_is_refused_for_the_queue_takes_nothing_from_the_bucket() -> None:
+    """Of two tokens one is left when the second request is refused, so that a third passes once the seat is free."""
+    rules = {"token_bucket": {"rate": 0.001, "burst": 2}, "max_queue": 0}
+    control = Control(admission=validate(AdmissionSpec, rules))
+
+    records = both(deployed(control), make_specs([0.0, 0.5, 9.25, 19.25], 4, 2))
+
+    assert reasons(records) == ["", "queue_full", "", "rate_limit"]
+
+
+def test_as_many_wait_in_front_of_replicas_that_are_not_there_as_may() -> None:
+    """The only replica is lost at 0.5 s; of three that come then, a queue of two lets two wait."""
+    faults = make_faults({"kind": "replica", "at": "0.5 s", "duration": "9 s", "replica": 0})
+    control = Control(admission=validate(AdmissionSpec, {"max_queue": 2}), faults=faults)
+
+    records = both(deployed(control), make_specs([1.25, 1.5, 1.75], 4, 2))
+
+    assert reasons(records) == ["", "", "queue_full"]
+
+
+def test_after_a_pause_the_first_finish_counts_for_all_that_run_again() -> None:
+    """One finish a second before the pause, and 4 s for the first of four behind it, which is one a second too."""
+    control = Control(admission=validate(AdmissionSpec, {"deadline_aware": True}), limits=(Limits(ttft=4.5),))
+    arrivals = [0.0, *[10.0] * 4, 10.25, *(14.125 + 0.125 * number for number in range(7))]
+
+    records = both(deployed(control, max_num_seqs=4), make_specs(arrivals, 4, [1, 4, 20, 20, 20, 30] + [2] * 7))
+
+    assert reasons(records)[6:].index("deadline") == 5
+
+
+def test_a_tenth_of_the_mean_between_finishes_is_new() -> None:
+    """Finishes after 5 s and 15 s more make a mean of 6 s: behind two that wait it is 12 s, behind three 18."""
+    control = Control(admission=validate(AdmissionSpec, {"deadline_aware": True}), limits=(Limits(ttft=13.0),))
+    specs = make_specs([0.0, 0.25, 0.5, 20.5, 20.75, 21.0, 21.25], 4, [5, 15, 40, 2, 2, 2, 2])
+
+    records = both(deployed(control, max_num_seqs=1, max_model_len=64), specs)
+
+    assert reasons(records) == [""] * 6 + ["deadline"]
+
+
+def test_who_would_wait_too_long_for_its_turn_is_refused() -> None:
+    """Turns of the class come every 3.775 s on average: behind two that wait it is 7.55 s, behind three 11.3."""
+    control = Control(
+        admission=validate(AdmissionSpec, {"deadline_aware": True}),
+        fairness=validate(FairnessSpec, {"shares": {"c0": 1.0, "c1": 1.0}, "max_outstanding": 1}),
+        limits=(Limits(ttft=10.0), Limits(ttft=10.0)),
+    )
+    specs = in_classes(make_specs([0.0, 0.25, 0.5, 8.25, 8.5, 8.75, 9.0], 4, 4), [0] * 7, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    assert reasons(records) == [""] * 6 + ["deadline"]
+
+
+def test_more_tokens_than_a_minute_allows_pass_a_limit_that_nobody_has_used() -> None:
+    """A request of 14 tokens passes a limit of 12 a minute when that is full; the next waits until it is so again."""
+    api = {"api": "gpt-5-mini", "always": ["c0"], "tokens_per_minute": 12, "when_limited": "wait"}
+    api |= {"ttft": "0.5 s", "ttft_cv": 0, "tokens_per_second": 4}
+    control = Control(overflow=validate(OverflowSpec, api))
+    specs = in_classes(make_specs([0.0, 1.0], 12, 2), [0, 0], {})
+
+    records = both(deployed(control), specs)
+
+    assert records.first_token_time.tolist() == pytest.approx([0.5, 70.5])
+
+
+@pytest.mark.parametrize(("is_honored", "again_at"), [(True, 5.5), (False, 1.5)])
+def test_a_client_waits_as_long_as_a_refusal_says_if_it_honors_that(is_honored: bool, again_at: float) -> None:
+    """Refused at 0.5 s with Retry-After 5 s, where its own pause is 1 s; refused again, it gives up."""
+    retries = {"max": 1, "backoff": "1 s", "jitter": 0, "honor_retry_after": is_honored}
+    control = Control(admission=validate(AdmissionSpec, {"max_queue": 0, "retry_after": "5 s"}))
+    specs = in_classes(make_specs([0.0, 0.5], 4, [30, 2]), [0, 1], {}, {"retries": retries})
+
+    records = both(deployed(control), specs)
+
+    assert records.finish_time[1] == again_at
+
+
+def test_a_further_try_comes_when_the_server_has_let_go() -> None:
+    """Given up at 2.5 s in a step that ends at 3 s, and sent again at once."""
+    own = {"timeout": "2.5 s", "retries": {"max": 1, "backoff": "0 s", "jitter": 0}}
+
+    records = both(deployed(Control()), in_classes(make_specs([0.0], 4, 30), [0], own))
+
+    assert records.admitted_time[0] == 3.0
+
+
+def test_of_two_drawn_that_are_as_busy_the_lower_is_chosen() -> None:
+    """Both replicas are idle whenever a request comes."""
+    control = Control(routing=validate(RoutingSpec, {"policy": "power_of_two"}))
+
+    records = both(deployed(control, num_replicas=2), make_specs([0.0, 5.25, 10.25, 15.25], 4, 2))
+
+    assert records.replica_id.tolist() == [0, 0, 0, 0]
+
+
+def test_turns_begin_anew_where_there_are_fewer_replicas_than_the_next_one() -> None:
+    """After a request for each of three the last one is lost: the next goes to the first."""
+    faults = make_faults({"kind": "replica", "at": "5 s", "duration": "60 s", "replica": 2})
+    control = Control(routing=validate(RoutingSpec, {"policy": "round_robin"}), faults=faults)
+
+    records = both(deployed(control, num_replicas=3), make_specs([0.0, 0.25, 0.5, 10.25, 10.5], 4, 2))
+
+    assert records.replica_id.tolist() == [0, 1, 2, 0, 1]
+
+
+def test_as_much_free_memory_as_is_asked_for_is_enough() -> None:
+    """A prompt fills half of the KV memory, and half must be free; behind a longer one the next is refused."""
+    control = Control(admission=validate(AdmissionSpec, {"kv_headroom": 0.5}))
+    half, more = (
+        both(deployed(control, num_blocks=8, max_model_len=32), make_specs([0.0, 0.25], [prompt, 4], 1))
+        for prompt in (16, 20)
+    )
+
+    assert reasons(half) == ["", ""]
+    assert reasons(more) == ["", "kv_headroom"]
+
+
+def test_a_quiet_time_is_no_wait_for_turns() -> None:
+    """Turns came every 3.75 s, and do so again after a minute and a half: behind two that wait it is 7.5 s, not 27."""
+    control = Control(
+        admission=validate(AdmissionSpec, {"deadline_aware": True}),
+        fairness=validate(FairnessSpec, {"shares": {"c0": 1.0, "c1": 1.0}, "max_outstanding": 1}),
+        limits=(Limits(ttft=10.0), Limits(ttft=10.0)),
+    )
+    arrivals = [0.0, 0.25, 100.0, 100.25, 104.25, 104.5, 104.75, 105.0]
+
+    records = both(
+        deployed(control, max_num_seqs=1), in_classes(make_specs(arrivals, 4, 4), [0] * len(arrivals), {}, {})
+    )
+
+    assert reasons(records) == [""] * 7 + ["deadline"]
+
+
+def test_who_comes_to_empty_queues_starts_level_with_who_left_last() -> None:
+    """a has had four turns when b comes for the first time: from then on they take turns."""
+    control = Control(fairness=validate(FairnessSpec, {"shares": {"c0": 1.0, "c1": 1.0}, "max_outstanding": 1}))
+    kinds = [0] * 4 + [1] * 4 + [0] * 4
+    specs = in_classes(make_specs([0.0] * 4 + [13.0] * 4 + [13.125] * 4, 4, 4), kinds, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    order = [kinds[index] for index in np.argsort(records.scheduled_time, kind="stable")]
+    assert sum(order[4:8]) in (2, 3)
+
+
+def test_of_classes_that_have_had_as_much_the_first_one_goes() -> None:
+    """While the first class runs, the third comes and then the second; neither has had anything."""
+    shares = {"c0": 1.0, "c1": 1.0, "c2": 1.0}
+    control = Control(fairness=validate(FairnessSpec, {"shares": shares, "max_outstanding": 1}))
+    specs = in_classes(make_specs([0.0, 0.125, 0.25], 4, 4), [0, 2, 1], {}, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    assert records.scheduled_time.tolist() == [0.0, 8.0, 4.0]

@@ -118,7 +118,12 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
     """Draw replicas, of one kind or of two, with admission control, and requests whose clients may hang up."""
     case: Case = draw(KINDS[kind].filter(_is_continuous))
     api_seconds = draw(st.sampled_from([0.0, 0.0, 0.61]))
-    config = replace(case.config, async_scheduling=draw(st.booleans()), api_token_seconds=api_seconds)
+    config = replace(
+        case.config,
+        async_scheduling=draw(st.booleans()),
+        api_token_seconds=api_seconds,
+        tokenization_per_token=draw(st.sampled_from([0.0, 0.0713])),
+    )
     specs = case.specs
     if specs.concurrency is not None:
         specs = replace(specs, closes_at=draw(st.sampled_from([None, 4.0, 20.0])))

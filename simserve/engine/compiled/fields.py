@@ -267,9 +267,7 @@ CONVERSATIONS = Record(
     {
         **dict.fromkeys(("child_edges", "children", "edges", "end_group"), Column("q")),
         **dict.fromkeys(("group", "next_group", "num_parents", "unanswered"), Column("q")),
-        **dict.fromkeys(
-            ("arrival_time", "deadline", "last_answer", "latency", "think_time", "time_limit"), Column("d")
-        ),
+        **dict.fromkeys(("arrival_time", "deadline", "last_answer", "think_time", "time_limit"), Column("d")),
         **dict.fromkeys(("num_begun", "num_groups", "num_idle"), INTEGER),
         **dict.fromkeys(("begins", "loop"), Column("b")),
         "closes_at": FLOAT,
@@ -305,8 +303,11 @@ PATIENCE = Record(
 CLIENTS = Record(
     "clients",
     {
-        **dict.fromkeys(("latency", "sent_at"), Column("d")),
-        **dict.fromkeys(("num_ended", "num_resent"), INTEGER),
+        **dict.fromkeys(("latency", "own_wait", "sent_at"), Column("d")),
+        **dict.fromkeys(("behind", "came"), Column("q")),
+        **dict.fromkeys(("first", "last", "num_come", "num_ended", "num_resent"), INTEGER),
+        "has_own_waits": BOOLEAN,
+        "tokenized_at": FLOAT,
         "abandoned": Items("d"),
         "events": Items("dqqq"),
         "patience": Pointer(PATIENCE),

@@ -269,7 +269,6 @@ class Compiled:
         flat, clients = self._client_state.kept["clients"], client_state.clients
         clients.num_resent, clients.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
         clients.abandoned += flat.drain("abandoned").tolist()
-        clients.events = flat.entries("events")
         if client_state.gateway is not None:
             _read_gateway(self._client_state.kept["gateway"], client_state.gateway)
         transfers = client_state.transfers
