@@ -557,7 +557,7 @@ def test_swapping_spares_the_others_a_prefill() -> None:
 
 
 def test_interactive_requests_pass_the_batch() -> None:
-    """Priority shortens their wait many times over, preemption to nothing, at the cost of work done twice."""
+    """Priority shortens their wait many times over, preemption to nothing; only without a cache is work done twice."""
     plain = ["deployment.engine.priority_preemption=null"]
     no_order = [f"workload.classes.{number}.priority=null" for number in (0, 1)]
     preempting = summary("urgent-first")["simserve"]
@@ -571,8 +571,12 @@ def test_interactive_requests_pass_the_batch() -> None:
     assert waits[0] < 0.25 * waits[1] < 0.25 * 0.05 * waits[2]
     assert preempting["slo"]["attainment"] > 0.99 > fcfs["slo"]["attainment"]
     assert preempting["kv"]["preemptions"] > 0 == ordered["kv"]["preemptions"]
-    batch = [each["classes"]["batch"]["mean_ttft_ms"] for each in (preempting, ordered, fcfs)]
-    assert batch[0] > batch[1] > batch[2]
+    uncached = "deployment.engine.enable_prefix_caching=false"
+    again = summary("urgent-first", uncached)["simserve"]
+    batch = [each["classes"]["batch"]["mean_ttft_ms"] for each in (again, preempting, ordered, fcfs)]
+    assert batch[0] > 1.01 * batch[1]
+    assert batch[1] == pytest.approx(batch[2], rel=0.01)
+    assert batch[2] > batch[3]
     assert shortest["classes"]["interactive"]["p95_ttft_ms"] < 0.1 * waits[2]
 
 

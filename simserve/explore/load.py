@@ -9,9 +9,10 @@ from simserve.errors import InterruptedRunError
 from simserve.explore.limits import Check, TooLongError
 from simserve.explore.queries import SimulatorQuery
 from simserve.metrics.figures import or_null
+from simserve.planner.capacity.found import Found
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import probe_of
-from simserve.planner.capacity.search import Found, find_capacity
+from simserve.planner.capacity.search import find_capacity
 
 MOST_RATE = 2000.0
 _MS = 1e3

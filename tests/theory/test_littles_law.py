@@ -61,7 +61,7 @@ def outstanding_seconds(case: Case, num_replicas: int, routing: Routing) -> tupl
         router_of(spec, specs),
         plain_clients(specs, ready_time - specs.arrival_time, specs.arrival_time, num_replicas),
     )
-    cluster.schedule_all()
+    cluster.expect(specs, np.array(specs.arrival_time))
     now = total = 0.0
     cluster.drive(np.nextafter(now, np.inf))
     while True:

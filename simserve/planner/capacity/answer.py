@@ -10,9 +10,10 @@ from typing import Any
 from simserve import __version__
 from simserve.errors import UsageError
 from simserve.metrics.figures import or_null
+from simserve.planner.capacity.found import Found
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
-from simserve.planner.capacity.search import Effort, Found, find_capacity
+from simserve.planner.capacity.search import Effort, find_capacity
 from simserve.planner.capacity.sustained import CONFIDENCE, Sustained, sustained
 from simserve.planner.scaling import has_own_clock
 from simserve.scenario.fit import leading_warnings

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from simserve.planner.capacity.found import Found
 from simserve.planner.capacity.level import Prober, Trial
-from simserve.planner.capacity.search import FIRST_FRESH, Found
+from simserve.planner.capacity.search import FIRST_FRESH
 
 CONFIDENCE = 0.9
 """Share of real servers on which the objective holds."""

@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 from simserve import rng
 from simserve.errors import InterruptedRunError
 from simserve.metrics.slo import SLO
+from simserve.planner.capacity.found import Found
 from simserve.planner.capacity.level import Prober, Trial
 from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.capacity.search import (
@@ -21,7 +22,6 @@ from simserve.planner.capacity.search import (
     NEAR_FULL,
     Borne,
     Effort,
-    Found,
     find_capacity,
     is_load_borne,
     long_run_requests,

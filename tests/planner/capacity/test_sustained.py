@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from simserve.planner.capacity.bracket import Largest
+from simserve.planner.capacity.found import Found
 from simserve.planner.capacity.level import Level, Trial
-from simserve.planner.capacity.search import Found
 from simserve.planner.capacity.sustained import CLOSE, MOST_RUNS, MOST_RUNS_BELOW, Sustained, sustained
 
 Chance = Callable[[float], float]

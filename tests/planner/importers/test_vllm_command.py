@@ -65,8 +65,8 @@ def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[
     assert resolved_part(back.scenario) == resolved_part(scenario)
 
 
-_NOT_OF_VLLM = ("batch-size-sweet-spot", "static-vs-continuous")
-"""No vLLM server does what these ask for, or no checkpoint is known that holds it."""
+_NOT_OF_VLLM = ("batch-size-sweet-spot", "disaggregation", "static-vs-continuous")
+"""No vLLM server does what these ask for alone, or no checkpoint is known that holds it."""
 
 
 @pytest.mark.parametrize("name", sorted({*scenario_names()} - {*_NOT_OF_VLLM}))
