@@ -296,7 +296,7 @@ def _shortened(line: str) -> str:
     if line.startswith("simserve plan chatbot --objective"):
         return f"{line} --gpus 2xh100 --trials 1"
     if line.startswith("simserve plan chatbot"):
-        return f"{line} --hardware h100 --max-gpus 4 --trials 1"
+        return f"{line} --hardware h100 --max-gpus {8 if '--confidence' in line else 4} --trials 1"
     return line
 
 

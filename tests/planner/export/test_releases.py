@@ -35,10 +35,13 @@ DRAFTS = {
     "draft_model": {"method": "draft_model", "draft_model": "llama-3.2-1b"},
 }
 
+_SERVER = r"(?:vllm serve|python -m sglang\.launch_server|trtllm-serve) .*(?= &)"
+"""The command of one server in the script that starts them all."""
+
 
 def unknown_words(result: Export, flags: Flags) -> list[str]:
     """Return the flags and values of an export that the release's parser does not know."""
-    if result.command[:2] == ("trtllm-serve", "disaggregated"):
+    if "start_servers.sh" in result.files:
         return _unknown_of_pools(result, flags)
     words, _ = read_words(flags, result.command)
     unknown = [word.flag for word in words if not word.is_known and word.flag != "-m"]
@@ -52,14 +55,15 @@ def unknown_words(result: Export, flags: Flags) -> list[str]:
 
 
 def _unknown_of_pools(result: Export, flags: Flags) -> list[str]:
-    """Return the same of the servers that stand behind TensorRT-LLM's front: each has a command and an options file."""
-    servers = re.findall(r"trtllm-serve .*(?= &)", result.files["start_servers.sh"])
+    """Return the same of the servers behind a router: each has a command, and under TensorRT-LLM an options file."""
+    servers = re.findall(_SERVER, result.files["start_servers.sh"])
     assert servers
     unknown: list[str] = []
     for line in servers:
-        *command, options = shlex.split(line)
-        server = replace(result, command=(*command, options), files={options: result.files[options]})
-        unknown += unknown_words(server, flags)
+        # Every release listens at an address; the flags that were read are those of the engine, in some releases alone.
+        command = tuple(shlex.split(re.sub(r" --(host|port) \S+", "", line)))
+        options = {word: result.files[word] for word in command if word in result.files}
+        unknown += unknown_words(replace(result, command=command, files=options), flags)
     return unknown
 
 
