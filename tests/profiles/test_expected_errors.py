@@ -216,7 +216,7 @@ def test_the_bundled_intervals_hold() -> None:
     for row in rows:
         if row.group == "all":
             assert 0.86 <= row.coverage_90 <= 0.94
-            assert 0.44 <= round(row.coverage_50, 2) <= 0.56
+            assert 0.44 <= row.coverage_50 <= 0.56
         if row.sources >= 5:
             assert 0.80 <= row.coverage_90 <= 0.97
     assert {row.metric for row in rows} == set(FLOORS)
