@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from simserve.planner.compare import Comparison
     from simserve.planner.statistics import Difference
     from simserve.planner.sweep.sweep import Sweep
+    from simserve.report.brief import LatencyLine
 
 SERIES: tuple[tuple[str, Dashes, Shape], ...] = (
     (BLUE, SOLID, "circle"),
@@ -78,8 +79,73 @@ _LEAST_NAME_GAP = 0.06
 """Of the height between two points of a front that are both named."""
 _SLOWEST_DRAWN = 2.0
 """Times the TTFT of the slowest fleet that holds, up to which fleets are drawn."""
+_RANGE = 0.36
+"""Of a row: how thick the interval of real servers is."""
+_LIMIT = 0.025
+"""Of a limit: half the width of the stroke that marks it."""
 _ROOM = 1.15
 """Factor beside the first and the last point of a logarithmic axis, for the circle."""
+
+
+def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
+    """Return mean, p95, limit and the interval of real servers of every latency on one axis of time.
+
+    Args:
+        latencies: Of a brief.
+
+    Returns:
+        None where no latency has a mean.
+    """
+    known = [each for each in latencies if each.seconds.mean]
+    if not known:
+        return None
+    marks: list[Mark] = []
+    reach: list[float] = []
+    for row, each in enumerate(known):
+        seconds = each.seconds
+        if seconds.real_servers is not None:
+            low, high = seconds.real_servers
+            marks.append(Box(left=low, right=high, y=row, thickness=_RANGE, color=GREY))
+            reach += [low, high]
+        if seconds.limit is not None:
+            width = seconds.limit * _LIMIT
+            marks.append(
+                Box(left=seconds.limit - width, right=seconds.limit + width, y=row, thickness=0.8, color=VERMILION)
+            )
+            reach += [seconds.limit]
+        reach += [value for value in (seconds.mean, seconds.p95) if value]
+    marks.append(
+        Dots(
+            x=[each.seconds.mean or math.nan for each in known],
+            y=[float(row) for row in range(len(known))],
+            color=BLUE,
+            label="mean",
+            size=7.0,
+            names=[each.label for each in known],
+        )
+    )
+    rows = [row for row, each in enumerate(known) if each.seconds.p95]
+    marks.append(
+        Dots(
+            x=[known[row].seconds.p95 or math.nan for row in rows],
+            y=[float(row) for row in rows],
+            color=INK,
+            label="p95",
+            shape="diamond",
+            is_hollow=True,
+            names=[known[row].label for row in rows],
+        )
+    )
+    height = 0.75 + 0.32 * len(known)
+    return Sketch(
+        height=height,
+        left=0.12,
+        bottom=0.45 / height,
+        top=1 - 0.3 / height,
+        x=log_time(reach),
+        y=Axis(low=len(known) - 0.5, high=-0.5, ticks=[(row, each.label) for row, each in enumerate(known)]),
+        marks=marks,
+    )
 
 
 def capacity_latency(capacity: Capacity) -> Sketch:

@@ -41,6 +41,8 @@ ASKED_FILES = ("film.html", "timeline.json", "timeline.json.gz", "metrics.prom")
 """Files of a result that are there only where they were asked for."""
 STORED = ("scenario.resolved.yaml",)
 """What stands after a command of simserve in the folder of a result."""
+FILES = "Files"
+"""Name of the line that says where the files of an answer are."""
 _TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
 LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")
 """What scales the load of a scenario."""
@@ -61,14 +63,28 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
+class LatencySeconds:
+    """One latency in numbers: mean, 95th percentile, ends of the interval of real servers, limit of the SLO."""
+
+    mean: float | None
+    p95: float | None
+    real_servers: tuple[float, float] | None
+    limit: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class LatencyLine:
-    """One latency: its mean with the interval of real servers, its tail, and how many requests are within its limit."""
+    """One latency: its mean with the interval of real servers, its tail, and how many requests are within its limit.
+
+    In words; `seconds` holds the same as numbers.
+    """
 
     label: str
     mean: str
     real_servers: str
     p95: str
     limit: str
+    seconds: LatencySeconds
 
     @property
     def text(self) -> str:
@@ -127,7 +143,7 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
         lines.append(Fact("Trust", trust_text(result)))
     if folder is not None:
         asked = "".join(f" {name}" for name in ASKED_FILES if (folder / name).exists())
-        lines.append(Fact("Files", f"{folder}/report.html{asked}; -v prints all"))
+        lines.append(Fact(FILES, f"{folder}/report.html{asked}"))
     return Brief(
         verdict="missed" if fails(result) else verdict(result),
         answer=answer(result),
@@ -212,12 +228,19 @@ def latency_lines(result: RunResult) -> list[LatencyLine]:
         unit, factor = latency_unit(summary[f"p99_{name}"])
         limit = None if result.slo is None or term is None else getattr(result.slo, term)
         met = None if term is None else inner["slo"]["by_metric"].get(term)
+        mean, tail = summary[f"mean_{name}"], summary[f"p95_{name}"]
         lines.append(
             LatencyLine(
                 label=label,
-                mean=_in_unit(summary[f"mean_{name}"], unit, factor),
+                mean=_in_unit(mean, unit, factor),
                 real_servers=_real_servers(ends, unit, factor) if ends else "",
-                p95=_in_unit(summary[f"p95_{name}"], unit, factor),
+                p95=_in_unit(tail, unit, factor),
+                seconds=LatencySeconds(
+                    mean=None if mean is None else mean / 1e3,
+                    p95=None if tail is None else tail / 1e3,
+                    real_servers=(ends[0] / 1e3, ends[1] / 1e3) if ends else None,
+                    limit=limit,
+                ),
                 limit="" if limit is None or met is None else f"{share(met)} within {format_seconds(limit)}",
             )
         )
@@ -413,11 +436,11 @@ def fact_text(brief: Brief, label: str) -> str:
 
 
 def with_page(brief: Brief, page: Path | None) -> Brief:
-    """Return a brief that ends with where the page of the answer is, and how to see the rest.
+    """Return a brief that ends with where the page of the answer is.
 
     Args:
         brief: Of an answer that writes no files but a page.
         page: The file; None: none was asked for.
     """
     where = "none; --html FILE writes a page" if page is None else str(page)
-    return replace(brief, facts=[*brief.facts, Fact("Files", f"{where}; -v prints all")])
+    return replace(brief, facts=[*brief.facts, Fact(FILES, where)])

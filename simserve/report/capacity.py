@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from simserve.planner.capacity.answer import Capacity
 from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
-from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
 
@@ -247,7 +246,7 @@ def capacity_page(capacity: Capacity, command: str, brief: Brief | None = None) 
         answer=lines[0],
         verdict=verdict,
         brief=brief or capacity_brief(capacity),
-        lines=[*lines[1:], deployment_title(capacity.scenario.as_mapping(), capacity.summary["formats"])],
+        lines=lines[1:],
         sections=(
             Section(title="Load, latency, goodput", panels=panels),
             Section(title="Every load that was tried", header=header(capacity), rows=rows(capacity)),

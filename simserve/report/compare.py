@@ -14,7 +14,6 @@ from simserve.planner.plan.explain import command as command_of
 from simserve.planner.statistics import LEAST_PAIRS, Difference
 from simserve.report.answer import warning_lines
 from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brief
-from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, dollars, latency, listed, number, share
 from simserve.scenario.formats import formats_line
@@ -173,7 +172,9 @@ def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
     if not _is_held(best, asked):
         return Way("None of them holds the SLO. To find a deployment that does:", f"simserve plan {named}")
     if best is comparison.base:
-        return Way(f"No variant is cheaper or faster than {best.name}. To look further:", f"simserve plan {named}")
+        return Way(
+            f"None is cheaper than {best.name}, or faster at its price. To look further:", f"simserve plan {named}"
+        )
     is_alone = len(comparison.variants) == 1
     told = f"{best.name} is better than {comparison.base.name}" if is_alone else f"The best of them is {best.name}"
     return Way(f"{told}. To run it:", command_of(reference, best.changes))
@@ -225,7 +226,7 @@ def comparison_page(comparison: Comparison, command: str, brief: Brief | None = 
         name=f"simserve compare: {comparison.base.scenario.name}",
         answer=lines[0],
         brief=brief or comparison_brief(comparison),
-        lines=[*lines[1:], f"Base: {deployment_title(comparison.base.scenario.as_mapping(), comparison.base.formats)}"],
+        lines=lines[1:],
         sections=(
             Section(title="What changes", panels=pictures),
             Section(

@@ -15,7 +15,7 @@ from simserve.report.brief import brief_of_run
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
 from simserve.report.page import environment, write_whole
-from simserve.report.panels import figure_groups, memory_panel, sentence_case
+from simserve.report.panels import brief_panel, figure_groups, memory_panel, sentence_case
 from simserve.report.quantities import UNDEFINED, number
 from simserve.report.tasks import task_lines
 
@@ -53,10 +53,11 @@ def render_report(result: RunResult, film: Mapping[str, Any] | None = None) -> s
 
 
 def _answer(result: RunResult) -> dict[str, Any]:
-    decided = verdict(result)
+    decided, brief = verdict(result), brief_of_run(result)
     return {
         "name": result.summary["simserve"]["scenario_name"],
-        "brief": brief_of_run(result),
+        "brief": brief,
+        "picture": brief_panel(brief.latencies),
         "slo_word": _WORDS[decided],
         "slo_class": _CLASSES[decided],
         "has_completed": bool(result.summary["completed"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,10 +16,13 @@ from simserve.unfinished import remove_abandoned, unfinished
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
     from simserve.report.brief import Brief
     from simserve.report.panels import Panel
 
+_CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: \d[\d.]*%?)?)")
+"""A command that ends a sentence, and an option with its number."""
 TEMPLATES = Path(__file__).parent / "templates"
 """Pages and style sheets; ``common.css`` is that of `simserve explore` as well."""
 
@@ -81,7 +85,10 @@ class Page:
 
 def render_page(page: Page) -> str:
     """Return the page as one file that fetches nothing; the same page gives the same bytes."""
-    return environment().get_template("answer.html").render(page=page)
+    from simserve.report.panels import brief_panel
+
+    picture = None if page.brief is None else brief_panel(page.brief.latencies)
+    return environment().get_template("answer.html").render(page=page, picture=picture)
 
 
 def write_page(page: Page, file: str | Path) -> None:
@@ -122,7 +129,19 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    found.filters["marked"] = marked
     return found
+
+
+def marked(text: str) -> Markup:
+    """Return prose in which commands of simserve, up to the end of their line, and options stand as code."""
+    from markupsafe import Markup
+
+    parts = _CODE.split(text)
+    commands = (Markup("<code>{}</code>"), Markup('<code class="option">{}</code>'))
+    return Markup("").join(
+        commands[part.startswith("-")].format(part) if place % 2 else part for place, part in enumerate(parts)
+    )
 
 
 def brief_html(brief: Brief) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ from simserve.report.speculation import speculation_lines
 
 if TYPE_CHECKING:
     from markupsafe import Markup
+
+    from simserve.report.brief import LatencyLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,19 @@ def figure_groups(result: RunResult) -> list[PanelGroup]:
         runs = f"Short runs of {count(requests)} requests of this traffic, all queued at once, on one replica"
         groups.append(PanelGroup("Up to which batch a larger one pays", runs, (_seats_panel(points),)))
     return groups
+
+
+def brief_panel(latencies: Sequence[LatencyLine]) -> Panel | None:
+    """Return the latencies of a brief as a picture beside their table; None where nothing was measured."""
+    from simserve.report.answer_plots import latency_ranges
+
+    sketch = latency_ranges(latencies)
+    if sketch is None:
+        return None
+    told = "; ".join(f"{each.label} {each.text}" for each in latencies)
+    note = "bar: 90% of real servers" if any(each.real_servers for each in latencies) else ""
+    limit = "stroke: limit of the SLO" if any(each.limit for each in latencies) else ""
+    return panel("latencies", "Latencies", "; ".join(part for part in (note, limit) if part), sketch, told)
 
 
 def _load_group(result: RunResult, found: Mapping[str, Any]) -> PanelGroup:

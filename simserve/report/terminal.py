@@ -14,7 +14,7 @@ from simserve.profiles.quality import quality_lines
 from simserve.report import facts
 from simserve.report.answer import steady_state_caveat, warnings
 from simserve.report.arriving import traffic
-from simserve.report.brief import Brief, LatencyLine, Way, brief_of_run
+from simserve.report.brief import FILES, Brief, LatencyLine, Way, brief_of_run
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
 from simserve.report.images import image_lines
@@ -121,7 +121,7 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
     """Return a brief as lines of at most ``width`` columns; a word that is longer, such as a path, is not broken."""
     room = MOST_LINES + len(brief.warnings)
     if not is_whole:
-        brief = _squeezed(brief, width, room)
+        brief = _squeezed(_hinting(brief), width, room)
     gap = _label_column(brief)
     answer = [BriefLine(line, _STYLES[brief.verdict]) for line in wrap(brief.answer, width)]
     table = _latency_lines(brief.latencies, gap)
@@ -149,6 +149,12 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
         *table,
         *(line for block in labelled for line in block.cut(width)),
     ]
+
+
+def _hinting(brief: Brief) -> Brief:
+    """Return a brief whose line of files says how to see what is not printed."""
+    told = [replace(each, text=f"{each.text}; -v prints all") if each.label == FILES else each for each in brief.facts]
+    return replace(brief, facts=told)
 
 
 def _squeezed(brief: Brief, width: int, room: int) -> Brief:

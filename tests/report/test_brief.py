@@ -12,14 +12,18 @@ from rich.console import Console
 
 from simserve import api
 from simserve.report.answer import answer
+from simserve.report.answer_plots import latency_ranges
+from simserve.report.axes import GREY, VERMILION
 from simserve.report.brief import Brief, Fact, Way, api_text, brief_of_run, resting
 from simserve.report.html import render_report
 from simserve.report.quantities import dollars
 from simserve.report.run_html import run_html
+from simserve.report.sketch import Box, Dots
 from simserve.report.terminal import MOST_LINES, brief_lines, render_brief, render_run
 from tests.report.builders import CASES, Page, page_text, run, terminal
 from tests.report.builders import run as run_case
 
+_DOTS = ("mean", "p95")
 FOLDER = Path("results/a-scenario-with-a-name-0123456789ab")
 
 
@@ -242,6 +246,39 @@ def test_every_page_gives_the_manager_one_answer(question: str, small: api.Scena
     text = file.read_text(encoding="utf-8")
     assert f"<dd>{cost}.</dd>" in text
     assert text.index('<dl class="facts">') < text.index("<h2>")
+
+
+def test_the_latencies_stand_beside_their_table_as_a_picture() -> None:
+    """One row a latency: its interval, its limit, its mean and its p95 where the numbers say; none without a mean."""
+    brief = brief_of_run(run("stable"))
+
+    sketch = latency_ranges(brief.latencies)
+
+    assert sketch is not None
+    ranges = [mark for mark in sketch.marks if isinstance(mark, Box) and mark.color == GREY]
+    limits = [mark for mark in sketch.marks if isinstance(mark, Box) and mark.color == VERMILION]
+    mean, tail = (
+        next(each for each in sketch.marks if isinstance(each, Dots) and each.label == name) for name in _DOTS
+    )
+    summary = run("stable").summary
+    interval = summary["simserve"]["prediction_interval"]["metrics"]["mean_ttft_ms"]
+    assert [1e3 * ranges[0].left, 1e3 * ranges[0].right] == pytest.approx(interval)
+    assert 1e3 * mean.x[0] == pytest.approx(summary["mean_ttft_ms"])
+    assert 1e3 * tail.x[0] == pytest.approx(summary["p95_ttft_ms"])
+    assert [(each.left + each.right) / 2 for each in limits] == pytest.approx(
+        [run("stable").slo.ttft, run("stable").slo.tpot]
+    )
+    assert latency_ranges([]) is None
+
+
+def test_only_an_answer_that_leaves_something_out_says_how_to_see_it() -> None:
+    """The line of files ends with -v, but under -v."""
+    brief = brief_of_run(run("stable"), ("chatbot",), FOLDER)
+
+    short, whole = shown(brief), shown(brief, is_whole=True)
+
+    assert any("-v prints all" in line for line in short)
+    assert not any("-v prints" in line for line in whole)
 
 
 def test_a_run_that_tells_nothing_is_not_called_good() -> None:

@@ -78,7 +78,7 @@ def test_every_figure_says_what_it_shows(case: str) -> None:
     figures = [attributes for tag, attributes in page.elements if tag == "svg"]
 
     assert all(each["role"] == "img" and len(each["aria-label"] or "") > 30 for each in figures)
-    assert len(figures) == {"empty": 1, "static": 7, "uncached": 7, "preempting": 9}.get(case, 9)
+    assert len(figures) == {"empty": 1, "static": 8, "uncached": 8, "preempting": 10}.get(case, 10)
 
 
 def test_an_overloaded_run_is_marked() -> None:

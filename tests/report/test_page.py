@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.report.page import html_cells
+from simserve.report.page import html_cells, marked
 
 
 def test_words_stand_left_and_figures_right_on_one_line() -> None:
@@ -18,3 +18,12 @@ def test_words_stand_left_and_figures_right_on_one_line() -> None:
 def test_a_table_of_no_rows_keeps_its_titles() -> None:
     """Nothing is known of its columns."""
     assert html_cells(("a", "b"), []).count("<th ") == 2
+
+
+def test_commands_and_options_in_prose_stand_as_code() -> None:
+    """A command from its colon to its end, an option with its number; the rest is prose, escaped."""
+    command = marked("To see it: simserve run chatbot --set a=1")
+    option = marked("<42% hold it (--confidence 90% for more), a one-in-ten chance")
+
+    assert command == "To see it: <code>simserve run chatbot --set a=1</code>"
+    assert option == '&lt;42% hold it (<code class="option">--confidence 90%</code> for more), a one-in-ten chance'
