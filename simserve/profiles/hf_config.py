@@ -85,6 +85,7 @@ def from_hf_config(
     fields = {
         "name": _name(config, file),
         "family": model_type or "unknown",
+        "architecture": _architecture(mapping),
         "is_assumed": family is None,
         "source": _source(model_type, file),
         **_sizes(reader),
@@ -115,6 +116,12 @@ def _model_type(config: Mapping[str, Any]) -> str:
     listed = config.get("architectures")
     named = [FAMILY_OF_ARCHITECTURE.get(str(name)) for name in listed] if isinstance(listed, list) else []
     return model_type if model_type in FAMILIES else next((name for name in named if name), model_type)
+
+
+def _architecture(config: Mapping[str, Any]) -> str | None:
+    """Return the class of the whole model, vision tower included; None where the file names none."""
+    listed = config.get("architectures")
+    return str(listed[0]) if isinstance(listed, list) and listed else None
 
 
 def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:
