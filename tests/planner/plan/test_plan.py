@@ -363,7 +363,7 @@ def test_versions_too_old_for_the_model_are_left_out_and_lead_the_answer() -> No
     assert summary["warnings"][0] == f"left out: {left_out}"
     assert summary["search"]["left_out"]["version"] == left_out
     assert all(each["overrides"].get("deployment.engine.version") != "0.8.3" for each in summary["candidates"])
-    with pytest.raises(InputError, match="engine.version: .* 0.8.3 has no code for qwen3-0.6b"):
+    with pytest.raises(InputError, match=r"engine\.version: .* 0\.8\.3 has no code for qwen3-0\.6b"):
         plan(scenario, options(choices={**SMALL, "deployment.engine.version": ("0.8.3",)}))
 
 
