@@ -27,6 +27,7 @@ SchedulingPolicy = Literal["fcfs", "priority", "shortest_first"]
 PreemptionMode = Literal["recompute", "swap"]
 KVAllocation = Literal["paged", "static", "pow2", "oracle", "none"]
 Sampling = Literal["greedy", "nucleus"]
+MoeBackend = Literal["marlin", "triton"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 
 
@@ -103,10 +104,12 @@ class EngineOptions(FrozenModel):
     """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
     cudagraph_mode: CudagraphMode | None = None
     """vLLM: which steps run on CUDA graphs. `FULL_DECODE_ONLY`: those without prompts; a step with prompts waits for
-    the
-    launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`:
-    those with
-    prompts too, and are priced alike. Absent: as the engine's version has it."""
+    the launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`:
+    those with prompts too, and are priced alike. Absent: as the engine's version has it."""
+    moe_backend: MoeBackend | None = None
+    """vLLM: whose kernels multiply experts in MXFP4, to whose tiles they are padded in memory; time is priced alike.
+    `--moe-backend` from 0.17 on, before that `VLLM_MXFP4_USE_MARLIN`. Absent: Triton's on Hopper and B200, Marlin's on
+    other GPUs; a wheel of vLLM up to 0.11.2 lacks Triton's and takes Marlin's everywhere."""
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
     """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
     CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""

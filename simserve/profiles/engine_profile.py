@@ -59,6 +59,7 @@ FEATURES: Mapping[str, str] = {
     "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",
     "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
     "cudagraph_mode": "choice of the steps on CUDA graphs",
+    "moe_backend": "choice of the kernels of experts",
     "kv_cache_fp8": "FP8 KV cache",
     "kv_cache_int8": "INT8 KV cache",
     "kv_cache_int4": "INT4 KV cache",

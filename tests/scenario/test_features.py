@@ -12,6 +12,7 @@ from simserve.profiles.engine_options import EngineOptions
 from simserve.scenario.features import feature_notes, model_lack_of
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
+from simserve.scenario.without_effect import without_effect
 from tests.scenario.builders import make_scenario
 
 VLLM = "deployment.engine.version={}"
@@ -131,6 +132,32 @@ def test_of_models_that_no_fact_is_known_of_nothing_is_said(overrides: Sequence[
     assert model_lack_of(scenario, scenario.deployment.engine.version) is None
 
 
+def test_the_kernels_of_experts_decide_how_much_memory_they_take() -> None:
+    """Marlin's tiles are 1.4 GB more of gpt-oss-120b than Triton's, which vLLM takes on Hopper by itself."""
+
+    def weights(*more: str) -> float:
+        return resolve(make_scenario(["model=gpt-oss-120b", *on("0.11"), *more])).memory.weights_bytes
+
+    marlin, triton = (weights(f"deployment.engine.moe_backend={name}") for name in ("marlin", "triton"))
+
+    assert weights() == triton
+    assert marlin - triton == pytest.approx(1.44e9, rel=0.01)
+    with pytest.raises(InputError, match=r"moe_backend: 'triton' takes compute capability 9 to before 11, .* has 8.0"):
+        weights("deployment.engine.moe_backend=triton", "deployment.hardware=a100-sxm-80gb")
+    with pytest.raises(InputError, match=r"moe_backend: .* vllm 0.10 has no choice of the kernels of experts"):
+        weights(*on("0.10"), "model=mixtral-8x7b", "deployment.engine.moe_backend=marlin")
+
+
+def test_kernels_of_experts_change_nothing_without_experts_in_mxfp4() -> None:
+    """Said beside the result, as of every setting without effect."""
+    told = "deployment.engine.moe_backend has no effect: the model has no experts in MXFP4"
+    plain = make_scenario(on("0.33", "deployment.engine.moe_backend=marlin"))
+    experts = make_scenario(["model=gpt-oss-20b", *on("0.33", "deployment.engine.moe_backend=marlin")])
+
+    assert told in without_effect(plain, None)
+    assert told not in without_effect(experts, None)
+
+
 def test_what_runs_on_another_engine_of_the_version_is_noted() -> None:
     """vLLM 0.9.2 swaps on V0, which is simulated on V1's scheduler."""
     swapping = make_scenario(on("0.9.2", "deployment.engine.preemption_mode=swap"))
@@ -171,6 +198,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "enforce_eager": ("true", []),
     "cudagraph_mode": ("FULL_DECODE_ONLY", []),
     "max_cudagraph_capture_size": (64, []),
+    "moe_backend": ("marlin", ["model=gpt-oss-20b"]),
     "frontend_latency": ("9 ms", []),
     "host_slowdown": (2.0, []),
     "static_batch_size": (3, ["deployment.engine.batching=static"]),
