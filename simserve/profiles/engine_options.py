@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simserve.errors import ScenarioError
-from simserve.units import Bytes, PositiveSeconds, Seconds
+from simserve.units import Bytes, PositiveSeconds, Seconds, WholeBytes
 from simserve.validation import FrozenModel
 
 KEY_PREFIX = "deployment.engine."
@@ -70,8 +70,8 @@ class EngineOptions(FrozenModel):
     num_gpu_blocks_override: Count | None = None
     """KV blocks of a replica, in place of what the memory would hold: vLLM's name; SGLang's `max_total_tokens` and
     TensorRT-LLM's `max_tokens` of the KV cache, in blocks. `simserve import log` reads it from a server's own log."""
-    kv_cache_memory_bytes: Annotated[int, Field(ge=1)] | None = None
-    """vLLM: bytes of a GPU for the KV cache; `gpu_memory_utilization` is then not looked at."""
+    kv_cache_memory_bytes: Annotated[WholeBytes, Field(ge=1)] | None = None
+    """vLLM: bytes of a GPU for the KV cache, 2000000000 or "2 GB"; `gpu_memory_utilization` is then not looked at."""
     max_loras: Count | None = None
     """LoRA adapters in a batch at most, and slots for them on the GPU, which take memory from the KV cache: vLLM's
     `--max-loras`, SGLang's `--max-loras-per-batch`. A request whose adapter would be one more is passed over. Absent:

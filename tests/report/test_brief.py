@@ -187,6 +187,20 @@ def test_prompts_beyond_the_context_of_the_model_are_not_helped_by_a_limit() -> 
     assert way.command == "simserve models"
 
 
+def test_prompts_beyond_what_an_engine_leaves_a_request_are_helped_by_a_limit() -> None:
+    """llama.cpp shares its context among four slots: 1,024 of 4,096 tokens; the command serves the prompt."""
+    prompts = ["workload.prompt_tokens={distribution: fixed, value: 2000}", "workload.num_requests=3"]
+    on_a_mac = ["model=llama-2-7b", "deployment={hardware: m2-max-96gb, engine: {name: llama.cpp, version: b8000}}"]
+
+    way = brief_of_run(api.run(api.load("single-gpu-7b", [*on_a_mac, *prompts])), ("single-gpu-7b",)).ways[0]
+
+    assert way.told == (
+        "The prompts are longer than what the engine leaves a request by default (1,024 tokens). Raise it:"
+    )
+    again = api.load("single-gpu-7b", [*on_a_mac, *prompts, way.command.split()[-1]])
+    assert api.run(again).summary["completed"] == 3
+
+
 def test_what_was_not_measured_comes_before_what_rests_on_it() -> None:
     """The clause that stays where there is no room for both; of known servers how many, then which."""
     known = resting("ranges are for 90% of real servers", "51 servers of dense models on h100 under vllm from 0.8")
