@@ -118,6 +118,25 @@ BytesPerSecond = Annotated[float, *_annotation("bandwidth")]
 FlopsPerSecond = Annotated[float, *_annotation("compute")]
 Watts = Annotated[float, *_annotation("power")]
 
+
+def _whole_bytes(value: object) -> object:
+    """Return bytes that a text with its unit names; a number stays what it is."""
+    return round(parse(value, "bytes")) if isinstance(value, str) else value
+
+
+WholeBytes = Annotated[
+    int,
+    BeforeValidator(_whole_bytes),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}],
+            "description": "bytes, as a number or with their unit",
+            "examples": ["2 GB"],
+        }
+    ),
+]
+"""Bytes of a key whose name says so: a bare number, or a text with a unit."""
+
 PositiveSeconds = Annotated[Seconds, Field(gt=0)]
 PositiveBytes = Annotated[Bytes, Field(gt=0)]
 PositiveBytesPerSecond = Annotated[BytesPerSecond, Field(gt=0)]

@@ -12,7 +12,6 @@ import pytest
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 MISSES = {
-    "gpt-oss-120b with a small budget",
     "kv-rooms: h100-qwen3-235b-vllm",
     "kv-rooms: t4-deepseek-coder-6.7b",
     "rtx-3090-2024: trtllm",

@@ -203,9 +203,11 @@ class ReplicaShape:
 
     @property
     def expert_tile(self) -> ExpertTile:
-        """To what the experts are padded in memory in MXFP4: by the kernels that the engine takes on this GPU."""
+        """To what experts in MXFP4 are padded in memory: by the kernels taken here, by default or as told."""
         if not self.engine.pads_experts:
             return UNPADDED
+        if self.engine.moe_backend is not None:
+            return MARLIN_TILE if self.engine.moe_backend == "marlin" else TRITON_TILE
         span, capability = self.engine.triton_expert_capabilities, self.hardware.compute_capability
         if span is None or capability is None or span[0] <= float(capability) < span[1]:
             return TRITON_TILE

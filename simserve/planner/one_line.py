@@ -32,7 +32,7 @@ MAC_ENGINE = "llama.cpp"
 
 _GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*)?(\S.*)", re.IGNORECASE)
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)", re.IGNORECASE)
-_ENGINE = re.compile(r"([A-Za-z][\w.-]*?)(?:==?|[:@])v?(\d\S*)")
+_ENGINE = re.compile(r"([A-Za-z][\w.-]*?)(?:==?|[:@])v?(b?\d\S*)")
 _LIMIT = re.compile(r"([A-Za-z]\w*)\s*(?:<=|>=|[=<>:\u2264\u2265]|\s)\s*(\S.*)")
 _PERCENTILE = re.compile(r"\bp\(?\d\d", re.IGNORECASE)
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")

@@ -49,6 +49,9 @@ class ModelProfile(FrozenModel):
     """Name it is asked for by."""
     family: str
     """Architecture family, as the ``model_type`` of a Hugging Face ``config.json`` spells it."""
+    architecture: str | None = None
+    """Class that its ``config.json`` names first under ``architectures``, by which engines find their code for it;
+    absent: not on record."""
     source: str
     """Where the figures below come from."""
     is_assumed: bool = False

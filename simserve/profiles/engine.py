@@ -18,6 +18,7 @@ from simserve.profiles.engine_options import (
     CudagraphMode,
     EngineOptions,
     KVAllocation,
+    MoeBackend,
     PreemptionMode,
     Sampling,
     Scheduler,
@@ -104,6 +105,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     enforce_eager: bool = False
     max_cudagraph_capture_size: int
     cudagraph_mode: CudagraphMode | None = None
+    moe_backend: MoeBackend | None = None
     frontend_latency: float
     host_slowdown: float
     static_batch_size: int
@@ -338,6 +340,7 @@ def resolve_engine(
         gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown, drafter, model_family, only_prefills
     )
     check_options(options)
+    _check_expert_kernels(options, known, compute_capability)
     features = profile.features_of(version, compute_capability)
     choices = _Choices(options, f"{profile.name} {known.version} default on {gpu_name}")
     choices.sources["version"] = profile.version_source(version)
@@ -695,6 +698,16 @@ def _is_async(choices: _Choices, rules: Scheduling, place: _Place) -> bool:
     elif rules.async_scheduling and place.only_prefills and not rules.async_prefill:
         note = "off in a worker that only prefills"
     return choices.pick("async_scheduling", rules.async_scheduling and not note, note)
+
+
+def _check_expert_kernels(asked: EngineOptions, known: EngineVersion, compute_capability: str | None) -> None:
+    """Refuse Triton's kernels of experts on GPUs on which the version does not run them."""
+    span = known.kernels.triton_expert_capabilities
+    if asked.moe_backend != "triton" or span is None or compute_capability is None:
+        return
+    if not span[0] <= float(compute_capability) < span[1]:
+        rule = f"takes compute capability {span[0]:g} to before {span[1]:g}, and the GPU has {compute_capability}"
+        raise refuse("moe_backend", asked.moe_backend, rule, "leave it out, or write marlin")
 
 
 def _kernels(known: EngineVersion, features: tuple[str, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simserve.errors import ScenarioError
-from simserve.units import Bytes, PositiveSeconds, Seconds
+from simserve.units import Bytes, PositiveSeconds, Seconds, WholeBytes
 from simserve.validation import FrozenModel
 
 KEY_PREFIX = "deployment.engine."
@@ -27,6 +27,7 @@ SchedulingPolicy = Literal["fcfs", "priority", "shortest_first"]
 PreemptionMode = Literal["recompute", "swap"]
 KVAllocation = Literal["paged", "static", "pow2", "oracle", "none"]
 Sampling = Literal["greedy", "nucleus"]
+MoeBackend = Literal["marlin", "triton"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 
 
@@ -69,8 +70,8 @@ class EngineOptions(FrozenModel):
     num_gpu_blocks_override: Count | None = None
     """KV blocks of a replica, in place of what the memory would hold: vLLM's name; SGLang's `max_total_tokens` and
     TensorRT-LLM's `max_tokens` of the KV cache, in blocks. `simserve import log` reads it from a server's own log."""
-    kv_cache_memory_bytes: Annotated[int, Field(ge=1)] | None = None
-    """vLLM: bytes of a GPU for the KV cache; `gpu_memory_utilization` is then not looked at."""
+    kv_cache_memory_bytes: Annotated[WholeBytes, Field(ge=1)] | None = None
+    """vLLM: bytes of a GPU for the KV cache, 2000000000 or "2 GB"; `gpu_memory_utilization` is then not looked at."""
     max_loras: Count | None = None
     """LoRA adapters in a batch at most, and slots for them on the GPU, which take memory from the KV cache: vLLM's
     `--max-loras`, SGLang's `--max-loras-per-batch`. A request whose adapter would be one more is passed over. Absent:
@@ -103,10 +104,12 @@ class EngineOptions(FrozenModel):
     """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
     cudagraph_mode: CudagraphMode | None = None
     """vLLM: which steps run on CUDA graphs. `FULL_DECODE_ONLY`: those without prompts; a step with prompts waits for
-    the
-    launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`:
-    those with
-    prompts too, and are priced alike. Absent: as the engine's version has it."""
+    the launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`:
+    those with prompts too, and are priced alike. Absent: as the engine's version has it."""
+    moe_backend: MoeBackend | None = None
+    """vLLM: whose kernels multiply experts in MXFP4, to whose tiles they are padded in memory; time is priced alike.
+    `--moe-backend` from 0.17 on, before that `VLLM_MXFP4_USE_MARLIN`. Absent: Triton's on Hopper and B200, Marlin's on
+    other GPUs; a wheel of vLLM up to 0.11.2 lacks Triton's and takes Marlin's everywhere."""
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
     """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
     CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""

@@ -59,6 +59,7 @@ FEATURES: Mapping[str, str] = {
     "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",
     "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
     "cudagraph_mode": "choice of the steps on CUDA graphs",
+    "moe_backend": "choice of the kernels of experts",
     "kv_cache_fp8": "FP8 KV cache",
     "kv_cache_int8": "INT8 KV cache",
     "kv_cache_int4": "INT4 KV cache",
@@ -497,6 +498,25 @@ class FeatureRange(FrozenModel):
         return text if least is None else f"{text} on GPUs of compute capability {least:g} or newer"
 
 
+class ModelCode(FrozenModel):
+    """Models for which an engine has code of its own, and the versions that have it."""
+
+    since: str
+    """First version with it; ``"0"``: all that are known here, or since when is not known."""
+    until: str | None = None
+    """First version without it again; absent: there is none."""
+    architectures: tuple[str, ...] = Field(min_length=1)
+    """Classes, as the ``architectures`` of a Hugging Face ``config.json`` name them."""
+    needs: Literal["experts"] | None = None
+    """What the version added to a class that it had code for before; absent: the class itself."""
+    source: str
+    """Where the version is from."""
+
+    def covers(self, architecture: str, has_experts: bool) -> bool:
+        """Return whether a model of a class waits for this version."""
+        return architecture in self.architectures and (self.needs is None or has_experts)
+
+
 def _joined(ranges: Sequence[FeatureRange]) -> list[FeatureRange]:
     """Return ranges that follow each other on the same GPUs as one."""
     found: list[FeatureRange] = []
@@ -515,13 +535,16 @@ class EngineProfile(FrozenModel):
     name: str
     """Catalogue name."""
     base: str | None = None
-    """Engine that it is a calibration of, whose kernels, weight formats, features and flags hold; absent: itself."""
+    """Engine that it is a calibration of, whose kernels, weight formats, features, models and flags hold; absent:
+    itself."""
     description: str
     """What it is and what the profile leaves out."""
     new_from: str | None = None
     """Version that changed how it serves, so that errors measured before and from it are told apart; absent: none."""
     features: Mapping[str, tuple[FeatureRange, ...]] = Field(default_factory=dict)
     """Name, of `FEATURES` -> versions that have it; what is not named the engine has not."""
+    models: tuple[ModelCode, ...] = ()
+    """Which versions run which models, oldest first; of a model that is not named nothing is known."""
     windowed_kv: tuple[WindowedKV, ...] = ()
     """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all others."""
     devices: Devices | None = None
@@ -539,6 +562,10 @@ class EngineProfile(FrozenModel):
             for earlier, later in pairwise(ranges):
                 if earlier.until is None or version_key(later.since) < version_key(earlier.until):
                     raise ValueError(f"features.{name} has ranges that overlap, or not the oldest first")
+        known = [(name, each.needs) for each in self.models for name in each.architectures]
+        twice = sorted({name for name, needs in known if known.count((name, needs)) > 1})
+        if twice:
+            raise ValueError(f"models names {', '.join(twice)} more than once")
         return self
 
     def windows_of(self, version: str | None) -> WindowedKV | None:
@@ -589,6 +616,16 @@ class EngineProfile(FrozenModel):
             return f"{engine} has no {FEATURES[feature]} on {gpu_name} ({compute_capability}): that takes {least}"
         ranges = self.versions_with(feature)
         return f"{engine} has no {FEATURES[feature]} ({f'versions with it: {ranges}' if ranges else 'no version has'})"
+
+    def lack_of_model(self, architecture: str | None, has_experts: bool, version: str | None) -> str | None:
+        """Return in words which versions run a class of models; None: this one does, or that is not known."""
+        wanted = version_key(self.versions[-1].version if version is None else version)
+        found = [each for each in self.models if each.covers(architecture or "", has_experts)]
+        newest = max((each.since for each in found), key=version_key, default="0")
+        until = next((each.until for each in found if each.until is not None), None)
+        if wanted < version_key(newest):
+            return f"{newest} and newer" if until is None else f"{newest} to before {until}"
+        return f"those before {until}" if until is not None and wanted >= version_key(until) else None
 
     def versions_with(self, feature: str) -> str:
         """Return in words the versions that have a feature; empty where none has."""
@@ -669,8 +706,10 @@ def _read(file: Path) -> EngineProfile:
     versions = complete_versions(document, file)
     header = {key: value for key, value in document.items() if key not in ("defaults", "versions")}
     profile = validate(EngineProfile, {**header, "versions": versions}, file=file, error=ProfileError)
-    if profile.base is not None and not profile.features:
-        profile = profile.model_copy(update={"features": load_engine(profile.base).features})
+    if profile.base is not None:
+        base = load_engine(profile.base)
+        taken = {"features": profile.features or base.features, "models": profile.models or base.models}
+        profile = profile.model_copy(update=taken)
     keys = [version_key(known.version) for known in profile.versions]
     if keys != sorted(set(keys)):
         raise ProfileError("must be in ascending order, each version once", file=file, key="versions")

@@ -72,7 +72,7 @@ def from_hf_config(
     Raises:
         ProfileError: A field is missing, has a wrong type, or means layers there is no formula for.
     """
-    config = _text_part(mapping, file)
+    config = _granite_hybrid(_text_part(mapping, file), file)
     model_type = _model_type(config)
     family = FAMILIES.get(model_type)
     _check_unsupported(ConfigReader(config, file), family)
@@ -85,6 +85,7 @@ def from_hf_config(
     fields = {
         "name": _name(config, file),
         "family": model_type or "unknown",
+        "architecture": _architecture(mapping),
         "is_assumed": family is None,
         "source": _source(model_type, file),
         **_sizes(reader),
@@ -117,6 +118,12 @@ def _model_type(config: Mapping[str, Any]) -> str:
     return model_type if model_type in FAMILIES else next((name for name in named if name), model_type)
 
 
+def _architecture(config: Mapping[str, Any]) -> str | None:
+    """Return the class of the whole model, vision tower included; None where the file names none."""
+    listed = config.get("architectures")
+    return str(listed[0]) if isinstance(listed, list) and listed else None
+
+
 def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:
     read = frozenset() if family is None else family.reads
     for key in UNSUPPORTED_KEYS:
@@ -126,7 +133,7 @@ def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:
 
 
 def _mamba(reader: ConfigReader) -> dict[str, Any] | None:
-    """Return the Mamba-2 layers (Nemotron-H); None where there are none."""
+    """Return the Mamba-2 layers (Nemotron-H, Granite 4); None where there are none."""
     if reader.value("mamba_num_heads") is None:
         return None
     for key in ("use_bias", "mamba_proj_bias"):
@@ -143,6 +150,51 @@ def _mamba(reader: ConfigReader) -> dict[str, Any] | None:
         "chunk_size": reader.integer("chunk_size", default=128),
         "state_element_bytes": reader.choice(_STATE_BYTES, "mamba_ssm_cache_dtype", default=dtype),
     }
+
+
+_GRANITE_MAMBA_KEYS = {
+    "mamba_n_heads": "mamba_num_heads",
+    "mamba_d_head": "mamba_head_dim",
+    "mamba_d_state": "ssm_state_size",
+    "mamba_n_groups": "n_groups",
+    "mamba_d_conv": "conv_kernel",
+    "mamba_conv_bias": "use_conv_bias",
+    "mamba_chunk_size": "chunk_size",
+}
+"""What Granite 4 calls the sizes of Mamba-2, and what Nemotron-H does."""
+_GRANITE_BLOCKS = {"linear_attention": "mamba", "full_attention": "attention"}
+"""Types of layers as newer versions of transformers write them."""
+
+
+def _granite_hybrid(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
+    """Return the configuration of a Granite 4 as that of a Nemotron-H; any other as it is.
+
+    A layer is a mixer (Mamba-2 or attention) and then experts beside a shared MLP, or that MLP alone
+    (``modeling_granitemoehybrid.py`` of transformers, ``granitemoehybrid.py`` of vLLM 0.33): here two layers. Those
+    without Mamba-2 are a Llama's, also where their file gives its sizes (Granite 4 Micro).
+    """
+    if config.get("model_type") not in ("granite", "granitemoehybrid") or "layer_types" not in config:
+        return config
+    reader = ConfigReader(config, file)
+    kinds = [_GRANITE_BLOCKS.get(str(kind), str(kind)) for kind in reader.sequence("layer_types") or ()]
+    read = {_GRANITE_MAMBA_KEYS.get(key, key): value for key, value in config.items() if key != "layer_types"}
+    if not read.get("num_local_experts") and "shared_intermediate_size" in read:
+        read["intermediate_size"] = read.pop("shared_intermediate_size")
+    if "mamba" not in kinds:
+        return {key: value for key, value in read.items() if key not in _GRANITE_MAMBA_KEYS.values()}
+    width = reader.integer("mamba_expand", default=2) * reader.integer("hidden_size")
+    if read.get("mamba_head_dim") in (None, "auto"):
+        read["mamba_head_dim"] = width // reader.integer("mamba_n_heads")
+    behind = "moe" if read.get("num_local_experts") else "mlp"
+    blocks = [block for kind in kinds for block in (kind, behind)]
+    if len(kinds) != reader.integer(*LAYER_KEYS):
+        raise reader.refusal(f"must have one entry a layer, has {len(kinds)}", "layer_types")
+    return {**read, "num_hidden_layers": len(blocks), "layers_block_type": blocks}
+
+
+def _granite_hybrid_norms(reader: ConfigReader) -> dict[str, Any]:
+    """Return the norms of a layer: of a mixer or of what follows it one, of both together two."""
+    return {"num_norms_per_layer": 2 if reader.value("layers_block_type") is None else 1}
 
 
 def _gemma4(reader: ConfigReader) -> dict[str, Any]:
@@ -260,6 +312,7 @@ def _step3p5(reader: ConfigReader) -> dict[str, Any]:
 _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "gemma4": _gemma4,
     "gemma4_text": _gemma4,
+    "granitemoehybrid": _granite_hybrid_norms,
     "minimax_m3": _minimax_m3,
     "minimax_m3_vl": _minimax_m3,
     "minimax_m3_vl_text": _minimax_m3,

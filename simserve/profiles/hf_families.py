@@ -101,6 +101,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "granitemoe": Family(),
         "granitemoeshared": Family(),
         "smollm3": Family(),
+        "granitemoehybrid": Family(defaults=_TIED, reads=frozenset({"mamba_num_heads", "ssm_state_size"})),
         "seed_oss": _BIAS_BUT_OUTPUT,
         "olmo2": Family(fields={"qk_norm": "full"}),
         "glm4": Family(fields={"has_output_bias": False, "num_norms_per_layer": 4}),

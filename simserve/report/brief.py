@@ -206,6 +206,10 @@ def _longer_context(result: RunResult, named: str, longest: int) -> Way:
     if any("max_model_len" in each for each in result.summary["simserve"].get("warnings", ())):
         told = f"The prompts are longer than the KV cache has room for ({limit} tokens). To find GPUs that hold them:"
         return Way(told, f"simserve plan {named}")
+    source = engine["sources"]["max_model_len"]
+    if " default on " in source and "the model's" not in source:
+        told = f"The prompts are longer than what the engine leaves a request by default ({limit} tokens). Raise it:"
+        return Way(told, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
     return Way(f"The prompts are longer than the model's context ({limit} tokens). Longer ones:", "simserve models")
 
 

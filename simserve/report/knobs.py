@@ -39,6 +39,7 @@ _RARE = (
     "swap_space",
     "max_cudagraph_capture_size",
     "cudagraph_mode",
+    "moe_backend",
     "cpu_offload_gb",
     "n_gpu_layers",
     "num_gpu",

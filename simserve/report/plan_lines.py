@@ -33,6 +33,7 @@ LEVERS = {
     "overflow": "Send peaks to an API",
     "admit": "Refuse some requests",
     "static": "Batch continuously",
+    "version": "Other versions of the engine",
 }
 """Name of a lever in the summary -> what it does."""
 CHANGED = {"traffic": "Traffic", "prompt_tokens": "Prompts", "output_tokens": "Answers", "price": "GPU price"}

@@ -32,7 +32,7 @@ _WIDEST = 100
 """Columns used at most: longer lines are hard to follow."""
 _LABEL_WIDTH = 11
 MOST_LINES = 14
-"""Lines of a brief, one more a warning."""
+"""Lines of a brief, beside its warnings."""
 _FEWEST_LATENCIES, _LONG_COMMAND = 2, 3
 """Latencies that a brief keeps, at the price of a command of more lines than these."""
 _BRIEF_WIDTH = 80
@@ -90,10 +90,10 @@ def render_run(
 
 
 def render_brief(brief: Brief, console: Console, *, is_whole: bool = False) -> None:
-    """Print a brief in at most `MOST_LINES` lines of 80 columns, and one more a warning.
+    """Print a brief in at most `MOST_LINES` lines of 80 columns, and its warnings.
 
-    What does not fit is cut, the least important first: further ways, then the ends of long lines; never the answer,
-    and never a command.
+    What does not fit is cut, the least important first: further ways, then the ends of long lines; never the answer or
+    a warning, and never a command.
 
     Args:
         brief: What to print.
@@ -119,32 +119,30 @@ class BriefLine:
 
 def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[BriefLine]:
     """Return a brief as lines of at most ``width`` columns; a word that is longer, such as a path, is not broken."""
-    room = MOST_LINES + len(brief.warnings)
+    warned = [wrap(each, width) for each in brief.warnings]
+    room = MOST_LINES + sum(map(len, warned))
     if not is_whole:
         brief = _squeezed(_hinting(brief), width, room)
     gap = _label_column(brief)
     answer = [BriefLine(line, _STYLES[brief.verdict]) for line in wrap(brief.answer, width)]
     table = _latency_lines(brief.latencies, gap)
     ways = [_way_lines(way, width, gap, is_first=not place, is_whole=is_whole) for place, way in enumerate(brief.ways)]
-    blocks = [_Block(wrap(each, width), "bold yellow") for each in brief.warnings]
-    subject = wrap(brief.subject, width)
-    # What ran, and in which formats, is said in every answer.
-    blocks.append(_Block(subject, "dim", shown=len(subject)))
+    subject = [BriefLine(line, "dim") for line in wrap(brief.subject, width)]
     labelled = [
         _Block(_hanging(each.label, each.text, width, gap), label_width=len(each.label)) for each in brief.facts
     ]
-    fixed = len(answer) + len(table) + len(labelled) + sum(block.shown for block in blocks)
+    fixed = len(answer) + len(table) + len(labelled) + len(subject) + sum(map(len, warned))
     kept = len(ways) if is_whole else 1
     while kept < len(ways) and fixed + sum(map(len, ways[: kept + 1])) <= room:
         kept += 1
     spare = room - fixed - sum(map(len, ways[:kept]))
-    for block in (*labelled, *blocks[:-1]):
+    for block in labelled:
         block.shown = len(block.lines) if is_whole else min(len(block.lines), 1 + max(spare, 0))
         spare -= block.shown - 1
     return [
-        *(line for block in blocks[:-1] for line in block.cut(width)),
+        *(BriefLine(line, "bold yellow") for lines in warned for line in lines),
         *answer,
-        *blocks[-1].cut(width),
+        *subject,
         *(line for way in ways[:kept] for line in way),
         *table,
         *(line for block in labelled for line in block.cut(width)),
@@ -162,7 +160,8 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
 
     def num_lines(told: Brief) -> int:
         way = sum(len(_way_lines(each, width, _BRIEF_LABEL, is_first=True, is_whole=False)) for each in told.ways[:1])
-        parts = len(told.warnings) + len(wrap(told.subject, width)) + len(told.latencies) + len(told.facts)
+        warned = sum(len(wrap(each, width)) for each in told.warnings)
+        parts = warned + len(wrap(told.subject, width)) + len(told.latencies) + len(told.facts)
         return len(wrap(told.answer, width)) + way + parts
 
     while num_lines(brief) > room:
@@ -207,7 +206,6 @@ class _Block:
     """Lines of which the first ``shown`` are printed, the last of them cut after a clause or marked as cut."""
 
     lines: list[str]
-    style: str = ""
     label_width: int = 0
     shown: int = 1
 
@@ -223,7 +221,7 @@ class _Block:
                     last = last.rpartition(" ")[0]
                 lines[-1] = last.rstrip(" ;,(") + _MORE
         widths = [0 if place else self.label_width for place in range(len(lines))]
-        return [BriefLine(line, self.style, label) for line, label in zip(lines, widths, strict=True)]
+        return [BriefLine(line, label_width=label) for line, label in zip(lines, widths, strict=True)]
 
 
 def wrap(text: str, width: int, *, initial_indent: str = "", subsequent_indent: str = "") -> list[str]:

@@ -12,6 +12,7 @@ from simserve.errors import ScenarioError
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, EngineProfile, load_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.profiles.model import ModelProfile, load_model
 
 if TYPE_CHECKING:
     from simserve.scenario.deployment_spec import DeploymentSpec
@@ -97,6 +98,38 @@ def check_features(deployment: DeploymentSpec, profile: EngineProfile, hardware:
     """
     for asked in asked_features(deployment):
         check_feature(deployment, profile, hardware, asked)
+
+
+def model_lack_of(scenario: Scenario, version: str | None) -> str | None:
+    """Return in a clause that a version of the scenario's engine has no code for its model; None: it has, or unknown.
+
+    Raises:
+        InputError: The engine or the model has no profile.
+    """
+    profile = load_engine(scenario.deployment.engine.name, scenario.folder)
+    return _model_lack(profile, version, load_model(scenario.model, scenario.folder))
+
+
+def _model_lack(profile: EngineProfile, version: str | None, model: ModelProfile) -> str | None:
+    others = profile.lack_of_model(model.architecture, model.moe is not None, version)
+    if others is None:
+        return None
+    engine = f"{profile.base or profile.name} {version or profile.versions[-1].version}"
+    return f"{engine} has no code for {model.name} ({model.architecture}; versions with it: {others})"
+
+
+def check_model(deployment: DeploymentSpec, profile: EngineProfile, model: ModelProfile) -> None:
+    """Do nothing where the engine's version has code for a model, or where that is not known.
+
+    Raises:
+        ScenarioError: It has none; says which versions have it.
+    """
+    version = deployment.engine.version
+    lack = _model_lack(profile, version, model)
+    if lack is not None:
+        asked = version or profile.versions[-1].version
+        remedy = "set deployment.engine.version to one that has it, or choose another engine"
+        raise ScenarioError(f"does not run: {lack}", key="deployment.engine.version", value=asked, remedy=remedy)
 
 
 def check_feature(

@@ -79,7 +79,7 @@ def _long_request(resolved: ResolvedScenario) -> _Problem | None:
         f"without a maximum length a request may take {longest:,} tokens, {format_bytes(size)} a GPU, and {full:.1f} "
         "of those fill the KV cache, so that the others wait or are preempted"
     )
-    shorter = longest
+    shorter = 1 << (longest.bit_length() - 1)  # a power of two, as people set it
     while shorter > 2048 and full * longest / shorter < FEW_FULL_LENGTH:
         shorter //= 2
     return _Problem(wrong, "max_model_len", shorter)

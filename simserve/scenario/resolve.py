@@ -24,7 +24,7 @@ from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
 from simserve.scenario.deployment_spec import DeploymentSpec
-from simserve.scenario.features import AskedFeature, check_feature, check_features
+from simserve.scenario.features import AskedFeature, check_feature, check_features, check_model
 from simserve.scenario.formats import formats_of, with_formats
 from simserve.scenario.kv_tiers import with_tiers
 from simserve.scenario.loras import with_loras
@@ -483,6 +483,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         profile = load_engine(deployment.engine.name, scenario.folder)
         plugin = _plugin(profile, hardware)
     with scenario.blaming("deployment"):
+        check_model(deployment, profile, model)
         check_features(deployment, profile, hardware)
     with scenario.blaming("deployment.engine"):
         engine = resolve_engine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simserve.profiles.model import load_model
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES
 from simserve.workload.requests import RequestSpecs
@@ -80,4 +81,12 @@ def _of_engine(scenario: Scenario) -> list[str]:
     if engine.batching == "static":
         given = [each for each in _OF_CONTINUOUS if getattr(engine, each) is not None]
         found += [f"{key}.{each} has no effect on a static batch, which begins and ends as one" for each in given]
+    if engine.moe_backend is not None and not _has_mxfp4_experts(scenario):
+        found.append(f"{key}.moe_backend has no effect: the model has no experts in MXFP4")
     return found
+
+
+def _has_mxfp4_experts(scenario: Scenario) -> bool:
+    model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
+    named = model.stored.format if weights == "auto" else weights
+    return model.moe is not None and "mxfp4" in model.formats_of("experts", named)

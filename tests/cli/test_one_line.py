@@ -131,6 +131,7 @@ def test_the_command_of_a_plan_runs_what_was_planned(simserve: Simserve) -> None
         ("memory zai-org/GLM-5-FP8 --gpus 8xH200", 0, "glm-5 on 8 x h200-sxm-141gb: fits"),
         ("memory openai/gpt-oss-120b --gpus H100", 0, "max_model_len 118,112 of 131,072: the longest that fits"),
         ("memory meta-llama/Llama-3.1-8B --gpus L4", 0, "max_model_len 31,456 of 131,072: the longest that fits"),
+        ("memory llama-2-7b --gpus m2-max-96gb --engine llama.cpp==b8000", 0, "llama-2-7b on 1 x m2-max-96gb: fits"),
         ("memory mistral-small-24b --gpus RTX4090", 3, "does not fit"),
         ("memory gratex/mistral-small-3.2-24b-Instruct-GPTQ-W4A16 --gpus rtx4090", 0, "as stored in gratex/mistral"),
     ],

@@ -9,7 +9,8 @@ import pytest
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.engine import EngineProfile, load_engine
-from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, UNSIMULATED_METHODS
+from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, UNSIMULATED_METHODS, version_key
+from simserve.profiles.model import load_model
 from tests.profiles.test_engine import ENGINES, resolve
 
 
@@ -142,3 +143,60 @@ def test_profiles_without_a_table_have_nothing() -> None:
     """Orca had neither drafts nor a cache of prefixes."""
     assert isinstance(load_engine("orca"), EngineProfile)
     assert load_engine("orca").features_of(None, None) == ()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_model_that_runs_from_a_version_on_has_a_source(name: str) -> None:
+    """And a version that the engine's numbers can be compared with."""
+    for code in load_engine(name).models:
+        assert code.source.strip()
+        assert code.until is None or version_key(code.since) < version_key(code.until)
+
+
+def test_the_newest_engines_run_the_models_of_the_catalogue() -> None:
+    """All but what vLLM dropped: a name misspelt in a profile or in the table would not be found there."""
+    lacking = {
+        (engine, name)
+        for engine in ("vllm", "sglang", "tensorrt-llm")
+        for name in catalog.names("model")
+        if load_engine(engine).lack_of_model(load_model(name).architecture, load_model(name).moe is not None, None)
+    }
+
+    assert lacking == {("vllm", "internlm-20b")}
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "version"),
+    [
+        ("deepseek-v4-flash", "vllm", "0.19"),
+        ("deepseek-v4-flash", "sglang", "0.5.11"),
+        ("deepseek-v4-flash", "tensorrt-llm", "1.2"),
+        ("gemma-4-31b", "vllm", "0.18"),
+        ("glm-5.2", "vllm", "0.15"),
+        ("kimi-k2.5", "sglang", "0.5.8"),
+        ("llama-4-scout", "vllm", "0.8.2"),
+        ("mimo-v2-flash", "sglang", "0.5.6"),
+        ("minimax-m2", "vllm", "0.11"),
+        ("minimax-m3", "sglang", "0.5.15"),
+        ("qwen3-vl-32b", "vllm", "0.10.2"),
+        ("qwen3.5-27b", "vllm", "0.16"),
+        ("step-3.7-flash", "vllm", "0.22"),
+    ],
+)
+def test_models_of_these_days_are_newer_than_these_versions(model: str, engine: str, version: str) -> None:
+    """The profile's class stands in the engine's table."""
+    profile = load_model(model)
+
+    assert load_engine(engine).lack_of_model(profile.architecture, profile.moe is not None, version)
+    assert load_engine(engine).lack_of_model(None, True, version) is None
+
+
+def test_a_class_is_named_once(tmp_path: Path) -> None:
+    """Twice in the table of models is refused: which of the versions holds would be a matter of order."""
+    text = catalog.find("engine", "vllm").read_text()
+    twice = '  - {since: "0.12", architectures: [GptOssForCausalLM], source: nowhere}\n\ndevices:'
+    file = tmp_path / "vllm.yaml"
+    file.write_text(text.replace("\ndevices:", twice, 1))
+
+    with pytest.raises(ProfileError, match="models names GptOssForCausalLM more than once"):
+        load_engine(str(file))

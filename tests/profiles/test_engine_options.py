@@ -53,3 +53,18 @@ def test_only_what_is_set_overrides() -> None:
     options = validate(EngineOptions, {"enforce_eager": False, "swap_space": "0 GiB", "max_num_seqs": None})
 
     assert options.overrides() == {"enforce_eager": False, "swap_space": 0.0}
+
+
+@pytest.mark.parametrize(("value", "size"), [(2_000_000_000, 2 * 10**9), ("2 GB", 2 * 10**9), ("1.5GiB", 3 * 2**29)])
+def test_kv_memory_is_a_number_of_bytes_or_says_its_unit(value: object, size: int) -> None:
+    """A key that names its unit takes a bare number, as vLLM does, and a text with a unit, as every other size."""
+    options = validate(EngineOptions, {"kv_cache_memory_bytes": value}, error=InputError)
+
+    assert options.kv_cache_memory_bytes == size
+
+
+@pytest.mark.parametrize("value", [2.5, 0, "0 GB", "2 apples", "two", True])
+def test_kv_memory_that_is_no_size_is_refused(value: object) -> None:
+    """With the key; half a byte, none, and what has no unit of bytes."""
+    with pytest.raises(InputError, match="kv_cache_memory_bytes"):
+        validate(EngineOptions, {"kv_cache_memory_bytes": value}, error=InputError)

@@ -317,7 +317,7 @@ def test_falcon_switches_are_read() -> None:
     model = from_hf_config(config)
     falcon_7b = from_hf_config(config | old | {"new_decoder_architecture": False, "multi_query": True})
 
-    ignored = {"name", "source", "checkpoints", "num_parameters_advertised"}
+    ignored = {"name", "architecture", "source", "checkpoints", "num_parameters_advertised"}
     assert model.model_dump(exclude=ignored) == load_model("falcon-40b").model_dump(exclude=ignored)
     assert falcon_7b.num_parameters == 6_921_720_704
     assert falcon_7b.kv_bytes_per_token(2) == 32 * 2 * 64 * 2
@@ -484,7 +484,7 @@ def test_a_hybrid_of_linear_attention_is_read() -> None:
     """Qwen3-Next: states in 36 of 48 layers, keys in 12; what the configuration says is the bundled profile."""
     model, bundled = from_hf_config(QWEN3_NEXT), load_model("qwen3-next-80b-a3b")
 
-    ignored = {"name", "source", "checkpoints", "num_parameters_advertised", "num_mtp_layers"}
+    ignored = {"name", "architecture", "source", "checkpoints", "num_parameters_advertised", "num_mtp_layers"}
     assert model.model_dump(exclude=ignored) == bundled.model_dump(exclude=ignored)
     assert model.num_parameters == pytest.approx(80e9, rel=0.01)
     assert model.num_active_parameters == pytest.approx(3.9e9, rel=0.02)

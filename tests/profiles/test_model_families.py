@@ -15,7 +15,7 @@ from simserve.profiles.model import ModelProfile, load_model
 from simserve.validation import validate
 
 CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
-NOT_ARCHITECTURE = {"name", "source", "checkpoints", "num_parameters_advertised", "vision"}
+NOT_ARCHITECTURE = {"architecture", "name", "source", "checkpoints", "num_parameters_advertised", "vision"}
 """Beside what a configuration gives: bundled profiles alone describe vision towers."""
 
 # Reference configuration -> bundled profile. A configuration of another release of the same architecture may
@@ -529,3 +529,99 @@ def test_a_bundled_profile_names_the_repository_its_source_names(name: str) -> N
         assert model.huggingface_id is None
     else:
         assert model.huggingface_id in model.source
+
+
+GRANITE = {
+    "architectures": ["GraniteMoeHybridForCausalLM"],
+    "model_type": "granitemoehybrid",
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "shared_intermediate_size": 8192,
+    "layer_types": ["attention" if layer % 10 == 5 else "mamba" for layer in range(40)],
+    "mamba_chunk_size": 256,
+    "mamba_conv_bias": True,
+    "mamba_d_conv": 4,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_expand": 2,
+    "mamba_n_groups": 1,
+    "mamba_n_heads": 64,
+    "mamba_proj_bias": False,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 0,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 8,
+    "num_local_experts": 0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 100352,
+}
+"""config.json of ibm-granite/granite-4.0-h-micro: 36 layers of Mamba-2 and 4 of attention, each before an MLP."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "parameters", "active", "kinds"),
+    [
+        ({}, 3.19e9, 3.19e9, "M*-"),
+        (
+            {
+                "hidden_size": 4096,
+                "intermediate_size": 768,
+                "shared_intermediate_size": 1536,
+                "mamba_n_heads": 128,
+                "num_local_experts": 72,
+                "num_experts_per_tok": 10,
+            },
+            32.2e9,
+            8.8e9,
+            "M*E",
+        ),
+        (
+            {
+                "hidden_size": 1536,
+                "intermediate_size": 512,
+                "shared_intermediate_size": 1024,
+                "mamba_d_head": "auto",
+                "mamba_n_heads": 48,
+                "num_attention_heads": 12,
+                "num_key_value_heads": 4,
+                "num_local_experts": 64,
+                "num_experts_per_tok": 6,
+            },
+            6.94e9,
+            1.47e9,
+            "M*E",
+        ),
+    ],
+)
+def test_granite_4_is_read(changes: dict[str, Any], parameters: float, active: float, kinds: str) -> None:
+    """H-Micro (3 B), H-Small (32 B, 9 B active) and H-Tiny (7 B, 1 B active), as their names and cards say."""
+    model = from_hf_config({**GRANITE, **changes})
+
+    assert model.num_parameters == pytest.approx(parameters, rel=0.005)
+    assert model.num_active_parameters == pytest.approx(active, rel=0.005)
+    assert (model.num_attention_layers, model.num_linear_layers) == (4, 36)
+    assert set(model.layer_pattern or "") == set(kinds)
+    assert not model.is_assumed
+
+
+@pytest.mark.parametrize("model_type", ["granite", "granitemoehybrid"])
+def test_granite_4_without_mamba_is_a_llamas(model_type: str) -> None:
+    """Granite 4 Micro: sizes of Mamba-2 in the file, and no such layer."""
+    sizes = {"hidden_size": 2560, "num_attention_heads": 40, "layer_types": ["attention"] * 40, "mamba_d_state": 256}
+
+    model = from_hf_config({**GRANITE, **sizes, "model_type": model_type})
+
+    assert model.num_parameters == pytest.approx(3.4e9, rel=0.005)
+    assert model.layer_pattern is None
+    assert model.mamba is None
+    assert model.kv_bytes_per_token(2) == 40 * 2 * 8 * 64 * 2
+
+
+def test_granite_4_says_which_layers_it_has() -> None:
+    """As many types as layers, each with a formula."""
+    with pytest.raises(ProfileError, match=r"layer_types.*must have one entry a layer, has 39"):
+        from_hf_config({**GRANITE, "layer_types": GRANITE["layer_types"][:-1]})
+    with pytest.raises(ProfileError, match=r"layers_block_type.* a block 'lstm'"):
+        from_hf_config({**GRANITE, "layer_types": [*GRANITE["layer_types"][:-1], "lstm"]})

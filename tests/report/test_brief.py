@@ -19,7 +19,7 @@ from simserve.report.html import render_report
 from simserve.report.quantities import dollars
 from simserve.report.run_html import run_html
 from simserve.report.sketch import Box, Dots
-from simserve.report.terminal import MOST_LINES, brief_lines, render_brief, render_run
+from simserve.report.terminal import MOST_LINES, brief_lines, render_brief, render_run, wrap
 from tests.report.builders import CASES, Page, page_text, run, terminal
 from tests.report.builders import run as run_case
 
@@ -36,12 +36,12 @@ def shown(brief: Brief, *, is_whole: bool = False) -> list[str]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_brief_is_14_lines_of_80_columns(case: str) -> None:
-    """Whatever comes of the run, with its files and one more line a warning."""
+    """Whatever comes of the run, with its files, and beside its warnings."""
     brief = brief_of_run(run(case), ("chatbot",), FOLDER)
 
     lines = shown(brief)
 
-    assert len(lines) <= MOST_LINES + len(brief.warnings)
+    assert len(lines) <= MOST_LINES + sum(len(wrap(each, 80)) for each in brief.warnings)
     assert max(map(len, lines)) <= 80
     assert " ".join(lines).startswith(" ".join([*brief.warnings, answer(run(case))]))
 
@@ -56,8 +56,8 @@ def test_every_run_ends_with_something_to_do(case: str) -> None:
     assert ("Nothing has to change" in brief.ways[0].told) == (brief.verdict == "holds")
 
 
-def test_a_brief_keeps_its_answer_and_its_first_command_whole() -> None:
-    """Warnings, further ways and the ends of long lines give way; a command is continued as a shell takes it."""
+def test_a_brief_keeps_warnings_answer_and_first_command_whole() -> None:
+    """Further ways and the ends of long lines give way; a command is continued as a shell takes it."""
     words = " ".join(f"--set deployment.engine.option_{number}={number}" for number in range(4))
     brief = Brief(
         verdict="missed",
@@ -70,12 +70,13 @@ def test_a_brief_keeps_its_answer_and_its_first_command_whole() -> None:
 
     lines = shown(brief)
 
-    assert len(lines) <= MOST_LINES + 2
+    assert len(lines) <= MOST_LINES + sum(len(wrap(each, 80)) for each in brief.warnings)
     assert max(map(len, lines)) <= 80
     assert brief.answer.strip() in " ".join(lines)
     assert f"simserve run mine.yaml {words}" in " ".join(" ".join(lines).replace("\\", " ").split())
     assert all(label in "\n".join(lines) for label in ("Cost", "Load", "Trust"))
-    assert lines[0].endswith(" ...")
+    assert " ".join(lines).startswith(" ".join(each.strip() for each in brief.warnings))
+    assert any(line.startswith("Cost") and line.endswith(" ...") for line in lines)
 
 
 def test_nothing_is_cut_where_everything_is_asked_for() -> None:
@@ -188,6 +189,20 @@ def test_prompts_beyond_the_context_of_the_model_are_not_helped_by_a_limit() -> 
 
     assert "longer than the model's context (16,384 tokens)" in way.told
     assert way.command == "simserve models"
+
+
+def test_prompts_beyond_what_an_engine_leaves_a_request_are_helped_by_a_limit() -> None:
+    """llama.cpp shares its context among four slots: 1,024 of 4,096 tokens; the command serves the prompt."""
+    prompts = ["workload.prompt_tokens={distribution: fixed, value: 2000}", "workload.num_requests=3"]
+    on_a_mac = ["model=llama-2-7b", "deployment={hardware: m2-max-96gb, engine: {name: llama.cpp, version: b8000}}"]
+
+    way = brief_of_run(api.run(api.load("single-gpu-7b", [*on_a_mac, *prompts])), ("single-gpu-7b",)).ways[0]
+
+    assert way.told == (
+        "The prompts are longer than what the engine leaves a request by default (1,024 tokens). Raise it:"
+    )
+    again = api.load("single-gpu-7b", [*on_a_mac, *prompts, way.command.split()[-1]])
+    assert api.run(again).summary["completed"] == 3
 
 
 def test_what_was_not_measured_comes_before_what_rests_on_it() -> None:

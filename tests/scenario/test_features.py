@@ -9,14 +9,15 @@ import pytest
 
 from simserve.errors import InputError
 from simserve.profiles.engine_options import EngineOptions
-from simserve.scenario.features import feature_notes
+from simserve.scenario.features import feature_notes, model_lack_of
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
+from simserve.scenario.without_effect import without_effect
 from tests.scenario.builders import make_scenario
 
 VLLM = "deployment.engine.version={}"
 NGRAM = "{method: ngram, num_speculative_tokens: 3, acceptance_rate: 0.5}"
-EXPERTS = ["model=qwen3-30b-a3b", "deployment.quantization=none"]
+EXPERTS = ["model=mixtral-8x7b", "deployment.quantization=none"]
 
 
 def on(version: str, *overrides: str) -> list[str]:
@@ -76,7 +77,23 @@ def on(version: str, *overrides: str) -> list[str]:
             ),
             "pools.0.role: 'prefill' does not run: vllm 0.6.0 has no hand-over of KV caches",
         ),
-        (["model=gpt-oss-20b", *on("0.10", "deployment.quantization=mxfp4")], "vllm 0.10 has no MXFP4 weights"),
+        (["model=mixtral-8x7b", *on("0.10", "deployment.quantization=mxfp4")], "vllm 0.10 has no MXFP4 weights"),
+        (
+            ["model=deepseek-v3.2", *on("0.10.2")],
+            r"engine.version: '0.10.2' does not run: vllm 0.10.2 has no code for deepseek-v3.2 "
+            r"\(DeepseekV32ForCausalLM; versions with it: 0.11 and newer\); set deployment.engine.version",
+        ),
+        (["model=gpt-oss-20b", *on("0.10")], "no code for gpt-oss-20b .* 0.10.1 and newer"),
+        (["model=nemotron-3-nano-30b-a3b", *on("0.10.2")], "no code for nemotron.* 0.11.1 and newer"),
+        (["model=internlm-20b", *on("0.24")], r"no code for internlm-20b .* those before 0.24\)"),
+        (
+            ["model=glm-5", "deployment.engine={name: sglang, version: 0.5.8}"],
+            "sglang 0.5.8 has no code for glm-5 .* 0.5.9 and newer",
+        ),
+        (
+            ["model=qwen3-next-80b-a3b", "deployment.engine={name: tensorrt-llm, version: '1.1'}"],
+            "tensorrt-llm 1.1 has no code for qwen3-next-80b-a3b .* 1.2 and newer",
+        ),
         (
             ["model=gpt-oss-20b", "deployment.hardware=v100s-32gb", *on("0.12", "deployment.quantization=mxfp4")],
             r"vllm 0.12 has no MXFP4 weights on v100s-32gb \(7.0\): that takes compute capability 8 or newer",
@@ -97,6 +114,48 @@ def test_what_a_version_has_runs_though_its_defaults_are_an_older_ones() -> None
 
     notes = run(scenario).summary["simserve"]["engine_resolved"]["notes"]
     assert "vllm 0.10.1: defaults of 0.9, the nearest older known" in notes
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model=internlm-20b", *on("0.23")],
+        ["model=llama-3.1-8b", *on("0.2.7")],
+        ["model=gpt-3-175b", "deployment.tensor_parallel_size=8", *on("0.9")],
+    ],
+)
+def test_of_models_that_no_fact_is_known_of_nothing_is_said(overrides: Sequence[str]) -> None:
+    """Or whose versions hold the one asked for: an old class, one that is gone later, one of no published class."""
+    scenario = make_scenario(overrides)
+
+    assert resolve(scenario).shape.engine.name == "vllm"
+    assert model_lack_of(scenario, scenario.deployment.engine.version) is None
+
+
+def test_the_kernels_of_experts_decide_how_much_memory_they_take() -> None:
+    """Marlin's tiles are 1.4 GB more of gpt-oss-120b than Triton's, which vLLM takes on Hopper by itself."""
+
+    def weights(*more: str) -> float:
+        return resolve(make_scenario(["model=gpt-oss-120b", *on("0.11"), *more])).memory.weights_bytes
+
+    marlin, triton = (weights(f"deployment.engine.moe_backend={name}") for name in ("marlin", "triton"))
+
+    assert weights() == triton
+    assert marlin - triton == pytest.approx(1.44e9, rel=0.01)
+    with pytest.raises(InputError, match=r"moe_backend: 'triton' takes compute capability 9 to before 11, .* has 8.0"):
+        weights("deployment.engine.moe_backend=triton", "deployment.hardware=a100-sxm-80gb")
+    with pytest.raises(InputError, match=r"moe_backend: .* vllm 0.10 has no choice of the kernels of experts"):
+        weights(*on("0.10"), "model=mixtral-8x7b", "deployment.engine.moe_backend=marlin")
+
+
+def test_kernels_of_experts_change_nothing_without_experts_in_mxfp4() -> None:
+    """Said beside the result, as of every setting without effect."""
+    told = "deployment.engine.moe_backend has no effect: the model has no experts in MXFP4"
+    plain = make_scenario(on("0.33", "deployment.engine.moe_backend=marlin"))
+    experts = make_scenario(["model=gpt-oss-20b", *on("0.33", "deployment.engine.moe_backend=marlin")])
+
+    assert told in without_effect(plain, None)
+    assert told not in without_effect(experts, None)
 
 
 def test_what_runs_on_another_engine_of_the_version_is_noted() -> None:
@@ -139,6 +198,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "enforce_eager": ("true", []),
     "cudagraph_mode": ("FULL_DECODE_ONLY", []),
     "max_cudagraph_capture_size": (64, []),
+    "moe_backend": ("marlin", ["model=gpt-oss-20b"]),
     "frontend_latency": ("9 ms", []),
     "host_slowdown": (2.0, []),
     "static_batch_size": (3, ["deployment.engine.batching=static"]),

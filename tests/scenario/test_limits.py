@@ -7,6 +7,7 @@ import pytest
 from simserve.scenario.limits import open_limits
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
+from tests.scenario.builders import make_scenario
 
 WIDE_OPEN = "limits-wide-open"
 
@@ -72,3 +73,15 @@ def test_a_budget_beyond_the_table_has_its_step_too() -> None:
     advice = said.rsplit("--set ", 1)[1].removesuffix(".")
     assert advice.startswith("deployment.engine.max_model_len=")
     assert "a step of" not in (open_limits(resolve(load("chatbot", [*changes, advice]))) or "")
+
+
+def test_the_length_that_is_advised_is_one_that_people_set() -> None:
+    """A power of two, also where the longest that fits is an odd number of tokens."""
+    resolved = resolve(
+        make_scenario(["model=llama-3.1-8b", "deployment.hardware=l4-24gb", "deployment.engine.version=0.33"])
+    )
+
+    advice = open_limits(resolved) or ""
+
+    assert resolved.memory.max_model_len % 1024
+    assert advice.endswith("--set deployment.engine.max_model_len=2048")

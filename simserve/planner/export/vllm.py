@@ -61,6 +61,11 @@ def export_vllm(deployment: Deployment) -> Export:
     command += _rare(deployment, flags)
     partition = deployment.take("pipeline_layer_partition") or deployment.take("engine.pipeline_layer_partition")
     environment = {"VLLM_PP_LAYER_PARTITION": ",".join(map(str, partition))} if partition else {}
+    backend = deployment.take("engine.moe_backend")
+    if backend and flags.has("--moe-backend"):
+        command += flags.render("--moe-backend", backend, key="deployment.engine.moe_backend")
+    elif backend:
+        environment["VLLM_MXFP4_USE_MARLIN"] = str(int(backend == "marlin"))
     if deployment.is_beyond_model:
         environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     return Export(

@@ -30,7 +30,7 @@ from simserve.planner.importers.server import (
     redundant_experts,
 )
 from simserve.planner.importers.speculation import settings_of
-from simserve.profiles.engine_options import CudagraphMode
+from simserve.profiles.engine_options import CudagraphMode, MoeBackend
 from simserve.profiles.engine_profile import load_engine
 
 _WHERE = "vllm command"
@@ -106,6 +106,8 @@ _VARIABLES_WITH_EFFECT = re.compile(r"(?:VLLM|NCCL|TORCH|PYTORCH)_\w+")
 _HARMLESS_VARIABLES = re.compile(
     r"VLLM_(?:LOGGING|LOG|API_KEY|HOST_IP|PORT|NO_USAGE|DO_NOT|CACHE|CONFIG|USE_MODELSCOPE)\w*"
 )
+_TRUE_VARIABLES = ("1", "true")
+"""What vLLM takes for yes in a variable."""
 _IMAGE = re.compile(r"(?:^|/)(?:vllm-openai(?:-rocm)?(?:$|[:@])|vllm(?:-rocm)?:)(?:v?(\d+(?:\.\d+)+))?")
 """vLLM's image; the group is the release, which a tag such as ``latest`` does not name."""
 _TITLE = "What does this vLLM server of {} do?"
@@ -252,6 +254,14 @@ def _kv_cache_memory(reading: Reading, value: object) -> None:
     reading.options["kv_cache_memory_bytes"] = reading.size("--kv-cache-memory-bytes", value)
 
 
+def _moe_backend(reading: Reading, value: object) -> None:
+    name = str(value).lower().replace("-", "_")
+    if name in get_args(MoeBackend):
+        reading.options["moe_backend"] = name
+    elif name != "auto":
+        reading.not_simulated.append(f"--moe-backend {value}")
+
+
 def _data_parallel(reading: Reading, value: object) -> None:
     reading.data_parallel_size = reading.count("--data-parallel-size", value)
 
@@ -380,6 +390,7 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--long-prefill-token-threshold": _prefill_threshold,
     "--gpu-memory-utilization": _share,
     "--kv-cache-memory-bytes": _kv_cache_memory,
+    "--moe-backend": _moe_backend,
     "--data-parallel-size": _data_parallel,
     "--enable-expert-parallel": _expert_parallel,
     "--all2all-backend": _all2all_backend,
@@ -429,6 +440,8 @@ def _read_variables(reading: Reading, pasted: Pasted) -> None:
         if name == "VLLM_PP_LAYER_PARTITION":
             layers = [reading.count(name, each) for each in value.split(",")]
             reading.deployment["pipeline_layer_partition"] = layers
+        elif name == "VLLM_MXFP4_USE_MARLIN":
+            reading.options["moe_backend"] = "marlin" if value.lower() in _TRUE_VARIABLES else "triton"
         elif read_lmcache_variable(reading, name, value):
             continue
         elif _VARIABLES_WITH_EFFECT.fullmatch(name) and not _HARMLESS_VARIABLES.fullmatch(name):

@@ -16,6 +16,7 @@ from simserve.planner.plan.runners import faster, pareto, runners_up
 from simserve.planner.search.explain import plain
 from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
+from simserve.planner.space.space import VERSIONS_NAME
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.kv_tiers import tiers_usd_per_hour
 from simserve.scenario.objective import objective_mapping
@@ -67,10 +68,12 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
 
 
 def _warnings(found: Findings) -> list[str]:
-    """Return what leads the answer: assumed architectures, and what of the best deployment fits only with less."""
+    """Return what leads the answer: versions left out, assumed architectures, what of the best fits only with less."""
+    too_old = found.left_out.get(VERSIONS_NAME)
+    left_out = [f"left out: {too_old}"] if too_old else []
     if found.member is None:
-        return assumed_architectures(found.scenario)
-    return leading_warnings(deployed(found.scenario, found.member.overrides, 1))
+        return [*left_out, *assumed_architectures(found.scenario)]
+    return [*left_out, *leading_warnings(deployed(found.scenario, found.member.overrides, 1))]
 
 
 def _best(found: Findings) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
-from simserve.scenario.features import lack_of
+from simserve.scenario.features import lack_of, model_lack_of
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -42,6 +42,9 @@ DRAFTS_NAME = "speculate"
 """The option of drafts: like a shape it decides what a replica can do, and is never left to samples."""
 POOL_NAME = "pool"
 """The option of pools; shapes of prefill and decode workers are searched with it."""
+VERSION_KEY = "deployment.engine.version"
+VERSIONS_NAME = "version"
+"""What the versions are called that are left out since they have no code for the model."""
 SPLIT_NAME = "split"
 """What keeps prefill and decode on workers of their own, whatever their number and shape."""
 ROUTE_NAME = "route"
@@ -340,6 +343,9 @@ def space_on(
             values[each.key] = tuple(others) if is_own_out else (own, *others)
     for key, asked in own_choices.items():
         values[key] = tuple(asked)
+    if VERSION_KEY in own_choices:
+        values[VERSION_KEY], too_old = _versions_that_run(there, own_choices[VERSION_KEY])
+        lacking |= {VERSIONS_NAME: too_old} if too_old else {}
     for key in kept & values.keys():
         values[key] = (value_of(there, key),)
         lacking.pop(next((each.lever for each in DIMENSIONS if each.key == key), ""), None)
@@ -370,6 +376,20 @@ def space_on(
         base=base,
         left_out=lacking | left_out,
     )
+
+
+def _versions_that_run(scenario: Scenario, asked: Sequence[Any]) -> tuple[tuple[Any, ...], str]:
+    """Return the versions of an engine that run a scenario's model, and in a clause which of those asked for do not.
+
+    Raises:
+        ScenarioError: None of them does.
+    """
+    lacks = [model_lack_of(scenario, version) for version in asked]
+    kept = tuple(version for version, lack in zip(asked, lacks, strict=True) if lack is None)
+    found = [lack for lack in lacks if lack is not None]
+    if not kept:
+        raise ScenarioError("; ".join(found), key=VERSION_KEY, value=list(asked), remedy="choose others")
+    return kept, "; ".join(found)
 
 
 def _kept_apart(scenario: Scenario, options: Sequence[Option], left_out: str | None) -> tuple[Option, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -620,3 +621,31 @@ def test_lmcache_places_without_a_bandwidth_are_named() -> None:
     draft = imported(f"LMCACHE_REMOTE_URL=lm://store:65432 {LLAMA}")
 
     assert any("LMCACHE_REMOTE_URL is a KV tier" in note for note in draft.notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "options"),
+    [
+        ("vllm serve openai/gpt-oss-20b --moe-backend Marlin", "0.33", {"moe_backend": "marlin"}),
+        ("vllm serve openai/gpt-oss-20b --moe-backend auto", "0.33", {}),
+        ("VLLM_MXFP4_USE_MARLIN=1 vllm serve openai/gpt-oss-20b", "0.11", {"moe_backend": "marlin"}),
+        ("VLLM_MXFP4_USE_MARLIN=false vllm serve openai/gpt-oss-20b", "0.11", {"moe_backend": "triton"}),
+    ],
+)
+def test_the_kernels_of_experts_are_read_and_written_again(line: str, version: str, options: dict[str, str]) -> None:
+    """As the flag of newer versions, and as the variable of older ones."""
+    draft = imported(line, version=version)
+
+    written = export(draft.scenario, target="vllm")
+    variables = " ".join(f"{name}={value}" for name, value in written.environment.items())
+    again = imported(f"{variables} {shlex.join(written.command)}", version=version)
+    assert draft.scenario.deployment.engine.overrides() == options
+    assert again.scenario.deployment.engine.moe_backend == options.get("moe_backend")
+
+
+def test_kernels_of_experts_that_are_not_simulated_are_named() -> None:
+    """Their layouts in memory are not known."""
+    draft = imported("vllm serve openai/gpt-oss-20b --moe-backend deep-gemm", version="0.33")
+
+    assert draft.scenario.deployment.engine.moe_backend is None
+    assert "Not simulated: --moe-backend deep-gemm." in draft.notes
