@@ -41,7 +41,7 @@ ROUNDS = 8
 SPARE_CLIENTS = 1.3
 """Clients over the requests that a deployment can hold."""
 SPARE_CLIENTS_OF_BATCHES = 2.1
-"""The same where a batch is answered whole: a full one must wait when the last ends, whose clients all come anew then."""
+"""The same where a batch is answered whole: as it ends a full one must wait, and all its clients have yet to come."""
 MOST_AT_FIRST = 512
 """Requests at once of one scheduler that are tried first; more only where they bring throughput."""
 MORE_CLIENTS = 1.5
