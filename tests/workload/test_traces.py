@@ -49,6 +49,7 @@ def test_the_azure_traces_are_read_whole(name, num_requests, prompt_mean, output
 def test_twenty_thousand_rows_are_read_without_a_call_a_row(tmp_path):
     """Python calls hardly any function for further rows: they are read in columns."""
     rows = "".join(f"2023-11-16 18:{i // 400:02d}:{i % 400 * 0.14:010.7f},{i + 1},{i + 2}\n" for i in range(20_000))
+    replay(tmp_path, gzip.compress((AZURE_HEADER + rows).encode(), 1), "azure")  # imports are no calls of rows
 
     calls = Counter()
     sys.setprofile(lambda frame, event, _: calls.update([event]))
@@ -195,13 +196,11 @@ def test_a_broken_azure_row_is_named(tmp_path, row, message):
 
 
 def test_a_missing_trace_names_where_it_was_looked_for(tmp_path):
-    """The scenario's folder comes first, then the working folder; a folder is no trace, nor is a device."""
+    """The scenario's folder comes first, then the working folder; a folder is no trace."""
     with pytest.raises(TraceError, match=r"no such file in .* or the working folder"):
         generate(WorkloadSpec(trace=TraceSpec(path="none.csv", format="csv")), seed=1, base_path=tmp_path)
     with pytest.raises(TraceError, match="is a folder, not a file"):
         generate(WorkloadSpec(trace=TraceSpec(path=".", format="csv")), seed=1, base_path=tmp_path)
-    with pytest.raises(TraceError, match="is a device or a pipe, not a file"):
-        generate(WorkloadSpec(trace=TraceSpec(path="/dev/zero", format="csv")), seed=1, base_path=tmp_path)
 
 
 def test_the_folder_of_the_scenario_comes_before_the_working_folder(tmp_path, monkeypatch):
@@ -240,5 +239,5 @@ def test_a_file_that_swells_is_refused(tmp_path):
 
 def test_a_trace_without_an_end_is_refused():
     """A device is no file, and is not opened."""
-    with pytest.raises(TraceError, match="/dev/zero: no such file"):
+    with pytest.raises(TraceError, match="/dev/zero: is a device or a pipe, not a file"):
         generate(WorkloadSpec(trace=TraceSpec(path="/dev/zero", format="csv")), seed=1)
