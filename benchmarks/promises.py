@@ -200,6 +200,28 @@ OVERLOADS: tuple[Case, ...] = (
     on("qwen3-32b", "h100-sxm-80gb", 4, 500, "deployment.engine.name=sglang", "deployment.engine.version=null"),
     on("deepseek-v3", "h200-sxm-141gb", 8, 600, *AS_STORED),
     on("phi-4", "l40s-48gb", 2, 12000),
+    ("chatbot", ("deployment.engine.num_gpu_blocks_override=2500",)),
+    ("chatbot", ("workload.shared_prefix={num_groups: 2000, tokens: 2000}", "deployment.replicas=2")),
+    (
+        "chatbot",
+        (
+            "deployment.engine.batching=static",
+            "deployment.engine.static_batch_size=32",
+            'deployment.engine.static_max_wait="1 s"',
+        ),
+    ),
+    on("llama-3.1-8b", "l4-24gb", 1, 500, "deployment.engine.name=tensorrt-llm", "deployment.engine.version=null"),
+    (
+        "chatbot",
+        (
+            "model=deepseek-v3",
+            "deployment.hardware=h200-sxm-141gb",
+            "deployment.tensor_parallel_size=1",
+            "deployment.data_parallel_size=8",
+            "deployment.enable_expert_parallel=true",
+            *AS_STORED,
+        ),
+    ),
 )
 
 
@@ -221,6 +243,10 @@ GROWTHS: tuple[tuple[Case, tuple[str, ...]], ...] = (
     (("chatbot", AT_MOST_FOUR), ("deployment.autoscaling=null", "deployment.replicas=4")),
     (("overload-and-shedding", ()), ("deployment.admission=null",)),
     (("overflow-to-api", ("workload.arrivals={process: poisson, rate: 30}",)), ("deployment.overflow=null",)),
+    (("hundred-tenants", ()), ()),
+    (("kv-tiers", ()), ()),
+    (("kv-offload", ()), ()),
+    (("chatbot", ('workload.sessions={turns: {distribution: fixed, value: 3}, think_time: "10 s"}',)), ()),
 )
 """Cases, and what is changed where a long run judges them: nobody is turned away there, and all replicas are up."""
 

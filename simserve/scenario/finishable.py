@@ -40,10 +40,14 @@ ROUNDS = 8
 """Requests of each client at least: two until all are well under way, one at the end, the others measured."""
 SPARE_CLIENTS = 1.3
 """Clients over the requests that a deployment can hold."""
+SPARE_CLIENTS_OF_BATCHES = 2.1
+"""The same where a batch is answered whole: as it ends a full one must wait, and all its clients have yet to come."""
 MOST_AT_FIRST = 512
 """Requests at once of one scheduler that are tried first; more only where they bring throughput."""
 MORE_CLIENTS = 1.5
 """Times as many clients where too few of them wait."""
+MORE_CLIENTS_OF_ADAPTERS = 3.0
+"""The same of many adapters: each step brings more than the noise of a run for as long as batches fill up further."""
 FEWEST_WAITING = 0.02
 """Requests that must wait in the queue on average, over those that a deployment can hold."""
 HALF_WIDTH = 0.03
@@ -137,17 +141,21 @@ def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
     """Return what a deployment that turns nobody away finishes."""
     sample = _drawn(scenario, FEWEST_REQUESTS)
     held, thinking = _held(relaxed, sample), _mean_pause(sample)
-    clients = math.ceil(SPARE_CLIENTS * min(held, MOST_AT_FIRST * _num_schedulers(relaxed)))
+    clients = math.ceil(_spare_clients(relaxed) * min(held, MOST_AT_FIRST * _num_schedulers(relaxed)))
     hurried = _run(scenario, relaxed, clients, 2 * clients, 0.0, is_hurried=True)
     spent, is_finite = hurried.requests, scenario.workload.trace is not None
     rate, stay = hurried.rate, clients / hurried.rate if hurried.rate else 0.0
     clients += math.ceil(rate * thinking)
+    has_adapters = scenario.workload.loras is not None
+    more_clients = MORE_CLIENTS_OF_ADAPTERS if has_adapters else MORE_CLIENTS
     requests, fewer_clients_rate = max(FEWEST_REQUESTS, ROUNDS * clients), 0.0
     while True:
         seen = _run(scenario, relaxed, clients, requests, stay + thinking)
         spent += seen.requests
-        # A server may take in all there are and be no faster for it: then nobody waits.
-        has_queue = seen.waiting >= FEWEST_WAITING * held or seen.rate <= MORE_THROUGHPUT * fewer_clients_rate
+        # A server may take in all there are and be no faster for it: then nobody waits. Of many adapters a longer queue
+        # fills the batches better, so that those who wait are never enough by themselves.
+        has_queue = not has_adapters and seen.waiting >= FEWEST_WAITING * held
+        has_queue = has_queue or seen.rate <= MORE_THROUGHPUT * fewer_clients_rate
         is_known = has_queue and seen.half_width <= HALF_WIDTH * seen.rate
         if not seen.rate:
             return None  # nothing is served at all: every prompt is too long
@@ -155,7 +163,7 @@ def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
             return Finishable(rate=seen.rate, half_width=seen.half_width, requests=spent)
         stay = clients / seen.rate
         if not has_queue:
-            clients, fewer_clients_rate = math.ceil(MORE_CLIENTS * clients), seen.rate
+            clients, fewer_clients_rate = math.ceil(more_clients * clients), seen.rate
         requests = max(2 * requests, ROUNDS * clients)
 
 
@@ -247,7 +255,11 @@ def _relaxed(scenario: Scenario, deployment: Deployment) -> tuple[Deployment, fl
         task_limit=None,
     )
     is_uniform = (
-        not pools and not kept.has_gateway and kept.regions is None and not _shares_prefixes(scenario, deployment)
+        not pools
+        and not kept.has_gateway
+        and kept.regions is None
+        and scenario.workload.loras is None  # a replica of a fleet serves fewer adapters than one alone
+        and not _shares_prefixes(scenario, deployment)
     )
     share = 1.0 / replicas if is_uniform else 1.0
     full = replace(deployment, num_replicas=1 if is_uniform else replicas, pools=pools, control=kept)
@@ -406,6 +418,11 @@ def _balanced(work: NDArray[np.float64], clients: int, seed: int) -> NDArray[np.
         stream.shuffle(dealt[begin : begin + 2 * clients])
     balanced: NDArray[np.int64] = dealt.astype(np.int64)
     return balanced
+
+
+def _spare_clients(deployment: Deployment) -> float:
+    engines = [pool.engine for pool in deployment.pools] or [deployment.engine]
+    return SPARE_CLIENTS_OF_BATCHES if any(each.batching == "static" for each in engines) else SPARE_CLIENTS
 
 
 def _num_schedulers(deployment: Deployment) -> int:

@@ -43,19 +43,40 @@ def finishable(asked: Scenario) -> Finishable:
     return found
 
 
-def test_what_can_be_finished_is_what_an_overloaded_queue_is_served_at() -> None:
-    """Open arrivals at 1.5 times as many are answered at that rate while they last, within 2 %."""
-    asked = scenario()
-    found = finishable(asked)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "deployment.engine.batching": "static",
+            "deployment.engine.static_batch_size": 16,
+            "deployment.engine.static_max_wait": "1 s",
+        },
+        {
+            "deployment.replicas": 4,
+            "deployment.routing": "lora",
+            "deployment.engine.max_loras": 2,
+            "workload.loras": {"num_adapters": 20, "rank": 16, "zipf": 1.0},
+        },
+    ],
+    ids=["continuous", "static batches", "adapters"],
+)
+def test_what_can_be_finished_is_what_an_overloaded_queue_is_served_at(changes: dict[str, Any]) -> None:
+    """Open arrivals at 1.2 times as many are answered at that rate while they last, within 3 %.
 
-    over = scenario(**{"workload.arrivals.rate": 1.5 * found.rate, "workload.num_requests": 12_000, "run.seed": 7})
+    A static batch must not leave before all clients of the last one are back, nor adapters be told from one replica.
+    """
+    found = finishable(scenario(**changes))
+
+    far_more = {"workload.arrivals.rate": 1.2 * found.rate, "workload.num_requests": 40_000, "run.seed": 7}
+    over = scenario(**changes, **far_more)
     records = run(over, explain=False, finishable=None).simulation.records
     finish = np.sort(records.finish_time)
     served = finish[finish < records.arrival_time.max()]
     half = len(served) // 2
     rate = (len(served) - half) / (served[-1] - served[half - 1])
 
-    assert found.rate == pytest.approx(rate, rel=0.02)
+    assert found.rate == pytest.approx(rate, rel=0.03)
 
 
 def test_it_is_the_same_from_seed_to_seed() -> None:

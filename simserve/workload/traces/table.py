@@ -114,7 +114,7 @@ def find_file(path: str, base_path: Path | None = None) -> Path:
     """Return the file a path means: in ``base_path`` first, then in the working folder.
 
     Raises:
-        TraceError: There is no such file, or it is a folder.
+        TraceError: There is no such file, or it is a folder, a device or a pipe.
     """
     given = Path(path).expanduser()
     candidates = [given] if given.is_absolute() or base_path is None else [base_path / given, given]
@@ -123,6 +123,8 @@ def find_file(path: str, base_path: Path | None = None) -> Path:
             return candidate
     if any(os.path.isdir(candidate) for candidate in candidates):
         raise TraceError("is a folder, not a file", file=path)
+    if any(os.path.exists(candidate) for candidate in candidates):
+        raise TraceError("is a device or a pipe, not a file", file=path, remedy="save it as a file, and name that")
     places = "" if base_path is None or given.is_absolute() else f" in {base_path} or the working folder"
     raise TraceError(f"no such file{places}", file=path)
 

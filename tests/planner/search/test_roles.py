@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from simserve.perf.pricing import price
+from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.levers import LEVERS, levers_of, option_levers
 from simserve.planner.plan.plan import PlanOptions, plan
 from simserve.planner.plan.roles import role_limits, role_lines, role_mapping
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.deciding_run import deciding_run
+from simserve.planner.search.deciding_run import deciding_run, promise_of
 from simserve.planner.search.member import Goal
 from simserve.planner.search.role_bound import role_bound
 from simserve.planner.search.roles import alone_overrides, fronts, has_role_search, search_roles, workers_of
 from simserve.planner.search.search import Search
+from simserve.planner.search.trial import Promise
 from simserve.planner.space.roles import DECODE, PREFILL, SIZE_KEYS, is_plausible, is_split, roles_of
 from simserve.planner.space.space import Space, space_on
 from simserve.planner.space.traffic import traffic_of
@@ -260,3 +262,28 @@ def test_fixed_gpus_are_filled_with_workers_by_role() -> None:
     assert {pool["role"] for pool in best["deployment"]["pools"]} == {"prefill", "decode"}
     assert best["num_gpus"] == 6
     assert all(rate is None or rate < best["rate"] for rate in together)
+
+
+@pytest.mark.parametrize("misses", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_a_pair_tied_in_price_is_planned_only_where_fresh_runs_hold(
+    misses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search has not looked at fresh runs of a pair that costs as much as what it knows; who confirms it does.
+
+    Three GPUs either way: the pair comes first, for its latency, and where fresh runs miss the plain fleet is taken.
+    """
+    asked: list[Overrides] = []
+
+    def fresh_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
+        promise = promise_of(scenario, overrides, replicas)
+        asked.append(overrides)
+        return replace(promise, holds=promise.holds and not (misses and is_split(overrides)))
+
+    monkeypatch.setattr("simserve.planner.plan.fleet.promise_of", fresh_runs)
+    slo = {"ttft": "1 s", "tpot": "12 ms", "attainment": 0.9}
+    options = PlanOptions(objective="gpus", choices=FEW, trials=0, max_gpus=4, hardware=["h100-sxm-80gb"])
+    best = plan(with_overrides(long_prompts(11.0), {"slo": slo}), options).summary["best"]
+
+    assert is_split(asked[0])
+    assert best["num_gpus"] == 3
+    assert is_split(best["overrides"]) is not misses
