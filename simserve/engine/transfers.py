@@ -323,6 +323,7 @@ def _release(plane: DataPlane, client_state: ClientState, transfers: Transfers, 
     transfers.stalled += now - port.stalled_since
     port.stalled_since = _NEVER
     replica = plane.replicas[number]
-    if replica.end_time == INFINITY and num_outstanding_at(replica):
+    if num_outstanding_at(replica):
+        # All its ranks, also where a request that came at this instant has woken one.
         go_on(replica, now)
         note_end(plane, client_state, number)
