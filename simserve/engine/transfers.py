@@ -24,7 +24,7 @@ from simserve.engine.data_parallel import (
 )
 from simserve.engine.data_plane import DataPlane, count_off, join, note_end
 from simserve.engine.numbers import least_among
-from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
+from simserve.engine.state import UNFINISHED, RequestTable
 
 if TYPE_CHECKING:
     from simserve.engine.client_state import ClientState
