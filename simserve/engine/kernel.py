@@ -294,6 +294,9 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     progress, waiting = replica.progress, replica.waiting
     is_restless = _schedule(replica, requests)
     if replica.departing:
+        if replica.cache is not None and replica.grows and replica.num_decoding and not replica.chunk_requests:
+            # What decodes take in this step gives way before those that are done give anything back.
+            evict(replica.cache, replica.free_blocks - growth_of_step(replica))
         release_departing(replica, requests)
         if waiting:
             # The next step may admit more.

@@ -24,7 +24,7 @@ from simserve.engine.data_parallel import (
 )
 from simserve.engine.data_plane import DataPlane, count_off, join, note_end
 from simserve.engine.numbers import least_among
-from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
+from simserve.engine.state import UNFINISHED, RequestTable
 
 if TYPE_CHECKING:
     from simserve.engine.client_state import ClientState
@@ -323,6 +323,7 @@ def _release(plane: DataPlane, client_state: ClientState, transfers: Transfers, 
     transfers.stalled += now - port.stalled_since
     port.stalled_since = _NEVER
     replica = plane.replicas[number]
-    if replica.end_time == INFINITY and num_outstanding_at(replica):
+    if num_outstanding_at(replica):
+        # All its ranks, also where a request that came at this instant has woken one.
         go_on(replica, now)
         note_end(plane, client_state, number)

@@ -144,6 +144,7 @@ class Gateway:
             if self.fair is not None:
                 self.fair.charge(request, OUTPUT_WEIGHT * request.generated)
             self.cluster.clients.tries.append((request.ready, request.scheduled, now))
+            replica.scheduler.let_stand_in(request)
             request.forget()
             request.place, request.ready = "elsewhere", now
             self.clock.process(self.ask_again(request))

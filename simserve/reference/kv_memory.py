@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from simserve.reference.kv_tiers import Store, Tier, worth_taking
@@ -144,6 +145,18 @@ class Scheduler(ABC):
             self.running.remove(request)
             self.release(request)
         self.departing = []
+
+    def let_stand_in(self, request: Request) -> None:
+        """Let another hold the seat and blocks of a request that is done here, if it still has them, and goes on.
+
+        Nobody takes them from that one: what it computed is on its way, or wanted by nobody.
+        """
+        for scheduler in self.schedulers:
+            if request in scheduler.departing:
+                other = replace(request, output_tokens=request.generated, is_stand_in=True)
+                for each in (scheduler.departing, scheduler.running):
+                    each[each.index(request)] = other
+                request.blocks, request.window_blocks, request.shared, request.span = 0, 0, [], (0, 0)
 
     @property
     def schedulers(self) -> list[Scheduler]:

@@ -238,7 +238,9 @@ class Replica:
                 self.scheduler.let_go(request)
                 self.leave(request)
         for request in finished:
-            if request not in doomed and not cluster.goes_on(request, self):
+            if request in doomed:
+                self.scheduler.let_stand_in(request)
+            elif not cluster.goes_on(request, self):
                 cluster.gateway.take_answer(request, self)
         for request, decided_at in doomed.items():
             cluster.num_lost_tokens += request.generated

@@ -25,7 +25,8 @@ class Request:
     does; none of them: the API), ``second_pools`` those that it is asked again of (None: its first answer does), and
     ``home`` is the region of its client; ``images`` are the end in the prompt, and the seconds of encoding, of those of
     each turn that it holds. The second is what a scheduler knows of an attempt and is
-    forgotten when the request is tried again: ``token_times`` are the steps that brought it tokens, ``gaps`` what its
+    forgotten when the request is tried again: ``is_stand_in`` says that another goes on elsewhere, for which this one
+    holds a seat and blocks, ``token_times`` are the steps that brought it tokens, ``gaps`` what its
     client sees between them. The last is the outcome.
     """
 
@@ -58,6 +59,7 @@ class Request:
     num_duplicates: int = 0
     span: tuple[int, int] = (0, 0)
     is_swapped: bool = False
+    is_stand_in: bool = False
     ready: float = math.nan
     scheduled: float = math.nan
     handed_over: float = math.nan

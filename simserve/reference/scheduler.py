@@ -446,14 +446,14 @@ class ContinuousScheduler(Scheduler):
 
     def preempt(self, step: Step, chosen: Request | None = None) -> None:
         """Take everything from the victim and queue it again."""
-        victim = self.running[-1]
+        victim = next(request for request in reversed(self.running) if not request.is_stand_in)
         decoding = [request for request in self.active if request.is_decoding]
         if self.config.admission == "estimate" and decoding:
             victim = min(decoding, key=lambda one: (one.generated, -one.prompt_tokens, -self.running.index(one)))
         if self.config.scheduling_policy == "priority":
             chunked = [request for request, _ in step.chunks]
             victim = max(
-                (request for request in self.running if request not in chunked),
+                (one for one in self.running if one not in chunked and not one.is_stand_in),
                 key=lambda one: (one.priority, one.ready, one.index),
             )
         victim = chosen or victim

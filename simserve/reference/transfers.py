@@ -65,6 +65,7 @@ class Transfers:
         if request.output_tokens == 1:
             return False
         assert self.spec is not None
+        source.scheduler.let_stand_in(request)
         request.status, request.finish = "unfinished", math.nan
         request.handed_over, request.token_times, request.gaps = math.nan, [], []
         seconds = request.prompt_tokens * source.pool.kv_bytes_per_token / self.spec.transfer_bandwidth

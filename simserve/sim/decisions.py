@@ -138,7 +138,8 @@ def data_plane(env: simpy.Environment, fleet: Lifecycle, *, is_fed: bool = False
                 tell()
             yield env.timeout(0)
             continue
-        if until == float("inf"):
+        if until == float("inf") or (fleet.is_done and not is_fed):
+            # What would have been decided at that time is no part of the run.
             return
         yield env.timeout(max(until - env.now, 0.0))
 

@@ -82,6 +82,9 @@ def own_times(specs: RequestSpecs) -> RequestSpecs:
     )
     if specs.concurrency is None and specs.turn is None:
         specs = replace(specs, arrival_time=np.sort(specs.arrival_time + apart))
+    elif specs.concurrency is not None and not specs.ramp_up:
+        # Alike on two replicas from the first instant on, steps would end together but for rounding.
+        specs = replace(specs, ramp_up=0.0173 * specs.concurrency)
     return replace(specs, think_time=specs.think_time + apart if len(specs.think_time) else specs.think_time)
 
 

@@ -232,6 +232,30 @@ def test_the_next_cache_is_taken_in_when_the_first_one_is_given_up() -> None:
     assert records.finish_time[2] < records.finish_time[0]
 
 
+def test_all_ranks_of_a_prefill_replica_go_on_when_a_cache_is_taken_in() -> None:
+    """It stands still behind two caches; the second is taken in at 3 s, the very moment at which request 4 comes."""
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "4 GB/s", "transfer_latency": "0 s"})
+    link = link.model_copy(update={"max_in_transfer": 1})
+    deployment = deployed(Control(disaggregation=link, kv_bytes_per_token=1e9))
+    engine = make_config(num_blocks=40, data_parallel_size=2)
+    first = PoolSetup(name="p", engine=engine, step_times=SECOND, priced=None, num_replicas=1, role="prefill")
+    pools = (first, replace(first, name="d", engine=make_config(num_blocks=40), role="decode"))
+
+    records = both(replace(deployment, pools=pools), make_specs([0.0, 0.0, 0.25, 0.25, 3.0], 4, 2))
+
+    assert records.scheduled_time.tolist()[:4] == [0.0, 0.0, 3.0, 3.0]
+
+
+def test_a_fault_after_the_last_request_is_no_part_of_the_run() -> None:
+    """The only request is answered at 2 s; the replica that would be lost a second later was never down."""
+    faults = make_faults({"kind": "replica", "at": "3 s", "duration": "9 s", "replica": 0})
+
+    timeline = simulate(deployed(Control(faults=faults)), make_specs([0.0], 4, 2)).timeline
+
+    assert timeline is not None
+    assert (timeline.lost_since.tolist(), timeline.num_missed) == ([], 1)
+
+
 def test_nobody_overtakes_a_long_prompt_in_a_closed_loop() -> None:
     """Sent together, 8 and 1 tokens reach the router when the long one does; sent 0.5 s behind it, too."""
     specs = replace(make_closed_loop(3, [8, 1, 1, 1], 3), ramp_up=1.5)
