@@ -123,6 +123,7 @@ class RunFacts:
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
         waiting: Share of the time to first tokens that requests waited for their first step.
+        tells_operators: Whether the seconds of steps are told by operator, which trials of a search have no use for.
     """
 
     version: str
@@ -160,6 +161,7 @@ class RunFacts:
     offered: Offered | None = None
     finishable: float | None = None
     waiting: float = 0.0
+    tells_operators: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +296,7 @@ def _headline(
                 "gpu_hour_source": facts.gpu_hour_source,
             },
             "energy": money.energy,
-            "steps": _steps(simulation.totals),
+            "steps": _steps(simulation.totals, facts),
             "speculation": speculation_summary(facts.speculation, drafted(simulation), simulation.totals),
             "reasoning": reasoning_figures(
                 records, measured.latencies, in_window, money.dollars["usd_per_million_output_tokens"]
@@ -513,11 +515,12 @@ def _window(window: Window) -> dict[str, float]:
     return {"start_s": window.start, "end_s": window.end, "requests": _count(window.has_arrived)}
 
 
-def _steps(totals: RunTotals) -> dict[str, Any]:
+def _steps(totals: RunTotals, facts: RunFacts) -> dict[str, Any]:
     return {
         "count": totals.num_steps,
         "mean_batch": ratio(totals.sequence_steps, totals.num_steps),
         "seconds_by_part": dict(totals.seconds_by_part),
+        "seconds_by_operator": totals.seconds_by_operator if facts.tells_operators else {},
     }
 
 

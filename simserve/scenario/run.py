@@ -81,7 +81,8 @@ def run(
         asked: What to run; a search has resolved it already.
         progress: Called now and then.
         explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
-            reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
+            reads latencies and dollars alone has no use for it; the bottleneck is then named without that look, and
+            the seconds of the steps are not told by operator.
         keep_steps: Whether the first replication keeps every step in ``simulation.steps``, for a timeline.
         accelerate: Whether the kernel runs compiled (`simserve.sim.acceleration`).
         finishable: What the deployment finishes of this traffic, where a search knows it; ``find``: it is found first;
@@ -98,6 +99,7 @@ def run(
     """
     resolved = resolve(asked)
     scenario = resolved.scenario
+    tells_operators = explain
     # What another limit would bring is asked of one kind of replica.
     explain = explain and not resolved.pools and own is None and served is None
     check_fit(resolved)
@@ -113,6 +115,7 @@ def run(
         priced,
         progress,
         explain=explain,
+        tells_operators=tells_operators,
         keep_steps=keep_steps,
         accelerate=accelerate,
         finishable=finishable,
@@ -222,6 +225,7 @@ def _replicate(
     progress: Progress | None,
     *,
     explain: bool,
+    tells_operators: bool,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
     finishable: Finishable | Literal["find"] | None = "find",
@@ -246,7 +250,7 @@ def _replicate(
         options["own"] = further["own"] = own
     shown = _part(progress, 0, count)
     specs, first = served or replicate(deployment, scenario, 0, progress=shown, **options)
-    facts = _facts(resolved, priced, first, specs, explain=explain)
+    facts = replace(_facts(resolved, priced, first, specs, explain=explain), tells_operators=tells_operators)
     if own is not None:
         facts = replace(facts, warnings=[*facts.warnings, own.note])
     runs = _Runs(scenario, first, specs, facts)

@@ -230,6 +230,7 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
         offload=offloaded_together(each.offload for each in totals),
         loras=adapted_together(each.loras for each in totals),
         speculation=_drafts([each.speculation for each in totals if each.speculation is not None]),
+        accounts=tuple(account for each in totals for account in each.accounts),
     )
 
 
