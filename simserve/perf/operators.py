@@ -120,17 +120,6 @@ class Work:
     activation_bytes: Array
 
 
-def roofline_seconds(
-    flops: Array | float,
-    num_bytes: Array | float,
-    *,
-    flops_per_second: Array | float,
-    bytes_per_second: float,
-) -> Array:
-    """Return ``max(flops / flops_per_second, bytes / bytes_per_second)``: no start-up, no efficiency."""
-    return np.maximum(np.asarray(flops) / flops_per_second, np.asarray(num_bytes) / bytes_per_second)
-
-
 def arithmetic_intensity(work: Work) -> Array:
     """Return the FLOP a byte of a call; below the ridge point (peak over bandwidth) memory binds."""
     return work.flops / (work.weight_bytes + work.activation_bytes)

@@ -43,7 +43,6 @@ from simserve.perf.operators import (
     COMPUTE,
     HOST,
     KV,
-    PART_NAMES,
     OperatorSeconds,
     elementwise_parts,
 )
@@ -67,8 +66,6 @@ from simserve.perf.stage import (
 )
 from simserve.perf.traffic import traffic_of
 from simserve.profiles.model import AttentionLayers
-
-__all__ = ["PART_NAMES", "PricedDeployment", "StepParts", "price"]
 
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough that arithmetic binds where the straight line takes over."""

@@ -12,7 +12,7 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
 from simserve.engine.state import RequestTable
 from simserve.engine.tables import StepTimes
-from simserve.perf.tables import PricedDeployment
+from simserve.perf.parts import PricedDeployment
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.drafts import SpeculationTotals
 from simserve.sim.loras import adapted_together
