@@ -29,6 +29,12 @@ scenario = ss.load("chatbot", ["workload.num_requests=5", "deployment.engine.max
 steps = ss.run(scenario, accelerate="off", steps=True).steps
 assert 0 < (steps["prompt_tokens"] / steps["num_sequences"]).max() <= 64
 """,
+    "operator": """
+steps = ss.run(ss.load("chatbot", ["workload.num_requests=50"]), accelerate="off").summary["simserve"]["steps"]
+seconds = steps["seconds_by_operator"]
+assert seconds["embedding"] > 0
+assert abs(sum(seconds.values()) / sum(steps["seconds_by_part"].values()) - 1) < 1e-9
+""",
     "routing-policy": """
 scenario = ss.load("chatbot", ["workload.num_requests=50", "deployment.replicas=3", "deployment.routing=fill"])
 assert set(ss.run(scenario, accelerate="off").requests["replica_id"]) == {0}

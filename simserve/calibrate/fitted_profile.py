@@ -1,14 +1,19 @@
-"""A hardware profile from the fitted curves of a run, alone or laid over the profile of the same GPU.
+"""A hardware profile from the fitted curves of a run, alone or laid over the profile of the same GPU, and its file.
 
 Rates become shares of peaks here: of the base's, at most 1, or of the most that any kernel reached. Knows profiles and
-curves, no measurement and no file.
+curves, no measurement.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from simserve.calibrate import curve_forms as forms
 from simserve.calibrate.device_factors import OWN_CURVE, SCALED, device_factors, scale
@@ -17,8 +22,10 @@ from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
 from simserve.calibrate.run_report import ending_line
 from simserve.perf.efficiency import KERNEL_LATENCIES
+from simserve.profiles import catalog
 from simserve.profiles.calibration import Calibration
-from simserve.profiles.hardware import HardwareProfile
+from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.unfinished import remove_abandoned, unfinished
 from simserve.units import format_bandwidth, format_compute, format_seconds, parse, to_text
 from simserve.validation import validate
 
@@ -403,3 +410,57 @@ def _text(value: float, dimension: str) -> str:
     """Return a quantity to four digits in the unit that profiles write it in."""
     unit, factor = _UNITS[dimension]
     return f"{value / factor:.{DIGITS}g} {unit}"
+
+
+FORMS, OTHER_FORMS = frozenset({"sxm", "pcie", "nvl"}), frozenset({"pcie", "nvl"})
+"""Form factors in catalogue names; drivers name SXM boards only sometimes, the others always."""
+
+MEMORY_TOLERANCE = 0.05
+"""Share by which the memory of a GPU may be off its profile's, which drivers state a little differently."""
+
+
+def bundled_profile_of(provenance: Mapping[str, Any]) -> HardwareProfile | None:
+    """Return the catalogue's profile of a measured GPU; none where none fits.
+
+    The chip of the catalogue name (``h100`` of ``h100-sxm-80gb``) must stand in the name that the driver gives, the
+    form factor in both or neither, and the memory must agree; of several the nearest is taken.
+    """
+    device = provenance["device"]
+    if device["kind"] != "cuda":
+        return None
+    words = set(re.split(r"[^a-z0-9]+", str(device["name"]).lower()))
+    found = []
+    for name in catalog.names("hardware"):
+        parts = set(name.split("-"))
+        chip = {part for part in parts if part not in FORMS and not part.endswith("gb")}
+        if chip <= words and parts & OTHER_FORMS == words & OTHER_FORMS:
+            profile = load_hardware(name)
+            found.append((abs(profile.memory.total / float(device["total_memory_bytes"]) - 1.0), name, profile))
+    near = [each for each in found if each[0] < MEMORY_TOLERANCE]
+    return min(near, key=lambda each: each[:2])[2] if near else None
+
+
+def profile_text(profile: HardwareProfile, header: str = "") -> str:
+    """Return a profile as YAML, units in the quantities, what is at its default left out.
+
+    Args:
+        profile: The profile.
+        header: Comment above it, whole lines.
+    """
+    mapping = profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return header + yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, width=116)
+
+
+def write_profile(profile: HardwareProfile, file: Path, header: str = "") -> None:
+    """Write a profile, whole or not at all.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    remove_abandoned(file.parent)
+    beside = unfinished(file)
+    try:
+        beside.write_text(profile_text(profile, header), encoding="utf-8", newline="\n")
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)

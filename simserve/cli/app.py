@@ -15,36 +15,46 @@ EXIT_INTERRUPTED = 130
 WrongFlagsError: type[Exception] = typer.BadParameter.__bases__[0]
 """What the app raises for flags it does not understand."""
 
-_COMMANDS = {
-    "run": "run.run",
-    "memory": "memory.memory",
-    "capacity": "capacity.capacity",
-    "compare": "compare.compare",
-    "sweep": "sweep.sweep",
-    "diff": "diff.diff",
-    "verify": "verify.verify",
-    "explore": "explore.explore",
-    "export": "exporting.export",
-    "import": "importing",
-    "observe": "observe.observe",
-    "twin": "twin.twin",
-    "calibrate": "calibrate",
-    "plan": "plan.plan",
-    "report": "report.report",
-    "scenarios": "scenarios.scenarios",
-    "gpus": "profiles.gpus",
-    "models": "profiles.models",
-    "engines": "profiles.engines",
-    "trace": "trace.trace",
-    "cost": "cost.cost",
-    "apis": "apis.apis",
-    "schema": "schema.schema",
-    "validate": "validate.validate",
-    "frameworks": "frameworks.frameworks",
-    "help": "about.help_",
-    "version": "about.version",
+_PANELS = {
+    "Answer a question": {
+        "run": "run.run",
+        "plan": "plan.plan",
+        "capacity": "capacity.capacity",
+        "compare": "compare.compare",
+        "sweep": "sweep.sweep",
+        "cost": "cost.cost",
+        "memory": "memory.memory",
+        "frameworks": "frameworks.frameworks",
+    },
+    "Bring your own, take it away": {
+        "import": "importing",
+        "trace": "trace.trace",
+        "export": "exporting.export",
+        "schema": "schema.schema",
+    },
+    "Hold it against measurements": {
+        "validate": "validate.validate",
+        "verify": "verify.verify",
+        "observe": "observe.observe",
+        "calibrate": "calibrate",
+        "twin": "twin.twin",
+    },
+    "Look": {
+        "explore": "explore.explore",
+        "report": "report.report",
+        "diff": "diff.diff",
+        "scenarios": "scenarios.scenarios",
+        "gpus": "profiles.gpus",
+        "models": "profiles.models",
+        "engines": "profiles.engines",
+        "apis": "apis.apis",
+        "help": "about.help_",
+        "version": "about.version",
+    },
 }
-"""Where each command is, in the order of the help: ``MODULE.FUNCTION`` of `simserve.cli`, or the module of a group."""
+"""Where each command is, by panel of the help and in its order: ``MODULE.FUNCTION`` of `simserve.cli`, or the module of
+a group."""
+_COMMANDS = {name: (home, panel) for panel, commands in _PANELS.items() for name, home in commands.items()}
 
 
 def _print_version(is_asked: bool) -> None:
@@ -69,12 +79,13 @@ def app_of(word: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name in [word] if word is not None and word in _COMMANDS else _COMMANDS:
-        home, _, function = _COMMANDS[name].partition(".")
+        place, panel = _COMMANDS[name]
+        home, _, function = place.partition(".")
         module = import_module(f"simserve.cli.{home}")
         if function:
-            app.command(name)(getattr(module, function))
+            app.command(name, rich_help_panel=panel)(getattr(module, function))
         else:
-            app.add_typer(module.app, name=name)
+            app.add_typer(module.app, name=name, rich_help_panel=panel)
     app.callback()(_options)
     return app
 

@@ -62,9 +62,8 @@ def fit(
     simserve calibrate fit calibration/runs/my-gpu --out my-gpu.yaml
     """
     from simserve.calibrate.fit_report import fit_summary, profile_header, roofline_series
-    from simserve.calibrate.fitted_profile import fitted_profile
+    from simserve.calibrate.fitted_profile import fitted_profile, write_profile
     from simserve.calibrate.kernel_fit import KernelFit
-    from simserve.calibrate.profile_file import write_profile
     from simserve.calibrate.run_folder import read_run
     from simserve.report.roofline import roofline, write_figure
 
@@ -124,7 +123,7 @@ def _is_of(target: Path, run: KernelRun) -> bool:
 
 def _base(name: str | None, run: KernelRun) -> HardwareProfile | None:
     """Return the profile to lay the fit over: the one that was named, or the bundled one of the same GPU."""
-    from simserve.calibrate.bundled_profile import bundled_profile_of
+    from simserve.calibrate.fitted_profile import bundled_profile_of
     from simserve.profiles.hardware import load_hardware
 
     if name == "none":

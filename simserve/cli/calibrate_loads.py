@@ -7,8 +7,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from simserve.cli.one_line import Asked, takes_one_line
-from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, print_lines, print_version_notes
+from simserve.cli.one_line import Asked
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    SetOption,
+    print_json,
+    print_lines,
+    print_version_notes,
+    takes_flags,
+)
 from simserve.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -16,7 +24,7 @@ if TYPE_CHECKING:
     from simserve.profiles.expected_errors import Expectation
 
 
-@takes_one_line()
+@takes_flags()
 def loads(
     asked: Asked,
     overrides: SetOption = None,

@@ -6,30 +6,14 @@ from typing import Annotated
 
 import typer
 
-from simserve.cli.one_line import Asked, takes_one_line
-from simserve.cli.options import (
-    HtmlOption,
-    JsonOption,
-    QuietOption,
-    SeedOption,
-    SetOption,
-    VerboseOption,
-    check_page,
-    check_verbose,
-    given_command,
-    print_json,
-    print_version_notes,
-    set_words,
-    share,
-    show_brief,
-)
+from simserve.cli.one_line import Asked
+from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, set_words, share, takes_flags
 from simserve.cli.progress import progress
 from simserve.errors import InfeasibleError, InterruptedRunError
 
 
-@takes_one_line()
+@takes_flags()
 def capacity(
-    context: typer.Context,
     asked: Asked,
     overrides: SetOption = None,
     highest: Annotated[
@@ -53,10 +37,8 @@ def capacity(
         typer.Option("--requests", min=1, help="Requests a run. Default: as many as it takes.", show_default=False),
     ] = None,
     seed: SeedOption = None,
-    html: HtmlOption = None,
-    verbose: VerboseOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Find the largest rate, or number of clients in a closed loop, at which the SLO holds, and what breaks first.
 
@@ -72,13 +54,12 @@ def capacity(
     """
     from simserve import api
 
-    check_verbose(verbose, {"--json": as_json, "--quiet": quiet})
-    check_page(html)
-    changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
+    shown.check()
+    changes = changes_of(overrides, seed)
     question = asked.question(changes, needs_load=False)
     loaded = question.scenario
-    print_version_notes([loaded], as_json=as_json, quiet=quiet)
-    with progress(is_shown=not quiet) as tell:
+    shown.notes(loaded)
+    with progress(is_shown=not shown.quiet) as tell:
         answer = api.capacity(
             loaded,
             highest=highest,
@@ -87,16 +68,14 @@ def capacity(
             num_requests=requests,
             progress=None if tell is None else lambda done, load: tell(done, None, f"run {done + 1}, at {load:.4g}"),
         )
-    if as_json:
-        print_json(answer.summary)
-    if html is not None or not (as_json or quiet):
-        from simserve.report.capacity import capacity_brief, render_capacity
+    from simserve.report.capacity import capacity_brief, render_capacity
 
-        brief = capacity_brief(answer, (*asked.words, *set_words(changes)), has_load=question.has_load)
-        if html is not None:
-            answer.to_html(html, given_command(context), brief)
-        if not (as_json or quiet):
-            show_brief(brief, html, lambda out: render_capacity(answer, out), verbose=verbose)
+    shown.answer(
+        answer.summary,
+        lambda: capacity_brief(answer, (*asked.words, *set_words(changes)), has_load=question.has_load),
+        answer.to_html,
+        lambda out: render_capacity(answer, out),
+    )
     if answer.was_interrupted:
         raise InterruptedRunError("interrupted; the answer is what the runs until then have shown")
     if not answer.found.largest.value:

@@ -8,22 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.one_line import Asked, refuse_flags, takes_one_line
-from simserve.cli.options import (
-    HtmlOption,
-    JsonOption,
-    QuietOption,
-    SeedOption,
-    SetOption,
-    VerboseOption,
-    check_page,
-    check_verbose,
-    given_command,
-    print_json,
-    print_version_notes,
-    set_words,
-    show_brief,
-)
+from simserve.cli.one_line import Asked, refuse_flags
+from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, check_page, set_words, takes_flags
 from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 
@@ -31,9 +17,8 @@ if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
 
-@takes_one_line()
+@takes_flags()
 def compare(
-    context: typer.Context,
     asked: Asked,
     variants: Annotated[
         list[str],
@@ -47,16 +32,14 @@ def compare(
         bool, typer.Option("--independent", help="Let each see requests of its own, instead of the same ones.")
     ] = False,
     seed: SeedOption = None,
-    html: HtmlOption = None,
     film: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="Also write a page that plays a run of each, on one clock.", show_default=False
         ),
     ] = None,
-    verbose: VerboseOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Say what a change does: the differences from the scenario as it is, with 95 % intervals.
 
@@ -68,8 +51,7 @@ def compare(
     from simserve import api
     from simserve.planner.compare import parse_variant
 
-    check_verbose(verbose, {"--json": as_json, "--quiet": quiet})
-    check_page(html)
+    shown.check()
     if film is not None:
         check_page(film, "--film")
         refuse_flags(
@@ -81,9 +63,9 @@ def compare(
         if name in wanted:
             raise UsageError("stands twice", key="--with", value=name, remedy="give each variant a name of its own")
         wanted[name] = given
-    changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
+    changes = changes_of(overrides, seed)
     loaded = asked.load(changes)
-    with progress(is_shown=not quiet) as tell:
+    with progress(is_shown=not shown.quiet) as tell:
         answer = api.compare(
             loaded,
             wanted,
@@ -92,19 +74,17 @@ def compare(
             progress=None if tell is None else lambda done, total: tell(done, total, "comparing"),
         )
     compared = [answer.base.scenario, *(variant.scenario for variant in answer.variants)]
-    print_version_notes(compared, as_json=as_json, quiet=quiet)
+    shown.notes(*compared)
     if film is not None and not answer.was_interrupted:
         _write_film(["as it is", *wanted], compared, film)
-    if as_json:
-        print_json(answer.summary)
-    if html is not None or not (as_json or quiet):
-        from simserve.report.compare import comparison_brief, render_comparison
+    from simserve.report.compare import comparison_brief, render_comparison
 
-        brief = comparison_brief(answer, (*asked.words, *set_words(changes)))
-        if html is not None:
-            answer.to_html(html, given_command(context), brief)
-        if not (as_json or quiet):
-            show_brief(brief, html, lambda out: render_comparison(answer, out), verbose=verbose)
+    shown.answer(
+        answer.summary,
+        lambda: comparison_brief(answer, (*asked.words, *set_words(changes))),
+        answer.to_html,
+        lambda out: render_comparison(answer, out),
+    )
     if answer.was_interrupted:
         done = len(answer.base.summaries)
         raise InterruptedRunError(f"interrupted; the {done} replications that were finished are compared")

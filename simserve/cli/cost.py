@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.apis import TodayOption
-from simserve.cli.one_line import Asked, takes_one_line
-from simserve.cli.options import (
-    HtmlOption,
-    JsonOption,
-    QuietOption,
-    SetOption,
-    VerboseOption,
-    check_page,
-    check_verbose,
-    given_command,
-    print_json,
-    print_version_notes,
-    set_words,
-    show_brief,
-)
+from simserve.cli.one_line import Asked
+from simserve.cli.options import SetOption, Shown, print_json, print_version_notes, set_words, takes_flags
 from simserve.errors import InfeasibleError, UsageError
 
 if TYPE_CHECKING:
@@ -41,9 +28,8 @@ def _number(text: str, *, minimum: float = 0.0, maximum: float = float("inf")) -
     return typer.Option(min=minimum, max=maximum, help=text, show_default=False)
 
 
-@takes_one_line()
+@takes_flags()
 def cost(
-    context: typer.Context,
     asked: Asked,
     api: Annotated[
         str | None, typer.Option(metavar="NAME", help="API to compare with; simserve apis lists them.")
@@ -78,11 +64,9 @@ def cost(
         ),
     ] = None,
     overrides: SetOption = None,
-    html: HtmlOption = None,
     today: TodayOption = None,
-    verbose: VerboseOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Say whether GPUs of one's own or an API cost less, from what volume, and what that depends on.
 
@@ -98,8 +82,7 @@ def cost(
     simserve cost --gpus 2 --gpu-hour-usd 6 --operations-usd 2000 --requests-per-month 1000000 --prompt-tokens 500
     --output-tokens 200 --api-input-usd 5 --api-output-usd 30
     """
-    check_verbose(verbose, {"--json": as_json, "--quiet": quiet})
-    check_page(html)
+    shown.check()
     arithmetic = {
         "--api-request-usd": api_request_usd,
         "--cached-share": cached_share,
@@ -127,18 +110,18 @@ def cost(
         changes = [*(overrides or ()), *([] if gpu_hour_usd is None else [f"pricing.gpu_hour_usd={gpu_hour_usd}"])]
         others, reference = _variants(variants or ()), [*reference, *set_words(changes)]
         loaded = asked.load(changes)
-        result = _by_simulation(loaded, others, prices, requests_per_month, today, as_json=as_json, quiet=quiet)
-    if as_json:
-        print_json(result.summary)
-    if html is not None or not (as_json or quiet):
-        from simserve.report.brief import deployed_brief
-        from simserve.report.cost import cost_brief, render_cost
+        result = _by_simulation(
+            loaded, others, prices, requests_per_month, today, as_json=shown.as_json, quiet=shown.quiet
+        )
+    from simserve.report.brief import deployed_brief
+    from simserve.report.cost import cost_brief, render_cost
 
-        brief = cost_brief(result.summary, None if loaded is None else deployed_brief(loaded), reference)
-        if html is not None:
-            result.to_html(html, given_command(context), brief)
-        if not (as_json or quiet):
-            show_brief(brief, html, lambda out: render_cost(result.summary, out), verbose=verbose)
+    shown.answer(
+        result.summary,
+        lambda: cost_brief(result.summary, None if loaded is None else deployed_brief(loaded), reference),
+        result.to_html,
+        lambda out: render_cost(result.summary, out),
+    )
 
 
 def _numbers(asked: Asked) -> dict[str, float | None]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.one_line import Asked, takes_one_line
-from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json
+from simserve.cli.one_line import Asked
+from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, takes_flags
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
 
-@takes_one_line()
+@takes_flags()
 def export(
     asked: Asked,
     target: Annotated[

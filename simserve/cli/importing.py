@@ -7,13 +7,14 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simserve.cli.one_line import ColumnsOption
-from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json
+from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, takes_flags
 from simserve.errors import ScenarioError, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +42,60 @@ ModelOption = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """Where a scenario that was made goes: a group of flags of `takes_flags`."""
+
+    out: OutFileOption = None
+    force: ForceOption = False
+    as_json: JsonOption = False
+    quiet: QuietOption = False
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether people read on stdout what was made."""
+        return not (self.as_json or self.quiet)
+
+    @property
+    def stem(self) -> str | None:
+        """Name of the file without its ending; None: there is no file."""
+        return None if self.out is None else self.out.stem
+
+    def deliver(self, draft: Draft, *, measured: Mapping[str, float] | None = None, is_written: bool = False) -> None:
+        """Write or print a scenario, and say what a reader has to know of it.
+
+        Args:
+            draft: The scenario.
+            measured: What was measured besides; None: nothing.
+            is_written: Whether its file is there already.
+
+        Raises:
+            UsageError: The file is there already, or cannot be written.
+            ScenarioError: The keys are no valid scenario.
+        """
+        _ = draft.scenario  # a scenario that is none is written nowhere
+        if self.out is not None and not is_written:
+            write_text(self.out, draft.text, force=self.force)
+        if self.as_json:
+            print_json(
+                {
+                    "scenario": dict(draft.mapping),
+                    "notes": list(draft.notes),
+                    "file": None if self.out is None else str(self.out),
+                    **({} if measured is None else {"measured": dict(measured)}),
+                }
+            )
+        elif self.out is None:
+            sys.stdout.write(draft.text)
+        elif not self.quiet:
+            print(f"{self.out}: {draft.title}")
+            for note in draft.notes:
+                print(f"- {note}")
+            print(f"simserve run {self.out}")
+
+
 @app.command("vllm-command")
+@takes_flags()
 def vllm_command(
     command: CommandArgument,
     hardware: HardwareOption = None,
@@ -49,10 +103,8 @@ def vllm_command(
     engine_version: Annotated[
         str | None, typer.Option(metavar="VERSION", help="vLLM's version, such as 0.12.", show_default=False)
     ] = None,
-    out: OutFileOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    delivery: Delivery,
 ) -> None:
     """Make a scenario of a pasted vllm serve line; what it cannot hold is named.
 
@@ -62,10 +114,11 @@ def vllm_command(
 
     text = _text_of(command)
     draft = import_vllm_command(text, hardware=hardware, version=engine_version, model=model)
-    deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+    delivery.deliver(draft)
 
 
 @app.command("sglang-command")
+@takes_flags()
 def sglang_command(
     command: CommandArgument,
     hardware: HardwareOption = None,
@@ -73,10 +126,8 @@ def sglang_command(
     engine_version: Annotated[
         str | None, typer.Option(metavar="VERSION", help="SGLang's version, such as 0.5.4.", show_default=False)
     ] = None,
-    out: OutFileOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    delivery: Delivery,
 ) -> None:
     """Make a scenario of a pasted sglang.launch_server line; what it cannot hold is named.
 
@@ -85,10 +136,11 @@ def sglang_command(
     from simserve.planner.importers.sglang_command import import_sglang_command
 
     draft = import_sglang_command(_text_of(command), hardware=hardware, version=engine_version, model=model)
-    deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+    delivery.deliver(draft)
 
 
 @app.command("trtllm-command")
+@takes_flags()
 def trtllm_command(
     command: CommandArgument,
     hardware: HardwareOption = None,
@@ -96,10 +148,8 @@ def trtllm_command(
     engine_version: Annotated[
         str | None, typer.Option(metavar="VERSION", help="TensorRT-LLM's version, such as 1.2.", show_default=False)
     ] = None,
-    out: OutFileOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    delivery: Delivery,
 ) -> None:
     """Make a scenario of a pasted trtllm-serve line and its options file; what it cannot hold is named.
 
@@ -108,10 +158,11 @@ def trtllm_command(
     from simserve.planner.importers.trtllm_command import import_trtllm_command
 
     draft = import_trtllm_command(_text_of(command), hardware=hardware, version=engine_version, model=model)
-    deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+    delivery.deliver(draft)
 
 
 @app.command("manifest")
+@takes_flags()
 def manifest(
     files: Annotated[
         list[Path],
@@ -128,10 +179,8 @@ def manifest(
         str | None,
         typer.Option(metavar="VERSION", help="The engine's version, where no image says it.", show_default=False),
     ] = None,
-    out: OutFileOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    delivery: Delivery,
 ) -> None:
     """Make a scenario of a deployment: its servers, their number and roles, and what scales them.
 
@@ -142,7 +191,7 @@ def manifest(
 
     texts = [read_text(file, ScenarioError) for file in files]
     draft = import_manifest(texts, hardware=hardware, version=engine_version, model=model)
-    deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+    delivery.deliver(draft)
 
 
 @app.command("log")
@@ -252,44 +301,6 @@ def _text_of(command: str) -> str:
     return read_text(path, ScenarioError)
 
 
-def deliver(
-    draft: Draft,
-    out: Path | None,
-    *,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
-    measured: Mapping[str, float] | None = None,
-    is_written: bool = False,
-) -> None:
-    """Write or print a scenario, and say what a reader has to know of it.
-
-    Raises:
-        UsageError: The file is there already, or cannot be written.
-        ScenarioError: The keys are no valid scenario.
-    """
-    _ = draft.scenario  # a scenario that is none is written nowhere
-    if out is not None and not is_written:
-        write_text(out, draft.text, force=force)
-    if as_json:
-        print_json(
-            {
-                "scenario": dict(draft.mapping),
-                "notes": list(draft.notes),
-                "file": None if out is None else str(out),
-                **({} if measured is None else {"measured": dict(measured)}),
-            }
-        )
-        return
-    if out is None:
-        sys.stdout.write(draft.text)
-    elif not quiet:
-        print(f"{out}: {draft.title}")
-        for note in draft.notes:
-            print(f"- {note}")
-        print(f"simserve run {out}")
-
-
 def write_text(path: Path, text: str, *, force: bool) -> None:
     """Write a file that is not there yet.
 
@@ -346,6 +357,7 @@ def hf_config(
 
 
 @app.command("bench")
+@takes_flags()
 def bench(
     file: Annotated[
         Path,
@@ -372,10 +384,8 @@ def bench(
         str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
     ] = None,
     set_: SetOption = None,
-    out: OutFileOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    delivery: Delivery,
 ) -> None:
     """Make a scenario with the workload that a benchmark measured, and say what was measured.
 
@@ -395,19 +405,19 @@ def bench(
         hardware=hardware,
         model=model,
         version=engine_version,
-        name=None if out is None else out.stem,
-        folder=None if out is None else out.parent,
+        name=delivery.stem,
+        folder=None if delivery.out is None else delivery.out.parent,
     )
-    if found.files and out is None and not as_json:
+    if found.files and delivery.out is None and not delivery.as_json:
         raise UsageError("is missing: a detailed result needs a trace file beside the scenario", key="--out")
-    if out is not None:
-        write_all(
-            {out.parent / each: text for each, text in found.files.items()} | {out: found.draft.text}, force=force
-        )
-    deliver(found.draft, out, force=force, as_json=as_json, quiet=quiet, measured=found.measured, is_written=True)
+    if (out := delivery.out) is not None:
+        beside = {out.parent / each: text for each, text in found.files.items()}
+        write_all(beside | {out: found.draft.text}, force=delivery.force)
+    delivery.deliver(found.draft, measured=found.measured, is_written=True)
 
 
 @app.command("trace")
+@takes_flags()
 def trace(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.", show_default=False)
@@ -418,10 +428,8 @@ def trace(
     columns: ColumnsOption = None,
     hardware: HardwareOption = None,
     model: ModelOption = None,
-    out: OutFileOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    delivery: Delivery,
 ) -> None:
     """Make a scenario that replays a trace; simserve trace FILE --scenario draws traffic like it instead."""
     from simserve.planner.importers.trace import replay_scenario
@@ -432,12 +440,14 @@ def trace(
     check_format(trace_format)
     named = trace_columns(columns, trace_format)
     path = find_file(str(file))
+    out = delivery.out
     shown = str(file) if out is None else os.path.relpath(path.resolve(), out.resolve().parent)
     draft = replay_scenario(path, trace_format, model=model, hardware=hardware, shown=shown, columns=named)
-    deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+    delivery.deliver(draft)
 
 
 @app.command("metrics")
+@takes_flags()
 def metrics(
     source: Annotated[
         str,
@@ -464,10 +474,8 @@ def metrics(
     match: Annotated[
         str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
     ] = "",
-    out: OutFileOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    delivery: Delivery,
 ) -> None:
     """Make a scenario of what a running vLLM, SGLang or TensorRT-LLM counts at /metrics: its settings and its traffic.
 
@@ -480,7 +488,7 @@ def metrics(
     from simserve.observe.windows import observed
     from simserve.planner.importers.metrics import import_metrics
 
-    found = Source(source, scrape_for, interval, is_prometheus=prometheus, match=match, quiet=quiet or as_json)
+    found = Source(source, scrape_for, interval, is_prometheus=prometheus, match=match, quiet=not delivery.is_printed)
     seen = observed(found.scrapes(), source)
     answer = import_metrics(
         seen,
@@ -488,10 +496,9 @@ def metrics(
         gpus=gpus,
         model=model,
         version=engine_version or found.version,
-        stem=None if out is None else out.stem,
+        stem=delivery.stem,
     )
-    if out is not None:
-        write_all(
-            {out.parent / each: text for each, text in answer.files.items()} | {out: answer.draft.text}, force=force
-        )
-    deliver(answer.draft, out, force=force, as_json=as_json, quiet=quiet, measured=answer.measured, is_written=True)
+    if (out := delivery.out) is not None:
+        beside = {out.parent / each: text for each, text in answer.files.items()}
+        write_all(beside | {out: answer.draft.text}, force=delivery.force)
+    delivery.deliver(answer.draft, measured=answer.measured, is_written=True)

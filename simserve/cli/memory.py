@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from simserve.cli.one_line import Asked, takes_one_line
+from simserve.cli.one_line import Asked
 from simserve.cli.options import (
     JsonOption,
     QuietOption,
@@ -15,13 +15,14 @@ from simserve.cli.options import (
     print_lines,
     print_table,
     print_version_notes,
+    takes_flags,
 )
 
 if TYPE_CHECKING:
     from simserve.scenario.resolve import ResolvedScenario
 
 
-@takes_one_line()
+@takes_flags()
 def memory(
     asked: Asked,
     overrides: SetOption = None,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,7 +55,7 @@ ColumnsOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What names the scenario of a command: the parameter that `takes_one_line` fills."""
+    """What names the scenario of a command, a group of flags of `simserve.cli.options.takes_flags`."""
 
     scenario: Annotated[
         str | None,
@@ -134,36 +132,6 @@ class Asked:
     def load(self, changes: Sequence[str], *, needs_traffic: bool = True) -> Scenario:
         """Return the scenario that is asked about, as for `question`."""
         return self.question(changes, needs_traffic=needs_traffic).scenario
-
-
-def takes_one_line(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the word and the flags of `Asked`, in place of its parameter ``asked``.
-
-    Args:
-        without: Flags that the command does not have, or has with a meaning of its own.
-    """
-    return partial(_with_flags, without=frozenset(without))
-
-
-def _with_flags(command: Callable[..., None], without: frozenset[str]) -> Callable[..., None]:
-    names = [each.name for each in fields(Asked) if each.name not in without]
-    declared = inspect.signature(Asked, eval_str=True).parameters
-
-    def run(**values: Any) -> None:
-        asked = Asked(**{name: values.pop(name) for name in names})
-        command(asked=asked, **values)
-
-    own = inspect.signature(command, eval_str=True).parameters
-    before = [each for name, each in own.items() if each.annotation is typer.Context]
-    after = [each for name, each in own.items() if name != "asked" and each not in before]
-    parameters = [
-        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for each in (*before, *(declared[name] for name in names), *after)
-    ]
-    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
 
 
 def refuse_flags(flags: dict[str, Any], rule: str, remedy: str | None = None) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from simserve.report.brief import Brief
-    from simserve.report.page import WritesPage
     from simserve.scenario.schema import Scenario
 
 _PIPE_WIDTH = 160
@@ -84,6 +86,51 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print ever
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only (and the JSON of --json).")]
 
 
+def takes_flags(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that spreads the groups of flags which a command takes as one parameter each.
+
+    A group is a dataclass whose fields are flags, declared once for every command that has them; they take the place of
+    the parameter, the context of the command comes first.
+
+    Args:
+        without: Flags that the command does not have, or has with a meaning of its own.
+    """
+    return partial(_with_flags, without=frozenset(without))
+
+
+def _with_flags(command: Callable[..., None], without: frozenset[str]) -> Callable[..., None]:
+    own = inspect.signature(command, eval_str=True).parameters
+    kinds: dict[str, type] = {
+        name: one.annotation
+        for name, one in own.items()
+        if isinstance(one.annotation, type) and is_dataclass(one.annotation)
+    }
+    groups = {
+        name: [each for each in inspect.signature(kind, eval_str=True).parameters.values() if each.name not in without]
+        for name, kind in kinds.items()
+    }
+
+    def run(**values: Any) -> None:
+        for name, flags in groups.items():
+            values[name] = kinds[name](**{each.name: values.pop(each.name) for each in flags})
+        command(**values)
+
+    spread = [each for name, one in own.items() for each in groups.get(name, [one])]
+    parameters = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for each in sorted(spread, key=lambda each: each.annotation is not typer.Context)
+    ]
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def changes_of(overrides: Sequence[str] | None, seed: int | None) -> list[str]:
+    """Return what ``--set`` and ``--seed`` change of a scenario."""
+    return [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
+
+
 def set_words(changes: Sequence[str]) -> list[str]:
     """Return changes of a scenario as words of a command line."""
     return [word for change in changes for word in ("--set", change)]
@@ -133,12 +180,6 @@ def show_brief(brief: Brief, page: Path | None, render: Callable[[Console], None
         render(out)
 
 
-def write_html(answer: WritesPage, file: Path | None, context: typer.Context) -> None:
-    """Write the answer as a page with the command that was given, its own ``--html`` left out; None: write nothing."""
-    if file is not None:
-        answer.to_html(file, given_command(context))
-
-
 def given_command(context: typer.Context) -> str:
     """Return the command line as it was given, without how its answer is shown; empty where nobody handed it on."""
     words: list[str] = list(context.find_root().obj or ())
@@ -148,6 +189,64 @@ def given_command(context: typer.Context) -> str:
         if word.partition("=")[0] not in _SHOWING and words[place - 1 : place] != ["--html"]
     ]
     return shlex.join(["simserve", *kept]) if kept else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How the answer of a command is shown: a group of flags of `takes_flags`."""
+
+    context: typer.Context
+    html: HtmlOption = None
+    verbose: VerboseOption = False
+    as_json: JsonOption = False
+    quiet: QuietOption = False
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether people read the answer on stdout."""
+        return not (self.as_json or self.quiet)
+
+    def check(self) -> None:
+        """Refuse what cannot be shown, before anything is simulated.
+
+        Raises:
+            UsageError: Nothing is printed that ``--verbose`` could lengthen, or the page cannot be written.
+        """
+        check_verbose(self.verbose, {"--json": self.as_json, "--quiet": self.quiet})
+        check_page(self.html)
+
+    def notes(self, *scenarios: Scenario) -> None:
+        """Say before the answer which engine versions are not known."""
+        print_version_notes(scenarios, as_json=self.as_json, quiet=self.quiet)
+
+    def write_page(self, write: Callable[[Path, str], None]) -> None:
+        """Let the page be written where it was asked for, with the command that was given."""
+        if self.html is not None:
+            write(self.html, given_command(self.context))
+
+    def answer(
+        self,
+        summary: Mapping[str, Any],
+        brief: Callable[[], Brief],
+        write: Callable[[Path, str, Brief], None],
+        render: Callable[[Console], None],
+    ) -> None:
+        """Show an answer: as JSON, as a page, as its brief with ``--verbose`` and all else below.
+
+        Args:
+            summary: What ``--json`` prints.
+            brief: Makes its brief, which only pages and people need.
+            write: Writes its page to a file, with a command and the brief.
+            render: Prints every other figure.
+        """
+        if self.as_json:
+            print_json(summary)
+        if self.html is None and not self.is_printed:
+            return
+        made = brief()
+        self.write_page(lambda file, command: write(file, command, made))
+        if self.is_printed:
+            show_brief(made, self.html, render, verbose=self.verbose)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -10,22 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from simserve.cli.one_line import Asked, refuse_flags, takes_one_line
-from simserve.cli.options import (
-    HtmlOption,
-    JsonOption,
-    QuietOption,
-    SeedOption,
-    SetOption,
-    VerboseOption,
-    check_page,
-    check_verbose,
-    print_json,
-    print_version_notes,
-    set_words,
-    show_brief,
-    write_html,
-)
+from simserve.cli.one_line import Asked, refuse_flags
+from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, set_words, takes_flags
 from simserve.cli.run import progress_bar
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
 
@@ -34,9 +20,8 @@ if TYPE_CHECKING:
     from simserve.planner.plan.plan import Plan
 
 
-@takes_one_line(without=("tp", "pp", "replicas"))
+@takes_flags(without=("tp", "pp", "replicas"))
 def plan(
-    context: typer.Context,
     asked: Asked,
     hardware: Annotated[
         str | None,
@@ -125,10 +110,8 @@ def plan(
     ] = None,
     overrides: SetOption = None,
     seed: SeedOption = None,
-    html: HtmlOption = None,
-    verbose: VerboseOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Say what to deploy: GPUs, how the model lies on them, number formats, engine knobs, replicas.
 
@@ -155,9 +138,8 @@ def plan(
     """
     from simserve import api
 
-    check_verbose(verbose, {"--json": as_json, "--quiet": quiet})
-    check_page(html)
-    changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
+    shown.check()
+    changes = changes_of(overrides, seed)
     question = asked.question(changes, needs_load=objective != "throughput", is_plan=True)
     loaded, names = question.scenario, _names(hardware, "--hardware")
     if question.gpu is not None:
@@ -173,8 +155,8 @@ def plan(
     values = list(over or ())
     if asked.quantization is not None and not any(each.startswith("deployment.quantization=") for each in values):
         values.append(f"deployment.quantization={asked.quantization}")
-    print_version_notes([loaded], as_json=as_json, quiet=quiet)
-    with progress_bar(is_shown=not quiet and sys.stderr.isatty(), label="planning") as progress:
+    shown.notes(loaded)
+    with progress_bar(is_shown=not shown.quiet and sys.stderr.isatty(), label="planning") as progress:
         result = api.plan(
             loaded,
             hardware=names,
@@ -197,13 +179,14 @@ def plan(
             reference=(*_reference(asked, question), *set_words(changes)),
             progress=progress,
         )
-    write_html(result, html, context)
-    if as_json:
-        print_json(result.summary)
-    elif not quiet:
-        from simserve.report.plan import render_plan
+    from simserve.report.plan import render_plan
 
-        show_brief(result.brief, html, lambda out: render_plan(result.summary, out), verbose=verbose)
+    shown.answer(
+        result.summary,
+        lambda: result.brief,
+        lambda file, command, _: result.to_html(file, command),
+        lambda out: render_plan(result.summary, out),
+    )
     _raise_outcome(result)
 
 

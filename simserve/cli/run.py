@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.one_line import Asked, refuse_flags, takes_one_line
+from simserve.cli.one_line import Asked, refuse_flags
 from simserve.cli.options import (
     JsonOption,
     OutOption,
@@ -25,6 +25,7 @@ from simserve.cli.options import (
     print_json,
     print_version_notes,
     set_words,
+    takes_flags,
 )
 from simserve.cli.progress import progress
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, InterruptedRunError
@@ -37,7 +38,7 @@ _LONGEST_REFERENCE = 240
 """Characters that name a scenario, above which the commands of an answer name the file that the run wrote instead."""
 
 
-@takes_one_line()
+@takes_flags()
 def run(
     asked: Asked,
     model: Annotated[str | None, typer.Option(help="The model, in place of SCENARIO.", show_default=False)] = None,

@@ -8,26 +8,14 @@ from typing import Annotated
 
 import typer
 
-from simserve.cli.one_line import Asked, takes_one_line
-from simserve.cli.options import (
-    HtmlOption,
-    JsonOption,
-    QuietOption,
-    SeedOption,
-    SetOption,
-    check_page,
-    console,
-    print_json,
-    print_version_notes,
-    write_html,
-)
+from simserve.cli.one_line import Asked
+from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, console, print_json, takes_flags
 from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 
 
-@takes_one_line()
+@takes_flags(without=("verbose",))
 def sweep(
-    context: typer.Context,
     asked: Asked,
     grid: Annotated[
         list[str], typer.Option("--grid", metavar="KEY=V1,V2", help="A key and its values; repeats: every combination.")
@@ -49,9 +37,8 @@ def sweep(
     ] = None,
     seed: SeedOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the table of another sweep.")] = False,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Run every combination of some keys' values, and write one row each: figures, or why there are none.
 
@@ -63,12 +50,12 @@ def sweep(
     from simserve import api
     from simserve.planner.sweep.sweep import parse_grid
 
-    check_page(html)
+    shown.check()
     if scheduler is not None and workers is not None:
         raise UsageError("has no meaning with --scheduler: a cluster has its own", key="--workers")
-    loaded = asked.load([*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])])
-    print_version_notes([loaded], as_json=as_json, quiet=quiet)
-    with progress(is_shown=not quiet) as tell:
+    loaded = asked.load(changes_of(overrides, seed))
+    shown.notes(loaded)
+    with progress(is_shown=not shown.quiet) as tell:
         answer = api.sweep(
             loaded,
             parse_grid(grid),
@@ -80,10 +67,10 @@ def sweep(
             scheduler=scheduler,
             progress=None if tell is None else lambda done, total: tell(done, total, f"{done} of {total} points"),
         )
-    write_html(answer, html, context)
-    if as_json:
+    shown.write_page(answer.to_html)
+    if shown.as_json:
         print_json(answer.summary)
-    elif not quiet:
+    elif not shown.quiet:
         from simserve.report.sweep import render_sweep
 
         render_sweep(answer, console(), out)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.metrics_endpoint import MetricsEndpoint
 from simserve.cli.metrics_source import Source, seconds_of
 from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, print_lines, print_table
 from simserve.errors import EXIT_THRESHOLD_FAILED, InputError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
+    from simserve.cli.metrics_endpoint import MetricsEndpoint
     from simserve.observe.scrapes import Scrape
     from simserve.planner.twin.answer import Twin
     from simserve.scenario.schema import Scenario
@@ -108,6 +108,8 @@ def twin(
         with contextlib.ExitStack() as stack:
             page = None
             if metrics_address is not None:
+                from simserve.cli.metrics_endpoint import MetricsEndpoint  # Python's HTTP server: nobody else wants it
+
                 page = stack.enter_context(MetricsEndpoint(metrics_address))
                 print_lines([f"metrics at {page.url}"])
             _watch(looks, page, until_drift=once)

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from simserve.cli.one_line import Asked, takes_one_line
-from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json
+from simserve.cli.one_line import Asked
+from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, takes_flags
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED
 
 _MOST_LINES = 5
 
 
-@takes_one_line(without=("num_requests",))
+@takes_flags(without=("num_requests",))
 def verify(
     asked: Asked,
     num_requests: Annotated[

@@ -15,8 +15,7 @@ from simserve.perf.memory import plan_memory
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
-from simserve.perf.quantization import WEIGHT_FORMATS, weight_bits
-from simserve.perf.rounding import quantize_symmetric
+from simserve.perf.quantization import WEIGHT_FORMATS, quantize_symmetric, weight_bits
 from simserve.profiles.model import load_model
 from simserve.profiles.quality import published_quality
 from simserve.report.facts import PART_LABELS

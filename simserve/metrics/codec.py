@@ -51,7 +51,7 @@ def encoded(value: Any) -> Any:
         name = type(value).__name__
         if _HOMES.get(name) != type(value).__module__:
             raise TypeError(f"{name} has no place in the metadata of a result")
-        return {_KIND: name, **{each.name: encoded(getattr(value, each.name)) for each in fields(value)}}
+        return {_KIND: name, **{field: encoded(getattr(value, field)) for field in stored_fields(value)}}
     if isinstance(value, Mapping):
         return {str(key): encoded(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -59,6 +59,11 @@ def encoded(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{type(value).__name__} has no place in the metadata of a result")
+
+
+def stored_fields(record: Any) -> list[str]:
+    """Return the fields of a record that its metadata do not keep out of files."""
+    return [each.name for each in fields(record) if each.metadata.get("is_stored", True)]
 
 
 def decoded(value: Any) -> Any:

@@ -1,4 +1,7 @@
-"""The figures of what stands in front of the replicas: response cache, second answers, fair turns; in sentences too."""
+"""The figures of what stands between clients and replicas, in sentences too.
+
+Response cache, second answers, fair turns, an API beside the replicas, regions, streams.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.sim.records import CACHE, COMPLETED, REPLICA, RequestRecords
+from simserve.metrics.latency import MS, RequestLatencies
+from simserve.metrics.prompt_caching import request_bills
+from simserve.metrics.steady_state import Window
+from simserve.sim.records import API, CACHE, COMPLETED, REPLICA, RequestRecords
 from simserve.units import format_seconds
 
 if TYPE_CHECKING:
+    from simserve.metrics.api_cost import ApiPrices
+    from simserve.sim.gateway import FrontTotals
     from simserve.sim.simulate import Simulation
+    from simserve.workload.requests import RequestSpecs
+
 
 NOTICEABLE = 0.01
 """Share of the requests from which a mechanism is part of the explanation."""
@@ -137,3 +147,160 @@ def gateway_sentences(simulation: Simulation) -> list[str]:
 def _share(some: NDArray[np.bool_], of: NDArray[np.bool_]) -> float:
     count = int(np.count_nonzero(of))
     return int(np.count_nonzero(some)) / count if count else math.nan
+
+
+_SECONDS_PER_HOUR = 3600.0
+
+
+def overflow_figures(
+    records: RequestRecords,
+    window: Window,
+    prices: ApiPrices | None,
+    front: FrontTotals | None = None,
+    specs: RequestSpecs | None = None,
+) -> dict[str, Any]:
+    """Return ``api requests share usd_per_hour limited p95_ttft_ms``; None each without an overflow.
+
+    ``requests`` and their ``share`` of the completed ones are over the whole run, as are ``limited``, the times that
+    the API answered 429, and ``p95_ttft_ms`` of what it answered; the dollars are over those that were completed in the
+    measured window, at list price. With ``specs``, which tell what prompts have in common, the API's prompt cache is
+    used as `simserve.metrics.prompt_caching` has it: it knows the requests that it gets, and no others.
+    """
+    if prices is None:
+        return dict.fromkeys(("api", "requests", "share", "usd_per_hour", "limited", "p95_ttft_ms"))
+    went = served_by(records, API)
+    finish = records.finish_time
+    paid = went & (finish >= window.start) & (finish <= window.end)
+    if specs is None:
+        prompts, answers = prices.tokens_usd(records.prompt_tokens[paid], records.output_tokens[paid])
+    else:
+        bills = request_bills(prices, records, specs, np.flatnonzero(paid), is_sent=went)
+        prompts, answers = bills.input_usd, bills.output_usd
+    hours = window.seconds / _SECONDS_PER_HOUR
+    count = int(np.count_nonzero(went))
+    ttft = (records.first_token_time - records.arrival_time)[went]
+    return {
+        "api": prices.name,
+        "requests": count,
+        "share": overflow_share(records),
+        "usd_per_hour": float(prompts.sum() + answers.sum()) / hours if hours > 0 else math.nan,
+        "limited": 0 if front is None else front.limited,
+        "p95_ttft_ms": MS * float(np.percentile(ttft, 95)) if len(ttft) else math.nan,
+    }
+
+
+def overflow_share(records: RequestRecords) -> float:
+    """Return the share of the completed requests that the API answered; NaN without one."""
+    completed = int(np.count_nonzero(records.status == COMPLETED))
+    return int(np.count_nonzero(served_by(records, API))) / completed if completed else math.nan
+
+
+def region_figures(
+    simulation: Simulation, latencies: RequestLatencies, window: Window, meets_slo: NDArray[np.bool_] | None
+) -> dict[str, dict[str, Any]]:
+    """Return ``requests served_elsewhere mean_ttft_ms p95_ttft_ms attainment`` by region of the clients.
+
+    ``served_elsewhere`` is the share of the answered ones whose replica was in another region; all figures are of the
+    measured window. Empty without regions.
+    """
+    home = simulation.records.client_region
+    if home is None:
+        return {}
+    elsewhere = _served_elsewhere(simulation)
+    return {
+        name: _of_region(window.has_arrived & (home == number), elsewhere, latencies, meets_slo)
+        for number, name in enumerate(simulation.records.region_names)
+    }
+
+
+def region_sentences(simulation: Simulation) -> list[str]:
+    """Return how many requests went to another region than the nearest, where that is noticeable."""
+    if simulation.records.client_region is None:
+        return []
+    elsewhere = _served_elsewhere(simulation)
+    share = float(np.nanmean(elsewhere)) if np.isfinite(elsewhere).any() else 0.0
+    return [f"{share:.0%} of the requests were served in another region than their client's."] * (share >= NOTICEABLE)
+
+
+def _served_elsewhere(simulation: Simulation) -> NDArray[np.float64]:
+    """Return 1 where the replica is in another region than the client, else 0; NaN where none served it."""
+    records, timeline = simulation.records, simulation.timeline
+    assert records.client_region is not None
+    assert timeline is not None
+    served = records.replica_id >= 0
+    found = np.full(len(records), math.nan)
+    regions = np.array(timeline.pool_regions)[timeline.pool[records.replica_id[served]]]
+    found[served] = np.array(records.region_names)[records.client_region[served]] != regions
+    return found
+
+
+def _of_region(
+    is_own: NDArray[np.bool_],
+    elsewhere: NDArray[np.float64],
+    latencies: RequestLatencies,
+    meets_slo: NDArray[np.bool_] | None,
+) -> dict[str, Any]:
+    count = int(np.count_nonzero(is_own))
+    ttft, away = latencies.ttft[is_own], elsewhere[is_own]
+    ttft, away = ttft[~np.isnan(ttft)], away[~np.isnan(away)]
+    return {
+        "requests": count,
+        "served_elsewhere": float(away.mean()) if len(away) else math.nan,
+        "mean_ttft_ms": float(ttft.mean()) * MS if len(ttft) else math.nan,
+        "p95_ttft_ms": float(np.percentile(ttft, 95)) * MS if len(ttft) else math.nan,
+        "attainment": math.nan if meets_slo is None or not count else float(meets_slo[is_own].mean()),
+    }
+
+
+STREAM_KEYS = ("events", "tokens_per_event", "api_server_busy", "mean_event_delay_ms")
+SATURATED = 0.95
+"""Share of the run in which a core is at work from which it is what binds: the rest is the run's start and end."""
+FALLING_BEHIND = 0.85
+"""The same of an engine's own server, which closed loops that start and end together leave idle for a while."""
+API_SERVER = "API server"
+
+
+def stream_figures(simulation: Simulation) -> dict[str, Any]:
+    """Return ``events tokens_per_event api_server_busy mean_event_delay_ms``; None each where nothing is streamed.
+
+    ``api_server_busy``: share of the run in which the API-server cores of the busiest replica were at work.
+    ``mean_event_delay_ms``: how long an event waited for its core.
+    """
+    stream = simulation.stream
+    if stream is None:
+        return dict.fromkeys(STREAM_KEYS)
+    count = stream.num_events
+    return {
+        "events": count,
+        "tokens_per_event": stream.num_tokens / count if count else math.nan,
+        "api_server_busy": stream.busiest_share,
+        "mean_event_delay_ms": MS * stream.delay_seconds / count if count else math.nan,
+    }
+
+
+def name_api_server(bottleneck: dict[str, Any], simulation: Simulation) -> None:
+    """Name the API server as what binds, where the cores of one are at work nearly all the time."""
+    stream, seconds = simulation.stream, simulation.api_token_seconds
+    if stream is not None and stream.busiest_share >= SATURATED:
+        bottleneck["binding"] = API_SERVER
+        bottleneck["explanation"] += (
+            f" An API server is at work {stream.busiest_share:.0%} of the time: events times their cost fill its "
+            f"cores, whatever the GPU could do; send more tokens an event, or add api_servers."
+        )
+    elif stream is None and (share := _busiest_share(simulation)) >= FALLING_BEHIND:
+        bottleneck["binding"] = API_SERVER
+        bottleneck["explanation"] += (
+            f" An API server is at work {share:.0%} of the time: it detokenises and sends {1.0 / seconds:,.0f} "
+            f"tokens/s at most, whatever the GPU could do; add replicas, send more tokens an event or add API servers "
+            f"(deployment.streaming: buffer_tokens, api_servers)."
+        )
+
+
+def _busiest_share(simulation: Simulation) -> float:
+    """Return the share of the run in which the engine's own API server of the busiest replica was at work."""
+    records, end_time = simulation.records, simulation.end_time
+    served = records.replica_id >= 0
+    if not simulation.api_token_seconds or not served.any() or not end_time > 0.0:
+        return 0.0
+    tokens = np.bincount(records.replica_id[served], weights=records.output_tokens[served])
+    return min(float(tokens.max()) * simulation.api_token_seconds / end_time, 1.0)

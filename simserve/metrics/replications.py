@@ -51,6 +51,7 @@ _TOTALS = frozenset(
 )
 _TOTAL_GROUPS = (
     "simserve.steps.seconds_by_part.",
+    "simserve.steps.seconds_by_operator.",
     "simserve.requests.",
     "simserve.rejected.by_reason.",
     "simserve.rejected.refusals.",

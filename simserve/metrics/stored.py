@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simserve.documents import read_mapping, read_text
 from simserve.errors import InputError
-from simserve.metrics.codec import decoded, encoded
+from simserve.metrics.codec import decoded, encoded, stored_fields
 from simserve.metrics.latency import MS
 from simserve.metrics.result import RunResult
 from simserve.sim.recorder import RunTotals
@@ -49,14 +49,14 @@ def background_text(result: RunResult) -> str:
     simulation = result.simulation
     document = {
         "simulation": {
-            each.name: encoded(getattr(simulation, each.name))
-            for each in fields(simulation)
-            if each.name not in ("records", "totals", "steps")
+            name: encoded(getattr(simulation, name))
+            for name in stored_fields(simulation)
+            if name not in ("records", "totals", "steps")
         },
         "totals": {
-            each.name: encoded(getattr(simulation.totals, each.name))
-            for each in fields(simulation.totals)
-            if each.name != "series"
+            name: encoded(getattr(simulation.totals, name))
+            for name in stored_fields(simulation.totals)
+            if name != "series"
         },
         "slo": encoded(result.slo),
         "class_names": simulation.records.class_names,

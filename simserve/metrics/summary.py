@@ -15,10 +15,17 @@ from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.figures import in_json, ratio, rows_where
-from simserve.metrics.gateway import gateway_figures, gateway_sentences
-from simserve.metrics.images import image_figures
+from simserve.metrics.gateway import (
+    gateway_figures,
+    gateway_sentences,
+    name_api_server,
+    overflow_figures,
+    overflow_share,
+    region_figures,
+    region_sentences,
+    stream_figures,
+)
 from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
-from simserve.metrics.loras import lora_figures, lora_sentences, name_loading
 from simserve.metrics.losses import loss_sentences, reasons, statuses
 from simserve.metrics.occupancy import Sojourns, sojourns
 from simserve.metrics.offload import (
@@ -30,17 +37,14 @@ from simserve.metrics.offload import (
     tier_figures,
     unused_tiers,
 )
-from simserve.metrics.overflow import overflow_figures, overflow_share
 from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
 from simserve.metrics.prediction_interval import prediction_interval
-from simserve.metrics.reasoning import reasoning_figures
-from simserve.metrics.regions import region_figures, region_sentences
 from simserve.metrics.replicas import mean_gpus, replica_figures
+from simserve.metrics.request_kinds import image_figures, lora_figures, lora_sentences, name_loading, reasoning_figures
 from simserve.metrics.slo import NAMED_TERMS, SLO, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
 from simserve.metrics.stability import Offered, Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
-from simserve.metrics.streaming import name_api_server, stream_figures
 from simserve.metrics.task_summary import task_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
 from simserve.metrics.throughput import Throughput, borne, throughput
@@ -123,6 +127,7 @@ class RunFacts:
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
         waiting: Share of the time to first tokens that requests waited for their first step.
+        tells_operators: Whether the seconds of steps are told by operator, which trials of a search have no use for.
     """
 
     version: str
@@ -160,6 +165,7 @@ class RunFacts:
     offered: Offered | None = None
     finishable: float | None = None
     waiting: float = 0.0
+    tells_operators: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +300,7 @@ def _headline(
                 "gpu_hour_source": facts.gpu_hour_source,
             },
             "energy": money.energy,
-            "steps": _steps(simulation.totals),
+            "steps": _steps(simulation.totals, facts),
             "speculation": speculation_summary(facts.speculation, drafted(simulation), simulation.totals),
             "reasoning": reasoning_figures(
                 records, measured.latencies, in_window, money.dollars["usd_per_million_output_tokens"]
@@ -513,11 +519,12 @@ def _window(window: Window) -> dict[str, float]:
     return {"start_s": window.start, "end_s": window.end, "requests": _count(window.has_arrived)}
 
 
-def _steps(totals: RunTotals) -> dict[str, Any]:
+def _steps(totals: RunTotals, facts: RunFacts) -> dict[str, Any]:
     return {
         "count": totals.num_steps,
         "mean_batch": ratio(totals.sequence_steps, totals.num_steps),
         "seconds_by_part": dict(totals.seconds_by_part),
+        "seconds_by_operator": totals.seconds_by_operator if facts.tells_operators else {},
     }
 
 

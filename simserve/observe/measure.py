@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -275,11 +275,3 @@ class _Clients:
         run.exchanges.append(exchange)
         if not exchange.error:
             self._longest = max(self._longest, exchange.pieces[-1] - exchange.sent)
-
-
-def unlike_asked(run: Run, plan: Plan) -> Mapping[str, float]:
-    """Return the mean lengths of a run's answers where they are far from what was asked: name -> tokens."""
-    answers = run.answers
-    asked = {"prompt_tokens": plan.prompt_tokens, "output_tokens": plan.output_tokens}
-    means = {key: float(np.mean([getattr(each, key) for each in answers])) for key in asked}
-    return {key: mean for key, mean in means.items() if abs(mean / asked[key] - 1) > LENGTH_SPREAD}

@@ -214,22 +214,6 @@ def prefill_seconds(
     )
 
 
-def affine_prefill_seconds(
-    curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu, batch: Array | float, tokens: Array | float
-) -> Array:
-    """Return what the engine's sums make of the same call: tokens, requests, pairs and keys only."""
-    num_tokens = np.asarray(tokens, dtype=np.float64)
-    total = batch * num_tokens
-    return np.asarray(
-        curve.start
-        + total * row_seconds(curve, heads)
-        + wave_seconds(curve, heads, gpu, total / TILE)
-        + batch * request_seconds(curve, heads, gpu)
-        + total * CRITICAL_SHARE * tile_key_seconds(curve, heads, gpu)
-        + batch * num_tokens * (num_tokens + 1.0) / 2.0 * pair_seconds(curve, heads, gpu)
-    )
-
-
 def request_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
     """Return the seconds of the half tile that a prompt leaves unfilled at its end."""
     return np.asarray(0.5 * np.asarray(heads.num_heads) / gpu.num_multiprocessors * curve.wave)

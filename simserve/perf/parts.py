@@ -10,6 +10,7 @@ import numpy as np
 
 from simserve.engine.tables import StepTimes
 from simserve.perf.efficiency import Array
+from simserve.perf.shape import ReplicaShape
 
 Fidelity = Literal["roofline", "fitted", "measured"]
 
@@ -88,6 +89,7 @@ class PricedDeployment:
         operators: The same by operator: ``gemm lm_head attention experts all_reduce``, those that a step has.
         notes: What a reader of the result should know, such as arithmetic other than a format's name says.
         drafting: Speculative decoding: what of ``step_times`` goes into drafts; None: no drafts.
+        shape: The deployment; None: the figures are from elsewhere, and no operators behind them are known.
     """
 
     step_times: StepTimes
@@ -96,3 +98,4 @@ class PricedDeployment:
     notes: tuple[str, ...] = ()
     operators: Mapping[str, Fidelity] = field(default_factory=dict)
     drafting: Drafting | None = None
+    shape: ReplicaShape | None = None

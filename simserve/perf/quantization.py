@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
+import numpy as np
+
 from simserve.errors import InputError, nearest
+from simserve.perf.efficiency import Array
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.checkpoint import Part, WeightFormatName
 
@@ -410,3 +413,27 @@ def _remedy(engine_formats: Sequence[str], model_dtype: str, peaks: Mapping[str,
 def _has_arithmetic(name: str, model_dtype: str, peaks: Mapping[str, float]) -> bool:
     arithmetic, wide = weight_format(name).arithmetic, _wide_dtype(name, model_dtype, peaks)
     return wide in peaks and (arithmetic == "model" or arithmetic in peaks)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedValues:
+    """Values rounded to signed integers with one scale.
+
+    Attributes:
+        scale: Value of one code step.
+        codes: Integers.
+        largest_error: Largest absolute difference between a value and ``code * scale``.
+    """
+
+    scale: float
+    codes: tuple[int, ...]
+    largest_error: float
+
+
+def quantize_symmetric(values: Sequence[float], bits: int) -> QuantizedValues:
+    """Return ``values`` rounded to signed integers with ``scale = max |value| / (2^(bits-1) - 1)``."""
+    array: Array = np.asarray(values, dtype=np.float64)
+    largest_code = 2 ** (bits - 1) - 1
+    scale = float(np.max(np.abs(array))) / largest_code or 1.0
+    codes = np.rint(array / scale)
+    return QuantizedValues(scale, tuple(int(code) for code in codes), float(np.max(np.abs(array - codes * scale))))

@@ -19,8 +19,7 @@ from simserve.perf.operators import Work, arithmetic_intensity
 from simserve.perf.parallelism import micro_batch
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.stage import Stage, expert_block, projection, stage_of
-from simserve.perf.weights import launched_gemms
+from simserve.perf.stage import Stage, expert_block, projection, stage_gemms, stage_of
 from simserve.profiles.model import Gemm
 
 Phase = Literal["decode", "prefill"]
@@ -119,10 +118,7 @@ def _point(name: str, phase: Phase, work: Work, seconds: float) -> OperatorPoint
 def _products(stage: Stage, phase: Phase, tokens: Array) -> Iterator[tuple[str, Work, float]]:
     """Yield name, work and seconds of the matrix products with weights: of a layer of each kind, and the LM head."""
     shape, model = stage.shape, stage.shape.model
-    gemms = {gemm.name: gemm for gemm in launched_gemms(model.attention_gemms(shape.tensor_parallel_size))}
-    for layer, _ in model.mlp_kinds():
-        gemms |= {gemm.name: gemm for gemm in model.mlp_gemms(layer, shape.tensor_parallel_size)}
-    for name, gemm in gemms.items():
+    for name, gemm in {gemm.name: gemm for gemm in stage_gemms(stage)}.items():
         yield name, _work(stage, gemm, tokens), float(projection(stage, gemm, tokens).sum())
     if model.moe is not None:
         up, down = model.expert_gemms(shape.expert_slices)

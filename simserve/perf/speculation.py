@@ -21,21 +21,6 @@ from simserve.perf.stage import stage_of, wide_projection
 from simserve.perf.weights import weights_bytes_per_gpu
 from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model import Gemm, ModelProfile
-from simserve.workload.acceptance import expected_tokens
-
-__all__ = [
-    "cycle_cost",
-    "decode_speedup",
-    "draft_layer",
-    "draft_shape",
-    "draft_weights_bytes",
-    "expected_tokens",
-    "layer_shape",
-    "passing_shape",
-    "speedup",
-    "wide_key_seconds",
-    "with_drafts",
-]
 
 NGRAM_SECONDS_PER_REQUEST = 10e-6
 """Host time of looking up one request's n-gram, besides the scan: gathering token ids, handing drafts over. An

@@ -36,7 +36,16 @@ from simserve.perf.linear_attention import mixing_parts
 from simserve.perf.measured import Line, MeasuredOperators, measured_operators
 from simserve.perf.measured_attention import MeasuredAttention, measured_attention
 from simserve.perf.moe import ExpertLoad, expert_curve, layer_parts, routed_load, shape_of_experts
-from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, WEIGHTS, bound_parts, elementwise_parts
+from simserve.perf.operators import (
+    COMMUNICATION,
+    COMPUTE,
+    HOST,
+    PART_NAMES,
+    WEIGHTS,
+    OperatorSeconds,
+    bound_parts,
+    elementwise_parts,
+)
 from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.state_space import mamba_parts
@@ -99,6 +108,7 @@ class Stage:
         num_layers: Layers of the largest stage, ``ceil(layers / stages)``.
         attentions: Attention, by layers that are alike.
         measured: Operator tables of the user; none: no operator is measured.
+        splits_operators: Whether seconds are kept by operator, which only the account of a run asks for.
     """
 
     shape: ReplicaShape
@@ -108,6 +118,11 @@ class Stage:
     num_layers: int
     attentions: tuple[StageAttention, ...]
     measured: MeasuredOperators | None = None
+    splits_operators: bool = False
+
+    def nothing(self, num_columns: int) -> OperatorSeconds:
+        """Return no seconds for so many numbers of tokens, to be added to."""
+        return OperatorSeconds(num_columns, by_operator=self.splits_operators)
 
     @property
     def num_attention_layers(self) -> float:
@@ -183,10 +198,7 @@ def _measured_attention(
 def measured_parts(stage: Stage) -> dict[str, bool]:
     """Return which operators of a stage the user's tables say: matrix products, attention, experts, all-reduce."""
     model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    gemms = model.linear_attention_gemms(ranks)
-    for attention in stage.attentions:
-        gemms += launched_gemms(model.attention_gemms(ranks, attention.layers))
-    gemms += [gemm for layer, _ in model.mlp_kinds() for gemm in model.mlp_gemms(layer, ranks)]
+    gemms = stage_gemms(stage)
     found = {
         "gemm": stage.measured is not None
         and all(_gemm_line(stage, each, gemm) is not None for gemm in gemms for each in _precisions(stage, gemm)),
@@ -221,32 +233,91 @@ def _expert_line(stage: Stage, precision: Precision) -> Line | None:
     return stage.measured.experts(precision, shape.model, shape.expert_slices, shape.expert_groups)
 
 
-def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Array:
-    """Return the seconds by part of one stage for each number of tokens, ``[5, len(tokens)]``.
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator of one layer.
 
-    Everything that depends on the tokens of a micro-batch. Attention only with its start-up time; where it is
-    fitted, with start, rows and waves of prompts, and not at all without prompts.
+    Attributes:
+        operator: Of `OPERATORS`.
+        parts: Its seconds by part, or by operator too where it is more than one, for each number of tokens.
+        gemm: Its weights, where it is a matrix product.
     """
-    model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    parts = np.zeros((len(PART_NAMES), len(tokens)))
-    for attention in stage.attentions:
-        parts += stage.num_layers * attention.share * _attention_block(stage, attention, tokens)
+
+    operator: str
+    parts: Callable[[Array], Array | OperatorSeconds]
+    gemm: Gemm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Layers of a stage that are alike, or what all layers have in common: how many, and what each calls in order."""
+
+    count: float
+    calls: tuple[Call, ...]
+
+    def seconds(self, stage: Stage, tokens: Array) -> OperatorSeconds:
+        """Return the seconds of one."""
+        seconds = stage.nothing(len(tokens))
+        for call in self.calls:
+            parts = call.parts(tokens)
+            if isinstance(parts, OperatorSeconds):
+                seconds.add_all(parts)
+            else:
+                seconds.add(call.operator, parts)
+        return seconds
+
+
+def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
+    """Return everything that a stage calls and that depends on the tokens of a micro-batch: the one list of operators.
+
+    Attention only with its start-up time; where it is fitted, with start, rows and waves of prompts, and not at all
+    without prompts. Under data-parallel attention the routed experts are `shared_parts`.
+    """
+    model = stage.shape.model
+    blocks = [Block(stage.num_layers * each.share, _attention_calls(stage, each)) for each in stage.attentions]
     if model.num_linear_layers:
-        parts += stage.num_linear_layers * _linear_block(stage, tokens, has_prompts=has_prompts)
+        blocks.append(Block(stage.num_linear_layers, _linear_calls(stage, has_prompts=has_prompts)))
     if model.num_residual_streams > 1:
-        parts += stage.num_layers * _stream_block(stage, tokens)
-    for attention in stage.attentions:
-        if attention.kernel is not None and has_prompts:
-            parts[COMPUTE] += stage.num_layers * attention.share * attention.kernel.prompt_seconds(tokens)
+        blocks.append(Block(stage.num_layers, _stream_calls(stage)))
+    for each in stage.attentions:
+        if each.kernel is not None and has_prompts:
+            kernel = each.kernel
+            waves = Call("attention", partial(_row, COMPUTE, kernel.prompt_seconds))
+            blocks.append(Block(stage.num_layers * each.share, (waves,)))
     for layer, count in model.mlp_kinds():
-        block = _mlp_block(stage, model.mlp_gemms(layer, num_ranks), tokens)
+        calls = _mlp_calls(stage, model.mlp_gemms(layer, stage.shape.tensor_parallel_size))
         if model.has_split_layers:
-            block += _norms(stage, tokens)
+            calls += _norm_calls(stage)
         if model.moe is not None and model.is_moe_layer(layer) and stage.shape.data_parallel_size == 1:
-            block += expert_block(stage, model.moe, tokens)
-        parts += stage.num_layers * (count / model.num_hidden_layers) * block
-    parts[COMMUNICATION] += _reductions(stage, tokens)
+            calls += (Call("experts", partial(expert_block, stage, model.moe)),)
+        blocks.append(Block(stage.num_layers * (count / model.num_hidden_layers), calls))
+    reductions = Call("all_reduce", partial(_row, COMMUNICATION, partial(_reductions, stage)))
+    return [*blocks, Block(1.0, (reductions,))]
+
+
+def stage_gemms(stage: Stage) -> list[Gemm]:
+    """Return the matrix products of a stage, one of each kind of layer; without experts and LM head."""
+    return [call.gemm for block in stage_blocks(stage) for call in block.calls if call.gemm is not None]
+
+
+def _row(part: int, price: Callable[[Array], Array], tokens: Array) -> Array:
+    """Return seconds that are all of one part as seconds by part."""
+    parts = np.zeros((len(PART_NAMES), len(tokens)))
+    parts[part] = price(tokens)
     return parts
+
+
+def stage_seconds(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> OperatorSeconds:
+    """Return the seconds of one stage, `stage_blocks`, for each number of tokens."""
+    seconds = stage.nothing(len(tokens))
+    for block in stage_blocks(stage, has_prompts=has_prompts):
+        seconds.add_all(block.seconds(stage, tokens), block.count)
+    return seconds
+
+
+def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Array:
+    """Return `stage_seconds` by part, ``[5, len(tokens)]``."""
+    return stage_seconds(stage, tokens, has_prompts=has_prompts).parts
 
 
 def _reductions(stage: Stage, tokens: Array) -> Array:
@@ -276,32 +347,30 @@ def _all_reduce(stage: Stage, message: Array, link: Link) -> Array:
     return np.asarray(line.scaled(message, (seconds - wait)[None, :])[0] + wait)
 
 
-def shared_parts(stage: Stage, tokens: Array) -> Array:
-    """Return the seconds by part of what the ranks of data-parallel attention do together, ``[5, len(tokens)]``.
+def shared_parts(stage: Stage, tokens: Array) -> OperatorSeconds:
+    """Return the seconds of what the ranks of data-parallel attention do together, by the tokens of all of them.
 
     The routed experts of all layers for the tokens of all ranks, and before and after them the collectives that gather
     the tokens and scatter the sums (vLLM's ``allgather_reducescatter``, SGLang's DP attention), or DeepEP's exchange.
-
-    Args:
-        stage: The layers.
-        tokens: Tokens of all ranks together.
     """
     shape, model = stage.shape, stage.shape.model
-    parts = np.zeros((len(PART_NAMES), len(tokens)))
+    together = stage.nothing(len(tokens))
     if model.moe is None or shape.data_parallel_size == 1:
-        return parts
+        return together
     num_layers = stage.num_layers * model.num_moe_layers / model.num_hidden_layers
-    parts += expert_block(stage, model.moe, tokens)
+    together.add("experts", expert_block(stage, model.moe, tokens))
     for seconds in _exchanges(stage, model.moe, tokens):
-        parts[COMMUNICATION] += seconds
-    parts = num_layers * parts
+        together.add_row("all_to_all", COMMUNICATION, seconds)
+    together.scale(num_layers)
     if not shape.enable_two_batch_overlap:
-        return parts
-    is_split = tokens >= SPLIT_TOKENS * shape.data_parallel_size
-    return np.where(is_split, _overlapped(stage, model.moe, tokens, num_layers), parts)
+        return together
+    is_split = np.asarray(tokens >= SPLIT_TOKENS * shape.data_parallel_size, dtype=np.float64)
+    together.scale(1.0 - is_split)
+    together.add_all(_overlapped(stage, model.moe, tokens, num_layers), is_split)
+    return together
 
 
-def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: float) -> Array:
+def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: float) -> OperatorSeconds:
     """Return `shared_parts` of a step in two halves, one of which computes while the other's tokens travel.
 
     Each half reads all weights: what that adds to the ranks' own layers is counted here. The exchanges show where they
@@ -309,16 +378,18 @@ def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: 
     contexts, which the step's prompts and sequences decide, is left out of it. One exchange each way always shows.
     """
     half = tokens / 2.0
-    parts = 2.0 * num_layers * expert_block(stage, moe, half)
+    halves = stage.nothing(len(tokens))
+    halves.add("experts", 2.0 * num_layers * expert_block(stage, moe, half))
     own = tokens / stage.shape.data_parallel_size
     alone = [stage_parts(stage, each, has_prompts=False) for each in (own, own / 2.0)]
-    parts += np.maximum(2.0 * alone[1] - alone[0], 0.0)
+    halves.add("gemm", np.maximum(2.0 * alone[1] - alone[0], 0.0))
     exchange = sum(_exchanges(stage, moe, half))
     beside = 2.0 * (num_layers * expert_block(stage, moe, half) + alone[1]).sum(axis=0)
     hidden = 2.0 * num_layers * exchange
     taken = EXCHANGING_MULTIPROCESSORS[stage.shape.all2all_backend] / stage.machine.num_multiprocessors
-    parts[COMMUNICATION] += np.maximum(hidden - beside, min(taken, 1.0) * hidden) + exchange
-    return parts
+    shown = np.maximum(hidden - beside, min(taken, 1.0) * hidden) + exchange
+    halves.add_row("all_to_all", COMMUNICATION, shown)
+    return halves
 
 
 def _exchanges(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> list[Array]:
@@ -337,27 +408,39 @@ def _exchanges(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> list[Array
     ]
 
 
-def _attention_block(stage: Stage, attention: StageAttention, tokens: Array) -> Array:
+def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...]:
     """Return norms, projections, rotary embedding, KV write and the start-up of attention of one layer."""
     model, machine, layers = stage.shape.model, stage.machine, attention.layers
     gemms = model.attention_gemms(stage.shape.tensor_parallel_size, layers)
-    parts = _norms(stage, tokens)
-    for gemm in launched_gemms(gemms):
-        parts += projection(stage, gemm, tokens)
+    calls = [*_norm_calls(stage), *(_linear(stage, gemm) for gemm in launched_gemms(gemms))]
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
-    parts += elementwise_parts((2 * projected + attended) * ACTIVATION_BYTES, tokens, machine)
+    calls.append(_elementwise(stage, (2 * projected + attended) * ACTIVATION_BYTES))
     if attention.kernel is None:
-        calls = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
-        parts[HOST] += calls * start_latency(machine, "attention_decode")
+        kernels = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
+        calls.append(_waiting("attention", kernels * start_latency(machine, "attention_decode")))
     if layers.mla is not None or layers.compressed is not None:
-        parts[HOST] += stage.shape.engine.latent_attention_gap
+        calls.append(_waiting("attention", stage.shape.engine.latent_attention_gap))
     if layers.indexer is not None:
-        parts += indexer_parts(layers.indexer, machine, tokens)
-    return parts
+        calls.append(Call("attention", partial(indexer_parts, layers.indexer, machine)))
+    return tuple(calls)
 
 
-def _stream_block(stage: Stage, tokens: Array) -> Array:
+def _linear(stage: Stage, gemm: Gemm, *, is_beside: bool = False) -> Call:
+    return Call("gemm", partial(_linear_layer, stage, gemm, is_beside=is_beside), gemm)
+
+
+def _elementwise(stage: Stage, num_bytes: float, calls: int = 1) -> Call:
+    """Return memory-bound kernels that move so many bytes a token in all."""
+    return Call("elementwise", lambda tokens: elementwise_parts(num_bytes, tokens, stage.machine, calls))
+
+
+def _waiting(operator: str, seconds: float) -> Call:
+    """Return what takes as long whatever the tokens, without arithmetic: start-ups and gaps."""
+    return Call(operator, partial(_row, HOST, lambda tokens: np.full(len(tokens), seconds)))
+
+
+def _stream_calls(stage: Stage) -> tuple[Call, ...]:
     """Return the mixing of residual streams around the two sublayers of one layer (mHC of DeepSeek-V4).
 
     Before each the streams are read, for the weights and for their sum, which is written; after it they are read and
@@ -365,43 +448,43 @@ def _stream_block(stage: Stage, tokens: Array) -> Array:
     """
     model = stage.shape.model
     moved = STREAM_SUBLAYERS * (3 * model.num_residual_streams + 2) * model.hidden_size * ACTIVATION_BYTES
-    parts = elementwise_parts(moved, tokens, stage.machine, STREAM_SUBLAYERS * STREAM_CALLS)
-    for gemm in model.stream_gemms():
-        parts += projection(stage, gemm, tokens)
-    return parts
+    mixing = _elementwise(stage, moved, STREAM_SUBLAYERS * STREAM_CALLS)
+    return (mixing, *(_linear(stage, gemm) for gemm in model.stream_gemms()))
 
 
-def _norms(stage: Stage, tokens: Array) -> Array:
+def _norm_calls(stage: Stage) -> tuple[Call, ...]:
     model = stage.shape.model
     moved = model.num_norms_per_layer * NORM_PASSES * model.hidden_size * ACTIVATION_BYTES
-    return elementwise_parts(moved, tokens, stage.machine, model.num_norms_per_layer)
+    return (_elementwise(stage, moved, model.num_norms_per_layer),)
 
 
-def _linear_block(stage: Stage, tokens: Array, *, has_prompts: bool) -> Array:
+def _linear_calls(stage: Stage, *, has_prompts: bool) -> tuple[Call, ...]:
     """Return norms, projections, convolution and, with prompts, the scan of a layer of linear attention or Mamba-2."""
-    model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    parts = _norms(stage, tokens)
-    for gemm in model.linear_attention_gemms(ranks):
-        parts += projection(stage, gemm, tokens)
-    if model.linear_attention is not None:
-        parts += mixing_parts(model.linear_attention, stage.machine, tokens, ranks, has_prompts=has_prompts)
-    if model.mamba is not None:
-        parts += mamba_parts(model.mamba, stage.machine, tokens, ranks, has_prompts=has_prompts)
-    return parts
+    model, ranks, machine = stage.shape.model, stage.shape.tensor_parallel_size, stage.machine
+    calls = [*_norm_calls(stage), *(_linear(stage, gemm) for gemm in model.linear_attention_gemms(ranks))]
+    if (linear := model.linear_attention) is not None:
+        calls.append(
+            Call("state_space", lambda tokens: mixing_parts(linear, machine, tokens, ranks, has_prompts=has_prompts))
+        )
+    if (mamba := model.mamba) is not None:
+        calls.append(
+            Call("state_space", lambda tokens: mamba_parts(mamba, machine, tokens, ranks, has_prompts=has_prompts))
+        )
+    return tuple(calls)
 
 
-def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
+def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:
     """Return projections and activation function of an MLP (or of router and shared experts) of one layer."""
-    parts = np.zeros((len(PART_NAMES), len(tokens)))
+    calls = []
     for gemm in gemms:
-        parts += projection(stage, gemm, tokens, is_beside=gemm.name.startswith("shared_"))
+        calls.append(_linear(stage, gemm, is_beside=gemm.name.startswith("shared_")))
         if gemm.name == "shared_gate":
             moved = GATE_PASSES * stage.shape.model.hidden_size * ACTIVATION_BYTES
-            parts += elementwise_parts(moved, tokens, stage.machine, GATE_PASSES)
+            calls.append(_elementwise(stage, moved, GATE_PASSES))
         if gemm.name.endswith("down"):
             wide = gemm.in_features * (3 if stage.shape.model.is_gated_mlp else 2)
-            parts += elementwise_parts(wide * ACTIVATION_BYTES, tokens, stage.machine)
-    return parts
+            calls.append(_elementwise(stage, wide * ACTIVATION_BYTES))
+    return tuple(calls)
 
 
 def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
@@ -437,25 +520,31 @@ def _experts(stage: Stage, precision: Precision, load: ExpertLoad, tokens: Array
     return parts + (experts if line is None else line.scaled(tokens, experts))
 
 
-def projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = False) -> Array:
+def projection(stage: Stage, gemm: Gemm, tokens: Array) -> Array:
+    """Return the seconds by part of one linear layer, rounding of its inputs included."""
+    return _linear_layer(stage, gemm, tokens).parts
+
+
+def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = False) -> OperatorSeconds:
     """Return one linear layer, in the formats that its part has or, where it stays out of them, in the wide dtype.
 
     ``is_beside``: in the shadow of the routed experts, so that its start shows no more: SGLang runs shared experts as
     further routed ones, vLLM and TensorRT-LLM on a second stream.
     """
+    seconds = stage.nothing(len(tokens))
     if gemm.part is None:
-        return wide_projection(stage, gemm, tokens)
+        seconds.add("gemm", wide_projection(stage, gemm, tokens))
+        return seconds
     stored = stage.precisions[gemm.part]
     if len(stored) == 1:
         return _projection(stage, stored[0][0], gemm, tokens, is_beside=is_beside)
-    parts = np.zeros((len(PART_NAMES), len(tokens)))
     for each, share in stored:
-        parts += share * _projection(stage, each, gemm, tokens, is_beside=is_beside)
-    return parts
+        seconds.add_all(_projection(stage, each, gemm, tokens, is_beside=is_beside), share)
+    return seconds
 
 
-def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *, is_beside: bool) -> Array:
-    machine = stage.machine
+def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *, is_beside: bool) -> OperatorSeconds:
+    machine, seconds = stage.machine, stage.nothing(len(tokens))
     work = gemm_work(
         tokens,
         gemm.out_features,
@@ -475,13 +564,16 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         parts[HOST] -= unpacking
     if precision.unpacked_from_rows is not None:
         plain = wide_projection(stage, gemm, tokens, precision.unpacked_bits)
-        return unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, plain)
+        seconds.add("gemm", unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, plain))
+        return seconds
     line, rounding = _gemm_line(stage, precision, gemm), _activation_quantisation(stage, precision, gemm, tokens)
-    if line is None:
-        return parts + rounding
-    if precision.arithmetic == "fp8":  # its rows in the tables hold the rounding of the inputs
-        return line.scaled(tokens, parts + rounding)
-    return line.scaled(tokens, parts) + rounding
+    is_together = precision.arithmetic == "fp8"  # the rows of such products hold the rounding of their inputs
+    seconds.add("gemm", parts if line is None or is_together else line.scaled(tokens, parts))
+    if rounding is not None:
+        seconds.add("activation_quantization", rounding)
+    if line is not None and is_together:
+        seconds.set_parts(line.scaled(tokens, seconds.parts))
+    return seconds
 
 
 def wide_projection(stage: Stage, gemm: Gemm, rows: Array, weight_bits: float | None = None) -> Array:
@@ -496,10 +588,10 @@ def wide_projection(stage: Stage, gemm: Gemm, rows: Array, weight_bits: float | 
     return parts if line is None else line.scaled(rows, parts)
 
 
-def _activation_quantisation(stage: Stage, precision: Precision, gemm: Gemm, rows: Array) -> Array | float:
+def _activation_quantisation(stage: Stage, precision: Precision, gemm: Gemm, rows: Array) -> Array | None:
     """Return the seconds of rounding the inputs of a linear layer to 8 bits, where the format does."""
     if not precision.is_quantizing_activations or _is_fused(stage, precision, gemm):
-        return 0.0
+        return None
     moved = gemm.in_features * (ACTIVATION_BYTES + precision.input_bytes)
     fitted, machine = stage.machine.activation_quantisation, stage.machine
     if fitted is None:
@@ -524,8 +616,7 @@ def has_fitted_gemms(stage: Stage) -> bool:
     machine, model = stage.machine, stage.shape.model
     wide = stage.precision.wide_arithmetic
     used = [gemm_curve(machine, wide_class(wide), wide).fit]
-    matrices = [gemm.part for _, gemm in model.gemms_beside_experts(stage.shape.tensor_parallel_size)]
-    for part in dict.fromkeys(each for each in matrices if each is not None):
+    for part in dict.fromkeys(gemm.part for gemm in stage_gemms(stage) if gemm.part is not None):
         used += [gemm_curve(machine, gemm_class(each), each.arithmetic).fit for each, _ in stage.precisions[part]]
     if model.moe is not None:
         for each, _ in stage.precisions["experts"]:

@@ -7,7 +7,8 @@ round takes ``p * stage(x / p) + (p - 1) * transfer``. Knows no requests.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,14 @@ from simserve.perf.masks import exposed_mask_seconds
 from simserve.perf.memory import kv_bytes_per_token
 from simserve.perf.moe import has_one_operator
 from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
-from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES, elementwise_parts
+from simserve.perf.operators import (
+    COMMUNICATION,
+    COMPUTE,
+    HOST,
+    KV,
+    OperatorSeconds,
+    elementwise_parts,
+)
 from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
@@ -52,13 +60,12 @@ from simserve.perf.stage import (
     shared_parts,
     stage_of,
     stage_parts,
+    stage_seconds,
     transfer_seconds,
     wide_projection,
 )
 from simserve.perf.traffic import traffic_of
 from simserve.profiles.model import AttentionLayers
-
-__all__ = ["PART_NAMES", "PricedDeployment", "StepParts", "price"]
 
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough that arithmetic binds where the straight line takes over."""
@@ -83,20 +90,20 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
     """
     stage = stage_of(shape)
     tokens = np.arange(_last_token(shape, max_tokens_in_table) + 1.0)
-    sequences = np.arange(shape.engine.max_num_seqs + 1.0)
-    slope, window = _decode_slopes(stage, sequences)
+    tables = tables_of(stage, tokens, np.arange(shape.engine.max_num_seqs + 1.0), tokens)
     parts = StepParts(
-        decode=_monotone(_decode_rounds(stage, sequences, window)),
-        token=_monotone(_token_rounds(stage, tokens)),
-        token_beyond=_marginal_token(stage),
-        sequence=_monotone(_sequence_rounds(stage, sequences)),
-        decode_attention=_monotone(_decode_attention(stage, sequences, window)),
-        shared=_monotone(_shared_rounds(stage, tokens)),
+        decode=_monotone(tables.decode.parts),
+        token=_monotone(tables.token.parts),
+        token_beyond=tables.token_beyond.parts[:, 0],
+        sequence=_monotone(tables.sequence.parts),
+        decode_attention=_monotone(tables.decode_attention.parts),
+        shared=_monotone(tables.shared.parts),
         **traffic_of(stage, tokens),
     )
     operators = _fidelity(stage)
     priced = PricedDeployment(
-        step_times=_step_times(stage, parts, slope),
+        shape=shape,
+        step_times=_step_times(stage, parts, tables.slope),
         parts=parts,
         fidelity=_worst(operators),
         operators=operators,
@@ -106,6 +113,45 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
         return priced
     draft = passing_shape(shape)
     return with_drafts(priced, shape, None if draft is None else price(draft, len(tokens) - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The tables of `StepParts` as they are priced, before sums are kept from falling, and the seconds of contexts.
+
+    Attributes:
+        decode, token, token_beyond, sequence, decode_attention, shared: As there.
+        slope: Seconds of a context token as priced, by sequences.
+    """
+
+    decode: OperatorSeconds
+    token: OperatorSeconds
+    token_beyond: OperatorSeconds
+    sequence: OperatorSeconds
+    decode_attention: OperatorSeconds
+    shared: OperatorSeconds
+    slope: Array
+
+
+def tables_of(stage: Stage, tokens: Array, sequences: Array, together: Array) -> Tables:
+    """Return the seconds of steps by what is in them.
+
+    Args:
+        stage: The layers.
+        tokens: Of steps with prompts, ascending, 0 first.
+        sequences: 0, 1, 2 and so on.
+        together: Tokens of all ranks in lockstep, ascending, 0 first.
+    """
+    slope, window = _decode_slopes(stage, sequences)
+    return Tables(
+        decode=_decode_rounds(stage, sequences, window),
+        token=_token_rounds(stage, tokens),
+        token_beyond=_marginal_token(stage),
+        sequence=_sequence_rounds(stage, sequences),
+        decode_attention=_decode_attention(stage, sequences, window),
+        shared=_shared_rounds(stage, together),
+        slope=slope,
+    )
 
 
 def _fidelity(stage: Stage) -> dict[str, Fidelity]:
@@ -216,26 +262,30 @@ def _prefill_seconds(stage: Stage, attention: StageAttention) -> tuple[float, fl
     return TILE_PAIRS * pair, pair, prefill_key_seconds(layer, stage.machine)
 
 
-def _token_rounds(stage: Stage, tokens: Array) -> Array:
-    """Return the seconds by part of a round of ``tokens`` (0 first), without attended keys."""
+def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
+    """Return the seconds of a round of ``tokens`` (0 first), without attended keys."""
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     travelling = micro_batch(tokens[1:], num_stages)
-    parts = stage_parts(stage, travelling) + offload_parts(stage, travelling)
+    seconds = stage_seconds(stage, travelling)
+    seconds.add("offload", offload_parts(stage, travelling))
     for each in stage.attentions:
         pair = _prefill_seconds(stage, each)[1]
-        parts[COMPUTE] += stage.num_layers * travelling * window_keys(shape.model, each.layers) * pair
-        parts[COMPUTE] += _sparse_seconds(stage, each, travelling, pair)
-    parts *= _prompt_factor(stage)
+        window = stage.num_layers * travelling * window_keys(shape.model, each.layers) * pair
+        seconds.add_row("attention", COMPUTE, window)
+        seconds.add_row("attention", COMPUTE, _sparse_seconds(stage, each, travelling, pair))
+    seconds.scale(_prompt_factor(stage))
     is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
-    gpu_seconds = _gpu_seconds(stage, parts, travelling)
+    gpu_seconds = _gpu_seconds(stage, seconds.parts, travelling)
     launch = shape.engine.eager_prompt_seconds_per_layer
     launch = shape.engine.eager_seconds_per_layer if launch is None else launch
     waits = launch_wait(stage, gpu_seconds, is_eager, launch, has_prompts=True)
-    parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
-    parts *= _stage_times(stage, travelling)
+    host = waits + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
+    seconds.add_row("host", HOST, host)
+    seconds.scale(_stage_times(stage, travelling))
     if num_stages > 1:
-        parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, travelling)
-    return _with_empty_step(parts)
+        transfers = (num_stages - 1) * transfer_seconds(shape, travelling)
+        seconds.add_row("pipeline_transfer", COMMUNICATION, transfers)
+    return _with_empty_step(seconds)
 
 
 def _sparse_seconds(stage: Stage, attention: StageAttention, tokens: Array, pair: float) -> Array:
@@ -252,41 +302,46 @@ def _stage_times(stage: Stage, tokens: Array) -> Array:
     return np.asarray((pieces + stages - 1.0) / pieces)
 
 
-def _shared_rounds(stage: Stage, tokens: Array) -> Array:
-    """Return the seconds by part of what ranks in lockstep do together, by the tokens of all (0 first)."""
+def _shared_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
+    """Return the seconds of what ranks in lockstep do together, by the tokens of all (0 first)."""
     if stage.shape.data_parallel_size == 1:
-        return np.zeros((len(PART_NAMES), 0))
-    return _with_empty_step(stage.shape.engine.gpu_time_factor * shared_parts(stage, tokens[1:]))
+        return stage.nothing(0)
+    seconds = shared_parts(stage, tokens[1:])
+    seconds.scale(stage.shape.engine.gpu_time_factor)
+    return _with_empty_step(seconds)
 
 
 def _marginal_shared(stage: Stage) -> float:
-    seconds = shared_parts(stage, np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])).sum(axis=0)
+    seconds = shared_parts(stage, np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])).parts.sum(axis=0)
     return stage.shape.engine.gpu_time_factor * max(float(seconds[1] - seconds[0]), 0.0) / FAR_TOKENS
 
 
 def _gpu_seconds(stage: Stage, parts: Array, tokens: Array) -> Array:
     """Return how long the GPU works on a step, which host and launches are set against: with its ranks' experts."""
-    shared = shared_parts(stage, tokens * stage.shape.data_parallel_size)
+    shared = shared_parts(stage, tokens * stage.shape.data_parallel_size).parts
     return np.asarray(parts.sum(axis=0) + stage.shape.engine.gpu_time_factor * shared.sum(axis=0))
 
 
-def _sequence_rounds(stage: Stage, sequences: Array) -> Array:
-    """Return the seconds by part of LM head, sampling and host work a request, by sequences (0 first)."""
+def _sequence_rounds(stage: Stage, sequences: Array) -> OperatorSeconds:
+    """Return the seconds of LM head, sampling and host work a request, by sequences (0 first)."""
     num_stages = stage.shape.pipeline_parallel_size
     sampled, layers = np.ceil(sequences[1:] / num_stages), stage.shape.layers_per_stage
-    parts = head_parts(stage, sampled)
+    seconds = head_seconds(stage, sampled)
     if layers[-1] < max(layers):
-        parts = parts * exposed_head(parts.sum(axis=0), stage_parts(stage, sampled).sum(axis=0), layers)
-    parts = parts * stage.shape.engine.gpu_time_factor
+        busy = seconds.parts.sum(axis=0)
+        seconds.scale(exposed_head(busy, stage_parts(stage, sampled).sum(axis=0), layers))
+    seconds.scale(stage.shape.engine.gpu_time_factor)
     host = stage.shape.engine.host_seconds_per_request * sampled
-    parts[HOST] += _exposed_host_seconds(stage, parts.sum(axis=0), host)
+    seconds.add_row("host", HOST, _exposed_host_seconds(stage, seconds.parts.sum(axis=0), host))
     # Beside prompts the GPU has work enough to hide masks behind, where they are hidden at all.
-    parts[HOST] += exposed_mask_seconds(stage.shape.masks, sampled, np.full_like(sampled, np.inf))
-    return _with_empty_step(parts * num_micro_batches(sequences[1:], num_stages))
+    masks = exposed_mask_seconds(stage.shape.masks, sampled, np.full_like(sampled, np.inf))
+    seconds.add_row("host", HOST, masks)
+    seconds.scale(num_micro_batches(sequences[1:], num_stages))
+    return _with_empty_step(seconds)
 
 
-def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
-    """Return the seconds by part of a round that only decodes, by sequences (0 first), contexts left out.
+def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeconds:
+    """Return the seconds of a round that only decodes, by sequences (0 first), contexts left out.
 
     Batches are padded to the CUDA graph that holds them.
     """
@@ -300,35 +355,35 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     padded = captured * (width // counted)
     in_flight, layers = num_micro_batches(sequences[1:], num_stages), shape.layers_per_stage
     passes = rounds(in_flight, layers)
-    head, parts = (
-        head_parts(stage, padded),
-        stage_parts(stage, padded, has_prompts=False) + offload_parts(stage, padded),
-    )
-    parts = parts + in_flight / passes * exposed_head(head.sum(axis=0), parts.sum(axis=0), layers) * head
+    head, seconds = head_seconds(stage, padded), stage_seconds(stage, padded, has_prompts=False)
+    seconds.add("offload", offload_parts(stage, padded))
+    seconds.add_all(head, in_flight / passes * exposed_head(head.parts.sum(axis=0), seconds.parts.sum(axis=0), layers))
     for each in stage.attentions:
         if each.kernel is not None:
-            parts[KV] += stage.num_layers * each.share * each.kernel.decode_base_seconds(decoding)
-    parts[KV] += step_state_seconds(shape, stage.machine, decoding)
-    parts[KV] += sequences[1:] * slope[1:] / passes
-    parts = _with_batch_factor(parts * shape.engine.gpu_time_factor, shape.engine.batch_time_factor)
+            start = stage.num_layers * each.share * each.kernel.decode_base_seconds(decoding)
+            seconds.add_row("attention", KV, start)
+    seconds.add_row("state_space", KV, step_state_seconds(shape, stage.machine, decoding))
+    seconds.add_row("attention", KV, sequences[1:] * slope[1:] / passes)
+    seconds.scale(shape.engine.gpu_time_factor)
+    seconds = seconds.mapped(partial(_with_batch_factor, factor=shape.engine.batch_time_factor))
     # Every verified token is sampled, and handed over, as the one token of a plain step is.
     host = _host_seconds_of_a_stage(stage) + width * shape.engine.host_seconds_per_request * decoding
-    gpu_seconds = _gpu_seconds(stage, parts, padded)
+    gpu_seconds = _gpu_seconds(stage, seconds.parts, padded)
     is_eager = captured > shape.engine.cuda_graph_max_batch
     waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer, has_prompts=False)
-    parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
-    parts[HOST] += exposed_mask_seconds(shape.masks, decoding, gpu_seconds, width)
-    parts *= passes
+    seconds.add_row("host", HOST, waits + _exposed_host_seconds(stage, gpu_seconds, host))
+    seconds.add_row("host", HOST, exposed_mask_seconds(shape.masks, decoding, gpu_seconds, width))
+    seconds.scale(passes)
     if num_stages > 1:
-        parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, padded)
-    return _with_empty_step(parts)
+        seconds.add_row("pipeline_transfer", COMMUNICATION, (num_stages - 1) * transfer_seconds(shape, padded))
+    return _with_empty_step(seconds)
 
 
-def _with_batch_factor(parts: Array, factor: float) -> Array:
+def _with_batch_factor(row: Array, factor: float) -> Array:
     """Return decode steps, of one sequence first, with ``factor`` times what they take beyond the first."""
     if factor == 1.0:
-        return parts
-    return np.asarray(parts[:, :1] + factor * (parts - parts[:, :1]))
+        return row
+    return np.asarray(row[..., :1] + factor * (row - row[..., :1]))
 
 
 def _decode_slopes(stage: Stage, sequences: Array) -> tuple[Array, Array]:
@@ -392,42 +447,50 @@ def _by_groups(stage: Stage, key: float, sequences: Array) -> Array:
     return np.asarray(key * stage.num_layers * passes / groups)
 
 
-def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
-    """Return the seconds by part of decode attention in a step that prefills too, contexts left out.
+def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorSeconds:
+    """Return the seconds of decode attention in a step that prefills too, contexts left out.
 
     The key that each sequence has just written, and waves; the start is that of the prompts.
     """
-    parts = np.zeros((len(PART_NAMES), len(sequences)))
-    parts[KV] = sequences * slope
+    seconds = stage.nothing(len(sequences))
+    seconds.add_row("attention", KV, sequences * slope)
     num_stages = stage.shape.pipeline_parallel_size
     decoding = np.ceil(np.maximum(sequences, 1.0) / num_stages)
     for each in stage.attentions:
         if each.kernel is not None:
             base = each.kernel.decode_base_seconds(decoding)
-            parts[KV] += stage.num_layers * each.share * num_stages * (base - base[0])
-    parts[KV] += step_state_seconds(stage.shape, stage.machine, sequences, is_mixed=True)
+            one = each.kernel.decode_base_seconds(np.ones(1))
+            seconds.add_row("attention", KV, stage.num_layers * each.share * num_stages * (base - one))
+    seconds.add_row("state_space", KV, step_state_seconds(stage.shape, stage.machine, sequences, is_mixed=True))
     width = stage.shape.tokens_per_decode
     if width > 1:
         # The LM head over the drafts; that over the newest token is counted by sequence.
-        parts[:, 1:] += head_parts(stage, width * sequences[1:]) - head_parts(stage, sequences[1:])
+        drafts = head_seconds(stage, width * sequences[1:])
+        drafts.add_all(head_seconds(stage, sequences[1:]), -1.0)
+        seconds.add_all(_with_empty_step(drafts))
     engine = stage.shape.engine
-    parts *= engine.gpu_time_factor * engine.batch_time_factor
+    seconds.scale(engine.gpu_time_factor * engine.batch_time_factor)
     if width > 1:
-        parts[HOST] += (1.0 - engine.host_overlap) * (width - 1) * engine.host_seconds_per_request * sequences
-    return parts
+        host = (1.0 - engine.host_overlap) * (width - 1) * engine.host_seconds_per_request * sequences
+        seconds.add_row("host", HOST, host)
+    return seconds
 
 
-def _marginal_token(stage: Stage) -> Array:
-    """Return the seconds by part of one more token in a round so large that arithmetic binds everywhere."""
+def _marginal_token(stage: Stage) -> OperatorSeconds:
+    """Return the seconds of one more token in a round so large that arithmetic binds everywhere, shape [5, 1]."""
     num_stages = stage.shape.pipeline_parallel_size
     far = np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])
-    parts = (stage_parts(stage, far) + offload_parts(stage, far)) * num_stages
+    seconds = stage_seconds(stage, far)
+    seconds.add("offload", offload_parts(stage, far))
+    seconds.scale(num_stages)
     for each in stage.attentions:
-        parts[COMPUTE] += num_stages * _sparse_seconds(stage, each, far, 0.0)
-    parts *= _prompt_factor(stage)
+        seconds.add_row("attention", COMPUTE, num_stages * _sparse_seconds(stage, each, far, 0.0))
+    seconds.scale(_prompt_factor(stage))
     if num_stages > 1:
-        parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(stage.shape, far)
-    return np.asarray(np.maximum(parts[:, 1] - parts[:, 0], 0.0) / (FAR_TOKENS * num_stages))
+        seconds.add_row("pipeline_transfer", COMMUNICATION, (num_stages - 1) * transfer_seconds(stage.shape, far))
+    one = seconds.mapped(lambda row: (row[..., 1:] - row[..., :1]) / (FAR_TOKENS * num_stages))
+    one.set_parts(np.maximum(one.parts, 0.0))
+    return one
 
 
 def _exposed_host_seconds(stage: Stage, gpu_seconds: Array, host_seconds: Array | float) -> Array:
@@ -460,9 +523,9 @@ def _graph_batch(sequences: Array, sizes: tuple[int, ...]) -> Array:
     return np.maximum(sequences, captured[index])
 
 
-def _with_empty_step(parts: Array) -> Array:
-    """Return ``parts`` with a step of nothing, which takes no time, in front."""
-    return np.concatenate((np.zeros((len(PART_NAMES), 1)), parts), axis=1)
+def _with_empty_step(seconds: OperatorSeconds) -> OperatorSeconds:
+    """Return ``seconds`` with a step of nothing, which takes no time, in front."""
+    return seconds.mapped(lambda row: np.concatenate((np.zeros((*row.shape[:-1], 1)), row), axis=-1))
 
 
 def _monotone(parts: Array) -> Array:
@@ -482,16 +545,18 @@ SAMPLING_PASSES = 4
 """Times sampling moves the logits: cast, softmax, cumulate, pick."""
 
 
-def head_parts(stage: Stage, sequences: Array) -> Array:
-    """Return the seconds by part of LM head, gathering of logits and sampling, by sequences sampled."""
+def head_seconds(stage: Stage, sequences: Array) -> OperatorSeconds:
+    """Return the seconds of LM head, gathering of logits and sampling, by sequences sampled."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    parts = wide_projection(stage, model.lm_head_gemm(num_ranks), sequences)
+    seconds = stage.nothing(len(sequences))
+    seconds.add("lm_head", wide_projection(stage, model.lm_head_gemm(num_ranks), sequences))
     logits = model.vocab_size * LOGIT_BYTES
-    parts += elementwise_parts(SAMPLING_PASSES * logits, sequences, stage.machine, SAMPLING_PASSES)
+    seconds.add("sampling", elementwise_parts(SAMPLING_PASSES * logits, sequences, stage.machine, SAMPLING_PASSES))
     if num_ranks > 1:
         gathered = sequences * model.vocab_size * ACTIVATION_BYTES
-        parts[COMMUNICATION] += all_gather_seconds(gathered, num_ranks, stage.shape.tensor_link)
-    return parts
+        gathering = all_gather_seconds(gathered, num_ranks, stage.shape.tensor_link)
+        seconds.add_row("all_gather", COMMUNICATION, gathering)
+    return seconds
 
 
 UNGATED_LAUNCHES = 1.25

@@ -68,14 +68,11 @@ def layer_flops(stage: Stage) -> float:
 def _visited(stage: Stage, num_ranks: int) -> list[tuple[float, Gemm]]:
     """Return every matrix a token passes on one rank, with how often, over all layers."""
     model = stage.shape.model
-    visited: list[tuple[float, Gemm]] = []
-    for layer, num_layers in model.mlp_kinds():
-        mixing = [(count * num_layers / model.num_hidden_layers, gemm) for count, gemm in model.mixing_gemms(num_ranks)]
-        visited += [*mixing, *((num_layers, gemm) for gemm in model.mlp_gemms(layer, num_ranks))]
-        if model.moe is not None and model.is_moe_layer(layer):
-            groups = stage.shape.expert_groups if num_ranks > 1 and stage.shape.data_parallel_size == 1 else 1
-            chosen = num_layers * model.moe.num_experts_per_tok / groups
-            visited += [(chosen, gemm) for gemm in model.expert_gemms(num_ranks // groups)]
+    visited: list[tuple[float, Gemm]] = [*model.gemms_beside_experts(num_ranks)]
+    if model.moe is not None:
+        groups = stage.shape.expert_groups if num_ranks > 1 and stage.shape.data_parallel_size == 1 else 1
+        chosen = model.num_moe_layers * model.moe.num_experts_per_tok / groups
+        visited += [(chosen, gemm) for gemm in model.expert_gemms(num_ranks // groups)]
     return visited
 
 
@@ -90,14 +87,12 @@ def _token_bytes(stage: Stage) -> float:
 def layer_weight_bytes(stage: Stage, tokens: Array) -> Array:
     """Return the bytes of weights that a micro-batch reads on all ranks of all stages."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    read = np.zeros(len(tokens))
-    for layer, num_layers in model.mlp_kinds():
-        mixing = sum(count * stage.stored_bytes([gemm]) for count, gemm in model.mixing_gemms(num_ranks))
-        read += num_layers * (mixing / model.num_hidden_layers + stage.stored_bytes(model.mlp_gemms(layer, num_ranks)))
-        if model.moe is not None and model.is_moe_layer(layer):
-            # Under data-parallel attention the experts are read once for all ranks: a share is each one's.
-            together = tokens * stage.shape.data_parallel_size
-            distinct = expected_distinct_experts(model.moe.num_experts, model.moe.num_experts_per_tok, together)
-            expert = stage.stored_bytes(model.expert_gemms(stage.shape.expert_slices))
-            read += num_layers * distinct * expert / stage.shape.expert_groups
+    matrices = model.gemms_beside_experts(num_ranks)
+    read = np.full(len(tokens), sum(count * stage.stored_bytes([gemm]) for count, gemm in matrices))
+    if model.moe is not None:
+        # Under data-parallel attention the experts are read once for all ranks: a share is each one's.
+        together = tokens * stage.shape.data_parallel_size
+        distinct = expected_distinct_experts(model.moe.num_experts, model.moe.num_experts_per_tok, together)
+        expert = stage.stored_bytes(model.expert_gemms(stage.shape.expert_slices))
+        read += model.num_moe_layers * distinct * expert / stage.shape.expert_groups
     return num_ranks * read

@@ -12,6 +12,7 @@ from simserve.metrics.batch_means import BEYOND_PERCENTILE, needed_requests
 from simserve.metrics.kv_room import requests_in_kv
 from simserve.metrics.replications import ATTAINMENT_HALF_WIDTH
 from simserve.metrics.result import RunResult
+from simserve.perf.operators import OPERATORS
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.expected_errors import CALIBRATED
 from simserve.report.arriving import LOOPS
@@ -43,6 +44,8 @@ _BEYOND_LAST = 0.01
 """Share of the requests that lie beyond p99."""
 _NOTICEABLE_WAIT = 0.05
 """Share of a wait that is worth a word."""
+_NOTICEABLE_OPERATOR = 0.005
+"""Share of the seconds of all steps from which an operator is named."""
 _SHORT = ("tpot", "ttft")
 _NARROW_ARITHMETIC = ("fp8", "int8")
 """Weight formats that multiply in 8 bit where the GPU can."""
@@ -337,10 +340,23 @@ def step_lines(result: RunResult) -> list[str]:
     mean = sum(steps["seconds_by_part"].values()) / steps["count"]
     return [
         listed_shares(simserve["bottleneck"]["step_shares"], PART_LABELS),
+        *_operator_lines(steps),
         *_format_lines(result),
         f"{counted(steps['count'], 'step')} of {format_seconds(mean)} and {number(steps['mean_batch'])} sequences "
         f"on average; {share(used['mfu'])} of peak FLOP/s, {share(used['mbu'])} of peak bandwidth",
     ]
+
+
+def _operator_lines(steps: Mapping[str, Any]) -> list[str]:
+    """Return whose the seconds of the steps are; nothing of a result that was written before that was told."""
+    seconds = steps.get("seconds_by_operator") or {}
+    total = sum(seconds.values())
+    if not total:
+        return []
+    noticed = {name: value / total for name, value in seconds.items() if value / total >= _NOTICEABLE_OPERATOR}
+    rest = 1.0 - sum(noticed.values())
+    told = listed_shares(noticed, OPERATORS)
+    return [f"by operator: {told}" + (f", others {share(rest)}" if rest >= _NOTICEABLE_OPERATOR else "")]
 
 
 def _format_lines(result: RunResult) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from simserve.report.quantities import text_columns
 from simserve.unfinished import remove_abandoned, unfinished
@@ -25,13 +25,6 @@ _CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: \d[\d.]*%?
 """A command that ends a sentence, and an option with its number."""
 TEMPLATES = Path(__file__).parent / "templates"
 """Pages and style sheets; ``common.css`` is that of `simserve explore` as well."""
-
-
-class WritesPage(Protocol):
-    """An answer that writes itself as a page."""
-
-    def to_html(self, file: str | Path, command: str = "") -> None:
-        """Write the page; ``command`` says how to reproduce it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

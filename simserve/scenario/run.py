@@ -23,13 +23,18 @@ from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.engine_profile import version_note
-from simserve.scenario.control import control_of
 from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
 from simserve.scenario.kv_tiers import tiers_usd_per_hour
-from simserve.scenario.objective import objective
-from simserve.scenario.pools import pool_setups
+from simserve.scenario.objective import limits_by_class, objective
+from simserve.scenario.pools import (
+    pool_setups,
+    replica_weights_bytes,
+    replicas_per_node,
+    startup_seconds,
+    transferred_bytes_per_token,
+)
 from simserve.scenario.pricing import grid
 from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import ResolvedScenario, resolve
@@ -39,13 +44,16 @@ from simserve.scenario.served import expectation_of
 from simserve.scenario.speculative import speculation_facts
 from simserve.scenario.without_effect import without_effect
 from simserve.sim.acceleration import Accelerate
+from simserve.sim.control import Control
 from simserve.sim.simulate import Deployment, Simulation
+from simserve.sim.streaming_spec import StreamingSpec
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.scenario.resolve import ResolvedScenario
     from simserve.sim.own_parts import OwnParts
+
 
 LEAST_WAITING_SHARE = 0.1
 """Below it, no limit of the scheduler is looked into; half of what `simserve.metrics.bottleneck` asks for."""
@@ -81,7 +89,8 @@ def run(
         asked: What to run; a search has resolved it already.
         progress: Called now and then.
         explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
-            reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
+            reads latencies and dollars alone has no use for it; the bottleneck is then named without that look, and
+            the seconds of the steps are not told by operator.
         keep_steps: Whether the first replication keeps every step in ``simulation.steps``, for a timeline.
         accelerate: Whether the kernel runs compiled (`simserve.sim.acceleration`).
         finishable: What the deployment finishes of this traffic, where a search knows it; ``find``: it is found first;
@@ -98,6 +107,7 @@ def run(
     """
     resolved = resolve(asked)
     scenario = resolved.scenario
+    tells_operators = explain
     # What another limit would bring is asked of one kind of replica.
     explain = explain and not resolved.pools and own is None and served is None
     check_fit(resolved)
@@ -113,6 +123,7 @@ def run(
         priced,
         progress,
         explain=explain,
+        tells_operators=tells_operators,
         keep_steps=keep_steps,
         accelerate=accelerate,
         finishable=finishable,
@@ -222,6 +233,7 @@ def _replicate(
     progress: Progress | None,
     *,
     explain: bool,
+    tells_operators: bool,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
     finishable: Finishable | Literal["find"] | None = "find",
@@ -246,7 +258,7 @@ def _replicate(
         options["own"] = further["own"] = own
     shown = _part(progress, 0, count)
     specs, first = served or replicate(deployment, scenario, 0, progress=shown, **options)
-    facts = _facts(resolved, priced, first, specs, explain=explain)
+    facts = replace(_facts(resolved, priced, first, specs, explain=explain), tells_operators=tells_operators)
     if own is not None:
         facts = replace(facts, warnings=[*facts.warnings, own.note])
     runs = _Runs(scenario, first, specs, facts)
@@ -588,3 +600,47 @@ def _check_step_seconds(resolved: ResolvedScenario) -> None:
     found = next((name for name, applies in checks.items() if applies), None)
     if found is not None:
         raise UsageError(f"does not go with {found}", key="step_seconds", remedy="leave one of the two out")
+
+
+def control_of(resolved: ResolvedScenario) -> Control:
+    """Return everything that decides while a run of the scenario goes on."""
+    deployment = resolved.scenario.deployment
+    return Control(
+        routing=deployment.routing,
+        admission=deployment.admission,
+        limits=limits_by_class(resolved.scenario),
+        task_limit=None if resolved.scenario.slo is None else resolved.scenario.slo.task,
+        autoscaling=deployment.autoscaling,
+        startup_seconds=startup_seconds(deployment.autoscaling, replica_weights_bytes(resolved)),
+        faults=deployment.faults,
+        liveness=deployment.liveness,
+        updates=deployment.updates,
+        regions=deployment.regions,
+        overflow=deployment.overflow,
+        streaming=_streaming(resolved),
+        response_cache=deployment.response_cache,
+        fairness=deployment.fairness,
+        disaggregation=deployment.disaggregation,
+        kv_bytes_per_token=0.0 if deployment.disaggregation is None else transferred_bytes_per_token(resolved),
+        allowed=_allowed(resolved),
+        replicas_per_node=replicas_per_node(resolved),
+        weights_bytes=replica_weights_bytes(resolved),
+    )
+
+
+def _streaming(resolved: ResolvedScenario) -> StreamingSpec | None:
+    """Return how tokens reach the clients; an event costs what the engine takes for a token, where that is known."""
+    spec, seconds = resolved.scenario.deployment.streaming, resolved.shape.engine.api_server_seconds_per_token
+    if spec is None or "cost_per_event" in spec.model_fields_set or not seconds:
+        return spec
+    return spec.model_copy(update={"cost_per_event": seconds})
+
+
+def _allowed(resolved: ResolvedScenario) -> tuple[tuple[int, ...], ...]:
+    """Return which pools may serve each class, counted among those that take requests; empty: all, for all."""
+    classes, pools = resolved.scenario.workload.classes, resolved.scenario.deployment.pools
+    if not pools or not any(each.pool is not None for each in classes or ()):
+        return ()
+    entrances = [pool.name for pool in pools if pool.role != "decode"]
+    everywhere = tuple(range(len(entrances)))
+    return tuple(everywhere if each.pool is None else (entrances.index(each.pool),) for each in classes or ())

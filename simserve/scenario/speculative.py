@@ -238,7 +238,8 @@ def speculation_facts(
     """
     if spec is None or totals is None:
         return None
-    from simserve.perf.speculation import decode_speedup, expected_tokens
+    from simserve.perf.speculation import decode_speedup
+    from simserve.workload.acceptance import expected_tokens
 
     tokens = expected_tokens(spec.conditional_acceptance)
     batch = break_even = gain = None

@@ -12,7 +12,7 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
 from simserve.engine.state import RequestTable
 from simserve.engine.tables import StepTimes
-from simserve.perf.tables import PricedDeployment
+from simserve.perf.parts import PricedDeployment
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.drafts import SpeculationTotals
 from simserve.sim.loras import adapted_together
@@ -230,6 +230,7 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
         offload=offloaded_together(each.offload for each in totals),
         loras=adapted_together(each.loras for each in totals),
         speculation=_drafts([each.speculation for each in totals if each.speculation is not None]),
+        accounts=tuple(account for each in totals for account in each.accounts),
     )
 
 

@@ -7,7 +7,7 @@ KV integrals and time series. It knows no request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,9 @@ from simserve.engine.state import (
     Replica,
 )
 from simserve.engine.step_runs import LEAP_BYTES, LEAP_FIELDS, take_step_runs
-from simserve.perf.tables import PricedDeployment
+from simserve.perf.account import Account
+from simserve.perf.operators import OPERATORS, PART_NAMES
+from simserve.perf.parts import PricedDeployment
 from simserve.sim.loras import LoraSums, LoraTotals
 from simserve.sim.offload import OffloadSums, OffloadTotals
 from simserve.sim.records import RequestRecords
@@ -45,8 +47,6 @@ FLUSH_ROWS, FLUSH_ROWS_EACH = 8192, 256
 """Leaps that gather before they are added up, in all and a replica: enough to amortise numpy, and to stay in cache."""
 
 _DECODING = LEAP_FIELDS.index("num_decoding")
-
-PART_NAMES = ("weights", "kv", "compute", "communication", "host")
 
 BLOCKED_NAMES = {
     BLOCKED_BY_SEATS: "seats",
@@ -86,6 +86,7 @@ class RunTotals:
         speculation: What drafts add up to; None: no speculative decoding.
         loras: What LoRA adapters add up to; None: no request has one.
         offload: What KV tiers behind the prefix caches add up to; None: there are none.
+        accounts: What tells ``busy_seconds`` by operator, one a kind of replica; none where steps have no price.
     """
 
     num_steps: int
@@ -106,6 +107,13 @@ class RunTotals:
     speculation: SpeculationTotals | None = None
     offload: OffloadTotals | None = None
     loras: LoraTotals | None = None
+    accounts: tuple[Account, ...] = field(default=(), metadata={"is_stored": False})
+
+    @property
+    def seconds_by_operator(self) -> dict[str, float]:
+        """Seconds of each of `simserve.perf.operators.OPERATORS`; they sum to ``busy_seconds``."""
+        each = [account.seconds_by_operator() for account in self.accounts]
+        return {operator: sum(seconds[operator] for seconds in each) for operator in OPERATORS}
 
 
 def series_sums() -> BinnedSums:
@@ -289,7 +297,7 @@ class Recorder:
             timeline: Which replicas were there when, and what was tried in vain, where that changed.
         """
         steps, drafts = self._steps, self._drafts
-        parts = self._seconds_by_part()
+        parts, accounts = self._told_apart()
         edges, means = self._sums.means(end_time)
         if timeline is None:
             running, waiting = mean_running_and_waiting(
@@ -331,6 +339,7 @@ class Recorder:
             speculation=None if self._drafts is None else self._drafts.totals(),
             offload=self._offload.totals(self.paths),
             loras=self._loras.totals(self._adapter_seconds()) if self._config.max_loras else None,
+            accounts=accounts,
         )
 
     def _adapter_seconds(self) -> float:
@@ -344,8 +353,8 @@ class Recorder:
         others = float(self._steps.parts.sum()) + drafting + self._offload.seconds + self._loras.seconds
         return max(self._busy - others, 0.0)
 
-    def _seconds_by_part(self) -> list[float]:
-        """Return the seconds of every part and, last, of drafts.
+    def _told_apart(self) -> tuple[list[float], tuple[Account, ...]]:
+        """Return the seconds of every part and, last, of drafts; and what tells them by operator.
 
         Of common steps the rest goes to what ranks do together, and what is left to waiting for the slowest rank; the
         experts' parts are those of ranks that are equally full.
@@ -353,20 +362,29 @@ class Recorder:
         parts: Floats = np.zeros(5) if self._steps is None else self._steps.parts
         drafting = 0.0 if self._drafts is None else self._drafts.seconds
         # Copies to and from host memory are what the steps waited for on a link.
-        copying = self._swapped_blocks * self._times.swap_block_seconds + self._offload.seconds + self._loras.seconds
+        copies = self._swapped_blocks * self._times.swap_block_seconds + self._offload.seconds
+        loads, adapters = self._loras.seconds, self._adapter_seconds()
+        waiting = encoding = 0.0
+        factor = shared_factor = 1.0
         if self._steps is not None and self._config.data_parallel_size > 1:
             shared = self._steps.shared
             rest, together = self._busy - float(parts.sum()), float(shared.sum())
-            parts = parts + shared * (min(rest / together, 1.0) if together > 0.0 else 0.0)
-            parts[3] += max(rest - together, 0.0)
+            shared_factor = min(rest / together, 1.0) if together > 0.0 else 0.0
+            waiting = max(rest - together, 0.0)
+            parts = parts + shared * shared_factor
         elif self.scales_parts and parts.sum() > 0:
-            parts = parts * ((self._busy - drafting - copying) / parts.sum())
+            factor = (self._busy - drafting - (copies + loads)) / parts.sum()
+            parts = parts * factor
         elif self.encodes_images:
-            parts[2] += max(self._busy - drafting - copying - float(parts.sum()), 0.0)
-        parts[3] += copying
+            encoding = max(self._busy - drafting - (copies + loads) - float(parts.sum()), 0.0)
+        parts[2] += encoding
+        parts[3] += waiting + (copies + loads)
         # Adapters are weights that are read beside the others.
-        parts[0] += self._adapter_seconds()
-        return [*parts.tolist(), drafting]
+        parts[0] += adapters
+        others = {"rank_wait": waiting, "kv_copies": copies, "lora": loads + adapters, "image_encoder": encoding}
+        others["draft"] = drafting
+        accounts = () if self._steps is None else (self._steps.account(factor, shared_factor, others),)
+        return [*parts.tolist(), drafting], accounts
 
     def _blocked_seconds(self) -> dict[str, float]:
         seconds = dict.fromkeys(BLOCKED_NAMES.values(), 0.0)

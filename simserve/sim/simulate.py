@@ -32,7 +32,7 @@ from simserve.workload.requests import RequestSpecs
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
-    from simserve.perf.tables import PricedDeployment
+    from simserve.perf.parts import PricedDeployment
     from simserve.sim.fleet_run import FleetRun
     from simserve.sim.gateway import FrontTotals
     from simserve.sim.own_parts import OwnParts

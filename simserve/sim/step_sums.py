@@ -5,12 +5,14 @@ Steps are counted by batch size and by tokens; prices are looked up once, when a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.perf.account import Account, StepCounts
 from simserve.perf.parts import PricedDeployment
 
 if TYPE_CHECKING:
@@ -84,7 +86,8 @@ class StepSums:
         # Steps with a chunk by tokens, and tokens beyond the table.
         self._by_tokens: Floats = np.zeros(self._parts.token.shape[1])
         self._tokens_beyond = 0.0
-        self._shared: Floats = np.zeros(5)
+        # Steps of ranks in lockstep by the tokens of all.
+        self._by_together: Floats = np.zeros(self._parts.shared.shape[1])
         self._pairs = self._keys = self._contexts = 0.0
         self._decodes = self._prefill_tokens = self._prefilling = 0.0
 
@@ -112,8 +115,7 @@ class StepSums:
         _count(self._contexts_by_decoding, kinds, step_runs.contexts)
         if self._parts.shared.shape[1]:
             together = (step_runs.priced * self._num_ranks).astype(np.int64)
-            together = np.minimum(together, self._parts.shared.shape[1] - 1)
-            self._shared += (self._parts.shared[:, together] * steps).sum(axis=1)
+            _count(self._by_together, np.minimum(together, self._parts.shared.shape[1] - 1), steps)
 
     @property
     def parts(self) -> Floats:
@@ -123,16 +125,44 @@ class StepSums:
         seconds = _weigh(parts.decode, alone) + _weigh(parts.decode_attention, beside)
         seconds += _weigh(parts.token, self._by_tokens) + parts.token_beyond * self._tokens_beyond
         seconds += _weigh(parts.sequence, self._by_sequences)
-        contexts = self._slope * self._contexts_by_decoding[:size]
-        contexts = contexts + self._mixed_slope * self._contexts_by_decoding[size:]
-        seconds[1] += float(contexts.sum()) + self._context_seconds * self._keys
-        seconds[2] += self._pair_seconds * self._pairs + self._request_seconds * self._prefilling
+        read, attended = self._attention()
+        seconds[1] += read
+        seconds[2] += attended
         return seconds
 
     @property
     def shared(self) -> Floats:
         """Seconds by part, shape [5], of what ranks do together where all are equally full."""
-        return self._shared
+        return _weigh(self._parts.shared, self._by_together)
+
+    def account(self, factor: float, shared_factor: float, others: Mapping[str, float]) -> Account:
+        """Return what is needed to tell the seconds by operator; the arguments are those of `Account`."""
+        size = self._size
+        counts = StepCounts(
+            decode=self._by_decoding[:size],
+            decode_attention=self._by_decoding[size:],
+            sequence=self._by_sequences,
+            token=self._by_tokens,
+            tokens_beyond=self._tokens_beyond,
+            shared=self._by_together,
+        )
+        attended = sum(self._attention())
+        return Account(
+            priced=self._priced,
+            counts=counts,
+            attended=attended,
+            factor=factor,
+            shared_factor=shared_factor,
+            others=others,
+        )
+
+    def _attention(self) -> tuple[float, float]:
+        """Return the seconds of attention that no table holds: of keys and values read, and of pairs and requests."""
+        size = self._size
+        contexts = self._slope * self._contexts_by_decoding[:size]
+        contexts = contexts + self._mixed_slope * self._contexts_by_decoding[size:]
+        read = float(contexts.sum()) + self._context_seconds * self._keys
+        return read, self._pair_seconds * self._pairs + self._request_seconds * self._prefilling
 
     @property
     def flops(self) -> float:

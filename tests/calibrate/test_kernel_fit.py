@@ -10,12 +10,10 @@ import pandas as pd
 import pytest
 
 from simserve.calibrate import curve_forms as forms
-from simserve.calibrate.bundled_profile import bundled_profile_of
 from simserve.calibrate.fit_report import fit_summary, layer_errors, roofline_series, table_rows, warnings
-from simserve.calibrate.fitted_profile import fitted_profile
+from simserve.calibrate.fitted_profile import bundled_profile_of, fitted_profile, write_profile
 from simserve.calibrate.kernel_fit import HELD_SHAPE, KernelFit
 from simserve.calibrate.kernels import points
-from simserve.calibrate.profile_file import write_profile
 from simserve.calibrate.run_folder import KernelRun, read_run
 from simserve.perf.attention_curve import Gpu, Heads, decode_seconds, prefill_seconds
 from simserve.perf.collectives import all_reduce_curve_seconds

@@ -152,3 +152,14 @@ def test_an_engine_s_table_has_units_and_says_what_is_common_once(simserve: Sims
     assert rows["host_seconds_per_step"].split() == ["500", "us", "default"]
     assert rows["frontend_latency"].split() == ["3", "ms", "default"]
     assert rows["version"].split() == ["0.12", "scenario"]
+
+
+def test_help_is_grouped_by_what_one_wants(simserve: Simserve) -> None:
+    """Each command stands in one panel, in the order in which people come to them."""
+    lines = simserve("--help").stdout.splitlines()
+    panels = [line.strip("╭╮─ ") for line in lines if line.startswith("╭")]
+    commands = [line.split()[1] for line in lines if line.startswith("│ ") and line[2] != " "]
+
+    assert panels[1:] == ["Answer a question", "Bring your own, take it away", "Hold it against measurements", "Look"]
+    assert [each for each in commands if commands.count(each) > 1] == []
+    assert commands.index("run") < commands.index("import") < commands.index("validate") < commands.index("explore")

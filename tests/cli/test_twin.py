@@ -268,7 +268,7 @@ def test_watch_serves_its_own_metrics(simserve: Simserve, steady: str, monkeypat
             made = self
 
     made = None  # type: ignore[assignment]
-    monkeypatch.setattr("simserve.cli.twin.MetricsEndpoint", Made)
+    monkeypatch.setattr("simserve.cli.metrics_endpoint.MetricsEndpoint", Made)
     monkeypatch.setattr("simserve.cli.twin.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     words = ("--scenario", "s.yaml", "--watch", "300s", "--horizon", "1h", "--metrics-address", "0")
     watched = simserve("twin", "s.prom", *words)

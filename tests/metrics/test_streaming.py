@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simserve.metrics.streaming import API_SERVER, name_api_server
+from simserve.metrics.gateway import API_SERVER, name_api_server
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
 from simserve.sim.streaming import StreamTotals

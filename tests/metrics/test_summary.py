@@ -79,7 +79,7 @@ INNER = {
     "energy": "watts_per_gpu watts_mean joules_per_token joules_per_output_token kwh_per_million_tokens "
     "grams_co2_per_thousand_tokens electricity_usd_per_hour pue host_watts_per_gpu carbon_g_per_kwh "
     "electricity_usd_per_kwh",
-    "steps": "count mean_batch seconds_by_part",
+    "steps": "count mean_batch seconds_by_part seconds_by_operator",
     "speculation": "method draft_model num_speculative_tokens num_drafts num_draft_tokens num_accepted_tokens "
     "acceptance_rate mean_acceptance_length expected_acceptance_length draft_seconds mean_batch decode_speedup "
     "break_even_batch",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from simserve.perf.parts import PricedDeployment
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.tables import PricedDeployment, price
+from simserve.perf.tables import price
 from tests.perf.shapes import make_hardware, make_shape
 
 TABLE_TOKENS = 1024

@@ -7,8 +7,7 @@ import pytest
 from simserve.errors import InputError
 from simserve.perf.gemm import gemm_class
 from simserve.perf.memory import activation_bytes
-from simserve.perf.quantization import kv_element_bytes, part_bits, weight_bits
-from simserve.perf.rounding import quantize_symmetric
+from simserve.perf.quantization import kv_element_bytes, part_bits, quantize_symmetric, weight_bits
 from simserve.perf.tables import price
 from tests.perf.shapes import make_model, make_shape
 

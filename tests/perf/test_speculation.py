@@ -17,13 +17,12 @@ from simserve.perf.speculation import (
     decode_speedup,
     draft_shape,
     draft_weights_bytes,
-    expected_tokens,
     layer_shape,
     passing_shape,
 )
 from simserve.perf.tables import price
 from simserve.units import parse
-from simserve.workload.acceptance import decaying_acceptance
+from simserve.workload.acceptance import decaying_acceptance, expected_tokens
 from tests.perf.shapes import make_model, make_shape
 
 COLUMNS = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")

@@ -11,6 +11,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.stage import stage_of, stage_parts
 from simserve.perf.state_space import mamba_parts, mamba_state_seconds, scan_bytes, scan_flops
 from simserve.perf.tables import price
+from simserve.perf.traffic import layer_flops
 from simserve.profiles.model import Mamba2, load_model
 from tests.perf.shapes import make_shape
 
@@ -102,3 +103,12 @@ def test_the_result_says_that_the_scan_is_a_roofline() -> None:
     priced = price(make_nano(), 64)
 
     assert priced.operators["state_space"] == priced.fidelity == "roofline"
+
+
+@pytest.mark.parametrize("name", [NANO, "nemotron-3-super-120b-a12b", "qwen3-30b-a3b", "llama-3.1-8b"])
+def test_a_token_passes_every_matrix_of_its_layers(name: str) -> None:
+    """Two FLOP for each active parameter but embedding and head; also where a layer mixes tokens or has an MLP."""
+    model = load_model(name)
+    layers = model.num_active_parameters - 2 * model.num_embedding_parameters
+
+    assert layer_flops(stage_of(make_shape(model=name))) == pytest.approx(2 * layers, rel=1e-3)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simserve.errors import InputError
-from simserve.scenario.control import control_of
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
+from simserve.scenario.run import control_of
 
 SLOW = "{kind: slow, at: 1 s, duration: 1 s"
 LINK = "{kind: link, at: 1 s, duration: 1 s"

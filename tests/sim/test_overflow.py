@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.api_cost import ApiPrices
-from simserve.metrics.overflow import overflow_figures
+from simserve.metrics.gateway import overflow_figures
 from simserve.metrics.summary import summarize
 from simserve.profiles.api import TokenPrice
 from simserve.sim.control import Control

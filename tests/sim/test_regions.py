@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.regions import region_figures
+from simserve.metrics.gateway import region_figures
 from simserve.metrics.summary import measure
 from simserve.sim.control import Control
 from simserve.sim.pools import PoolSetup

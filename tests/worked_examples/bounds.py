@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from simserve.perf.operators import roofline_seconds
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.weights import weights_bytes
 from simserve.profiles.hardware import HardwareProfile
@@ -31,4 +30,4 @@ def memory_wall_seconds(
     cached = num_context_tokens * model.kv_bytes_per_token(kv_element_bytes(kv_cache_dtype))
     num_bytes = weights_bytes(model, weight_format) + cached
     bandwidth = num_gpus * hardware.memory.bandwidth
-    return float(roofline_seconds(0.0, num_bytes, flops_per_second=1.0, bytes_per_second=bandwidth))
+    return num_bytes / bandwidth

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.perf.speculation import cycle_cost, expected_tokens, speedup
-from simserve.workload.acceptance import decaying_acceptance, token_shares
+from simserve.perf.speculation import cycle_cost, speedup
+from simserve.workload.acceptance import decaying_acceptance, expected_tokens, token_shares
 
 
 def gain(rate: float, drafts: int, draft_cost: float) -> float:

@@ -19,13 +19,19 @@ import numpy as np
 from calibration.laboratory.fits.attention_tables import GPUS, Calls, read_calls
 from simserve.calibrate.soft_fit import soft_fit
 from simserve.perf.attention_curve import (
+    CRITICAL_SHARE,
     TILE,
     Gpu,
-    affine_prefill_seconds,
+    Heads,
     decode_base_seconds,
     decode_seconds,
     key_seconds,
+    pair_seconds,
     prefill_seconds,
+    request_seconds,
+    row_seconds,
+    tile_key_seconds,
+    wave_seconds,
 )
 from simserve.perf.efficiency import Array
 from simserve.profiles.kernel_curves import DecodeAttentionCurve, PrefillAttentionCurve
@@ -113,6 +119,22 @@ KERNELS = (
     *(Kernel("tensorrt-llm", "heads", bits, *groups) for groups in XQA_GROUPS for bits in (16, 8)),
     *(Kernel(engine, "latent", bits) for engine in ("sglang", "tensorrt-llm") for bits in (16, 8)),
 )
+
+
+def affine_prefill_seconds(
+    curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu, batch: Array | float, tokens: Array | float
+) -> Array:
+    """Return what the engine's sums make of the same call: tokens, requests, pairs and keys only."""
+    num_tokens = np.asarray(tokens, dtype=np.float64)
+    total = batch * num_tokens
+    return np.asarray(
+        curve.start
+        + total * row_seconds(curve, heads)
+        + wave_seconds(curve, heads, gpu, total / TILE)
+        + batch * request_seconds(curve, heads, gpu)
+        + total * CRITICAL_SHARE * tile_key_seconds(curve, heads, gpu)
+        + batch * num_tokens * (num_tokens + 1.0) / 2.0 * pair_seconds(curve, heads, gpu)
+    )
 
 
 def predict(curve: Curve, calls: Calls, gpu: Gpu) -> Array:

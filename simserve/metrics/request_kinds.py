@@ -1,0 +1,166 @@
+"""What requests of a kind of their own add to a run: thinking before an answer, images, LoRA adapters.
+
+Knows records and totals; not what was thought, no pixels, no weights.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.figures import ratio, rows_where
+from simserve.metrics.latency import MS, RequestLatencies, describe
+from simserve.sim.records import RequestRecords
+
+if TYPE_CHECKING:
+    from simserve.sim.simulate import Simulation
+    from simserve.workload.requests import RequestSpecs
+
+
+REASONING_KEYS = (
+    "ttfvt_ms",
+    "thinking_tokens",
+    "visible_tokens",
+    "thinking_share",
+    "num_without_answer",
+    "usd_per_million_visible_tokens",
+)
+
+
+def reasoning_figures(
+    records: RequestRecords,
+    latencies: RequestLatencies,
+    in_window: NDArray[np.bool_],
+    usd_per_million_output_tokens: float,
+) -> dict[str, Any]:
+    """Return what completed requests of the window thought; None each where nobody thinks.
+
+    ``ttfvt_ms``: statistics of the time to the first visible token, over the requests that have one.
+    ``thinking_tokens visible_tokens thinking_share``: tokens before answers and of them, and the share of the former.
+    ``num_without_answer``: requests whose limit of tokens was used up by thinking.
+    ``usd_per_million_visible_tokens``: the dollars of all output tokens, on the visible ones alone.
+
+    Args:
+        records: One row a request.
+        latencies: Seconds, one row a request.
+        in_window: Whether the request counts, shape [requests].
+        usd_per_million_output_tokens: Of thinking and answers together.
+    """
+    if records.thinking_tokens is None:
+        return dict.fromkeys(REASONING_KEYS)
+    rows = rows_where(in_window & latencies.is_completed)
+    thought, generated = records.thinking_tokens[rows], records.output_tokens[rows]
+    thinking, visible = int(thought.sum()), int((generated - thought).sum())
+    share = ratio(thinking, thinking + visible)
+    shown = usd_per_million_output_tokens / (1.0 - share) if visible else math.nan
+    return {
+        "ttfvt_ms": {name: value * MS for name, value in describe(latencies.ttfvt[rows]).items()},
+        "thinking_tokens": thinking,
+        "visible_tokens": visible,
+        "thinking_share": share,
+        "num_without_answer": int(np.count_nonzero(thought == generated)),
+        "usd_per_million_visible_tokens": shown,
+    }
+
+
+IMAGE_KEYS = (
+    "requests",
+    "images",
+    "tokens",
+    "token_share",
+    "mean_preprocess_ms",
+    "mean_encoder_ms",
+    "ttft_share",
+)
+
+
+def image_figures(
+    specs: RequestSpecs | None, latencies: RequestLatencies, in_window: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return what images add; None each where there are none.
+
+    ``requests images tokens``: with images, those, and the tokens they become, of all requests that were drawn;
+    ``token_share``: of all prompt tokens, those of the turns before that prompts hold included. ``mean_preprocess_ms
+    mean_encoder_ms``: CPU and GPU time of a request with images, for these alone: what a turn encodes again, as no
+    cache holds it, is not in it. ``ttft_share``: both, of all requests, over TTFT, that of the window: an image also
+    makes others wait, which is not in it.
+
+    Args:
+        specs: What was drawn; None: it is not known.
+        latencies: Seconds, one row a request.
+        in_window: Whether the request counts, shape [requests].
+    """
+    if specs is None or specs.images is None or specs.encoder_seconds is None:
+        return dict.fromkeys(IMAGE_KEYS)
+    images, encoding = specs.images, specs.encoder_seconds
+    owners = images.count > 0
+    ttft = latencies.ttft[in_window & latencies.is_completed]
+    spent = float((images.preprocess_seconds + encoding).mean())
+    tokens = int(images.tokens.sum())
+    num_owners = int(np.count_nonzero(owners))
+    return {
+        "requests": num_owners,
+        "images": int(images.count.sum()),
+        "tokens": tokens,
+        "token_share": ratio(float(images.prompt_tokens.sum()), float(specs.prompt_tokens.sum())),
+        "mean_preprocess_ms": ratio(MS * float(images.preprocess_seconds.sum()), num_owners),
+        "mean_encoder_ms": ratio(MS * float(encoding.sum()), num_owners),
+        "ttft_share": ratio(spent, float(ttft.mean())) if len(ttft) else np.nan,
+    }
+
+
+LORA_KEYS = (
+    "num_adapters",
+    "adapters_used",
+    "swaps",
+    "disk_loads",
+    "hit_rate",
+    "load_seconds",
+    "step_seconds",
+    "busy_share",
+)
+LOADING = "LoRA loads"
+"""What binds where steps wait for adapters more than for anything else."""
+_NOTICEABLE = 0.05
+"""Share of the busy time from which adapters are part of the explanation."""
+
+
+def lora_figures(simulation: Simulation, specs: RequestSpecs | None, num_adapters: int | None) -> dict[str, Any]:
+    """Return `LORA_KEYS`; None without adapters.
+
+    ``swaps`` are loads to a GPU, ``disk_loads`` those from disk; ``hit_rate`` the share of admissions of requests with
+    an adapter that found it on the GPU; ``load_seconds`` and ``step_seconds`` what steps of all replicas waited for
+    loads, and took longer besides; ``busy_share`` both over the time of all steps.
+    """
+    loras = simulation.totals.loras
+    if loras is None or num_adapters is None:
+        return dict.fromkeys(LORA_KEYS)
+    drawn = None if specs is None else specs.adapter
+    return {
+        "num_adapters": num_adapters,
+        "adapters_used": None if drawn is None else len(np.unique(drawn[drawn >= 0])),
+        "swaps": loras.num_swaps,
+        "disk_loads": loras.num_disk_loads,
+        "hit_rate": ratio(loras.num_hits, loras.num_asked),
+        "load_seconds": loras.load_seconds,
+        "step_seconds": loras.step_seconds,
+        "busy_share": ratio(loras.load_seconds + loras.step_seconds, simulation.totals.busy_seconds),
+    }
+
+
+def name_loading(found: dict[str, Any], simulation: Simulation) -> None:
+    """Let loading adapters be what binds, where steps wait for it half of their time."""
+    loras = simulation.totals.loras
+    if loras is not None and loras.load_seconds > 0.5 * simulation.totals.busy_seconds:
+        found["binding"] = LOADING
+
+
+def lora_sentences(simulation: Simulation) -> list[str]:
+    """Return that steps waited for adapters, where they did for long."""
+    loras, busy = simulation.totals.loras, simulation.totals.busy_seconds
+    if loras is None or not busy > 0 or loras.load_seconds < _NOTICEABLE * busy:
+        return []
+    return [f"Steps waited for LoRA adapters to be loaded {loras.load_seconds / busy:.0%} of their time."]

@@ -1,0 +1,102 @@
+"""The seconds of a run's steps by operator: what its steps had in them, priced once more with operators kept apart.
+
+Only what occurred is priced, and only when it is asked for: some milliseconds a run. It knows no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.perf.efficiency import Array
+from simserve.perf.operators import OPERATORS, OperatorSeconds
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.stage import stage_of
+from simserve.perf.tables import tables_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCounts:
+    """How many steps had how much in them, by the index of the tables of `simserve.perf.parts.StepParts`.
+
+    Attributes:
+        decode: Steps without a chunk, by sequences that decode.
+        decode_attention: Steps with one, likewise.
+        sequence: Steps with one, by sequences.
+        token: Steps with one, by tokens.
+        tokens_beyond: Tokens beyond that table, summed over steps.
+        shared: Steps of ranks in lockstep, by the tokens of all ranks.
+    """
+
+    decode: Array
+    decode_attention: Array
+    sequence: Array
+    token: Array
+    tokens_beyond: float
+    shared: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What the steps of a run took, to be told by operator.
+
+    Attributes:
+        priced: What a step costs.
+        counts: The steps.
+        attended: Seconds of contexts, of keys, of pairs and of requests: what attention takes beside the tables.
+        factor: How many times as long the steps took as they are priced.
+        shared_factor: Likewise what ranks do together.
+        others: Operator -> seconds of what no table holds, such as copies and drafts.
+    """
+
+    priced: PricedDeployment
+    counts: StepCounts
+    attended: float
+    factor: float = 1.0
+    shared_factor: float = 1.0
+    others: Mapping[str, float] = field(default_factory=dict)
+
+    def seconds_by_operator(self) -> dict[str, float]:
+        """Return the seconds of each of `OPERATORS`, 0 where a step has none of it.
+
+        They sum to the seconds by part: each entry of a table is dealt in the proportions in which it was priced.
+        """
+        found = dict.fromkeys(OPERATORS, 0.0) | dict(self.others)
+        found["attention"] += self.factor * self.attended
+        if self.priced.shape is None:
+            return found
+        counts, parts = self.counts, self.priced.parts
+        tokens, together = (_occurring(each) for each in (counts.token, counts.shared))
+        every = np.arange(parts.decode.shape[1])
+        stage = replace(stage_of(self.priced.shape), splits_operators=True)
+        tables = tables_of(stage, *(each.astype(np.float64) for each in (tokens, every, together)))
+        for table, entries, seconds, steps in (
+            (tables.decode, every, parts.decode, counts.decode),
+            (tables.decode_attention, every, parts.decode_attention, counts.decode_attention),
+            (tables.sequence, every, parts.sequence, counts.sequence),
+            (tables.token, tokens, parts.token, counts.token),
+        ):
+            _deal(found, table, seconds[:, entries].sum(axis=0), self.factor * steps[entries])
+        beyond = np.array([self.factor * counts.tokens_beyond])
+        _deal(found, tables.token_beyond, np.array([parts.token_beyond.sum()]), beyond)
+        if parts.shared.shape[1]:
+            seconds = parts.shared[:, together].sum(axis=0)
+            _deal(found, tables.shared, seconds, self.shared_factor * counts.shared[together])
+        return found
+
+
+def _occurring(counts: Array) -> NDArray[np.int64]:
+    """Return the entries of a table that steps had; 0 and 1 always, as a table of nothing cannot be priced."""
+    return np.union1d([0, 1], np.flatnonzero(counts))
+
+
+def _deal(found: dict[str, float], table: OperatorSeconds, seconds: Array, steps: Array) -> None:
+    """Add the seconds of so many steps of each entry to its operators, which have the proportions of ``table``."""
+    assert table.shares is not None
+    priced = table.parts.sum(axis=0)
+    weights = np.divide(steps * seconds, priced, out=np.zeros_like(priced), where=priced > 0)
+    for operator, each in table.shares.items():
+        found[operator] += float((each * weights).sum())

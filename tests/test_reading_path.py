@@ -1,0 +1,42 @@
+"""How much a reader passes from a request's arrival to its record: counted on a run, held below a bound."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks.reading_path import called_by, lines_of, modules_of
+from simserve import api
+from simserve.scenario.replication import replicate
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy
+from simserve.sim.simulate import simulate
+
+MOST_LINES = 3000
+"""Of the functions that run from arrival to record in a plain scenario, docstrings included."""
+
+
+@pytest.mark.skipif(sys.getprofile() is not None or sys.gettrace() is not None, reason="somebody else is watching")
+def test_a_plain_request_passes_few_lines() -> None:
+    """Interpreted, from the first arrival to the records; the loop, the kernel and the recorder are among them."""
+    scenario = api.load("chatbot", ["workload.num_requests=50"])
+    deployment = deploy(resolve(scenario))
+    specs, _ = replicate(deployment, scenario, 0, accelerate="off")
+
+    called = called_by(lambda: simulate(deployment, specs, accelerate="off"))
+
+    assert {"engine/event_plane.py", "engine/kernel.py", "sim/recorder.py"} <= set(modules_of(called))
+    assert 0 < lines_of(called) <= MOST_LINES
+
+
+def test_lines_are_counted_once() -> None:
+    """A function that is called twice, and one that calls another of the same module."""
+
+    def both() -> None:
+        api.load("chatbot")
+        api.load("chatbot")
+
+    once, twice = called_by(lambda: api.load("chatbot")), called_by(both)
+
+    assert lines_of(once) == lines_of(once | twice) > 0
