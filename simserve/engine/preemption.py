@@ -14,12 +14,10 @@ from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
+from simserve.engine.radix_tree import RETRACT_DECODE_STEPS, leave_tree, make_free
 from simserve.engine.state import EVICTED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
 from simserve.engine.swap import swap_out
 from simserve.engine.windows import give_back, window_growth_of_step
-
-RETRACT_DECODE_STEPS = 20
-"""Steps of head-room in SGLang's new-token ratio after a retraction (``SGLANG_RETRACT_DECODE_STEPS``)."""
 
 
 def make_room(replica: Replica, requests: RequestTable) -> bool:
@@ -34,6 +32,8 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
     while growth_of_step(replica) > replica.free_blocks or (
         replica.has_window_pool and window_growth_of_step(replica) > replica.free_window_blocks
     ):
+        if replica.cache is not None and replica.cache.tree is not None:
+            make_free(replica.cache, replica.free_blocks, growth_of_step(replica))
         # The chunks of the step before: nobody has one in this step yet.
         replica.chunk_requests.clear()
         preempt(replica, requests)
@@ -148,7 +148,11 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
             computed -= 1
         if replica.swaps:
             swap_out(replica, requests, index, computed)
-    if replica.cache is not None:
+    if replica.cache is not None and replica.cache.tree is not None:
+        # What it has computed since its prompt is lost.
+        leave_tree(replica, index, 0)
+        make_free(replica.cache, replica.free_blocks, RETRACT_DECODE_STEPS * replica.num_decoding)
+    elif replica.cache is not None:
         leave_prefix(replica, index, computed, replica.free_blocks - free_blocks)
     requests.num_preemptions[index] += 1
     if replica.batch_log is not None:

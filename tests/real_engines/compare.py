@@ -130,6 +130,7 @@ def simulate_sglang(case: Mapping[str, Any]) -> Replay:
         enable_chunked_prefill=case["enable_chunked_prefill"],
         enable_prefix_caching=case["enable_prefix_caching"],
         scheduling_policy=case["scheduling_policy"],
+        keeps_radix_tree=True,
         block_size=1,
         num_blocks=case["num_tokens"],
         **{name: case[name] for name in case if name.startswith("new_token_ratio")},
