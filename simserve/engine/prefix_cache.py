@@ -226,7 +226,7 @@ class PrefixCache:
         self.token_seconds, self.pair_seconds = token_seconds, pair_seconds
         self.num_loading, self.loading_seconds = 0, 0.0
         self.evicts_by_block = config.evicts_by_block
-        self.ages_empty = config.evicts_by_block and config.ages_empty_blocks
+        self.ages_empty = config.evicts_by_block and config.ages_empty_blocks and not config.has_radix_tree
         self.tree = RadixTree() if config.has_radix_tree else None
         self.slots: dict[int, int] = {}
         self.segments = [-1]
@@ -522,11 +522,10 @@ def take_longest_reach(cache: PrefixCache, slot: int) -> tuple[int, int]:
 
 def evict(cache: PrefixCache, free_blocks: int) -> None:
     """Drop what was given up least recently until no more idle blocks are kept than there are free ones."""
-    excess = cache.num_idle + cache.num_empty + cache.num_fresh - free_blocks
     if cache.tree is not None:
-        if excess > 0:
-            evict_nodes(cache, excess)
+        evict_nodes(cache, cache.num_idle - free_blocks)
         return
+    excess = cache.num_idle + cache.num_empty + cache.num_fresh - free_blocks
     if excess > 0 and cache.num_fresh:
         fresh = min(cache.num_fresh, excess)
         cache.num_fresh -= fresh

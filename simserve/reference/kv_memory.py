@@ -305,7 +305,8 @@ class Scheduler(ABC):
     def ages_empty_blocks(self) -> bool:
         """Whether free blocks that hold nothing to share are reused in the order in which all were given up."""
         config = self.config
-        return config.enable_prefix_caching and config.evicts_by_block and config.ages_empty_blocks
+        is_by_block = config.evicts_by_block and not config.has_radix_tree
+        return config.enable_prefix_caching and is_by_block and config.ages_empty_blocks
 
     def reuse_oldest(self) -> None:
         """Reuse the free block that was given up first, whether it is cached or holds nothing to share."""
