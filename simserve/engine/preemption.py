@@ -6,6 +6,7 @@ The victim keeps its generated tokens and prefills them again with its prompt. S
 from __future__ import annotations
 
 from heapq import heapify
+from math import inf, nextafter
 from typing import Any
 
 from simserve.engine.decoding import cache_decoded, generated_by_now, growth_of_step, leave_decoding
@@ -163,21 +164,35 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         count_waiting(replica.loras, index, 1)
     if replica.uses_estimate:
         replica.is_full = False
-        replica.waiting.append(index)
+        _requeue(replica, index)
         _raise_ratio(replica, requests)
     else:
         replica.waiting.appendleft(index)
     return index
 
 
+def _requeue(replica: Replica, index: int) -> None:
+    """Queue a victim as one that comes now: SGLang orders equal priorities by when they were queued last.
+
+    Who is passed over for an adapter, or held back for other ranks, goes by when it came.
+    """
+    config = replica.config
+    if replica.is_ordered and not config.max_loras and config.data_parallel_size == 1:
+        queue: Any = replica.waiting
+        replica.last_requeue_time = max(replica.start_time, nextafter(replica.last_requeue_time, inf))
+        queue.requeue(index, replica.last_requeue_time)
+    else:
+        replica.waiting.append(index)
+
+
 def _victim(replica: Replica, requests: RequestTable) -> int:
     """Return who is preempted: vLLM's last admitted, or SGLang's shortest output (ties: longest prompt, last in).
 
-    With priorities, the worst one that has no chunk in the step yet, of several the last to come.
+    With priorities in vLLM, the worst one that has no chunk in the step yet, of several the last to come.
     """
     forget_finished(replica, requests)
     running = replica.running
-    if replica.has_priorities:
+    if replica.has_priorities and not replica.uses_estimate:
         return _worst(replica, requests)
     if not replica.uses_estimate or not replica.num_decoding:
         return running.pop()

@@ -63,6 +63,9 @@ class Scheduler(ABC):
         self.adapter_seconds = 0.0
         self.closest_estimate = math.inf
         self.num_admitted = self.num_preempted = 0
+        # When a preempted request was queued again, where that counts.
+        self.requeued: dict[int, float] = {}
+        self.last_requeued = 0.0
 
     @abstractmethod
     def schedule(self, now: float) -> Step | None:
@@ -82,6 +85,7 @@ class Scheduler(ABC):
     def submit(self, request: Request) -> None:
         """Queue a request; a store promises it the blocks that it has of its beginning."""
         self.waiting.append(request)
+        self.requeued.pop(request.index, None)
         if self.store is not None:
             longest = max((end for _, end in request.path), default=0)
             request.promised = self.store.promise(self.blocks_on_path(request, longest // self.config.block_size))

@@ -463,7 +463,7 @@ class ContinuousScheduler(Scheduler):
         decoding = [request for request in self.active if request.is_decoding]
         if self.config.admission == "estimate" and decoding:
             victim = min(decoding, key=lambda one: (one.generated, -one.prompt_tokens, -self.running.index(one)))
-        if self.config.scheduling_policy == "priority":
+        elif self.config.scheduling_policy == "priority" and self.config.admission != "estimate":
             chunked = [request for request, _ in step.chunks]
             victim = max(
                 (request for request in self.running if request not in chunked),
@@ -507,6 +507,10 @@ class ContinuousScheduler(Scheduler):
         step.has_preempted = True
         if self.config.admission == "estimate":
             self.waiting.append(victim)
+            if not self.config.max_loras and self.config.data_parallel_size == 1:
+                # SGLang orders equal priorities by when they were queued last.
+                self.last_requeued = max(step.start, math.nextafter(self.last_requeued, math.inf))
+                self.requeued[victim.index] = self.last_requeued
         else:
             self.waiting.appendleft(victim)
         self.sort_queue()
@@ -515,12 +519,16 @@ class ContinuousScheduler(Scheduler):
         """Bring the queue into the order of the policy; first come, first served is the order it is in."""
         config = self.config
         if config.scheduling_policy == "shortest_first":
-            ordered = sorted(self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, one.ready, one.index))
+            ordered = sorted(self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, self.queued(one), one.index))
         elif config.scheduling_policy == "priority":
-            ordered = sorted(self.waiting, key=lambda one: (self.rank(one), one.ready, one.index))
+            ordered = sorted(self.waiting, key=lambda one: (self.rank(one), self.queued(one), one.index))
         else:
             return
         self.waiting = deque(ordered)
+
+    def queued(self, request: Request) -> float:
+        """Return when a request was queued last, as far as the order asks."""
+        return self.requeued.get(request.index, request.ready)
 
     def rank(self, request: Request) -> float:
         """Return the priority of a request with what its ageing changes."""

@@ -150,6 +150,7 @@ _REPLICA: dict[str, Kind] = {
             "first_seconds",
             "increment_seconds",
             "last_decode_time",
+            "last_requeue_time",
             "late_arrivals_sum",
             "left_estimate",
             "new_token_ratio",
