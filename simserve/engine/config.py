@@ -76,8 +76,8 @@ class EngineConfig:
             what it has decoded when it ends.
         evicts_by_block: With ``enable_prefix_caching``: whether cached blocks give way one by one, each by when it was
             last used (vLLM), or segment by segment.
-        keeps_radix_tree: With ``enable_prefix_caching``: whether what requests share is a tree of what steps have computed
-            (SGLang; `simserve.engine.radix_tree`); where `has_radix_tree` says so alone.
+        keeps_radix_tree: With ``enable_prefix_caching``: whether what requests share is a tree of what steps have
+            computed (SGLang; `simserve.engine.radix_tree`); where `has_radix_tree` says so alone.
         ages_empty_blocks: ``evicts_by_block``: whether free blocks that hold nothing to share wait for their turn among
             the cached ones (vLLM up to pull request 42656); else they are taken first.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.

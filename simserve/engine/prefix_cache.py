@@ -160,8 +160,8 @@ class PrefixCache:
         num_empty: Blocks that hold nothing to share, or what another block does, and wait in ``idle``.
         num_fresh: Blocks before all of those, that have never held anything.
         num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
-        tree: Where what requests share is kept in a tree of its own (`simserve.engine.radix_tree`), which leaves everything
-            from ``slots`` to ``num_fresh`` but ``num_idle`` unused; None: it is not.
+        tree: The tree that holds what requests share (`simserve.engine.radix_tree`), which leaves everything from
+            ``slots`` to ``num_fresh`` but ``num_idle`` unused; None: there is none.
         tiers: Where blocks go that give way, the nearest first (`simserve.engine.kv_tier`).
         num_tiers: How many those are.
         has_tiers: Whether there are any, or a store that replicas share (``paths.store``).

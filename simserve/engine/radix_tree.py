@@ -103,7 +103,7 @@ def use_found(cache: PrefixCache, index: int, blocks: int) -> None:
 
 
 def cache_computed(replica: Replica, index: int, tokens: int) -> None:
-    """Let the tree hold the first ``tokens`` tokens of a running request, which uses them there: its copies are free."""
+    """Let the tree hold a running request's first ``tokens`` tokens, which it uses there: its copies are free."""
     cache = replica.cache
     assert cache is not None
     tree, shared = cache.tree, cache.paths.shared_blocks
@@ -183,7 +183,7 @@ def make_free_for_leap(replica: Replica, num_steps: int) -> None:
 
 
 def evict_nodes(cache: PrefixCache, num_blocks: int) -> int:
-    """Drop the nodes that were used least recently until so many blocks have gone, or no node is idle; return how many."""
+    """Drop the nodes used least recently until so many blocks have gone, or none is idle; return how many."""
     tree = cache.tree
     assert tree is not None
     gone = 0

@@ -277,7 +277,7 @@ class Scheduler(ABC):
             self.reuse_oldest()
 
     def give_way(self) -> None:
-        """Let nodes of the tree give way to what a planned step has taken: as much again, where there was not enough."""
+        """Let nodes of the tree give way to what a planned step has taken: as much again, if there was too little."""
         if self.tree is not None and self.own + len(self.cached) > self.capacity:
             self.evict_nodes(self.num_taken)
         self.num_taken = 0

@@ -1,4 +1,7 @@
-"""RadixTree: SGLang's prefix cache by its nodes. It specifies `simserve.engine.radix_tree`; every question walks the tree."""
+"""RadixTree: SGLang's prefix cache by its nodes, which specifies `simserve.engine.radix_tree`.
+
+Every question walks the whole tree.
+"""
 
 from __future__ import annotations
 

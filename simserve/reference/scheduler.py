@@ -274,7 +274,7 @@ class ContinuousScheduler(Scheduler):
         self.waiting.extendleft(reversed(passed))
 
     def look_up(self, step: Step) -> None:
-        """What the head of the queue finds in the tree has been used, admitted or not; nobody looks behind a spent budget."""
+        """Note the use of what the head of the queue finds in the tree; behind a spent budget nobody asks."""
         has_seat = self.num_seated < self.config.max_num_seqs and not self.waiting[0].is_swapped
         if self.tree is not None and has_seat and (step.budget or not step.num_admitted):
             head = self.waiting[0]
@@ -519,7 +519,9 @@ class ContinuousScheduler(Scheduler):
         """Bring the queue into the order of the policy; first come, first served is the order it is in."""
         config = self.config
         if config.scheduling_policy == "shortest_first":
-            ordered = sorted(self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, self.queued(one), one.index))
+            ordered = sorted(
+                self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, self.queued(one), one.index)
+            )
         elif config.scheduling_policy == "priority":
             ordered = sorted(self.waiting, key=lambda one: (self.rank(one), self.queued(one), one.index))
         else:
