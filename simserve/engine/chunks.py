@@ -29,6 +29,7 @@ from simserve.engine.prefix_cache import (
     use_prefix,
 )
 from simserve.engine.progress import GRID
+from simserve.engine.radix_tree import cache_computed, look_up, make_free, use_found
 from simserve.engine.state import (
     ADMITTED,
     BLOCKED_BY_BLOCKS,
@@ -76,6 +77,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     taken = total = 0
     has_preempted = False
     cache = replica.cache
+    # A tree holds what a step computes when it has ended.
+    has_tree = cache is not None and cache.tree is not None
 
     if replica.prefilling:
         prefilling = replica.prefilling
@@ -96,7 +99,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if keeps_windows:
                     need *= replica.block_weight
                 while need > free or (has_window_pool and blocks > free_window):
-                    if cache is not None:
+                    if cache is not None and not has_tree:
                         evict(cache, free)
                     victim = preempt(replica, requests)
                     has_preempted = True
@@ -126,7 +129,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 sizes.append(chunk)
                 budget -= chunk
                 total += chunk
-                if cache is not None:
+                if cache is not None and not has_tree:
                     evict(cache, free)
                     if cache.num_decoders:
                         cache_decoded(replica, requests, index, 0)
@@ -147,7 +150,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         has_extras, loras = replica.has_extras, replica.loras
         num_continued = len(chunks)
         seats = replica.max_num_seqs - len(replica.departing) - replica.num_left
-        if cache is not None:
+        if cache is not None and not has_tree:
             evict(cache, free)
         while waiting:
             if replica.num_running >= seats:
@@ -172,7 +175,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if cache is not None:
                     if cache.num_decoders:
                         cache_decoded(replica, requests, index, 1)
-                    blocks, idle = find_prefix(cache, index, target)
+                    if has_tree and (budget > 0 or len(chunks) == num_continued):
+                        blocks, idle = look_up(cache, index, target)
+                    else:
+                        blocks, idle = find_prefix(cache, index, target)
                     cached = blocks * block_size
                     target -= cached
             chunk = target
@@ -249,16 +255,20 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                             replica.free_blocks -= replica.window_weight * own
                             if has_window_pool:
                                 replica.free_window_blocks -= own
-                    use_prefix(cache, index, blocks, idle)
+                    if has_tree:
+                        use_found(cache, index, blocks)
+                    else:
+                        use_prefix(cache, index, blocks, idle)
                     computed_tokens[index] = cached
                     replica.prefilled_tokens += cached
                 if not grows:
                     free = replica.free_blocks
-                # What gives way to its blocks is gone before they are cached.
-                evict(cache, free)
-                cache_blocks(cache, index, cached + chunk)
-                if cache.num_decoders:
-                    note_contests(cache, index)
+                if not has_tree:
+                    # What gives way to its blocks is gone before they are cached.
+                    evict(cache, free)
+                    cache_blocks(cache, index, cached + chunk)
+                    if cache.num_decoders:
+                        note_contests(cache, index)
         if loras is not None and loras.skipped:
             if not waiting and replica.num_running >= seats:
                 replica.blocked_by = BLOCKED_BY_SEATS
@@ -270,6 +280,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         # Somebody has just lost blocks, or nobody is asked: nobody is admitted in this step.
         is_seated = replica.is_full and replica.num_running + replica.num_left >= replica.max_num_seqs
         replica.blocked_by = BLOCKED_BY_SEATS if is_seated else BLOCKED_BY_BLOCKS
+    if cache is not None and has_tree and taken:
+        make_free(cache, replica.free_blocks, taken)
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted
@@ -411,6 +423,9 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     ):
         # What the chunks cache may let the head of the queue in.
         return 1
+    if replica.cache is not None and replica.cache.tree is not None:
+        # Every chunk is a node of its own.
+        return 1
     if replica.cache is not None and is_decoded(replica.cache, index):
         # Either may be the first to cache a block.
         return 1
@@ -485,8 +500,10 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
         if computed < requests.prompt_tokens[index] + generated:
             requests.computed_tokens[index] = computed
             replica.prefilled_tokens += computed - done
-            if cache is not None:
-                # Those with a prefix cache have been among the prefilling since they were admitted.
+            # Those with a prefix cache have been among the prefilling since they were admitted.
+            if cache is not None and cache.tree is not None:
+                cache_computed(replica, index, computed)
+            elif cache is not None:
                 cache_blocks(cache, index, computed)
             elif not done:
                 replica.prefilling.append(index)
@@ -519,6 +536,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             finish(replica, requests, index, free_blocks, free_window_blocks)
             num_finished += 1
         else:
+            if cache is not None and cache.tree is not None:
+                cache_computed(replica, index, computed)
             join_decoding(replica, requests, index, computed, generated)
             if replica.loras is not None:
                 count_decoding(replica.loras, index, 1)

@@ -76,6 +76,8 @@ class EngineConfig:
             what it has decoded when it ends.
         evicts_by_block: With ``enable_prefix_caching``: whether cached blocks give way one by one, each by when it was
             last used (vLLM), or segment by segment.
+        keeps_radix_tree: With ``enable_prefix_caching``: whether what requests share is a tree of what steps have
+            computed (SGLang; `simserve.engine.radix_tree`); where `has_radix_tree` says so alone.
         ages_empty_blocks: ``evicts_by_block``: whether free blocks that hold nothing to share wait for their turn among
             the cached ones (vLLM up to pull request 42656); else they are taken first.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
@@ -142,6 +144,7 @@ class EngineConfig:
     caches_decoded: bool = False
     evicts_by_block: bool = False
     ages_empty_blocks: bool = False
+    keeps_radix_tree: bool = False
     max_loras: int = 0
     max_cpu_loras: int = 0
     lora_host_seconds: float = 0.0
@@ -172,3 +175,10 @@ class EngineConfig:
     num_speculative_tokens: int = 0
     frontend_latency: float = 0.0
     tokenization_per_token: float = 0.0
+
+    @property
+    def has_radix_tree(self) -> bool:
+        """Whether prefixes are kept in a tree: without tiers behind the cache, windows and late release."""
+        is_growing = self.kv_allocation == "paged" and self.admission == "estimate"
+        is_plain = not (self.kv_tiers or self.window_blocks or self.releases_late)
+        return self.keeps_radix_tree and self.scheduler == "prefill_first" and is_growing and is_plain

@@ -33,6 +33,7 @@ from simserve.engine.numbers import sum_around
 from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict, is_decoded
 from simserve.engine.progress import GRID
+from simserve.engine.radix_tree import make_free_for_leap
 from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_LORAS,
@@ -167,6 +168,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
 
     if num_decodes:
         longest = max(first + increment * (num_steps - 1), replica.api_token_seconds * num_decodes)
+        if has_extras and replica.cache is not None and replica.cache.tree is not None:
+            make_free_for_leap(replica, num_steps)
         if has_extras and replica.swapped_in:
             end_swaps(replica, requests, num_decodes)
             first_gaps = 0

@@ -6,6 +6,7 @@ The victim keeps its generated tokens and prefills them again with its prompt. S
 from __future__ import annotations
 
 from heapq import heapify
+from math import inf, nextafter
 from typing import Any
 
 from simserve.engine.decoding import cache_decoded, generated_by_now, growth_of_step, leave_decoding
@@ -14,12 +15,10 @@ from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
+from simserve.engine.radix_tree import RETRACT_DECODE_STEPS, leave_tree, make_free
 from simserve.engine.state import EVICTED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
 from simserve.engine.swap import swap_out
 from simserve.engine.windows import give_back, window_growth_of_step
-
-RETRACT_DECODE_STEPS = 20
-"""Steps of head-room in SGLang's new-token ratio after a retraction (``SGLANG_RETRACT_DECODE_STEPS``)."""
 
 
 def make_room(replica: Replica, requests: RequestTable) -> bool:
@@ -34,6 +33,8 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
     while growth_of_step(replica) > replica.free_blocks or (
         replica.has_window_pool and window_growth_of_step(replica) > replica.free_window_blocks
     ):
+        if replica.cache is not None and replica.cache.tree is not None:
+            make_free(replica.cache, replica.free_blocks, growth_of_step(replica))
         # The chunks of the step before: nobody has one in this step yet.
         replica.chunk_requests.clear()
         preempt(replica, requests)
@@ -148,7 +149,11 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
             computed -= 1
         if replica.swaps:
             swap_out(replica, requests, index, computed)
-    if replica.cache is not None:
+    if replica.cache is not None and replica.cache.tree is not None:
+        # What it has computed since its prompt is lost.
+        leave_tree(replica, index, 0)
+        make_free(replica.cache, replica.free_blocks, RETRACT_DECODE_STEPS * replica.num_decoding)
+    elif replica.cache is not None:
         leave_prefix(replica, index, computed, replica.free_blocks - free_blocks)
     requests.num_preemptions[index] += 1
     if replica.batch_log is not None:
@@ -159,21 +164,35 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         count_waiting(replica.loras, index, 1)
     if replica.uses_estimate:
         replica.is_full = False
-        replica.waiting.append(index)
+        _requeue(replica, index)
         _raise_ratio(replica, requests)
     else:
         replica.waiting.appendleft(index)
     return index
 
 
+def _requeue(replica: Replica, index: int) -> None:
+    """Queue a victim as one that comes now: SGLang orders equal priorities by when they were queued last.
+
+    Who is passed over for an adapter, or held back for other ranks, goes by when it came.
+    """
+    config = replica.config
+    if replica.is_ordered and not config.max_loras and config.data_parallel_size == 1:
+        queue: Any = replica.waiting
+        replica.last_requeue_time = max(replica.start_time, nextafter(replica.last_requeue_time, inf))
+        queue.requeue(index, replica.last_requeue_time)
+    else:
+        replica.waiting.append(index)
+
+
 def _victim(replica: Replica, requests: RequestTable) -> int:
     """Return who is preempted: vLLM's last admitted, or SGLang's shortest output (ties: longest prompt, last in).
 
-    With priorities, the worst one that has no chunk in the step yet, of several the last to come.
+    With priorities in vLLM, the worst one that has no chunk in the step yet, of several the last to come.
     """
     forget_finished(replica, requests)
     running = replica.running
-    if replica.has_priorities:
+    if replica.has_priorities and not replica.uses_estimate:
         return _worst(replica, requests)
     if not replica.uses_estimate or not replica.num_decoding:
         return running.pop()

@@ -32,6 +32,7 @@ from simserve.engine.kv_tier import (
     take_from_tier,
 )
 from simserve.engine.numbers import as_column
+from simserve.engine.radix_tree import RadixTree, evict_nodes, find_in_tree, leave_tree
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
@@ -159,6 +160,8 @@ class PrefixCache:
         num_empty: Blocks that hold nothing to share, or what another block does, and wait in ``idle``.
         num_fresh: Blocks before all of those, that have never held anything.
         num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
+        tree: The tree that holds what requests share (`simserve.engine.radix_tree`), which leaves everything from
+            ``slots`` to ``num_fresh`` but ``num_idle`` unused; None: there is none.
         tiers: Where blocks go that give way, the nearest first (`simserve.engine.kv_tier`).
         num_tiers: How many those are.
         has_tiers: Whether there are any, or a store that replicas share (``paths.store``).
@@ -203,6 +206,7 @@ class PrefixCache:
         "stretch_start",
         "tiers",
         "token_seconds",
+        "tree",
         "used",
         "users",
     )
@@ -222,7 +226,8 @@ class PrefixCache:
         self.token_seconds, self.pair_seconds = token_seconds, pair_seconds
         self.num_loading, self.loading_seconds = 0, 0.0
         self.evicts_by_block = config.evicts_by_block
-        self.ages_empty = config.evicts_by_block and config.ages_empty_blocks
+        self.ages_empty = config.evicts_by_block and config.ages_empty_blocks and not config.has_radix_tree
+        self.tree = RadixTree() if config.has_radix_tree else None
         self.slots: dict[int, int] = {}
         self.segments = [-1]
         self.held = [0]
@@ -264,6 +269,8 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     """
     if cache.has_tiers:
         return _find_in_tiers(cache, index, tokens)
+    if cache.tree is not None:
+        return find_in_tree(cache, index, tokens)
     paths = cache.paths
     limit = (tokens - 1) // paths.block_size
     slots, held, used, ends, segments = cache.slots, cache.held, cache.used, paths.ends, paths.segments
@@ -427,6 +434,9 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     cache = replica.cache
     if cache is None:
         return
+    if cache.tree is not None:
+        leave_tree(replica, index, tokens)
+        return
     if cache.num_decoders or cache.contested:
         forget_decoder(cache, index)
     cache_blocks(cache, index, tokens)
@@ -512,6 +522,9 @@ def take_longest_reach(cache: PrefixCache, slot: int) -> tuple[int, int]:
 
 def evict(cache: PrefixCache, free_blocks: int) -> None:
     """Drop what was given up least recently until no more idle blocks are kept than there are free ones."""
+    if cache.tree is not None:
+        evict_nodes(cache, cache.num_idle - free_blocks)
+        return
     excess = cache.num_idle + cache.num_empty + cache.num_fresh - free_blocks
     if excess > 0 and cache.num_fresh:
         fresh = min(cache.num_fresh, excess)

@@ -45,6 +45,10 @@ class OrderedQueue:
 
     appendleft = append
 
+    def requeue(self, index: int, time: float) -> None:
+        """Queue a request behind those of its rank that came before a time."""
+        heappush(self._heap, (self.rank(index), time, index))
+
     def rank(self, index: int) -> float:
         """Return what a request is ordered by before its ready time."""
         return self.ranks[index] + self._ready_time[index] * self.ageing

@@ -273,6 +273,7 @@ class Replica:
         "keeps_full",
         "keeps_windows",
         "last_decode_time",
+        "last_requeue_time",
         "late_arrivals_sum",
         "late_tokens",
         "leap_index",
@@ -470,7 +471,7 @@ class Replica:
         self.stall_step_runs: list[int] = []
         self.stall_times: list[float] = []
         self.stall_counts: list[int] = []
-        self.last_decode_time = 0.0
+        self.last_decode_time = self.last_requeue_time = 0.0
         # Requests whose first token the last step computed, to be handed over in the next.
         self.late_tokens: list[int] = []
         self.step_runs = bytearray()

@@ -135,6 +135,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     caches_decoded: bool
     evicts_by_block: bool
     ages_empty_blocks: bool
+    keeps_radix_tree: bool
     """Whether `on_demand` admits only if the whole prompt fits."""
     watermark: float
     """Share of the blocks that admission leaves free."""
@@ -413,6 +414,7 @@ def _scheduling(choices: _Choices, known: EngineVersion) -> dict[str, Any]:
         "caches_decoded": rules.caches_decoded,
         "evicts_by_block": rules.evicts_by_block,
         "ages_empty_blocks": rules.ages_empty_blocks,
+        "keeps_radix_tree": rules.keeps_radix_tree,
         "watermark": rules.watermark,
         "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),
     }

@@ -137,6 +137,8 @@ class Scheduling(FrozenModel):
     """Whether cached blocks give way one by one, each by its last use, or prefix by prefix."""
     ages_empty_blocks: bool = False
     """`evicts_by_block`: whether free blocks that hold nothing to share wait for their turn among the cached ones."""
+    keeps_radix_tree: bool = False
+    """`prefill_first`, `estimate`: whether prefixes are a tree of what steps have computed, which gives way by node."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks that admission leaves free."""
     static_batch_size: int | None = Field(default=None, ge=1)

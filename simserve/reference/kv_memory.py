@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from simserve.reference.kv_tiers import Store, Tier, worth_taking
+from simserve.reference.radix_tree import RadixTree
 from simserve.reference.request import Request
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ class Scheduler(ABC):
         self.cached: set[tuple[int, int]] = set()
         self.last_used: dict[int | tuple[int, int], int] = {}
         self.num_given_up = 0
+        # Where they are kept as a tree, what the step that is being planned has taken.
+        self.tree = RadixTree() if config.has_radix_tree else None
+        self.num_taken = 0
         # When each free block that nobody can find was given up, where those wait for their turn.
         self.empty = [0] * config.num_blocks if self.ages_empty_blocks else []
         # What stands behind them: the tiers of this replica, and the store that it may share with others.
@@ -60,6 +64,9 @@ class Scheduler(ABC):
         self.adapter_seconds = 0.0
         self.closest_estimate = math.inf
         self.num_admitted = self.num_preempted = 0
+        # When a preempted request was queued again, where that counts.
+        self.requeued: dict[int, float] = {}
+        self.last_requeued = 0.0
 
     @abstractmethod
     def schedule(self, now: float) -> Step | None:
@@ -79,6 +86,7 @@ class Scheduler(ABC):
     def submit(self, request: Request) -> None:
         """Queue a request; a store promises it the blocks that it has of its beginning."""
         self.waiting.append(request)
+        self.requeued.pop(request.index, None)
         if self.store is not None:
             longest = max((end for _, end in request.path), default=0)
             request.promised = self.store.promise(self.blocks_on_path(request, longest // self.config.block_size))
@@ -277,8 +285,25 @@ class Scheduler(ABC):
         request.window_blocks += window_blocks
         assert self.free >= 0
         assert self.free_window >= 0
-        while self.own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
+        self.num_taken += blocks
+        while self.tree is None and self.own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
             self.reuse_oldest()
+
+    def give_way(self) -> None:
+        """Let nodes of the tree give way to what a planned step has taken: as much again, if there was too little."""
+        if self.tree is not None and self.own + len(self.cached) > self.capacity:
+            self.evict_nodes(self.num_taken)
+        self.num_taken = 0
+
+    def make_free(self, num_blocks: int) -> None:
+        """Let nodes of the tree give way, where fewer blocks than these are free without them."""
+        if self.capacity - self.own - len(self.cached) < num_blocks:
+            self.evict_nodes(num_blocks)
+
+    def evict_nodes(self, num_blocks: int) -> None:
+        """Drop the nodes of the tree that were used least recently until so many blocks have gone."""
+        if self.tree is not None:
+            self.cached -= set(self.tree.evict(num_blocks, self.in_use))
 
     def oldest_idle(self) -> tuple[int, int]:
         """Return the cached block that gives way next; there is one that nobody uses."""
@@ -297,7 +322,8 @@ class Scheduler(ABC):
     def ages_empty_blocks(self) -> bool:
         """Whether free blocks that hold nothing to share are reused in the order in which all were given up."""
         config = self.config
-        return config.enable_prefix_caching and config.evicts_by_block and config.ages_empty_blocks
+        is_by_block = config.evicts_by_block and not config.has_radix_tree
+        return config.enable_prefix_caching and is_by_block and config.ages_empty_blocks
 
     def reuse_oldest(self) -> None:
         """Reuse the free block that was given up first, whether it is cached or holds nothing to share."""
@@ -356,8 +382,18 @@ class Scheduler(ABC):
         return found[: worth_taking(self.config, self.times, found, places)]
 
     def cache(self, request: Request, tokens: int) -> None:
-        """Cache the full blocks of the first ``tokens`` tokens, up to one that another request has cached first."""
-        for block in self.blocks_on_path(request, tokens // self.config.block_size)[len(request.shared) :]:
+        """Cache the full blocks of the first ``tokens`` tokens, up to one that another request has cached first.
+
+        In a tree those of the other are used in its place.
+        """
+        blocks = self.blocks_on_path(request, tokens // self.config.block_size)
+        if self.tree is not None:
+            if len(blocks) > len(request.shared):
+                self.tree.use(blocks, is_added=True)
+                self.cached |= set(blocks)
+                request.shared = blocks
+            return
+        for block in blocks[len(request.shared) :]:
             request.is_private = request.is_private or block in self.cached
             if not request.is_private:
                 self.cached.add(block)
@@ -370,6 +406,10 @@ class Scheduler(ABC):
     def release(self, request: Request) -> None:
         """Take back everything a request holds."""
         shared = request.shared
+        if self.tree is not None:
+            request.blocks, request.window_blocks, request.shared = 0, 0, []
+            self.tree.give_up(shared, self.in_use)
+            return
         segments = list(dict.fromkeys(segment for segment, _ in shared))
         num_waiting = request.num_duplicates
         if self.ages_empty_blocks:

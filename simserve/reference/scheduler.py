@@ -115,6 +115,7 @@ class ContinuousScheduler(Scheduler):
             self.admit(step)
             if not step.chunks:
                 self.schedule_decodes(step)
+        self.give_way()
         return step
 
     def blocked_by(self, step: Step) -> str:
@@ -152,6 +153,7 @@ class ContinuousScheduler(Scheduler):
             needs = [self.blocks_needed(request) for request in decoding]
             if self.fits(sum(needs), sum(self.window_growth(request) for request in decoding)):
                 break
+            self.make_free(sum(needs))
             self.preempt(step)
         if not step.has_preempted:
             self.swap_in(step)
@@ -218,7 +220,8 @@ class ContinuousScheduler(Scheduler):
                 self.preempt(step)
             if request in self.running:
                 self.take(request, blocks, blocks)
-                self.cache(request, request.computed + chunk)
+                if self.tree is None:
+                    self.cache(request, request.computed + chunk)
                 step.chunks.append((request, chunk))
                 step.budget -= chunk
 
@@ -244,6 +247,7 @@ class ContinuousScheduler(Scheduler):
                 # Its adapter would be one too many: those behind it are asked, and it keeps its place.
                 passed.append(self.waiting.popleft())
                 continue
+            self.look_up(step)
             chunk = self.head_chunk(step)
             if chunk == 0:
                 self.note_refusal(step)
@@ -261,12 +265,21 @@ class ContinuousScheduler(Scheduler):
                 assert address is not None
                 request.span = (address, address + size)
                 self.spans.append(request.span)
-            self.cache(request, request.computed + chunk)
+            if self.tree is None:
+                self.cache(request, request.computed + chunk)
             step.chunks.append((request, chunk))
             step.budget -= chunk
         if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
             self.note_refusal(step)
         self.waiting.extendleft(reversed(passed))
+
+    def look_up(self, step: Step) -> None:
+        """Note the use of what the head of the queue finds in the tree; behind a spent budget nobody asks."""
+        has_seat = self.num_seated < self.config.max_num_seqs and not self.waiting[0].is_swapped
+        if self.tree is not None and has_seat and (step.budget or not step.num_admitted):
+            head = self.waiting[0]
+            limit = (head.prompt_tokens + head.generated - 1) // self.config.block_size
+            self.tree.use(self.blocks_on_path(head, limit), is_added=False)
 
     @property
     def is_decoding(self) -> bool:
@@ -450,7 +463,7 @@ class ContinuousScheduler(Scheduler):
         decoding = [request for request in self.active if request.is_decoding]
         if self.config.admission == "estimate" and decoding:
             victim = min(decoding, key=lambda one: (one.generated, -one.prompt_tokens, -self.running.index(one)))
-        if self.config.scheduling_policy == "priority":
+        elif self.config.scheduling_policy == "priority" and self.config.admission != "estimate":
             chunked = [request for request, _ in step.chunks]
             victim = max(
                 (one for one in self.running if one not in chunked and not one.is_stand_in),
@@ -464,7 +477,8 @@ class ContinuousScheduler(Scheduler):
         elif self.releases_late and victim.computed > victim.target:
             # The token of the step that runs is not known yet.
             known -= 1
-        self.cache(victim, known)
+        if self.tree is None:
+            self.cache(victim, known)
         self.write_through(victim, known)
         self.running.remove(victim)
         if victim in self.departing:
@@ -480,6 +494,7 @@ class ContinuousScheduler(Scheduler):
             step.decoding.remove(victim)
         blocks = self.blocks_of(victim.computed)
         self.release(victim)
+        self.make_free(RATIO_LOOKAHEAD_TOKENS * sum(request.is_decoding for request in self.active))
         self.drop_adapter(victim)
         if self.config.preemption_mode == "swap" and victim.is_decoding and blocks <= self.free_in_host:
             victim.is_swapped = True
@@ -492,6 +507,10 @@ class ContinuousScheduler(Scheduler):
         step.has_preempted = True
         if self.config.admission == "estimate":
             self.waiting.append(victim)
+            if not self.config.max_loras and self.config.data_parallel_size == 1:
+                # SGLang orders equal priorities by when they were queued last.
+                self.last_requeued = max(step.start, math.nextafter(self.last_requeued, math.inf))
+                self.requeued[victim.index] = self.last_requeued
         else:
             self.waiting.appendleft(victim)
         self.sort_queue()
@@ -500,12 +519,18 @@ class ContinuousScheduler(Scheduler):
         """Bring the queue into the order of the policy; first come, first served is the order it is in."""
         config = self.config
         if config.scheduling_policy == "shortest_first":
-            ordered = sorted(self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, one.ready, one.index))
+            ordered = sorted(
+                self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, self.queued(one), one.index)
+            )
         elif config.scheduling_policy == "priority":
-            ordered = sorted(self.waiting, key=lambda one: (self.rank(one), one.ready, one.index))
+            ordered = sorted(self.waiting, key=lambda one: (self.rank(one), self.queued(one), one.index))
         else:
             return
         self.waiting = deque(ordered)
+
+    def queued(self, request: Request) -> float:
+        """Return when a request was queued last, as far as the order asks."""
+        return self.requeued.get(request.index, request.ready)
 
     def rank(self, request: Request) -> float:
         """Return the priority of a request with what its ageing changes."""
@@ -642,6 +667,8 @@ class ContinuousScheduler(Scheduler):
                 request.status, request.finish = "completed", end + self.unsent
                 self.drop_adapter(request)
                 finished.append(request)
+            elif self.tree is not None and request not in gained:
+                self.cache(request, request.computed)
         is_cut = any(not request.is_decoding for request, _ in step.chunks)
         if step.chunks and (finished or is_cut):
             self.is_full = False

@@ -86,6 +86,13 @@ def test_the_kernel_agrees_with_the_walker_when_prompts_begin_alike(case: Case) 
     agree_or_discard(case)
 
 
+@given(shared_cases().filter(lambda case: case.config.has_radix_tree))
+@settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_where_a_tree_is_kept(case: Case) -> None:
+    """The same where steps add what they computed to a tree, whose nodes are cut, shared and give way whole."""
+    agree_or_discard(case)
+
+
 @given(ordered_cases())
 @settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_on_other_queue_orders(case: Case) -> None:

@@ -23,8 +23,13 @@ NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
 SGLANG = "0.5.9"
 """The release of SGLang whose scheduler the driver knows."""
-OF_SGLANG = ("plain", "chunked", "kv_short", ENDING_EARLY, "priority", "prefix", "prefix_short", "conversations")
+OF_SGLANG = (
+    *("plain", "chunked", "kv_short", ENDING_EARLY, "priority", "prefix", "prefix_short", "conversations", "forks"),
+    "kv_short_cached",
+)
 """Classes of workloads that its driver serves, in its normal loop."""
+RETRACTING = ("kv_short", "kv_short_cached", "priority", "prefix_short")
+"""Classes that SGLang serves with so small an estimate of what answers need that it has to retract."""
 _CACHE = {"caches_decoded": True, "evicts_by_block": True}
 WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark",), "0.20.2": ("watermark",)}
 """Classes of workloads that ask for what a release lacks."""
@@ -101,9 +106,9 @@ def earliest_difference(schedule: Mapping[str, Any], simulated: RequestRecords) 
 def as_sglang(case: Mapping[str, Any]) -> dict[str, Any]:
     """Return a case as SGLang takes it: pages of one token, and its defaults (managers/scheduler.py of 0.5.9).
 
-    Short of KV memory with ``--schedule-conservativeness 0.1``: so small an estimate lets many be retracted.
+    Some classes with ``--schedule-conservativeness 0.1`` (`RETRACTING`).
     """
-    conservativeness = 0.1 if case["kind"] in ("kv_short", "kv_short_cached") else 1.0
+    conservativeness = 0.1 if case["kind"] in RETRACTING else 1.0
     chunk = case["max_num_batched_tokens"] if case["enable_chunked_prefill"] else None
     return {
         **case,
@@ -130,6 +135,7 @@ def simulate_sglang(case: Mapping[str, Any]) -> Replay:
         enable_chunked_prefill=case["enable_chunked_prefill"],
         enable_prefix_caching=case["enable_prefix_caching"],
         scheduling_policy=case["scheduling_policy"],
+        keeps_radix_tree=True,
         block_size=1,
         num_blocks=case["num_tokens"],
         **{name: case[name] for name in case if name.startswith("new_token_ratio")},

@@ -54,6 +54,16 @@ PATHS = Record(
         "store": Pointer(TIER),
     },
 )
+TREE = Record(
+    "tree",
+    {
+        **dict.fromkeys(("ends", "entries", "free_nodes", "offsets", "parents", "starts", "users"), Items("q")),
+        "children": Index(),
+        "found": INTEGER,
+        "idle": Order(),
+        "nodes": Index(),
+    },
+)
 CACHE = Record(
     "cache",
     {
@@ -72,6 +82,7 @@ CACHE = Record(
         "reaches": Items("qqq"),
         "slots": Index(),
         "tiers": Records(TIER),
+        "tree": Pointer(TREE),
     },
 )
 """``reaches`` holds chains of (blocks, requests, next), 1 added to positions; ``reach_heads``: where each begins."""
@@ -139,6 +150,7 @@ _REPLICA: dict[str, Kind] = {
             "first_seconds",
             "increment_seconds",
             "last_decode_time",
+            "last_requeue_time",
             "late_arrivals_sum",
             "left_estimate",
             "new_token_ratio",

@@ -110,6 +110,17 @@ def _queue_appendleft(queue: Any, index: Any) -> Any:
     return appendleft
 
 
+@overload_method(QueueType, "requeue", strict=False)
+def _queue_requeue(queue: Any, index: Any, time: Any) -> Any:
+    # As `simserve.engine.queue.OrderedQueue.requeue`.
+    def requeue(queue: Any, index: Any, time: Any) -> Any:
+        ready = _ready(queue)[index]
+        _heappush(_heap(queue), (_ranks(queue)[index] + ready * _ageing(queue), time, index))
+        set_word(queue, _LENGTH, word_at(queue, _LENGTH) + 1)
+
+    return requeue
+
+
 @overload_method(QueueType, "popleft", strict=False)
 def _queue_popleft(queue: Any) -> Any:
     def popleft(queue: Any) -> Any:

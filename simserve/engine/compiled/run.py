@@ -177,6 +177,11 @@ class Compiled:
         for name in ("ages_empty", "evicts_by_block", "num_fresh"):
             cache.put(name, getattr(own, name))
         cache.put("reach_heads", own.num_others)
+        if own.tree is not None:
+            tree = Memory(fields.TREE)
+            for name, kind in fields.TREE.fields.items():
+                tree.put(name, None if isinstance(kind, Order | Index) else getattr(own.tree, name))
+            cache.put("tree", tree)
         cache.put("paths", self._paths[id(own.paths)])
         return cache
 

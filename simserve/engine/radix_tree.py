@@ -1,0 +1,338 @@
+"""RadixTree: SGLang's prefix cache, whose nodes are blocks that requests have so far had in common.
+
+A step's blocks join the tree when it has ended, and its copies of what the tree holds already are free then. Requests
+that are computed together therefore share nothing that only they have. A node is cut where a look-up, or what joins
+the tree, ends within it. Nodes that nobody uses give way whole, the one first that was used least recently, once a
+step finds fewer free blocks than it takes: as many again, however few are missing (``mem_cache/radix_cache.py`` and
+``mem_cache/common.py`` of 0.5.9).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from simserve.engine.kv_tier import give_up, least_recent
+
+if TYPE_CHECKING:
+    from simserve.engine.prefix_cache import PrefixCache
+    from simserve.engine.state import Replica
+
+RETRACT_DECODE_STEPS = 20
+"""Steps of the remaining requests that a retraction makes room for, and SGLang's new-token ratio looks ahead
+(``SGLANG_RETRACT_DECODE_STEPS``)."""
+_OFFSET_BITS = 24
+
+
+class RadixTree:
+    """The nodes of a replica's cache, from 1 on; 0 is the root, which holds nothing.
+
+    Attributes:
+        entries: Node -> the entry of `simserve.engine.prefix_cache.PrefixPaths` that its first block belongs to, of
+            some request that has the node.
+        offsets: Node -> how far within that entry's segment the node begins, blocks.
+        starts, ends: Node -> its first block, and the one behind its last, counted from the beginning of a request.
+        parents: Node -> the node before it.
+        users: Node -> how many running requests use it.
+        free_nodes: Nodes that are gone.
+        children: First block of a node -> the node.
+        nodes: Running request -> the last node that it uses; absent: the root.
+        idle: Nodes that nobody uses, the one first that was used least recently. A node stands behind those that
+            follow on it.
+        found: The node at which the last look-up or addition ended.
+    """
+
+    __slots__ = (
+        "children",
+        "ends",
+        "entries",
+        "found",
+        "free_nodes",
+        "idle",
+        "nodes",
+        "offsets",
+        "parents",
+        "starts",
+        "users",
+    )
+
+    def __init__(self) -> None:
+        self.entries, self.offsets, self.starts, self.ends = [0], [0], [0], [0]
+        self.parents, self.users = [0], [0]
+        self.free_nodes: list[int] = []
+        self.children: dict[int, int] = {}
+        self.nodes: dict[int, int] = {}
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        self.found = 0
+
+
+def find_in_tree(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
+    """As `simserve.engine.prefix_cache.find_prefix`, without a trace."""
+    tree = cache.tree
+    assert tree is not None
+    found, node, partial = _follow(cache, tree, index, (tokens - 1) // cache.paths.block_size)
+    idle = 0
+    if partial and not tree.users[partial]:
+        idle = found - tree.starts[partial]
+    return found, idle + _idle_until(tree, node)
+
+
+def look_up(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
+    """As `find_in_tree`, for a request that asks to be admitted: what it finds has been used, admitted or not."""
+    tree = cache.tree
+    assert tree is not None
+    found, node, partial = _follow(cache, tree, index, (tokens - 1) // cache.paths.block_size)
+    if partial:
+        node = _cut(cache, tree, partial, found)
+    tree.found = node
+    _touch(tree, node)
+    return found, _idle_until(tree, node)
+
+
+def use_found(cache: PrefixCache, index: int, blocks: int) -> None:
+    """Let a request that is admitted use what `look_up` has just found."""
+    tree = cache.tree
+    assert tree is not None
+    node = tree.found
+    taken = _use(tree, node)
+    cache.num_idle -= taken
+    cache.num_duplicates += blocks - taken
+    cache.paths.shared_blocks[index] = blocks
+    if node:
+        tree.nodes[index] = node
+
+
+def cache_computed(replica: Replica, index: int, tokens: int) -> None:
+    """Let the tree hold a running request's first ``tokens`` tokens, which it uses there: its copies are free."""
+    cache = replica.cache
+    assert cache is not None
+    tree, shared = cache.tree, cache.paths.shared_blocks
+    assert tree is not None
+    blocks, before = _on_path(cache, index, tokens), shared[index]
+    if blocks <= before:
+        return
+    found = _add(cache, tree, index, blocks)
+    node = tree.found
+    # What it has added counts as free until it is used.
+    taken = _use(tree, node)
+    _leave(tree, tree.nodes.get(index, 0))
+    replica.free_blocks += blocks - before - taken
+    cache.num_idle += blocks - found - taken
+    cache.num_duplicates += blocks - before - taken
+    tree.nodes[index] = node
+    shared[index] = blocks
+
+
+def leave_tree(replica: Replica, index: int, tokens: int) -> None:
+    """Let a request that leaves add its first ``tokens`` tokens to the tree, and use nothing there any more.
+
+    All its blocks have been counted as free already; those that others use are taken back.
+    """
+    cache = replica.cache
+    assert cache is not None
+    tree, shared = cache.tree, cache.paths.shared_blocks
+    assert tree is not None
+    blocks = _on_path(cache, index, tokens)
+    if blocks:
+        cache.num_idle += blocks - _add(cache, tree, index, blocks)
+    freed = _leave(tree, tree.nodes.get(index, 0))
+    returned = freed - shared[index]
+    replica.free_blocks += returned
+    cache.num_idle += freed
+    cache.num_duplicates += returned
+    shared[index] = 0
+    if tree.nodes.get(index, 0):
+        del tree.nodes[index]
+
+
+def make_free(cache: PrefixCache, free_blocks: int, num_blocks: int) -> None:
+    """Let nodes give way to a step that takes so many blocks, where fewer are free without them.
+
+    Args:
+        cache: The cache, with a tree.
+        free_blocks: Blocks free, idle ones among them.
+        num_blocks: What the step takes.
+    """
+    if free_blocks - cache.num_idle < num_blocks:
+        evict_nodes(cache, num_blocks)
+
+
+def make_free_for_leap(replica: Replica, num_steps: int) -> None:
+    """Let nodes give way to the decodes of a leap, step by step, before its blocks are taken."""
+    cache, progress = replica.cache, replica.progress
+    assert cache is not None
+    free = replica.free_blocks - cache.num_idle
+    most = num_steps * replica.tokens_per_decode // replica.block_size + 2
+    if replica.num_decoding * most <= free:
+        return
+    step = 0
+    while step < num_steps and cache.num_idle:
+        if progress is not None:
+            taken = progress.growth(replica.step, step + 1) - progress.growth(replica.step, step)
+        else:
+            taken = replica.residues[(replica.step + step) % replica.block_size]
+        if free < taken:
+            free += evict_nodes(cache, taken)
+        free -= taken
+        step += 1
+        if replica.block_size == 1 and progress is None:
+            # Every step takes as much.
+            steps = min(free // taken, num_steps - step)
+            free -= steps * taken
+            step += steps
+
+
+def evict_nodes(cache: PrefixCache, num_blocks: int) -> int:
+    """Drop the nodes used least recently until so many blocks have gone, or none is idle; return how many."""
+    tree = cache.tree
+    assert tree is not None
+    gone = 0
+    while gone < num_blocks and gone < cache.num_idle:
+        node = least_recent(tree.idle)
+        gone += tree.ends[node] - tree.starts[node]
+        del tree.idle[node]
+        del tree.children[_key(cache, tree, node)]
+        tree.free_nodes.append(node)
+    cache.num_idle -= gone
+    return gone
+
+
+def _follow(cache: PrefixCache, tree: RadixTree, index: int, limit: int) -> tuple[int, int, int]:
+    """Return how many of a request's first ``limit`` blocks the tree holds, and where it ends.
+
+    Returns:
+        The blocks, the last node that holds nothing else, and the node behind it that holds more; 0: none.
+    """
+    paths, ends = cache.paths, tree.ends
+    segments, until = paths.segments, paths.ends
+    entry, last = paths.starts[index], paths.starts[index + 1]
+    node = found = start = 0
+    while found < limit:
+        while entry < last and until[entry] <= found:
+            start = until[entry]
+            entry += 1
+        if entry == last:
+            break
+        child = tree.children.get(segments[entry] << _OFFSET_BITS | found - start, 0)
+        if not child:
+            break
+        other = tree.entries[child]
+        end = min(ends[child], limit)
+        while found < end and entry < last and segments[entry] == segments[other]:
+            found = min(until[entry], until[other], end)
+            if until[entry] == found:
+                start = found
+                entry += 1
+            if until[other] == found:
+                other += 1
+        if found < ends[child]:
+            return found, node, child
+        node = child
+    return found, node, 0
+
+
+def _on_path(cache: PrefixCache, index: int, tokens: int) -> int:
+    """Return how many of the full blocks of a request's first ``tokens`` tokens anybody could find."""
+    paths = cache.paths
+    first, last = paths.starts[index], paths.starts[index + 1]
+    if first == last:
+        return 0
+    return min(tokens // paths.block_size, paths.ends[last - 1])
+
+
+def _add(cache: PrefixCache, tree: RadixTree, index: int, blocks: int) -> int:
+    """Let the tree hold a request's first ``blocks`` blocks; return how many it held already. What is new is idle."""
+    paths = cache.paths
+    found, node, partial = _follow(cache, tree, index, blocks)
+    if partial:
+        node = _cut(cache, tree, partial, found)
+    if found < blocks:
+        entry, start = paths.starts[index], 0
+        while paths.ends[entry] <= found:
+            start = paths.ends[entry]
+            entry += 1
+        added = _new_node(tree)
+        tree.entries[added], tree.offsets[added] = entry, found - start
+        tree.starts[added], tree.ends[added] = found, blocks
+        tree.parents[added], tree.users[added] = node, 0
+        tree.children[_key(cache, tree, added)] = added
+        node = added
+    tree.found = node
+    _touch(tree, node)
+    return found
+
+
+def _cut(cache: PrefixCache, tree: RadixTree, node: int, position: int) -> int:
+    """Cut a node before the block at a position, used just now; return what is before the cut."""
+    paths = cache.paths
+    front = _new_node(tree)
+    entry = tree.entries[node]
+    tree.entries[front], tree.offsets[front] = entry, tree.offsets[node]
+    tree.starts[front], tree.ends[front] = tree.starts[node], position
+    tree.parents[front], tree.users[front] = tree.parents[node], tree.users[node]
+    tree.children[_key(cache, tree, front)] = front
+    start = tree.starts[node] - tree.offsets[node]
+    while paths.ends[entry] <= position:
+        start = paths.ends[entry]
+        entry += 1
+    tree.entries[node], tree.offsets[node] = entry, position - start
+    tree.starts[node], tree.parents[node] = position, front
+    tree.children[_key(cache, tree, node)] = node
+    if not tree.users[node]:
+        give_up(tree.idle, node)
+    return front
+
+
+def _new_node(tree: RadixTree) -> int:
+    """Return the number of a node that there is not yet."""
+    if tree.free_nodes:
+        return tree.free_nodes.pop()
+    for column in (tree.entries, tree.offsets, tree.starts, tree.ends, tree.parents, tree.users):
+        column.append(0)
+    return len(tree.users) - 1
+
+
+def _key(cache: PrefixCache, tree: RadixTree, node: int) -> int:
+    """Return what the first block of a node is found by: its segment, and how far it lies within that."""
+    return cache.paths.segments[tree.entries[node]] << _OFFSET_BITS | tree.offsets[node]
+
+
+def _touch(tree: RadixTree, node: int) -> None:
+    """Let a node and all before it be those used last."""
+    while node:
+        if not tree.users[node]:
+            give_up(tree.idle, node)
+        node = tree.parents[node]
+
+
+def _idle_until(tree: RadixTree, node: int) -> int:
+    """Return the blocks that nobody uses of a node and all before it."""
+    blocks = 0
+    while node and not tree.users[node]:
+        blocks += tree.ends[node] - tree.starts[node]
+        node = tree.parents[node]
+    return blocks
+
+
+def _use(tree: RadixTree, node: int) -> int:
+    """Let one request more use a node and all before it; return the blocks that nobody used."""
+    blocks = 0
+    while node:
+        if not tree.users[node]:
+            blocks += tree.ends[node] - tree.starts[node]
+            del tree.idle[node]
+        tree.users[node] += 1
+        node = tree.parents[node]
+    return blocks
+
+
+def _leave(tree: RadixTree, node: int) -> int:
+    """Let one request fewer use a node and all before it; return the blocks that nobody uses any more."""
+    blocks = 0
+    while node:
+        tree.users[node] -= 1
+        if not tree.users[node]:
+            blocks += tree.ends[node] - tree.starts[node]
+            give_up(tree.idle, node)
+        node = tree.parents[node]
+    return blocks

@@ -1,0 +1,84 @@
+"""SGLang's radix tree, on cases worked out by hand: what joins it when, what is found, and what gives way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.agreement import assert_agrees
+from tests.builders import make_config, make_specs
+from tests.engine.test_prefix_cache import SECOND, served
+
+SGLANG: dict[str, Any] = {
+    "scheduler": "prefill_first",
+    "admission": "estimate",
+    "max_model_len": 64,
+    "max_num_batched_tokens": 64,
+    "new_token_ratio_initial": 0.0,
+    "new_token_ratio_minimum": 0.0,
+}
+"""Beside requests that are expected to end at once."""
+
+
+@pytest.mark.parametrize(("keeps_radix_tree", "found"), [(False, [0, 16, 16]), (True, [0, 0, 16])])
+def test_what_a_step_computes_is_found_when_it_has_ended(keeps_radix_tree: bool, found: list[int]) -> None:
+    """Two that are admitted together compute the same beginning; the third, later, finds it."""
+    specs = make_specs([0.0, 0.0, 5.0], 20, 2)
+    records = served(specs, [[(1, 16)]] * 3, keeps_radix_tree=keeps_radix_tree, **SGLANG).records
+
+    assert records.scheduled_time.tolist() == [0.0, 0.0, 5.0]
+    assert records.cached_tokens.tolist() == found
+
+
+def test_copies_of_what_the_tree_holds_are_free_when_the_step_has_ended() -> None:
+    """Two of five blocks each share four after their step: eight of 14 are free, and a third of 21 tokens fits."""
+    specs = make_specs([0.0, 0.0, 0.5], 17, [8, 8, 4])
+    alike = served(specs, [[(1, 16)], [(1, 16)], []], keeps_radix_tree=True, num_blocks=14, **SGLANG).records
+    apart = served(specs, [[], [], []], keeps_radix_tree=True, num_blocks=14, **SGLANG).records
+
+    assert alike.scheduled_time.tolist() == [0.0, 0.0, 1.0]
+    assert apart.scheduled_time.tolist()[:2] == [0.0, 0.0]
+    assert apart.scheduled_time[2] > 1.0
+
+
+@pytest.mark.parametrize(("keeps_radix_tree", "found"), [(False, 8), (True, 0)])
+def test_a_node_gives_way_whole(keeps_radix_tree: bool, found: int) -> None:
+    """Five blocks of seven take two that hold a beginning of four: by segments two are left of it, by nodes none."""
+    specs = make_specs([0.0, 10.0, 20.0], [17, 20, 17], 1)
+    config = {"num_blocks": 7, "keeps_radix_tree": keeps_radix_tree, **SGLANG}
+    records = served(specs, [[(1, 16)], [], [(1, 16)]], **config).records
+
+    assert records.cached_tokens.tolist() == [0, 0, found]
+
+
+@pytest.mark.parametrize(("keeps_radix_tree", "end"), [(False, 28.0), (True, 30.0)])
+def test_who_is_retracted_loses_what_it_has_decoded(keeps_radix_tree: bool, end: float) -> None:
+    """Request 1 computes its answer again in chunks of eight; its prompt lies in the tree, as the others' would."""
+    config = {"num_blocks": 11, "keeps_radix_tree": keeps_radix_tree, **SGLANG, "max_num_batched_tokens": 8}
+    records = served(make_specs([0.0, 0.0], 8, 20), [[], []], **config).records
+
+    assert records.num_preemptions.tolist() == [0, 1]
+    assert records.finish_time.tolist() == [21.0, end]
+
+
+def test_who_is_retracted_stands_behind_its_priority_as_if_it_came_now() -> None:
+    """Of the two that matter less request 1 came first, but 2 has waited since 3 s when 1 loses its memory at 15 s."""
+    specs = replace(make_specs([0.0, 0.0, 3.0], 8, [20, 20, 4]), priority=np.array([0, 1, 1]))
+    config = {**SGLANG, "scheduling_policy": "priority", "num_blocks": 11, "max_num_seqs": 2}
+    records = assert_agrees(make_config(**{**config, "max_num_batched_tokens": 16}), SECOND, specs).records
+
+    assert records.num_preemptions.tolist() == [0, 1, 0]
+    assert records.scheduled_time.tolist() == [0.0, 1.0, 15.0]
+    assert records.finish_time.tolist() == [22.0, 30.0, 19.0]
+
+
+def test_the_one_with_the_shortest_answer_is_retracted_whatever_its_priority() -> None:
+    """Request 1 matters more and came later: it has generated less, and loses its memory."""
+    specs = replace(make_specs([0.0, 3.5], 8, 20), priority=np.array([1, 0]))
+    config = make_config(**{**SGLANG, "scheduling_policy": "priority", "num_blocks": 11, "max_num_seqs": 2})
+    records = assert_agrees(config, SECOND, specs).records
+
+    assert records.num_preemptions.tolist() == [0, 1]

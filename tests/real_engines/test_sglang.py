@@ -1,0 +1,35 @@
+"""The kernel schedules as SGLang's own scheduler does, where that is installed (``--version sglang``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.real_engines import environment
+from tests.real_engines.compare import (
+    OF_SGLANG,
+    SGLANG,
+    as_sglang,
+    earliest_difference,
+    schedules_of,
+    simulate_sglang,
+)
+from tests.real_engines.workloads import draw_case
+
+NUM_CASES = 6
+
+
+@pytest.mark.slow
+def test_schedules_are_those_of_its_normal_loop() -> None:
+    """First steps, tokens, ends, retractions, tokens from the radix cache: 95 of 100 workloads to the step."""
+    python = environment.python_of(SGLANG, "sglang")
+    if python is None:
+        pytest.skip(f"SGLang {SGLANG} is not installed: python -m tests.real_engines --version sglang")
+    drawn = [draw_case(kind, 5000 + seed, is_async=False) for kind in OF_SGLANG for seed in range(NUM_CASES)]
+    cases = [as_sglang(case) for case in drawn]
+
+    schedules = schedules_of(python, cases, "sglang")
+
+    pairs = list(zip(cases, schedules, strict=True))
+    differing = [case for case, real in pairs if earliest_difference(real, simulate_sglang(case).records) is not None]
+    assert len(differing) <= 0.05 * len(cases), [(case["kind"], case["seed"]) for case in differing]
+    assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > 10
