@@ -199,8 +199,13 @@ def _errors(found: _Figures, chosen: Bools, families: Sequence[Family], left_out
     places = np.flatnonzero(chosen)
     sources, errors = found.sources[places], found.counted[places]
     weights = _source_weights(sources)
-    center = weighted_quantile(errors, weights, 0.5)
-    sizes = np.maximum(np.abs(errors - center), SMALLEST)
+    all_center = weighted_quantile(errors, weights, 0.5)
+    is_examined = np.array([_is_examined(source) for source in sources.tolist()])
+    examined_center, center = (
+        weighted_quantile(errors[each], weights[each], 0.5) if each.any() else all_center
+        for each in (is_examined, ~is_examined)
+    )
+    sizes = np.maximum(np.abs(errors - np.where(is_examined, examined_center, center)), SMALLEST)
     matrix = np.array(
         [
             features(found.servers[place], _distance(found.servers[place], families, found.sources[place], left_out))
@@ -211,10 +216,12 @@ def _errors(found: _Figures, chosen: Bools, families: Sequence[Family], left_out
     scores = sizes / np.exp(matrix @ coefficients)
     return MetricErrors(
         center=center,
+        examined_center=examined_center,
         log_scale=dict(zip(FEATURES, coefficients.tolist(), strict=True)),
         p50=weighted_quantile(scores, weights, 0.5),
         p90=weighted_quantile(scores, weights, LEVEL),
-        constant_90=weighted_quantile(sizes, weights, LEVEL),
+        constant_center=all_center,
+        constant_90=weighted_quantile(np.maximum(np.abs(errors - all_center), SMALLEST), weights, LEVEL),
         sources=len(set(sources.tolist())),
         figures=len(places),
     )
