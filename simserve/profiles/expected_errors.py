@@ -1,11 +1,11 @@
 """How wrong the simulator is on a server that nobody fitted: the model of its errors, and asking it of a server.
 
-An error is ``log(predicted / measured)``. Of a source that was left out it is taken to be ``center + scale * z``. Servers
-that nobody looked at while the simulator was built have a center of their own: what is not known of them mostly takes
-time, so that they are slower than simulated. The scale is ``exp`` of a few features of the deployment and its load, and the quantiles of ``|z|`` are those over measured
-sources, each counted once (split conformal prediction with the source as the unit: Dunn, Wasserman and Ramdas,
-"Distribution-free prediction sets for two-layer hierarchical models", JASA 118, 2023). Knows neither how the servers
-were measured nor what a run is.
+An error is ``log(predicted / measured)``. Of a source that was left out it is taken to be ``center + scale * z``.
+Servers that nobody looked at while the simulator was built have a center of their own: what is not known of them mostly
+takes time, so that they are slower than simulated. The scale is ``exp`` of a few features of the deployment and its
+load, and the quantiles of ``|z|`` are those over measured sources, each counted once (split conformal prediction with
+the source as the unit: Dunn, Wasserman and Ramdas, "Distribution-free prediction sets for two-layer hierarchical
+models", JASA 118, 2023). Knows neither how the servers were measured nor what a run is.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ class _Lengths(FrozenModel):
     cv: Annotated[float, Field(gt=0)] | None = None
     max: _Count
 
-    def block(self, folder: Path) -> dict[str, Any]:
-        """Return what a scenario file would hold."""
+    @property
+    def block(self) -> dict[str, Any]:
+        """What a scenario file would hold."""
         if self.mean is not None and self.cv is not None:
             return build.around(self.mean, self.cv, self.max)
         return {"distribution": "uniform", "min": self.min or 1, "max": self.max}
@@ -269,7 +270,9 @@ def _read(kind: type[_Written], path: Path) -> _Written:
 
 
 def _block(length: _Length, folder: Path) -> dict[str, Any]:
-    return build.fixed(length) if isinstance(length, int) else length.block(folder)
+    if isinstance(length, int):
+        return build.fixed(length)
+    return length.block(folder) if isinstance(length, _Listed) else length.block
 
 
 def _engine(deployment: Mapping[str, Any]) -> tuple[str, str, str]:
