@@ -170,9 +170,11 @@ class MetricErrors(FrozenModel):
     log_scale: dict[str, float]
     """Feature -> what it adds to the logarithm of the scale."""
     p50: float = Field(gt=0)
-    """Median of the absolute error over the scale."""
+    """Median of the absolute error over the scale, of servers that nobody looked at."""
+    examined_p50: float = Field(gt=0)
+    """The same of the sources whose figures lay open."""
     p90: float = Field(gt=0)
-    """90th percentile of it."""
+    """90th percentile of it, of all."""
     constant_center: float
     """Median of all, about which one interval for every server lies."""
     constant_90: float = Field(gt=0)
@@ -188,8 +190,9 @@ class MetricErrors(FrozenModel):
         scale = math.exp(sum(self.log_scale.get(name, 0.0) * value for name, value in values))
         beyond = math.exp(BEYOND * server.num_beyond)
         floor = FLOORS[metric]
+        middle = self.examined_p50 if distance.is_examined else self.p50
         return (
-            max(self.p50 * scale, floor * FLOOR_OF_HALF) * beyond,
+            max(middle * scale, floor * FLOOR_OF_HALF) * beyond,
             max(self.p90 * scale, floor) * beyond,
         )
 
