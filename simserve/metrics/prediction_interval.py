@@ -21,6 +21,9 @@ RATES = ("request_throughput", "output_throughput", "total_token_throughput")
 DOLLARS = ("usd_per_million_output_tokens", "usd_per_million_tokens")
 """Figures of ``simserve.cost`` that fall as throughput rises."""
 
+QUEUED = ("ttft_ms", "e2el_ms")
+"""Latencies that hold the wait for a seat."""
+
 Interval = tuple[float, float]
 
 
@@ -40,7 +43,10 @@ class _Run:
 
 
 def prediction_interval(summary: Mapping[str, Any], expected: Expectation, waiting: float) -> dict[str, Any]:
-    """Return ``level basis metrics``: by figure the low and high end that a real server keeps within at that level.
+    """Return ``level basis metrics queues``: by figure the low and high end that a real server keeps within.
+
+    ``queues``: whether a server at the slow end cannot keep up with open arrivals. The high ends of first tokens and of
+    whole answers are then what would queue up by the end of this run, and say nothing of a longer one.
 
     TPOT and gaps take the error of TPOT. Times to first tokens take that of TTFT, and of open arrivals no less than
     what a slower server does to the queue: at the load ratio r, waiting grows as ``1 / (1 - r)`` (M/G/1 in heavy
@@ -65,7 +71,13 @@ def prediction_interval(summary: Mapping[str, Any], expected: Expectation, waiti
         metrics[name] = _listed(_scaled(summary[name], rates))
     for name in DOLLARS:
         metrics[name] = _listed(_scaled(inner["cost"].get(name), (1 / rates[1], 1 / rates[0])))
-    return {"level": LEVEL, "basis": expected.basis, "metrics": metrics}
+    queues = run.load_ratio is not None and _slow_load(run.load_ratio, expected) >= 1
+    return {"level": LEVEL, "basis": expected.basis, "metrics": metrics, "queues": queues}
+
+
+def _slow_load(load_ratio: float, expected: Expectation) -> float:
+    """Return the load ratio of a server at the slow end."""
+    return load_ratio * max(expected.metrics["tpot"].high, 1.0)
 
 
 def _listed(interval: Interval | None) -> list[float] | None:
@@ -100,12 +112,12 @@ def _latency(
 
 def _first_token(value: float, base: float, expected: Expectation, run: _Run) -> Interval:
     """Return the interval of a time to first tokens, ms, of which ``base`` is no waiting."""
-    errors, steps = expected.metrics["ttft"], expected.metrics["tpot"]
+    errors = expected.metrics["ttft"]
     low, high = value * errors.low, value * errors.high
     ratio = run.load_ratio
     if ratio is None or ratio <= 0:
         return low, high
-    slow = ratio * max(steps.high, 1.0)
+    slow = _slow_load(ratio, expected)
     wait = max(value - base, 0.0)
     longest = wait * errors.high + max(slow - ratio, 0.0) * run.duration_ms / 2
     if slow < 1:

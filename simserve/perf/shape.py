@@ -380,6 +380,7 @@ class ReplicaShape:
                 skew=skew,
                 curves=self.hardware.collective_curves,
                 engine=self.engine.all_reduce or self.engine.name,
+                is_pcie=intra.kind == "pcie",
                 host_from=self.engine.all_reduce_host_from if num_gpus > 2 else math.inf,
                 host_bandwidth=self.hardware.host_link.bandwidth,
             )

@@ -564,6 +564,10 @@ UNGATED_LAUNCHES = 1.25
 kernels of their own behind both all-reduces: fit to the decode steps of BLOOM-176B on Splitwise's H100 nodes (0.45 ms a
 layer, Llama-2-70B 0.36; vLLM of 2023), tested on its A100 nodes."""
 
+LLAMA_LAUNCHES = 10
+"""Kernels of a layer of Llama: two norms, four products, rotary embedding, cache, attention, activation function. Each
+further norm is one more: of queries, of keys (Qwen3), behind attention and MLP (Gemma)."""
+
 
 def launch_wait(
     stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], layer_seconds: float, *, has_prompts: bool
@@ -590,6 +594,8 @@ def launch_wait(
     launching = stage.num_whole_layers * layer_seconds
     if not model.is_gated_mlp and model.num_norms_per_layer > 1:
         launching *= UNGATED_LAUNCHES
+    further_norms = max(model.num_norms_per_layer - 2, 0) + (0 if model.qk_norm == "none" else 2)
+    launching *= 1 + further_norms / LLAMA_LAUNCHES
     is_compiled = engine.cuda_graph_max_prompt_tokens > 0
     if not has_prompts and is_compiled:
         with_experts = 0.0

@@ -1,10 +1,11 @@
 """How wrong the simulator is on a server that nobody fitted: the model of its errors, and asking it of a server.
 
-An error is ``log(predicted / measured)``. Of a source that was left out it is taken to be ``center + scale * z``: the
-scale is ``exp`` of a few features of the deployment and its load, and the quantiles of ``|z|`` are those over measured
-sources, each counted once (split conformal prediction with the source as the unit: Dunn, Wasserman and Ramdas,
-"Distribution-free prediction sets for two-layer hierarchical models", JASA 118, 2023). Knows neither how the servers
-were measured nor what a run is.
+An error is ``log(predicted / measured)``. Of a source that was left out it is taken to be ``center + scale * z``.
+Servers that nobody looked at while the simulator was built have a center of their own: what is not known of them mostly
+takes time, so that they are slower than simulated. The scale is ``exp`` of a few features of the deployment and its
+load, and the quantiles of ``|z|`` are those over measured sources, each counted once (split conformal prediction with
+the source as the unit: Dunn, Wasserman and Ramdas, "Distribution-free prediction sets for two-layer hierarchical
+models", JASA 118, 2023). Knows neither how the servers were measured nor what a run is.
 """
 
 from __future__ import annotations
@@ -163,15 +164,21 @@ class MetricErrors(FrozenModel):
     """The model of one metric's error."""
 
     center: float
-    """Median of ``log(predicted / measured)``: above 0, the simulator is too high."""
+    """Median of ``log(predicted / measured)`` of servers that nobody looked at: above 0, the simulator is too high."""
+    examined_center: float
+    """The same of the sources whose figures lay open while the simulator was built."""
     log_scale: dict[str, float]
     """Feature -> what it adds to the logarithm of the scale."""
     p50: float = Field(gt=0)
-    """Median of the absolute error over the scale."""
+    """Median of the absolute error over the scale, of servers that nobody looked at."""
+    examined_p50: float = Field(gt=0)
+    """The same of the sources whose figures lay open."""
     p90: float = Field(gt=0)
-    """90th percentile of it."""
+    """90th percentile of it, of all."""
+    constant_center: float
+    """Median of all, about which one interval for every server lies."""
     constant_90: float = Field(gt=0)
-    """Half-width of one 90 % interval for every server, to compare with."""
+    """Half-width of that 90 % interval, to compare with."""
     sources: int = Field(ge=1)
     """Sources behind it, each counted once."""
     figures: int = Field(ge=1)
@@ -183,8 +190,9 @@ class MetricErrors(FrozenModel):
         scale = math.exp(sum(self.log_scale.get(name, 0.0) * value for name, value in values))
         beyond = math.exp(BEYOND * server.num_beyond)
         floor = FLOORS[metric]
+        middle = self.examined_p50 if distance.is_examined else self.p50
         return (
-            max(self.p50 * scale, floor * FLOOR_OF_HALF) * beyond,
+            max(middle * scale, floor * FLOOR_OF_HALF) * beyond,
             max(self.p90 * scale, floor) * beyond,
         )
 
@@ -404,7 +412,8 @@ def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation
         errors = model.of_metric(metric, left_out)
         half_50, half_90 = errors.half_widths(metric, server, distance)
         servers = family.servers.get(metric, 0) if family is not None else 0
-        metrics[metric] = MetricExpectation(errors.center, half_50, half_90, servers)
+        center = errors.examined_center if distance.is_examined else errors.center
+        metrics[metric] = MetricExpectation(center, half_50, half_90, servers)
     foreign = Expectation(_basis(server, distance, family), distance.group, metrics)
     if server.calibrated_runs < FEWEST_CALIBRATED_RUNS or server.note:
         return foreign

@@ -90,6 +90,8 @@ _ROOM = 1.15
 def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
     """Return mean, p95, limit and the interval of real servers of every latency on one axis of time.
 
+    An interval that is open reaches to the end of the axis.
+
     Args:
         latencies: Of a brief.
 
@@ -99,21 +101,23 @@ def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
     known = [each for each in latencies if each.seconds.mean]
     if not known:
         return None
+    axis = log_time(
+        value
+        for each in known
+        for value in (each.seconds.mean, each.seconds.p95, each.seconds.limit, *(each.seconds.real_servers or ()))
+        if value is not None
+    )
     marks: list[Mark] = []
-    reach: list[float] = []
     for row, each in enumerate(known):
         seconds = each.seconds
         if seconds.real_servers is not None:
             low, high = seconds.real_servers
-            marks.append(Box(left=low, right=high, y=row, thickness=_RANGE, color=GREY))
-            reach += [low, high]
+            marks.append(Box(left=low, right=min(high, axis.high), y=row, thickness=_RANGE, color=GREY))
         if seconds.limit is not None:
             width = seconds.limit * _LIMIT
             marks.append(
                 Box(left=seconds.limit - width, right=seconds.limit + width, y=row, thickness=0.8, color=VERMILION)
             )
-            reach += [seconds.limit]
-        reach += [value for value in (seconds.mean, seconds.p95) if value]
     marks.append(
         Dots(
             x=[each.seconds.mean or math.nan for each in known],
@@ -142,7 +146,7 @@ def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
         left=0.12,
         bottom=0.45 / height,
         top=1 - 0.3 / height,
-        x=log_time(reach),
+        x=axis,
         y=Axis(low=len(known) - 0.5, high=-0.5, ticks=[(row, each.label) for row, each in enumerate(known)]),
         marks=marks,
     )

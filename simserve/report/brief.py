@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.metrics.prediction_interval import QUEUED
 from simserve.metrics.result import RunResult
 from simserve.report import facts
 from simserve.report.answer import (
@@ -64,7 +65,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class LatencySeconds:
-    """One latency in numbers: mean, 95th percentile, ends of the interval of real servers, limit of the SLO."""
+    """One latency in numbers: mean, 95th percentile, ends of the interval of real servers, limit of the SLO.
+
+    The upper end is infinite where the slowest of them cannot keep up.
+    """
 
     mean: float | None
     p95: float | None
@@ -225,7 +229,8 @@ def _longest_request(result: RunResult) -> int | None:
 def latency_lines(result: RunResult) -> list[LatencyLine]:
     """Return the four latencies, each with the interval in which 9 of 10 real servers have their mean."""
     summary, inner = result.summary, result.summary["simserve"]
-    known = (inner.get("prediction_interval") or {}).get("metrics") or {}
+    found = inner.get("prediction_interval") or {}
+    known, queues = found.get("metrics") or {}, found.get("queues", False)
     lines = []
     for name, label in LATENCY_LABELS.items():
         ends, term = known.get(f"mean_{name}"), _TERMS.get(name)
@@ -233,16 +238,17 @@ def latency_lines(result: RunResult) -> list[LatencyLine]:
         limit = None if result.slo is None or term is None else getattr(result.slo, term)
         met = None if term is None else inner["slo"]["by_metric"].get(term)
         mean, tail = summary[f"mean_{name}"], summary[f"p95_{name}"]
+        is_open = queues and name in QUEUED
         lines.append(
             LatencyLine(
                 label=label,
                 mean=_in_unit(mean, unit, factor),
-                real_servers=_real_servers(ends, unit, factor) if ends else "",
+                real_servers=_real_servers(ends, unit, factor, is_open=is_open) if ends else "",
                 p95=_in_unit(tail, unit, factor),
                 seconds=LatencySeconds(
                     mean=None if mean is None else mean / 1e3,
                     p95=None if tail is None else tail / 1e3,
-                    real_servers=(ends[0] / 1e3, ends[1] / 1e3) if ends else None,
+                    real_servers=(ends[0] / 1e3, math.inf if is_open else ends[1] / 1e3) if ends else None,
                     limit=limit,
                 ),
                 limit="" if limit is None or met is None else f"{share(met)} within {format_seconds(limit)}",
@@ -251,9 +257,18 @@ def latency_lines(result: RunResult) -> list[LatencyLine]:
     return lines
 
 
-def _real_servers(ends: Sequence[float], unit: str, factor: float) -> str:
-    """Return both ends of an interval in milliseconds, the high one in seconds where it is far beyond its own line."""
+def _real_servers(ends: Sequence[float], unit: str, factor: float, *, is_open: bool) -> str:
+    """Return both ends of an interval in milliseconds, the high one in seconds where it is far beyond its own line.
+
+    Args:
+        ends: Of the interval.
+        unit: That of the line.
+        factor: Milliseconds in it.
+        is_open: Whether the slowest servers queue without end: there is no high end to tell.
+    """
     low, high = ends
+    if is_open:
+        return f"from {_in_unit(low, unit, factor)}, may queue"
     if unit == "ms" and high >= _MOST_MILLISECONDS:
         return f"{number(low)} ms to {number(high / 1e3)} s"
     return f"{number(low / factor)} to {_in_unit(high, unit, factor)}"
@@ -365,6 +380,8 @@ def trust_text(result: RunResult) -> str:
         parts.append("too short a run to have settled (--precision 5% lengthens it)")
     if found is not None:
         parts += resting(f"ranges are for {found['level']:.0%} of real servers", found["basis"])
+        if found.get("queues"):
+            parts.append(facts.CANNOT_KEEP_UP)
     if inner["fidelity"] == "roofline":
         parts.append("step times are datasheet peaks, not measured")
     return "; ".join(parts) or UNDEFINED

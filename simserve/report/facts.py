@@ -10,6 +10,7 @@ import numpy as np
 
 from simserve.metrics.batch_means import BEYOND_PERCENTILE, needed_requests
 from simserve.metrics.kv_room import requests_in_kv
+from simserve.metrics.prediction_interval import QUEUED
 from simserve.metrics.replications import ATTAINMENT_HALF_WIDTH
 from simserve.metrics.result import RunResult
 from simserve.perf.operators import OPERATORS
@@ -17,6 +18,7 @@ from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.expected_errors import CALIBRATED
 from simserve.report.arriving import LOOPS
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
+from simserve.report.tables import LATENCY_LABELS
 from simserve.scenario.formats import formats_line
 from simserve.units import format_bytes, format_seconds
 from simserve.workload.arrival_spec import STATIONARY
@@ -46,6 +48,7 @@ _NOTICEABLE_WAIT = 0.05
 """Share of a wait that is worth a word."""
 _NOTICEABLE_OPERATOR = 0.005
 """Share of the seconds of all steps from which an operator is named."""
+CANNOT_KEEP_UP = "the slowest of them cannot keep up with this load: how long requests queue there cannot be told"
 _SHORT = ("tpot", "ttft")
 _NARROW_ARITHMETIC = ("fp8", "int8")
 """Weight formats that multiply in 8 bit where the GPU can."""
@@ -424,9 +427,11 @@ def real_server_lines(result: RunResult) -> list[str]:
     found = result.summary["simserve"].get("prediction_interval")
     if found is None:
         return []
-    latencies = {"TTFT": "mean_ttft_ms", "TPOT": "mean_tpot_ms", "ITL": "mean_itl_ms", "E2E": "mean_e2el_ms"}
+    queues = found.get("queues", False)
     shown = [
-        f"{label} {latency_range(*ends)}" for label, key in latencies.items() if (ends := found["metrics"].get(key))
+        f"{label} {latency_range(*ends, is_open=queues and name in QUEUED)}"
+        for name, label in LATENCY_LABELS.items()
+        if (ends := found["metrics"].get(f"mean_{name}"))
     ]
     rate = found["metrics"].get("output_throughput")
     if rate:
@@ -435,13 +440,18 @@ def real_server_lines(result: RunResult) -> list[str]:
     if price:
         shown.append(f"{dollars(price[0])} to {dollars(price[1])} a million of them")
     lines = [f"{found['level']:.0%} of real servers, means: {', '.join(shown)}", f"basis: {found['basis']}"]
+    if queues:
+        lines.insert(1, CANNOT_KEEP_UP)
     if not found["basis"].startswith(CALIBRATED) and not result.scenario["deployment"].get("pools"):
         lines.append("narrower after two measurements: simserve calibrate loads SCENARIO names them")
     return lines
 
 
-def latency_range(low: float, high: float) -> str:
-    """Return two latencies in one unit: ``'19.1 to 23.0 ms'``."""
+def latency_range(low: float, high: float, *, is_open: bool = False) -> str:
+    """Return two latencies in one unit, ``'19.1 to 23.0 ms'``; the low one alone where no high one can be told."""
+    if is_open:
+        unit, factor = latency_unit(low)
+        return f"from {number(low / factor)} {unit}"
     unit, factor = latency_unit(high)
     return f"{number(low / factor)} to {number(high / factor)} {unit}"
 

@@ -91,6 +91,14 @@ def test_a_server_too_slow_for_its_load_queues_no_more_than_is_left_over() -> No
     assert high == pytest.approx(200 * 1.5 + 0.95 * 0.2 * 100_000 / 2)
 
 
+@pytest.mark.parametrize(
+    ("load_ratio", "queues"), [(None, False), (0.5, False), (0.8, False), (0.84, True), (1.2, True)]
+)
+def test_a_load_that_the_slow_end_cannot_keep_up_with_is_told(load_ratio: float | None, queues: bool) -> None:
+    """A server 20 % slower is full from 0.83 of the load on; clients of a closed loop wait for it."""
+    assert prediction_interval(summary(load_ratio), make_expectation(), 0.0)["queues"] is queues
+
+
 def test_what_is_undefined_has_no_interval() -> None:
     """Answers of one token have no TPOT, and no price is no dollars."""
     run = summary(mean_tpot_ms=None, mean_ttft_ms=None)

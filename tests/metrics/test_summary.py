@@ -87,7 +87,7 @@ INNER = {
     "usd_per_million_visible_tokens",
     "images": "requests images tokens token_share mean_preprocess_ms mean_encoder_ms ttft_share",
     "confidence_intervals": None,
-    "prediction_interval": "level basis metrics",
+    "prediction_interval": "level basis metrics queues",
     "pools": None,
     "transfers": "count link_seconds waited_seconds stalled_seconds",
     "regions": None,

@@ -138,6 +138,27 @@ def test_all_reduce_is_latency_then_bandwidth() -> None:
     assert all_gather_seconds(np.array([9e8]), 8, link) - 8e-6 == pytest.approx([0.875])
 
 
+def test_over_pcie_the_quicker_of_two_protocols_reduces() -> None:
+    """Small messages have flags of their own size beside them and start at once; from some size on others overtake."""
+    link = Link(bandwidth=1e9 / 0.9, latency=20e-6, reference_ranks=2, skew=1e-6, is_pcie=True)
+    small, large = 1e3, 1e7
+
+    seconds = all_reduce_seconds(np.array([0.0, small, large]), 2, link)
+
+    assert seconds == pytest.approx([21e-6, 21e-6 + small / 0.5e9, 21e-6 + 1.2 * 20e-6 + large / 1e9])
+    assert np.all(np.diff(all_reduce_seconds(np.geomspace(1, 1e9, 500), 2, link)) > 0)
+
+
+@pytest.mark.parametrize(
+    ("kilobytes", "measured"), [(1, 22.66), (16, 34.13), (128, 95.56), (512, 221.9), (4096, 1427.9), (65536, 22550.0)]
+)
+def test_all_reduces_over_four_cards_on_pcie_are_those_of_a_table(kilobytes: float, measured: float) -> None:
+    """Four V100 on PCIe (APEX+ collective tables, microseconds), to which neither protocol was fitted."""
+    link = Link(bandwidth=4.46e9 / 0.9, latency=22.66e-6, reference_ranks=4, is_pcie=True)
+
+    assert all_reduce_seconds(np.array([kilobytes * 1024]), 4, link)[0] == pytest.approx(measured * 1e-6, rel=0.1)
+
+
 def test_gathering_over_a_network_passes_every_rank() -> None:
     """Rings over nodes start a hop a rank later and reach less of the link than inside one."""
     inside = Link(bandwidth=50e9, latency=20e-6)

@@ -344,6 +344,18 @@ def test_layers_with_biases_take_longer_to_launch() -> None:
     assert launched("bloom-176b") / launched("llama-2-70b") == pytest.approx(1.25, rel=0.02)
 
 
+def test_norms_of_queries_and_keys_are_launched_too() -> None:
+    """Without graphs a layer of Qwen3 takes the host a fifth longer than one of Llama, which has none of them."""
+
+    def launched(model: str) -> float:
+        launch = {"eager_seconds_per_layer": 1e-3, "cuda_graph_max_batch": 0, "host_seconds_per_step": 0.0}
+        shape = make_shape(model=model, engine_fields={**launch, "host_seconds_per_request": 0.0})
+        return float(price(shape, 4).step_times.decode_base[1]) / shape.model.num_hidden_layers
+
+    assert launched("llama-3.1-8b") == pytest.approx(1e-3)
+    assert launched("qwen3-8b") == pytest.approx(1.2e-3)
+
+
 def test_an_engines_own_build_of_the_experts_kernels_computes_faster() -> None:
     """TensorRT-LLM's Triton: steps of many sequences are shorter; FP8 experts have other kernels."""
 

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
-from simserve.errors import ProfileError
+from simserve.errors import ProfileError, TraceError
 from simserve.planner.measured.reports import UNSEEN, read_exclusions, read_unseen, read_unseen_memory
 from simserve.planner.measured.shipped import read_shipped, read_shipped_memory
 from simserve.planner.validation.memory_accuracy import compare_memory
 from simserve.profiles import catalog
 from simserve.scenario.load import from_mapping
+from simserve.workload.generate import generate
 
 DEPLOYMENT = {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12.0", "max_model_len": 4096}}
 RUN = {"name": "c2", "clients": 2, "requests": 6, "prompt": 100, "output": 20, "measured": {"tpot": "7 ms"}}
@@ -120,3 +122,36 @@ def test_what_a_report_leaves_out_is_kept_with_its_reason(tmp_path: Path, monkey
     (exclusion,) = read_exclusions()
 
     assert (exclusion.report, exclusion.what, exclusion.why) == ("mine", "the rest", "too old")
+
+
+def test_lengths_of_a_file_are_found_beside_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path is relative to the file that names it, wherever the command runs."""
+    (tmp_path / "seen.csv").write_text("prompt,output\n30,4\n500,90\n", encoding="utf-8")
+    lengths = {part: {"path": "seen.csv", "column": part} for part in ("prompt", "output")}
+    report(tmp_path, monkeypatch, servers=servers(RUN | lengths))
+
+    (point,) = read_unseen()
+
+    specs = generate(from_mapping(point.scenario).workload, seed=1)
+    assert set(specs.prompt_tokens.tolist()) == {30, 500}
+    assert set(specs.output_tokens.tolist()) == {4, 90}
+
+
+def test_lengths_of_a_file_that_is_not_there_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line names the file."""
+    report(tmp_path, monkeypatch, servers=servers(RUN | {"prompt": {"path": "gone.csv"}}))
+
+    with pytest.raises(TraceError, match="no such file") as found:
+        read_unseen()
+
+    assert found.value.file == "gone.csv"
+
+
+def test_shared_lengths_have_the_means_that_their_reports_print() -> None:
+    """217 and 201 tokens of ShareGPT; a tenth of the answers is of 13 tokens or fewer."""
+    table = np.loadtxt(
+        catalog.find(UNSEEN, "a6000-vllm-0.13").parent / "lengths/sharegpt.csv", delimiter=",", skiprows=1
+    )
+
+    assert table.mean(axis=0) == pytest.approx((217, 201), abs=0.5)
+    assert np.percentile(table[:, 1], 10) <= 13

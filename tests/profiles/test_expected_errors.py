@@ -28,9 +28,12 @@ def errors(**changes: Any) -> dict[str, Any]:
     """Return the model of one metric."""
     return {
         "center": 0.0,
+        "examined_center": 0.0,
         "log_scale": SCALE | {"far_engine": 0.3},
         "p50": 0.5,
+        "examined_p50": 0.4,
         "p90": 2.0,
+        "constant_center": 0.0,
         "constant_90": 0.5,
         "sources": 9,
         "figures": 90,
@@ -174,6 +177,16 @@ def test_a_bias_moves_the_interval() -> None:
     found = expect(make_model(center=-0.1), server()).metrics["tpot"]
 
     assert found.low * found.high == pytest.approx(math.exp(0.2))
+
+
+def test_a_server_that_lay_open_has_a_bias_of_its_own() -> None:
+    """The figures of a measured source are held against the errors of such sources, those of others against theirs."""
+    model = make_model(center=-0.1, examined_center=0.02).model_copy(update={"examined": ("known",)})
+
+    looked_at, other = (expect(model, server(), source).metrics["tpot"] for source in ("known", "report"))
+
+    assert (looked_at.center, other.center) == (0.02, -0.1)
+    assert looked_at.half_50 == pytest.approx(0.8 * other.half_50)
 
 
 def test_an_unknown_load_is_a_light_one() -> None:

@@ -14,7 +14,8 @@ from simserve import api
 from simserve.report.answer import answer
 from simserve.report.answer_plots import latency_ranges
 from simserve.report.axes import GREY, VERMILION
-from simserve.report.brief import Brief, Fact, Way, api_text, brief_of_run, resting
+from simserve.report.brief import Brief, Fact, Way, api_text, brief_of_run, latency_lines, resting, trust_text
+from simserve.report.facts import CANNOT_KEEP_UP, real_server_lines
 from simserve.report.html import render_report
 from simserve.report.quantities import dollars
 from simserve.report.run_html import run_html
@@ -309,3 +310,24 @@ def test_a_run_that_tells_nothing_is_not_called_good() -> None:
     assert any("only what was finished is counted" in each.text for each in cut.facts)
     assert short.answer.startswith("The SLO cannot be judged")
     assert short.ways[0].command == "simserve run chatbot --num-requests 3000"
+
+
+def test_how_long_a_server_queues_that_cannot_keep_up_is_not_told(written: tuple[api.RunResult, Path]) -> None:
+    """The low end alone of first tokens and whole answers, in brief and page; steps keep both ends."""
+    result, _ = written
+    inner = result.summary["simserve"]
+    interval = {**inner["prediction_interval"], "queues": True}
+    full = replace(result, summary={**result.summary, "simserve": {**inner, "prediction_interval": interval}})
+
+    lines = {line.label: line.real_servers for line in latency_lines(full)}
+
+    assert [label for label, ends in lines.items() if ends.startswith("from ") and ends.endswith(", may queue")] == [
+        "TTFT",
+        "E2E",
+    ]
+    assert " to " in lines["TPOT"]
+    assert CANNOT_KEEP_UP in trust_text(full)
+    told = " ".join(real_server_lines(full))
+    assert CANNOT_KEEP_UP in told
+    assert "TTFT from " in told
+    assert CANNOT_KEEP_UP not in " ".join(real_server_lines(result))

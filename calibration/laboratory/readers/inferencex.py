@@ -120,7 +120,7 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
             "max_model_len": prompt + lengths[1].get("max", output) + blocks.LENGTH_SLACK,
             "attention_dp_timeout_iters": balance,
             "sampling": None if is_public else "nucleus",
-            **_knobs(engine, recipe, clients // ranks, prompt),
+            **_knobs(engine, recipe, clients // ranks, prompt, seats_all=hardware.startswith("b200")),
         },
         tensor_parallel_size=tensor,
         pipeline_parallel_size=row.count("pp", 1),
@@ -214,14 +214,24 @@ def _must_place_experts(engine: str, model: str, tensor: int) -> bool:
     return (engine, model) == ("vllm", "minimax-m2") and tensor == 8
 
 
-def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int) -> dict[str, Any]:
-    """Return the engine's knobs; ``clients`` are those of one rank."""
-    budget = recipe.max_num_batched_tokens
+def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int, *, seats_all: bool) -> dict[str, Any]:
+    """Return the engine's knobs.
+
+    Args:
+        engine: Whose.
+        recipe: What its script sets.
+        clients: Those of one rank.
+        prompt: Tokens.
+        seats_all: Whether everybody has a seat, where the seats of the script are those of another GPU.
+    """
+    budget, seats = recipe.max_num_batched_tokens, recipe.seats
+    if seats is not None and seats_all:
+        seats = max(seats, clients)
     if engine == "tensorrt-llm" and budget is None:
         # As the launch script computes it: every running request's token and a whole prompt, in steps of 64.
         budget = max(recipe.least_budget, -(-(clients + prompt + 64) // 64) * 64)
     return {
-        "max_num_seqs": clients if recipe.is_seated_by_client else recipe.seats,
+        "max_num_seqs": clients if recipe.is_seated_by_client else seats,
         "max_num_batched_tokens": budget,
         "gpu_memory_utilization": recipe.share,
         "async_scheduling": recipe.is_async,

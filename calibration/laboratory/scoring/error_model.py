@@ -49,9 +49,9 @@ MOST_WIDENED = 4.0
 SMALLEST = 0.005
 """Errors below it count as this: figures are published in three digits."""
 
-RIDGE = 0.18
-"""Penalty on the squared coefficients of the scale, per source's share of the likelihood. Chosen, as the features
-were, with whole sources left out (0.03 to 0.3): coverage, measured on those same sources, is a little too good."""
+RIDGE = 0.2
+"""Penalty on the squared coefficients of the scale, per source's share of the likelihood. Between 0.03 and 1 coverage
+and interval score hardly move (calibration/LOG.md)."""
 
 _NEWTON_STEPS = 40
 
@@ -199,8 +199,10 @@ def _errors(found: _Figures, chosen: Bools, families: Sequence[Family], left_out
     places = np.flatnonzero(chosen)
     sources, errors = found.sources[places], found.counted[places]
     weights = _source_weights(sources)
-    center = weighted_quantile(errors, weights, 0.5)
-    sizes = np.maximum(np.abs(errors - center), SMALLEST)
+    all_center = weighted_quantile(errors, weights, 0.5)
+    is_examined = np.array([_is_examined(source) for source in sources.tolist()])
+    examined_center, center = _medians(errors, weights, is_examined)
+    sizes = np.maximum(np.abs(errors - np.where(is_examined, examined_center, center)), SMALLEST)
     matrix = np.array(
         [
             features(found.servers[place], _distance(found.servers[place], families, found.sources[place], left_out))
@@ -209,15 +211,26 @@ def _errors(found: _Figures, chosen: Bools, families: Sequence[Family], left_out
     )
     coefficients = fit_scale(matrix, sizes, weights)
     scores = sizes / np.exp(matrix @ coefficients)
+    examined_p50, p50 = _medians(scores, weights, is_examined)
     return MetricErrors(
         center=center,
+        examined_center=examined_center,
         log_scale=dict(zip(FEATURES, coefficients.tolist(), strict=True)),
-        p50=weighted_quantile(scores, weights, 0.5),
+        p50=p50,
+        examined_p50=examined_p50,
         p90=weighted_quantile(scores, weights, LEVEL),
-        constant_90=weighted_quantile(sizes, weights, LEVEL),
+        constant_center=all_center,
+        constant_90=weighted_quantile(np.maximum(np.abs(errors - all_center), SMALLEST), weights, LEVEL),
         sources=len(set(sources.tolist())),
         figures=len(places),
     )
+
+
+def _medians(values: Floats, weights: Floats, is_examined: Bools) -> tuple[float, float]:
+    """Return the median of the sources that lay open and that of the others; of all where there is none of a kind."""
+    of_each = [each if each.any() else np.ones_like(each) for each in (is_examined, ~is_examined)]
+    examined, unexamined = (weighted_quantile(values[each], weights[each], 0.5) for each in of_each)
+    return examined, unexamined
 
 
 def _distance(server: Server, families: Sequence[Family], source: str, left_out: str) -> Distance:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 PROMPTS_PER_CLIENT = 10
@@ -18,6 +19,11 @@ def fixed(tokens: int) -> dict[str, Any]:
 def around(mean: float, cv: float, longest: int) -> dict[str, Any]:
     """Return lognormal lengths with a known mean, where only that and the limit are known."""
     return {"distribution": "lognormal", "mean": mean, "cv": cv, "max": longest}
+
+
+def listed(file: Path, column: str | None) -> dict[str, Any]:
+    """Return lengths that a file lists."""
+    return {"distribution": "empirical", "path": str(file.absolute())} | ({"column": column} if column else {})
 
 
 def closed_loop(

