@@ -152,7 +152,20 @@ def import_manifest(
 
 def _is_script(text: str) -> bool:
     """Return whether a text is one of commands, not of documents."""
-    return text.startswith("#!") or any(_engine(words) or _is_front(words) for _, words in _commands(text))
+    if text.startswith("#!"):
+        return True
+    started = (_split_variables(words)[1] for _, words in _commands(text))
+    return any(words[:1] and words[0] in _STARTED_BY and (_engine(words) or _is_front(words)) for words in started)
+
+
+_STARTED_BY = ("vllm", "vllm-router", "python", "python3", "trtllm-serve")
+"""First words of commands that start servers."""
+
+
+def _split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables that stand before a command, and the command."""
+    place = next((place for place, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
+    return dict(word.split("=", 1) for word in words[:place]), list(words[place:])
 
 
 def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -198,8 +211,7 @@ def _of_scripts(
     roles = _roles_by_address([words for _, words in commands if _is_front(words)], documents)
     found: list[_Server] = []
     for above, told in commands:
-        place = next((place for place, word in enumerate(told) if not _ASSIGNMENT.match(word)), len(told))
-        words = told[place:]
+        variables, words = _split_variables(told)
         if _engine(words) is None or _is_front(words):
             continue
         on_host = _ON_HOST.match(above)
@@ -208,7 +220,6 @@ def _of_scripts(
         role = roles.get(f"{host}:{port}", "both")
         if "--disaggregation-mode" in words:
             role = words[words.index("--disaggregation-mode") + 1]
-        variables = dict(word.split("=", 1) for word in told[:place])
         server = _Server(
             name=role,
             words=_without(words, _ADDRESS_FLAGS),

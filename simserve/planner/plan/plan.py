@@ -259,17 +259,21 @@ class _Planning:
 
         First on each kind of GPU, then with one for each role: what that adds is a kind of its own.
         """
-        groups = self.findings.groups
+        groups, able, costs = self.findings.groups, [], []
         for index, space in enumerate(spaces):
             if not has_role_search(space, self.goal):
                 continue
             goal = replace(self.goal, ceiling=self._promised_value(spaces), is_tight=True)
             found = next(self._each(search_roles, [(space, goal)]))
             groups[index] = _joined(space, self.goal, groups[index], found)
-        mixed = mixed_space(spaces)
-        if mixed is None or not has_role_search(mixed, self.goal):
+            able.append(space)
+            costs.append(found.role_costs)
+        if len(able) < 2:
             return
         goal = replace(self.goal, ceiling=self._promised_value(spaces), is_tight=True)
+        mixed = mixed_space(able, costs, goal.ceiling)
+        if mixed is None:
+            return
         found = next(self._each(search_mixed, [(mixed, goal)]))
         if found.best is not None:
             spaces.append(mixed)

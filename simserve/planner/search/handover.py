@@ -10,6 +10,8 @@ of one checkpoint while it loads.
 from __future__ import annotations
 
 from simserve.perf.shape import ReplicaShape
+from simserve.profiles.hardware import HardwareProfile
+from simserve.profiles.model import ModelProfile
 from simserve.scenario.formats import formats_of
 
 Handover = tuple[str, ...]
@@ -22,9 +24,13 @@ FLASH_GENERATIONS = ("8", "9")
 
 def handover_of(shape: ReplicaShape) -> Handover:
     """Return what another worker must have in common with a replica to read its KV caches."""
-    hardware, model = shape.hardware, shape.model
+    checkpoint = formats_of(shape, "auto").checkpoint or shape.model.name
+    return checkpoint, shape.kv_cache_dtype, *layout_of(shape.hardware, shape.model)
+
+
+def layout_of(hardware: HardwareProfile, model: ModelProfile) -> tuple[str, str]:
+    """Return whose GPU and which generation lays a model's KV cache out."""
     generation = (hardware.compute_capability or hardware.name).partition(".")[0]
     if generation in FLASH_GENERATIONS and model.mla is None:
         generation = FLASH_GENERATIONS[0]
-    checkpoint = formats_of(shape, "auto").checkpoint or model.name
-    return checkpoint, shape.kv_cache_dtype, hardware.vendor, generation
+    return hardware.vendor, generation

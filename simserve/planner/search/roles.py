@@ -25,7 +25,7 @@ from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.explain import context_shortage
 from simserve.planner.search.group import group_result
-from simserve.planner.search.handover import Handover, handover_of
+from simserve.planner.search.handover import Handover, handover_of, layout_of
 from simserve.planner.search.member import Goal, GroupResult, Objective
 from simserve.planner.search.order import EQUAL, is_less
 from simserve.planner.search.role_bound import covers_roles, role_bound
@@ -46,6 +46,7 @@ from simserve.planner.space.roles import (
 )
 from simserve.planner.space.space import DRAFTS_NAME, POOL_NAME, ROUTE_NAME, Space
 from simserve.profiles.hardware import load_hardware
+from simserve.profiles.model import load_model
 from simserve.scenario.objective import objective
 from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
@@ -148,19 +149,45 @@ def search_roles(space: Space, goal: Goal) -> GroupResult:
     return group_result(search, "roles")
 
 
-def mixed_space(spaces: Sequence[Space]) -> Space | None:
+def mixed_space(
+    spaces: Sequence[Space], costs: Sequence[Mapping[str, float]] = (), ceiling: float = math.inf
+) -> Space | None:
     """Return the space of pairs whose roles may have different kinds of GPU; None where there are none to choose from.
 
     One price of the scenario's own does not say what two kinds of GPU cost.
+
+    Args:
+        spaces: Those on one kind of GPU.
+        costs: Role -> what its workers cost at least, of each of these (`GroupResult.role_costs`); empty: not known.
+        ceiling: Value from which on a fleet is of no interest.
     """
-    able = [space for space in spaces if space.roles is not None]
-    if len(able) < 2 or able[0].scenario.pricing.gpu_hour_usd is not None:
+    bounds = [dict(each) for each in costs] or [{} for _ in spaces]
+    able = [(space, bound) for space, bound in zip(spaces, bounds, strict=True) if space.roles is not None]
+    if len(able) < 2 or able[0][0].scenario.pricing.gpu_hour_usd is not None:
         return None
-    roles = mixed_roles([space.roles for space in able if space.roles is not None])
-    if roles is None:
+    left: list[Roles] = []
+    for space, bound in able:
+        partners = [each for other, each in able if other is not space and _layout(other) == _layout(space)]
+        assert space.roles is not None  # it is able
+        kept = {
+            role: bound.get(role, 0.0) + min((each.get(rest, 0.0) for each in partners), default=math.inf)
+            < ceiling * (1 + TIED)
+            for role, rest in ((PREFILL, DECODE), (DECODE, PREFILL))
+        }
+        prefill = space.roles.prefill if kept[PREFILL] else ()
+        left.append(replace(space.roles, prefill=prefill, decode=space.roles.decode if kept[DECODE] else ()))
+    roles = mixed_roles(left)
+    if roles is None or not roles.prefill or not roles.decode:
         return None
-    kept = dict.fromkeys(value for space in able for value in space.dimensions.get(KV_KEY, ()))
-    return replace(able[0], roles=roles, dimensions={**able[0].dimensions, KV_KEY: tuple(kept)})
+    first = able[0][0]
+    formats = dict.fromkeys(value for space, _ in able for value in space.dimensions.get(KV_KEY, ()))
+    return replace(first, roles=roles, dimensions={**first.dimensions, KV_KEY: tuple(formats)})
+
+
+def _layout(space: Space) -> tuple[str, str]:
+    scenario = space.scenario
+    hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
+    return layout_of(hardware, load_model(scenario.model, scenario.folder))
 
 
 def search_mixed(space: Space, goal: Goal) -> GroupResult:
@@ -416,15 +443,19 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
 
     cheapest = {role: min(unit(knobs[0]) for knobs in each) for role, each in kinds.items()}
     if sum(cheapest.values()) >= limit:
+        _note_costs(search, cheapest)
         return {PREFILL: [], DECODE: []}
+    bounds = dict(cheapest)
     alone = search.space.apply(alone_overrides(front, roles.decode[0]))
     is_proven = covers_roles(alone, search.requests(alone))
     found: dict[str, list[Worker]] = {PREFILL: [], DECODE: []}
     others: dict[str, list[tuple[float, Pool]]] = {PREFILL: [], DECODE: []}
     for role in (DECODE, PREFILL):
         rest = sum(cheapest[other] for other in cheapest if other != role)
+        skipped = math.inf
         for knobs in kinds[role]:
             if unit(knobs[0]) + rest >= limit:
+                skipped = min(skipped, unit(knobs[0]))
                 continue
             own = _worker(search, front, role, knobs[0], is_proven=is_proven)
             if own is not None and math.isfinite(own.needed):
@@ -437,8 +468,11 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
             others[role] += [(least * unit(each), each) for each in knobs[1:]]
         costs = [*(each.least * each.cost(goal) for each in found[role]), *(cost for cost, _ in others[role])]
         cheapest[role] = min(costs, default=math.inf)
+        bounds[role] = min(cheapest[role], skipped)
         if cheapest[role] + rest >= limit:
+            _note_costs(search, bounds)
             return {PREFILL: [], DECODE: []}
+    _note_costs(search, bounds)
     for role, rest in ((PREFILL, cheapest[DECODE]), (DECODE, cheapest[PREFILL])):
         tried = (
             _worker(search, front, role, pool, is_proven=is_proven)
@@ -447,6 +481,12 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
         )
         found[role] += [each for each in tried if each is not None and math.isfinite(each.needed)]
     return found
+
+
+def _note_costs(search: Search, bounds: Mapping[str, float]) -> None:
+    """Keep the least that the workers of each role cost, whatever they share."""
+    for role, cost in bounds.items():
+        search.role_costs[role] = min(cost, search.role_costs.get(role, math.inf))
 
 
 def _by_kind(shapes: Sequence[Pool]) -> list[list[Pool]]:

@@ -133,7 +133,7 @@ def mixed_roles(several: Sequence[Roles]) -> Roles | None:
     """Return the shapes of several kinds of GPU as one choice a role; None where pools have GPUs of their own.
 
     Args:
-        several: What may prefill and decode on each kind of GPU, that of the deployment first.
+        several: What may prefill and decode on each kind of GPU, that of the deployment first; either may be nothing.
     """
     if any(GPU in pool for each in several for pool in (*each.prefill, *each.decode)):
         return None
