@@ -17,6 +17,7 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
@@ -36,6 +37,7 @@ from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
 from simserve.planner.space.roles import (
     DECODE,
     GPU,
+    KNOBS,
     LINK_KEY,
     PREFILL,
     Pool,
@@ -68,6 +70,15 @@ MOST_PAIRS = 240
 """Pairs that are simulated whole."""
 OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "energy")
 """What is small where the sum over the workers is; the latency of a fleet is not."""
+
+
+class NoRoom(Enum):
+    """Why a shape is none."""
+
+    NO_ROOM = "its memory does not hold the model and one request"
+
+
+NO_ROOM = NoRoom.NO_ROOM
 
 
 @dataclass(slots=True, kw_only=True)
@@ -458,13 +469,13 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
                 skipped = min(skipped, unit(knobs[0]))
                 continue
             own = _worker(search, front, role, knobs[0], is_proven=is_proven)
-            if own is not None and math.isfinite(own.needed):
-                found[role].append(own)
-            least = (
-                1.0
-                if own is None
-                else max(1.0, own.needed if math.isinf(own.needed) else math.ceil(KNOB_GAIN * own.needed))
-            )
+            if own is NO_ROOM and _worker(search, front, role, _sparing(knobs), is_proven=is_proven) is NO_ROOM:
+                continue
+            least = 1.0
+            if isinstance(own, Worker):
+                least = max(1.0, own.needed if math.isinf(own.needed) else math.ceil(KNOB_GAIN * own.needed))
+                if math.isfinite(own.needed):
+                    found[role].append(own)
             others[role] += [(least * unit(each), each) for each in knobs[1:]]
         costs = [*(each.least * each.cost(goal) for each in found[role]), *(cost for cost, _ in others[role])]
         cheapest[role] = min(costs, default=math.inf)
@@ -479,7 +490,7 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
             for cost, pool in others[role]
             if cost + rest < limit
         )
-        found[role] += [each for each in tried if each is not None and math.isfinite(each.needed)]
+        found[role] += [each for each in tried if isinstance(each, Worker) and math.isfinite(each.needed)]
     return found
 
 
@@ -508,8 +519,14 @@ def _unit_cost(search: Search, front: Overrides, name: str) -> float:
     return gpu_hour(scenario.pricing, hardware).usd or 0.0
 
 
-def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_proven: bool) -> Worker | None:
-    """Return a shape with its bound; None where it is refused or does not fit.
+def _sparing(knobs: Sequence[Pool]) -> Pool:
+    """Return the setting of a knob that leaves the most memory: the fewest seats, or tokens of a step."""
+    knob = KNOBS[knobs[0]["role"]]
+    return min(knobs, key=lambda pool: (pool.get("engine") or {}).get(knob) or math.inf)
+
+
+def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_proven: bool) -> Worker | NoRoom | None:
+    """Return a shape with its bound; None where it is refused, `NO_ROOM` where it does not fit or no request does.
 
     Where it is too slow even when idle, whatever its knob, an infinite number of workers is needed.
     """
@@ -517,13 +534,13 @@ def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_prove
         alone = search.space.apply(alone_overrides(front, pool))
         resolved = resolve(alone, "a KV connector between pools")
         if not resolved.memory.fits or resolved.memory.shortage_bytes:
-            return None
+            return NO_ROOM
         priced = price(resolved.shape)
     except InputError:
         return None
     specs = search.requests(alone)
     if context_shortage(resolved, specs):
-        return None
+        return NO_ROOM
     bound = role_bound(role, alone, resolved.engine, priced.step_times, specs, is_proven=is_proven)
     is_chunked = role == PREFILL and resolved.engine.max_num_batched_tokens < search.longest_prompt
     if bound.out_of_reach and is_chunked:
