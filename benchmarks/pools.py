@@ -295,9 +295,9 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
 
 _HEAD = f"""# Prefill and decode workers that a plan picks
 
-`simserve plan` sizes prefill and decode workers by role: each role has sizes of its own (TP, PP, and for mixtures of
-experts DP with whole experts), a token budget or a number of seats, and a count. Equal replicas compete in the same
-ranking, and the answer says what each role can finish and what breaks first in it.
+`simserve plan` sizes prefill and decode workers by role: each role has a kind of GPU, a weight format and sizes of its
+own (TP, PP, and for mixtures of experts DP with whole experts), a token budget or a number of seats, and a count. Equal
+replicas compete in the same ranking, and the answer says what each role can finish and what breaks first in it.
 
 1. A bound says how many workers of each shape are the fewest that can do the work in time, and drops shapes on which
    even an idle worker is too slow (`simserve/planner/search/role_bound.py`).
@@ -306,6 +306,13 @@ ranking, and the answer says what each role can finish and what breaks first in 
    (5 percentage points). Of the settings of a knob the best alone is taken, and far ones are not tried: a heuristic.
 3. Pairs are simulated whole in the order of their cost. The first that holds, on fresh seeds and in runs of 20 minutes
    as every plan is [confirmed](promises.md), is the best; those that cost as much compete with it on headroom.
+
+Workers are a pair where one can read the other's KV caches: of one checkpoint, in one format, on GPUs on which the
+engine lays a cache out alike (Hopper with Hopper; Ampere, Ada and Hopper without latent attention). vLLM compares just
+that before the first transfer. So weight formats differ between roles only where the engine makes them of one
+checkpoint while it loads. Caches cross the network ports of the workers' GPUs, at most 400 Gbit/s, unless
+`deployment.disaggregation` says what the link is. Kinds of GPU are not mixed where `pricing.gpu_hour_usd` gives one
+price for all of them.
 
 Which traffic: prompts of 1,000 tokens on average and more, a limit on TPOT, arrivals of their own, and an engine that
 hands over KV caches; or a scenario that has `deployment.disaggregation` itself.

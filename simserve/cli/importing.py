@@ -169,7 +169,8 @@ def manifest(
         typer.Argument(
             metavar="FILE...",
             readable=False,
-            help="Kubernetes manifests, a Compose file, or values of llm-d or of vLLM's production stack.",
+            help="Kubernetes manifests, a Compose file, values of llm-d or of vLLM's production stack; or the scripts "
+            "that start servers and their router, with the files that these read.",
             show_default=False,
         ),
     ],
@@ -190,8 +191,8 @@ def manifest(
     from simserve.planner.importers.manifest import import_manifest
 
     texts = [read_text(file, ScenarioError) for file in files]
-    draft = import_manifest(texts, hardware=hardware, version=engine_version, model=model)
-    delivery.deliver(draft)
+    names = [file.name for file in files]
+    delivery.deliver(import_manifest(texts, names=names, hardware=hardware, version=engine_version, model=model))
 
 
 @app.command("log")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.report.axes import BLUE, GREEN, GREY, ORANGE
+from simserve.report.axes import BLUE, GREEN, GREY, ORANGE, VERMILION
 from simserve.report.plan_tables import Table
 from simserve.report.quantities import counted, dollars, number, share
 from simserve.report.scales import dollar_words
@@ -16,11 +16,14 @@ from simserve.report.sketch import DASHED, Axis, Curve, Mark, Sketch, Steps
 _MOST_ROWS = 12
 _COLORS = {"3": BLUE, "1": GREEN}
 _ROOM = 1.12
+_FAR = 2.0
+"""Times the dearest month from which on a budget is not drawn: it would press the rest together."""
 
 
 def purchase_lines(purchase: Mapping[str, Any]) -> list[str]:
     """Return what to buy, what else it could cost, and what would change the decision."""
-    return [*_bought(purchase), *_beside(purchase), *(f"  it assumes that {each}" for each in purchase["assumes"])]
+    assumed = [f"Assumed: {'; '.join(purchase['assumes'])}."] if purchase["assumes"] else []
+    return [*_bought(purchase), *_beside(purchase), *assumed]
 
 
 def purchase_title(purchase: Mapping[str, Any]) -> str:
@@ -47,7 +50,7 @@ def purchase_table(purchase: Mapping[str, Any]) -> Table:
 
 
 def purchase_sketch(purchase: Mapping[str, Any]) -> Sketch:
-    """Return dollars of each month: as bought, all by the hour, and at the API."""
+    """Return dollars of each month: as bought, all by the hour, at the API, and the budget."""
     months = purchase["months"]
     edges = np.arange(len(months) + 1, dtype=np.float64) + 0.5
     series = [("usd", "as bought", BLUE), ("on_demand_usd", "all by the hour", GREY)]
@@ -65,6 +68,10 @@ def purchase_sketch(purchase: Mapping[str, Any]) -> Sketch:
         else:
             middle = np.arange(1, len(months) + 1, dtype=np.float64)
             marks.append(Curve(x=middle, y=values, color=color, label=str(name), dashes=DASHED))
+    budget = purchase["budget_usd_per_month"]
+    if budget is not None and budget < _FAR * highest:
+        highest = max(highest, budget)
+        marks.append(Curve(x=edges[[0, -1]], y=np.full(2, budget), color=VERMILION, label="budget"))
     return Sketch(
         x=Axis(label="month", low=0.5, high=len(months) + 0.5, is_whole=True),
         y=Axis(label="dollars a month", high=highest * _ROOM, words=dollar_words),
@@ -141,10 +148,12 @@ def _beside(purchase: Mapping[str, Any]) -> Iterator[str]:
     if flips["gpu_price_factor"] is not None:
         words.append(f"GPUs at {number(flips['gpu_price_factor'])} times their price")
     if flips["traffic_factor"] is not None:
-        words.append(f"{number(flips['traffic_factor'])} times the traffic")
+        factor = flips["traffic_factor"]
+        words.append(f"{share(factor)} of the traffic" if factor < 1 else f"{number(factor)} times the traffic")
     if flips["growth_per_month"] is not None:
         growth = flips["growth_per_month"]
         way = f"{'grows' if growth > 0 else 'shrinks'} by {abs(growth):.1%} a month"
         words.append(f"traffic that {'stays as it is' if abs(growth) < 5e-4 else way}")
     if words:
-        yield f"Both cost the same with {', or '.join(words)}."
+        other = "The API" if purchase["cheaper"] == "self_host" else "Buying GPUs"
+        yield f"{other} would cost no more with {', or '.join(words)}."

@@ -98,11 +98,28 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         if simulated is not scenario:
             written = replace(written, notes=(_not_simulated(scenario, ENGINES[target]), *written.notes))
     else:
+        _refuse_several_servers(scenario)
         deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
         written = _EXPORTERS[target](deployment)
     formats = deployment.resolved.formats
     notes = (*leading_warnings(scenario), f"simulated with {formats_line(formats)}", *written.notes)
     return replace(written, formats=formats, notes=notes, checkpoint=deployment.checkpoint)
+
+
+def _refuse_several_servers(scenario: Scenario) -> None:
+    """Refuse pools: one command starts one server, and what stands before several is not written here.
+
+    Raises:
+        ScenarioError: There are pools.
+    """
+    pools = scenario.deployment.pools
+    if pools:
+        raise ScenarioError(
+            "cannot be exported as one command: each pool has servers of its own",
+            key="deployment.pools",
+            value=", ".join(pool.name for pool in pools),
+            remedy="use --to k8s, or --set 'deployment.pools=[]' with the keys of one pool",
+        )
 
 
 def _refuse_other_servers(scenario: Scenario, engine: str) -> None:

@@ -21,7 +21,12 @@ _FRONTS = {
     "sglang": ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation"),
 }
 """Engine -> router that prefills on one server and decodes on another; each is a package of its own on PyPI."""
-_POLICIES = {"round_robin": "round_robin", "random": "random", "power_of_two": "power_of_two", "prefix": "cache_aware"}
+FRONT_POLICIES = {
+    "round_robin": "round_robin",
+    "random": "random",
+    "power_of_two": "power_of_two",
+    "prefix": "cache_aware",
+}
 """Routing policy -> `--policy` of both routers; power_of_two, which looks at loads, for the others."""
 _NIXL_PORT = 5600
 """vLLM's default `VLLM_NIXL_SIDE_CHANNEL_PORT`, from which each rank of a server takes one (vLLM docs,
@@ -57,7 +62,7 @@ def export_role_servers(workers: list[Worker]) -> Export:
         bootstrap = [str(_BOOTSTRAP_PORT + each.first_gpu)] if target == "sglang" and _is_prefill(each) else []
         front += [f"--{each.worker.role}", url, *bootstrap]
     policy = workers[0].whole.routing.policy
-    front += ["--policy", _POLICIES.get(policy, "power_of_two"), "--host", "0.0.0.0", "--port", str(PORT)]
+    front += ["--policy", FRONT_POLICIES.get(policy, "power_of_two"), "--host", "0.0.0.0", "--port", str(PORT)]
     return Export(
         target=target,
         version=workers[0].serving.version,
@@ -65,7 +70,11 @@ def export_role_servers(workers: list[Worker]) -> Export:
         files={SERVERS_FILE: start_script(servers, names, lambda server: _command(server, names))},
         notes=(
             f"start the servers first ({SERVERS_FILE}); written from the documentation and not run",
-            *([] if policy in _POLICIES else [f"the router picks the emptier of two servers; {policy} was simulated"]),
+            *(
+                []
+                if policy in FRONT_POLICIES
+                else [f"the router picks the emptier of two servers; {policy} was simulated"]
+            ),
             *link_note(workers),
             *(["replace node-1 and so on by the names of the hosts"] if len(names) > 1 else []),
             *dict.fromkeys(note for worker in workers for note in worker.serving.notes),
@@ -126,14 +135,14 @@ def host_names(servers: list[Placed]) -> list[str]:
 
 
 def start_script(servers: list[Placed], names: list[str], command: Callable[[Placed], str]) -> str:
-    """Return the commands that start the servers, host by host."""
+    """Return the commands that start the servers, host by host, with the GPUs that each host has."""
     lines = ["#!/bin/sh"]
     for host, name in enumerate(names):
-        lines.append(f"# on {name}")
-        for server in servers:
-            if server.host == host:
-                gpus = range(server.first_gpu, server.first_gpu + server.worker.num_gpus)
-                lines.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))} {command(server)} &")
+        there = [server for server in servers if server.host == host]
+        lines.append(f"# on {name}: {there[0].worker.deployment.resolved.shape.hardware.name}")
+        for server in there:
+            gpus = range(server.first_gpu, server.first_gpu + server.worker.num_gpus)
+            lines.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))} {command(server)} &")
     return "\n".join([*lines, "wait", ""])
 
 

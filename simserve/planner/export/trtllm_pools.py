@@ -24,7 +24,8 @@ from simserve.planner.export.trtllm import OPTIONS_FILE, options_text
 from simserve.planner.export.workers import PORT, Worker, refuse_scaling
 
 CONFIG_FILE = "disagg_config.yaml"
-_GROUPS = {"prefill": "context_servers", "decode": "generation_servers"}
+GROUPS = {"prefill": "context_servers", "decode": "generation_servers"}
+"""Role -> what the file of the front calls its servers."""
 _BACKEND = "DEFAULT"
 """Who carries KV caches: what the release takes by itself (UCX in 1.0, NIXL in later ones)."""
 
@@ -40,7 +41,7 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
     servers = list(placed(workers))
     names = host_names(servers)
     front: dict[str, object] = {"hostname": "0.0.0.0", "port": PORT, "backend": "pytorch"}
-    for role, group in _GROUPS.items():
+    for role, group in GROUPS.items():
         urls = [f"{names[each.host]}:{each.port}" for each in servers if each.worker.role == role]
         front[group] = {"num_instances": len(urls), "urls": urls}
     files = {CONFIG_FILE: yaml.safe_dump(front, sort_keys=False)}

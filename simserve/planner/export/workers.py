@@ -273,7 +273,29 @@ def workers_of(
                     with_roles,
                 )
             )
+    _refuse_other_weights(found)
     return found
+
+
+def _refuse_other_weights(workers: list[Worker]) -> None:
+    """Refuse prefill and decode workers of a model that load different checkpoints: engines hand over no caches then.
+
+    Raises:
+        ScenarioError: There are such.
+    """
+    loaded: dict[str, set[str]] = {}
+    for each in workers:
+        if each.role != "both":
+            model = each.deployment.resolved.shape.model.name
+            loaded.setdefault(model, set()).add(each.deployment.checkpoint)
+    several = next((sorted(names) for names in loaded.values() if len(names) > 1), None)
+    if several:
+        raise ScenarioError(
+            "cannot be exported: engines hand over KV caches between servers of one checkpoint alone",
+            key="deployment.pools",
+            value=" and ".join(several),
+            remedy="give both roles one quantization",
+        )
 
 
 def _worker(

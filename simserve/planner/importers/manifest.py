@@ -1,7 +1,8 @@
 """From the manifests of a deployment to a scenario: its servers by their commands, their number, roles and scaling.
 
-Reads what `simserve export` writes for k8s, keda, lws, compose, dynamo, llm-d, kserve and production-stack, and others
-of that form. A command line is read by the importer of its engine; what no manifest says is a note.
+Reads what `simserve export` writes for k8s, keda, lws, compose, dynamo, llm-d, kserve and production-stack, the scripts
+that start prefill and decode servers without a cluster, and others of that form. A command line is read by the importer
+of its engine; what no manifest says is a note.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from simserve.planner.export.dynamo import MODES
 from simserve.planner.export.kubernetes import PRODUCTS
 from simserve.planner.export.llm_d import SCORERS
 from simserve.planner.export.production_stack import LOGIC
+from simserve.planner.export.role_servers import FRONT_POLICIES, ROLES
+from simserve.planner.export.trtllm_pools import GROUPS
 from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, SERVERS
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.server import ASSUMED_HARDWARE
@@ -39,8 +42,15 @@ _ROLE_FLAGS = {
     "--kv-transfer-config": 1,
     "--disaggregation-mode": 1,
     "--disaggregation-transfer-backend": 1,
+    "--disaggregation-bootstrap-port": 1,
 }
 """Flags by which a worker knows its role, which the pool says here -> the words behind each."""
+_ADDRESS_FLAGS = {"--host": 1, "--port": 1, "--disaggregation-bootstrap-port": 1}
+"""Flags in which equal servers differ -> the words behind each."""
+_ADDRESS_VARIABLES = ("CUDA_VISIBLE_DEVICES", "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT")
+_ON_HOST = re.compile(r"#\s*on\s+([\w.-]+)(?::\s*(\S+))?\s*$")
+"""Comment of a start script that opens what runs on a host, with the kind of its GPUs."""
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SIZES = {
     "tensor": "--tensor-parallel-size",
     "pipeline": "--pipeline-parallel-size",
@@ -59,6 +69,7 @@ class _Server:
         role: ``prefill``, ``decode`` or ``both``.
         version: Of its engine; None: not said.
         product: GPU, by the label of its nodes; None: not said.
+        hardware: GPU, by its name in the catalogue; None: not said.
         variables: Its environment.
         files: Path in its container -> text.
         config_map: Name of what holds these; empty: its own.
@@ -72,6 +83,7 @@ class _Server:
     role: str = "both"
     version: str | None = None
     product: str | None = None
+    hardware: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     config_map: str = ""
@@ -80,12 +92,19 @@ class _Server:
 
 
 def import_manifest(
-    texts: Sequence[str], *, hardware: str | None = None, version: str | None = None, model: str | None = None
+    texts: Sequence[str],
+    *,
+    names: Sequence[str] = (),
+    hardware: str | None = None,
+    version: str | None = None,
+    model: str | None = None,
 ) -> Draft:
     """Return the scenario of a deployment.
 
     Args:
-        texts: Its manifests, values of a chart or a Compose file; each may hold several documents.
+        texts: Its manifests, values of a chart or a Compose file; each may hold several documents. Or the scripts that
+            start its servers and the router in front, with the files that these read.
+        names: Names of the files of the texts, by which scripts know them.
         hardware: GPU of every server; None: by the label of its nodes, else assumed, with a note.
         version: The engine's version; None: as the image is tagged, else the newest known.
         model: Profile or configuration to use instead of what the servers' model is near to.
@@ -93,19 +112,22 @@ def import_manifest(
     Raises:
         ScenarioError: It is no YAML, holds no server that can be read, or one of its commands is none.
     """
-    documents = [each for text in texts for each in _documents(text)]
+    scripts = [text for text in texts if _is_script(text)]
+    documents = [each for text in texts if text not in scripts for each in _documents(text)]
     try:
         servers = [server for each in documents for server in _servers(each)]
+        if scripts:
+            servers += _of_scripts(scripts, documents, dict(zip(names, texts, strict=False)))
         _add_files(servers, documents)
         _add_scaling(servers, documents)
-        policy = next((found for each in documents if (found := _policy(each)) is not None), None)
+        policy = next((found for each in documents if (found := _policy(each)) is not None), _front_policy(scripts))
     except (AttributeError, KeyError, TypeError, ValueError) as failure:
         # A field that its API requires, or of another type than there.
         rule = f"has a manifest with a field missing or of another type: {type(failure).__name__} {failure}"
         raise ScenarioError(rule, file=_WHERE, remedy="check it with kubectl apply --dry-run=server") from None
     if not servers:
         remedy = "give the manifests of a deployment: Deployment, LeaderWorkerSet, DynamoGraphDeployment, "
-        remedy += "LLMInferenceService, a Compose file, or values of llm-d or of the production stack"
+        remedy += "LLMInferenceService, a Compose file, values of llm-d or of the production stack, or a start script"
         raise ScenarioError("holds no server", file=_WHERE, remedy=remedy)
     drafts = [_draft(server, hardware, version, model) for server in servers]
     first = drafts[0].mapping
@@ -126,6 +148,114 @@ def import_manifest(
     notes = [*dict.fromkeys(note for draft in drafts for note in draft.notes), *_unsaid(deployment, policy)]
     mapping = {**first, "name": scenario_name(_name(servers, documents)), "deployment": deployment}
     return Draft(mapping, tuple(notes), "What does this deployment do?").checked()
+
+
+def _is_script(text: str) -> bool:
+    """Return whether a text is one of commands, not of documents."""
+    if text.startswith("#!"):
+        return True
+    started = (_split_variables(words)[1] for _, words in _commands(text))
+    return any(words[:1] and words[0] in _STARTED_BY and (_engine(words) or _is_front(words)) for words in started)
+
+
+_STARTED_BY = ("vllm", "vllm-router", "python", "python3", "trtllm-serve")
+"""First words of commands that start servers."""
+
+
+def _split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables that stand before a command, and the command."""
+    place = next((place for place, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
+    return dict(word.split("=", 1) for word in words[:place]), list(words[place:])
+
+
+def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the commands of a script, without what stands before and behind them, each with the comment above it."""
+    above = ""
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.lstrip().startswith("#"):
+            above = line.strip() if _ON_HOST.match(line.strip()) else above
+            continue
+        try:
+            words = shlex.split(line)
+        except ValueError:  # no command
+            continue
+        while words and words[-1] == "&":
+            words.pop()
+        yield above, words[1:] if words[:1] == ["exec"] else words
+
+
+def _is_front(words: Sequence[str]) -> bool:
+    """Return whether a command starts what hands requests to prefill and decode servers."""
+    return "vllm-router" in words[:1] or "sglang_router.launch_router" in words[:3] or _is_trtllm_front(words)
+
+
+def _is_trtllm_front(words: Sequence[str]) -> bool:
+    return list(words[:2]) == ["trtllm-serve", "disaggregated"]
+
+
+def _front_policy(scripts: Sequence[str]) -> str | None:
+    """Return the routing policy of the router that scripts start; None: there is none, or it has no such policy."""
+    for text in scripts:
+        for _, words in _commands(text):
+            if _is_front(words) and "--policy" in words:
+                asked = words[words.index("--policy") + 1]
+                return next((policy for policy, name in FRONT_POLICIES.items() if name == asked), None)
+    return None
+
+
+def _of_scripts(
+    scripts: Sequence[str], documents: Sequence[Mapping[str, Any]], files: Mapping[str, str]
+) -> list[_Server]:
+    """Return the servers that scripts start, each with the role that the router in front gives it; equal ones once."""
+    commands = [each for text in scripts for each in _commands(text)]
+    roles = _roles_by_address([words for _, words in commands if _is_front(words)], documents)
+    found: list[_Server] = []
+    for above, told in commands:
+        variables, words = _split_variables(told)
+        if _engine(words) is None or _is_front(words):
+            continue
+        on_host = _ON_HOST.match(above)
+        host = "localhost" if on_host is None else on_host[1]
+        port = words[words.index("--port") + 1] if "--port" in words else ""
+        role = roles.get(f"{host}:{port}", "both")
+        if "--disaggregation-mode" in words:
+            role = words[words.index("--disaggregation-mode") + 1]
+        server = _Server(
+            name=role,
+            words=_without(words, _ADDRESS_FLAGS),
+            role=role,
+            hardware=None if on_host is None else on_host[2],
+            variables={key: value for key, value in variables.items() if key not in _ADDRESS_VARIABLES},
+            files=dict(files),
+        )
+        same = next((each for each in found if _is_same(each, server)), None)
+        if same is None:
+            found.append(server)
+        else:
+            same.replicas += 1
+    return sorted(found, key=lambda each: (*ROLES, "both").index(each.role))
+
+
+def _is_same(one: _Server, other: _Server) -> bool:
+    return (one.words, one.role, one.hardware, one.variables) == (
+        other.words,
+        other.role,
+        other.hardware,
+        other.variables,
+    )
+
+
+def _roles_by_address(fronts: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return host and port of each server behind a router -> its role."""
+    found: dict[str, str] = {}
+    for words in fronts:
+        for role in ROLES:
+            places = [place for place, word in enumerate(words) if word == f"--{role}"]
+            found |= {words[place + 1].removeprefix("http://"): role for place in places}
+    for document in documents:
+        for role, group in GROUPS.items():
+            found |= dict.fromkeys((document.get(group) or {}).get("urls", ()), role)
+    return found
 
 
 def _documents(text: str) -> list[Mapping[str, Any]]:
@@ -422,8 +552,9 @@ def _scored(extension: Mapping[str, Any]) -> str | None:
 def _draft(server: _Server, hardware: str | None, version: str | None, model: str | None) -> Draft:
     """Return the scenario of one server alone."""
     engine = _engine(server.words)
-    known = hardware or next((name for name, product in PRODUCTS.items() if product == server.product), None)
-    words, variables = _without_role(server.words), server.variables
+    labelled = next((name for name, product in PRODUCTS.items() if product == server.product), None)
+    known = hardware or server.hardware or labelled
+    words, variables = _without(server.words, _ROLE_FLAGS), server.variables
     line = shlex.join([*(f"{key}={value}" for key, value in variables.items()), *words])
     asked: dict[str, Any] = {"hardware": known, "version": version or server.version, "model": model}
     if engine == "sglang":
@@ -463,14 +594,14 @@ _PLAIN = {
 """What a command line that does not say a key means by it."""
 
 
-def _without_role(words: Sequence[str]) -> list[str]:
-    """Return a command without the flags by which a worker knows its role."""
+def _without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
+    """Return a command without some flags and so many words behind each."""
     kept, skip = [], 0
     for word in words:
         if skip:
             skip -= 1
-        elif word in _ROLE_FLAGS:
-            skip = _ROLE_FLAGS[word]
+        elif word in flags:
+            skip = flags[word]
         else:
             kept.append(word)
     return kept

@@ -44,7 +44,7 @@ from simserve.planner.search.equals import ranked
 from simserve.planner.search.group import held_neighbours, refine_group, search_group
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
-from simserve.planner.search.roles import has_role_search, search_roles
+from simserve.planner.search.roles import has_role_search, mixed_space, search_mixed, search_roles
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import Promise, Trial, is_one_job, is_short
 from simserve.planner.space.keep import GPUS, REPLICAS, kept_of
@@ -254,15 +254,30 @@ class _Planning:
             if math.isfinite(goal.ceiling) or self.goal.objective == "latency" or not any(each.best for each in groups):
                 return
 
-    def _split(self, spaces: Sequence[Space]) -> None:
-        """Search prefill and decode workers, each with a shape of its own, where they are no dearer than the best."""
-        groups = self.findings.groups
+    def _split(self, spaces: list[Space]) -> None:
+        """Search prefill and decode workers, each with a shape of its own, where they are no dearer than the best.
+
+        First on each kind of GPU, then with one for each role: what that adds is a kind of its own.
+        """
+        groups, able, costs = self.findings.groups, [], []
         for index, space in enumerate(spaces):
             if not has_role_search(space, self.goal):
                 continue
             goal = replace(self.goal, ceiling=self._promised_value(spaces), is_tight=True)
             found = next(self._each(search_roles, [(space, goal)]))
             groups[index] = _joined(space, self.goal, groups[index], found)
+            able.append(space)
+            costs.append(found.role_costs)
+        if len(able) < 2:
+            return
+        goal = replace(self.goal, ceiling=self._promised_value(spaces), is_tight=True)
+        mixed = mixed_space(able, costs, goal.ceiling)
+        if mixed is None:
+            return
+        found = next(self._each(search_mixed, [(mixed, goal)]))
+        if found.best is not None:
+            spaces.append(mixed)
+            groups.append(found)
 
     def _promised_value(self, spaces: Sequence[Space]) -> float:
         """Return the value of the best of those that hold in fresh runs, too; infinite where none of them does."""

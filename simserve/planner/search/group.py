@@ -225,4 +225,5 @@ def group_result(search: Search, method: str) -> GroupResult:
         trials=search.trials,
         size=space.size,
         method=method,
+        role_costs=search.role_costs,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -86,6 +87,8 @@ class GroupResult:
         size: Combinations of the space.
         method: ``exhaustive``: every combination; ``shapes``: every shape; ``settings``: and engine knobs on some;
             ``roles``: prefill and decode workers, each role with a shape of its own.
+        role_costs: Role -> what is to be small, of all workers of it, at least (bound); empty where it was not looked
+            at.
     """
 
     hardware: str
@@ -95,3 +98,4 @@ class GroupResult:
     trials: list[Trial] = field(default_factory=list)
     size: int
     method: str
+    role_costs: Mapping[str, float] = field(default_factory=dict)

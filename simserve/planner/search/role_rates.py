@@ -8,18 +8,19 @@ on; of those that are left none can do more than the best so far.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from simserve.errors import InputError
+from simserve.errors import InfeasibleError, InputError
 from simserve.planner.overrides import Overrides
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.roles import AMPLE, Count, Worker, workers_of
+from simserve.planner.search.roles import AMPLE, Count, Worker, by_handover, workers_of
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, FIRST_REQUESTS, try_fleet
-from simserve.planner.space.roles import DECODE, PREFILL, SIZE_KEYS, Roles
+from simserve.planner.space.roles import DECODE, FORMAT, KIND_KEYS, PREFILL, Pool, Roles, kind_of
 from simserve.scenario.objective import objective
 
 MOST_HALVINGS = 5
@@ -27,7 +28,7 @@ MOST_HALVINGS = 5
 MOST_DOUBLINGS = 12
 LOOK_REQUESTS = 2 * FIRST_REQUESTS
 MOST_PAIRS = 24
-"""Pairs that are handed on with the knobs as they are."""
+"""Pairs that are handed on with the knobs as they are, for each weight format that a prefill worker may have."""
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Rates:
         self._workers = workers_of(self.search, self.front, self.roles)
         heap = list(self._filling())
         heapq.heapify(heap)
-        left = MOST_PAIRS
+        left = MOST_PAIRS * len({pool.get(FORMAT) for pool in self.roles.prefill})
         while heap and left:
             most, number, pair, is_known = heapq.heappop(heap)
             if -most <= best():
@@ -71,9 +72,11 @@ class Rates:
     def with_other_knobs(self, overrides: Overrides) -> Iterator[dict[str, Any]]:
         """Yield a pair of shapes and numbers with other settings of the knob of one role, or of both."""
         chosen = overrides["deployment.pools"]
+        shared = {key: overrides.get(f"deployment.{key}", value) for key, value in self.roles.own.items()}
+        kinds = [tuple({**shared, **pool}.get(key) for key in KIND_KEYS) for pool in chosen]
         sides = [
-            [each for each in self.roles.shapes(pool["role"]) if all(each[key] == pool[key] for key in SIZE_KEYS)]
-            for pool in chosen
+            [each for each in self.roles.shapes(pool["role"]) if kind_of({**shared, **each}) == kind]
+            for pool, kind in zip(chosen, kinds, strict=True)
         ]
         for one in sides[0]:
             for other in sides[1]:
@@ -83,8 +86,9 @@ class Rates:
     def _filling(self) -> Iterator[tuple[float, int, tuple[Count, Count], bool]]:
         """Yield numbers of each pair of sizes on all of the GPUs, with a bound below the negative of their rate."""
         gpus, number = self.search.goal.max_gpus, 0
-        for prefill in _first_of_each_size(self._workers[PREFILL]):
-            for decode in _first_of_each_size(self._workers[DECODE]):
+        for workers in by_handover(self._workers):
+            sides = _first_of_each_kind(workers[PREFILL]), _first_of_each_kind(workers[DECODE])
+            for prefill, decode in itertools.product(*sides):
                 for count in range(1, (gpus - decode.gpus) // prefill.gpus + 1):
                     rest = (gpus - count * prefill.gpus) // decode.gpus
                     pair = Count(prefill, count), Count(decode, rest)
@@ -126,24 +130,27 @@ class Rates:
         scenario = self.search.space.scenario
         asked, traffic = objective(scenario), scaled_traffic(scenario, rate / self.offered)
         other = DECODE if role == PREFILL else PREFILL
-        fastest = min(self._workers[other], key=lambda each: each.idle_seconds)
+        reading = [each for each in self._workers[other] if each.handover == count.worker.handover]
+        fastest = min(reading, key=lambda each: each.idle_seconds)
         ample = Count(fastest, AMPLE * math.ceil(self.search.goal.max_gpus / fastest.gpus))
         pair = (count, ample) if role == PREFILL else (ample, count)
         try:
             assert traffic is not None  # it has a rate
-            trial = try_fleet(traffic, self._overrides(*pair), count.number + ample.number, LOOK_REQUESTS)
-        except InputError:
+            overrides = self._overrides(*pair, linked=(count.worker.pool,))
+            trial = try_fleet(traffic, overrides, count.number + ample.number, LOOK_REQUESTS)
+        except (InputError, InfeasibleError):
             return False
         assert asked is not None  # as a plan of throughput requires
         return trial.attainment is not None and trial.attainment >= asked.attainment - DOUBT
 
-    def _overrides(self, prefill: Count, decode: Count) -> dict[str, Any]:
-        return self.roles.deployed(self.front, [(each.worker.pool, each.number) for each in (prefill, decode)])
+    def _overrides(self, prefill: Count, decode: Count, linked: Sequence[Pool] | None = None) -> dict[str, Any]:
+        workers = [(each.worker.pool, each.number) for each in (prefill, decode)]
+        return self.roles.deployed(self.front, workers, linked=linked)
 
 
-def _first_of_each_size(workers: list[Worker]) -> list[Worker]:
-    """Return one setting of the knob of each size: the scenario's own where it fits."""
+def _first_of_each_kind(workers: Sequence[Worker]) -> list[Worker]:
+    """Return one setting of the knob of each kind of worker: the scenario's own where it fits."""
     found: dict[tuple[Any, ...], Worker] = {}
     for each in workers:
-        found.setdefault(tuple(each.pool[key] for key in SIZE_KEYS), each)
+        found.setdefault(kind_of(each.pool), each)
     return list(found.values())

@@ -1,4 +1,4 @@
-"""The best fleet of prefill and decode workers on one kind of GPU, each role with a shape of its own.
+"""The best fleet of prefill and decode workers, each role with a shape of its own.
 
 What a fleet costs is the sum over its roles, and each role can be judged with more than enough workers of the other:
 with fewer of them nothing is faster. So for each role the numbers of each shape that pass alone are listed by their
@@ -6,36 +6,54 @@ cost, from a proven bound on (`simserve.planner.search.role_bound`); then pairs 
 their cost, and the first that holds is the best. No size and no number is given up unless its role fails alone, beside
 the fastest workers of the other, by more than a short run may be wrong; of the settings of a knob, the best alone is
 taken.
+
+A shape has a GPU and a weight format of its own. Only workers that can read each other's KV caches are a pair: one
+format of the cache, and GPUs on which the engine lays it out alike (`simserve.planner.search.handover`).
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
-from simserve.errors import InputError
+from simserve.errors import InfeasibleError, InputError
 from simserve.perf.pricing import price
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search.deciding_run import promise_of
+from simserve.planner.search.explain import context_shortage
 from simserve.planner.search.group import group_result
+from simserve.planner.search.handover import Handover, handover_of, layout_of
 from simserve.planner.search.member import Goal, GroupResult, Objective
 from simserve.planner.search.order import EQUAL, is_less
 from simserve.planner.search.role_bound import covers_roles, role_bound
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, MOST_REQUESTS, Trial, is_one_job, request_limit, try_fleet
-from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
+from simserve.planner.space.formats import KV_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
-from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, SIZE_KEYS, Pool, Roles
+from simserve.planner.space.roles import (
+    DECODE,
+    GPU,
+    KNOBS,
+    LINK_KEY,
+    PREFILL,
+    Pool,
+    Roles,
+    gpus_of_size,
+    kind_of,
+    mixed_roles,
+)
 from simserve.planner.space.space import DRAFTS_NAME, POOL_NAME, ROUTE_NAME, Space
 from simserve.profiles.hardware import load_hardware
+from simserve.profiles.model import load_model
 from simserve.scenario.objective import objective
 from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
 
-FRONT_KEYS = (WEIGHTS_KEY, KV_KEY, DRAFTS_NAME, ROUTE_NAME)
+FRONT_KEYS = (KV_KEY, DRAFTS_NAME, ROUTE_NAME)
 """What both roles share and the search may set: a cache is read in the format in which it is sent."""
 AMPLE = 3
 """Times the workers that a role needs at least, which are more than enough; doubled while the fleet is busy."""
@@ -54,6 +72,15 @@ OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "energy")
 """What is small where the sum over the workers is; the latency of a fleet is not."""
 
 
+class NoRoom(Enum):
+    """Why a shape is none."""
+
+    NO_ROOM = "its memory does not hold the model and one request"
+
+
+NO_ROOM = NoRoom.NO_ROOM
+
+
 @dataclass(slots=True, kw_only=True)
 class Worker:
     """A shape of a role.
@@ -66,6 +93,7 @@ class Worker:
         needed: Fewer cannot do the work (bound); a fraction.
         idle_seconds: A first token, or a further one, takes at least on it when idle, on average.
         most_rate: Requests a second that one can do at most (bound).
+        handover: What another must have in common with it to read its KV caches.
     """
 
     pool: Pool
@@ -75,6 +103,7 @@ class Worker:
     needed: float
     idle_seconds: float
     most_rate: float
+    handover: Handover
 
     @property
     def least(self) -> int:
@@ -100,8 +129,8 @@ class Count:
 
     @property
     def laid(self) -> str:
-        """Number and sizes, whatever the knob: of those that hold, one is enough."""
-        return f"{self.number} of {[self.worker.pool[key] for key in SIZE_KEYS]}"
+        """Number, GPU, format and sizes, whatever the knob: of those that hold, one is enough."""
+        return f"{self.number} of {kind_of(self.worker.pool)}"
 
 
 def has_role_search(space: Space, goal: Goal) -> bool:
@@ -131,8 +160,56 @@ def search_roles(space: Space, goal: Goal) -> GroupResult:
     return group_result(search, "roles")
 
 
+def mixed_space(
+    spaces: Sequence[Space], costs: Sequence[Mapping[str, float]] = (), ceiling: float = math.inf
+) -> Space | None:
+    """Return the space of pairs whose roles may have different kinds of GPU; None where there are none to choose from.
+
+    One price of the scenario's own does not say what two kinds of GPU cost.
+
+    Args:
+        spaces: Those on one kind of GPU.
+        costs: Role -> what its workers cost at least, of each of these (`GroupResult.role_costs`); empty: not known.
+        ceiling: Value from which on a fleet is of no interest.
+    """
+    bounds = [dict(each) for each in costs] or [{} for _ in spaces]
+    able = [(space, bound) for space, bound in zip(spaces, bounds, strict=True) if space.roles is not None]
+    if len(able) < 2 or able[0][0].scenario.pricing.gpu_hour_usd is not None:
+        return None
+    left: list[Roles] = []
+    for space, bound in able:
+        partners = [each for other, each in able if other is not space and _layout(other) == _layout(space)]
+        assert space.roles is not None  # it is able
+        kept = {
+            role: bound.get(role, 0.0) + min((each.get(rest, 0.0) for each in partners), default=math.inf)
+            < ceiling * (1 + TIED)
+            for role, rest in ((PREFILL, DECODE), (DECODE, PREFILL))
+        }
+        prefill = space.roles.prefill if kept[PREFILL] else ()
+        left.append(replace(space.roles, prefill=prefill, decode=space.roles.decode if kept[DECODE] else ()))
+    roles = mixed_roles(left)
+    if roles is None or not roles.prefill or not roles.decode:
+        return None
+    first = able[0][0]
+    formats = dict.fromkeys(value for space, _ in able for value in space.dimensions.get(KV_KEY, ()))
+    return replace(first, roles=roles, dimensions={**first.dimensions, KV_KEY: tuple(formats)})
+
+
+def _layout(space: Space) -> tuple[str, str]:
+    scenario = space.scenario
+    hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
+    return layout_of(hardware, load_model(scenario.model, scenario.folder))
+
+
+def search_mixed(space: Space, goal: Goal) -> GroupResult:
+    """Return the best fleet whose prefill workers have another GPU than its decode workers (`mixed_space`)."""
+    found = search_roles(space, goal)
+    pools = [] if found.best is None else found.best.overrides[POOLS_KEY]
+    return replace(found, hardware=" + ".join(pool[GPU] for pool in pools))
+
+
 def fronts(space: Space) -> Iterator[Overrides]:
-    """Yield what both roles share: formats, drafts and routing, everything else as it is."""
+    """Yield what both roles share: KV format, drafts and routing, everything else as it is."""
     plain = {POOL_NAME: space.dimensions[POOL_NAME][0]}
     yield from space.members([key for key in FRONT_KEYS if key in space.dimensions], plain)
 
@@ -153,10 +230,16 @@ class _Split:
         self._ample: dict[str, Count] = {}
         self._passed: set[tuple[str, str]] = set()
         self._all: dict[str, list[Worker]] = {}
+        self._is_mixed = any(GPU in pool for pool in (*self.roles.prefill, *self.roles.decode))
 
     def run(self) -> None:
         """Find the best pair; keep it, and those next to it that hold, in the search."""
-        least = workers_of(self.search, self.front, self.roles, self.limit)
+        for workers in by_handover(workers_of(self.search, self.front, self.roles, self.limit)):
+            self.limit = min(self.limit, self.search.best_value[0] * (1 + TIED))
+            self._run(self._winnable(workers))
+
+    def _run(self, least: dict[str, list[Worker]]) -> None:
+        """Find the best pair of workers that read each other's KV caches."""
         if not least[PREFILL] or not least[DECODE] or not self._can_win(least):
             return
         if not self._find_ample(least):
@@ -168,6 +251,26 @@ class _Split:
                 held.add(laid)
                 if len(held) == HELD:
                     return
+
+    def _winnable(self, workers: Mapping[str, list[Worker]]) -> dict[str, list[Worker]]:
+        """Return the workers whose bounds leave them a pair that is no dearer than what is known."""
+        kept = dict(workers)
+        for role in (PREFILL, DECODE):
+            kept[role] = [each for each in kept[role] if self._least_cost(each) + self._rest(each, kept) < self.limit]
+        return kept
+
+    def _rest(self, worker: Worker, workers: Mapping[str, list[Worker]]) -> float:
+        """Return what the other role costs at least beside a worker (bound); infinite where it has no counterpart."""
+        return min((self._least_cost(each) for each in self._others(worker, workers)), default=math.inf)
+
+    def _others(self, worker: Worker, workers: Mapping[str, list[Worker]]) -> Iterator[Worker]:
+        """Yield what may do the other role beside a worker."""
+        other = DECODE if worker.pool["role"] == PREFILL else PREFILL
+        return (each for each in workers[other] if self._are_a_pair(worker, each))
+
+    def _are_a_pair(self, one: Worker, other: Worker) -> bool:
+        """Return whether two workers are looked at together: where kinds of GPU are mixed, those of two kinds."""
+        return not self._is_mixed or one.pool[GPU] != other.pool[GPU]
 
     def _holds(self, prefill: Count, decode: Count) -> bool:
         """Simulate a pair whole, keep it if it is the best, and return whether it holds.
@@ -213,7 +316,8 @@ class _Split:
             cost = self._cost(prefill) + self._cost(decode)
             if cost >= self.limit or cost > self.search.best_value[0] + dearest:
                 return
-            if prefill.gpus + decode.gpus <= self.goal.max_gpus:
+            fits = prefill.gpus + decode.gpus <= self.goal.max_gpus
+            if fits and self._are_a_pair(prefill.worker, decode.worker):
                 yield cost, prefill, decode
             for place in ((one + 1, other), (one, other + 1)):
                 ahead = sides[PREFILL].at(place[0]), sides[DECODE].at(place[1])
@@ -225,13 +329,12 @@ class _Split:
         return count.number * count.worker.cost(self.goal)
 
     def _passing(self, role: str, workers: Sequence[Worker]) -> Iterator[Count]:
-        """Yield the numbers of workers of each size that pass alone, by their cost; of its knobs, the best alone."""
-        others = [each for other, each in self._all.items() if other != role]
-        rest = sum(min(map(self._least_cost, each)) for each in others)
-        sizes: dict[tuple[Any, ...], list[Worker]] = {}
+        """Yield the numbers of workers of each kind that pass alone, by their cost; of its knobs, the best alone."""
+        kinds: dict[tuple[Any, ...], list[Worker]] = {}
         for worker in workers:
-            sizes.setdefault(tuple(worker.pool[key] for key in SIZE_KEYS), []).append(worker)
-        groups = list(sizes.values())
+            kinds.setdefault(kind_of(worker.pool), []).append(worker)
+        groups = list(kinds.values())
+        rests = [self._rest(group[0], self._all) for group in groups]
         heap = [
             (min(map(self._least_cost, each)), place, min(one.least for one in each))
             for place, each in enumerate(groups)
@@ -240,7 +343,7 @@ class _Split:
         while heap:
             cost, place, number = heapq.heappop(heap)
             group = groups[place]
-            if cost + rest >= self.limit or number * group[0].gpus > self.goal.max_gpus:
+            if cost + rests[place] >= self.limit or number * group[0].gpus > self.goal.max_gpus:
                 continue
             best = self._best_alone(role, [each for each in group if each.least <= number], number)
             if best is not None:
@@ -270,7 +373,7 @@ class _Split:
         times = AMPLE
         for _ in range(MOST_DOUBLINGS):
             self._ample = {role: Count(each, times * each.least) for role, each in fastest.items()}
-            trial = self._try(self._ample[PREFILL], self._ample[DECODE])
+            trial = self._try(self._ample[PREFILL], self._ample[DECODE], ())
             if trial is None:
                 return False
             if trial.stability == "stable" and trial.busy <= AT_EASE:
@@ -281,24 +384,28 @@ class _Split:
     def _alone(self, role: str, count: Count) -> float | None:
         """Return what so many workers of a role reach with more than enough of the other; None: they do not pass."""
         others = self._ample | {role: count}
-        trial = self._try(others[PREFILL], others[DECODE])
+        trial = self._try(others[PREFILL], others[DECODE], (count.worker.pool,))
         asked = objective(self.search.space.scenario)
         if trial is None or asked is None or trial.attainment is None or trial.stability == "overloaded":
             return None
         return trial.attainment if trial.attainment >= asked.attainment - DOUBT else None
 
-    def _try(self, prefill: Count, decode: Count) -> Trial | None:
-        """Return a run that decides about a role; None where the pair is refused."""
+    def _try(self, prefill: Count, decode: Count, linked: Sequence[Pool]) -> Trial | None:
+        """Return a run that decides about a role, over the ports of the shapes alone that are linked.
+
+        None where the pair is refused.
+        """
         scenario = self.search.space.scenario
-        overrides = self._overrides(prefill, decode)
+        overrides = self._overrides(prefill, decode, linked)
         try:
             limit = request_limit(with_overrides(scenario, overrides), MOST_REQUESTS)
             return try_fleet(scenario, overrides, prefill.number + decode.number, limit)
-        except InputError:
+        except (InputError, InfeasibleError):
             return None
 
-    def _overrides(self, prefill: Count, decode: Count) -> dict[str, Any]:
-        return self.roles.deployed(self.front, [(each.worker.pool, each.number) for each in (prefill, decode)])
+    def _overrides(self, prefill: Count, decode: Count, linked: Sequence[Pool] | None = None) -> dict[str, Any]:
+        workers = [(each.worker.pool, each.number) for each in (prefill, decode)]
+        return self.roles.deployed(self.front, workers, linked=linked)
 
 
 class _Listed:
@@ -318,6 +425,15 @@ class _Listed:
         return self._found[place]
 
 
+def by_handover(workers: Mapping[str, Sequence[Worker]]) -> list[dict[str, list[Worker]]]:
+    """Return the workers of each role that read each other's KV caches, apart from the others."""
+    found: dict[Handover, dict[str, list[Worker]]] = {}
+    for role, each in workers.items():
+        for worker in each:
+            found.setdefault(worker.handover, {PREFILL: [], DECODE: []})[role].append(worker)
+    return list(found.values())
+
+
 def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = math.inf) -> dict[str, list[Worker]]:
     """Return the shapes of each role that fit and keep its limit on an idle worker, with their bounds.
 
@@ -329,61 +445,73 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
             and settings of a knob where its size would have to do much better than with the scenario's own.
     """
     goal = search.goal
-    sizes = {role: _by_size(roles.shapes(role)) for role in (PREFILL, DECODE)}
-    units = {role: _unit_cost(search, front, roles.shapes(role)[0]) for role in sizes}
-    spent = units[PREFILL] + units[DECODE]
-    if spent >= limit:
+    kinds = {role: _by_kind(roles.shapes(role)) for role in (PREFILL, DECODE)}
+    units = {name: _unit_cost(search, front, name) for name in {roles.hardware_of(pool) for pool in roles.prefill}}
+    units |= {name: _unit_cost(search, front, name) for name in {roles.hardware_of(pool) for pool in roles.decode}}
+
+    def unit(pool: Pool) -> float:
+        return gpus_of_size(pool) * units[roles.hardware_of(pool)]
+
+    cheapest = {role: min(unit(knobs[0]) for knobs in each) for role, each in kinds.items()}
+    if sum(cheapest.values()) >= limit:
+        _note_costs(search, cheapest)
         return {PREFILL: [], DECODE: []}
+    bounds = dict(cheapest)
     alone = search.space.apply(alone_overrides(front, roles.decode[0]))
     is_proven = covers_roles(alone, search.requests(alone))
     found: dict[str, list[Worker]] = {PREFILL: [], DECODE: []}
     others: dict[str, list[tuple[float, Pool]]] = {PREFILL: [], DECODE: []}
-    cheapest = dict(units)
     for role in (DECODE, PREFILL):
         rest = sum(cheapest[other] for other in cheapest if other != role)
-        for knobs in sizes[role]:
-            if gpus_of_size(knobs[0]) * units[role] + rest >= limit:
+        skipped = math.inf
+        for knobs in kinds[role]:
+            if unit(knobs[0]) + rest >= limit:
+                skipped = min(skipped, unit(knobs[0]))
                 continue
             own = _worker(search, front, role, knobs[0], is_proven=is_proven)
-            if own is not None and math.isfinite(own.needed):
-                found[role].append(own)
-            least = (
-                1.0
-                if own is None
-                else max(1.0, own.needed if math.isinf(own.needed) else math.ceil(KNOB_GAIN * own.needed))
-            )
-            others[role] += [(least * gpus_of_size(knobs[0]) * units[role], each) for each in knobs[1:]]
+            if own is NO_ROOM and _worker(search, front, role, _sparing(knobs), is_proven=is_proven) is NO_ROOM:
+                continue
+            least = 1.0
+            if isinstance(own, Worker):
+                least = max(1.0, own.needed if math.isinf(own.needed) else math.ceil(KNOB_GAIN * own.needed))
+                if math.isfinite(own.needed):
+                    found[role].append(own)
+            others[role] += [(least * unit(each), each) for each in knobs[1:]]
         costs = [*(each.least * each.cost(goal) for each in found[role]), *(cost for cost, _ in others[role])]
         cheapest[role] = min(costs, default=math.inf)
+        bounds[role] = min(cheapest[role], skipped)
         if cheapest[role] + rest >= limit:
+            _note_costs(search, bounds)
             return {PREFILL: [], DECODE: []}
+    _note_costs(search, bounds)
     for role, rest in ((PREFILL, cheapest[DECODE]), (DECODE, cheapest[PREFILL])):
         tried = (
             _worker(search, front, role, pool, is_proven=is_proven)
             for cost, pool in others[role]
             if cost + rest < limit
         )
-        found[role] += [each for each in tried if each is not None and math.isfinite(each.needed)]
+        found[role] += [each for each in tried if isinstance(each, Worker) and math.isfinite(each.needed)]
     return found
 
 
-def _by_size(shapes: Sequence[Pool]) -> list[list[Pool]]:
-    """Return the settings of the knob of each size, the scenario's own first."""
-    sizes: dict[tuple[Any, ...], list[Pool]] = {}
+def _note_costs(search: Search, bounds: Mapping[str, float]) -> None:
+    """Keep the least that the workers of each role cost, whatever they share."""
+    for role, cost in bounds.items():
+        search.role_costs[role] = min(cost, search.role_costs.get(role, math.inf))
+
+
+def _by_kind(shapes: Sequence[Pool]) -> list[list[Pool]]:
+    """Return the settings of the knob of each kind of worker, the scenario's own first."""
+    kinds: dict[tuple[Any, ...], list[Pool]] = {}
     for each in shapes:
-        sizes.setdefault(tuple(each[key] for key in SIZE_KEYS), []).append(each)
-    return list(sizes.values())
+        kinds.setdefault(kind_of(each), []).append(each)
+    return list(kinds.values())
 
 
-def gpus_of_size(pool: Pool) -> int:
-    """Return the GPUs of one worker."""
-    return int(pool["tensor_parallel_size"] * pool["pipeline_parallel_size"] * pool["data_parallel_size"])
-
-
-def _unit_cost(search: Search, front: Overrides, pool: Pool) -> float:
-    """Return what is to be small, of one GPU of a role; 0 where it is not known."""
+def _unit_cost(search: Search, front: Overrides, name: str) -> float:
+    """Return what is to be small, of one GPU; 0 where it is not known."""
     scenario = search.space.apply(front)
-    hardware = load_hardware(pool.get("hardware", scenario.deployment.hardware), scenario.folder)
+    hardware = load_hardware(name, scenario.folder)
     if search.goal.objective == "gpus":
         return 1.0
     if search.goal.objective == "energy":
@@ -391,8 +519,14 @@ def _unit_cost(search: Search, front: Overrides, pool: Pool) -> float:
     return gpu_hour(scenario.pricing, hardware).usd or 0.0
 
 
-def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_proven: bool) -> Worker | None:
-    """Return a shape with its bound; None where it is refused or does not fit.
+def _sparing(knobs: Sequence[Pool]) -> Pool:
+    """Return the setting of a knob that leaves the most memory: the fewest seats, or tokens of a step."""
+    knob = KNOBS[knobs[0]["role"]]
+    return min(knobs, key=lambda pool: (pool.get("engine") or {}).get(knob) or math.inf)
+
+
+def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_proven: bool) -> Worker | NoRoom | None:
+    """Return a shape with its bound; None where it is refused, `NO_ROOM` where it does not fit or no request does.
 
     Where it is too slow even when idle, whatever its knob, an infinite number of workers is needed.
     """
@@ -400,11 +534,13 @@ def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_prove
         alone = search.space.apply(alone_overrides(front, pool))
         resolved = resolve(alone, "a KV connector between pools")
         if not resolved.memory.fits or resolved.memory.shortage_bytes:
-            return None
+            return NO_ROOM
         priced = price(resolved.shape)
     except InputError:
         return None
     specs = search.requests(alone)
+    if context_shortage(resolved, specs):
+        return NO_ROOM
     bound = role_bound(role, alone, resolved.engine, priced.step_times, specs, is_proven=is_proven)
     is_chunked = role == PREFILL and resolved.engine.max_num_batched_tokens < search.longest_prompt
     if bound.out_of_reach and is_chunked:
@@ -418,6 +554,7 @@ def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_prove
         needed=math.inf if bound.out_of_reach else bound.needed_workers,
         idle_seconds=bound.idle_seconds,
         most_rate=bound.most_rate,
+        handover=handover_of(resolved.shape),
     )
 
 

@@ -67,6 +67,7 @@ class Search:
         self.best: Member | None = None
         self.known: Member | None = None
         self.best_value = (goal.ceiling, math.inf)
+        self.role_costs: dict[str, float] = {}
         self._seen: dict[tuple[tuple[str, str], ...], Member] = {}
         self._tried: dict[str, Trial] = {}
         self._specs: RequestSpecs | None = None

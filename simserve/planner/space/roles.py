@@ -1,23 +1,33 @@
 """Shapes that prefill workers and decode workers may have, each role its own. Simulates nothing.
 
-A shape is a pool of one replica: parallel sizes and one knob of its engine (the token budget of a worker that
-prefills, the seats of one that decodes). What both roles share, formats, drafts and routing, stays with the space.
+A shape is a pool of one replica: its GPU, the format of its weights, parallel sizes and one knob of its engine (the
+token budget of a worker that prefills, the seats of one that decodes). What both roles share, the KV format, drafts and
+routing, stays with the space.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.planner.overrides import Overrides
+from simserve.planner.space.formats import WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
+from simserve.profiles.hardware import load_hardware
 from simserve.scenario.schema import Scenario
+from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.units import to_text
 
 PREFILL, DECODE = "prefill", "decode"
 SIZE_KEYS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel")
 """What a shape sets, below ``deployment`` or in a pool."""
+GPU, FORMAT = "hardware", "quantization"
+"""What a role may have other than the rest of the deployment."""
+KIND_KEYS = (GPU, FORMAT, *SIZE_KEYS)
+"""What tells workers apart beside the knob of their engine."""
 KNOBS = {PREFILL: "max_num_batched_tokens", DECODE: "max_num_seqs"}
 """The engine knob of each role that its speed and memory turn on."""
 LINK_KEY = "deployment.disaggregation"
@@ -35,21 +45,59 @@ class Roles:
     Attributes:
         prefill: Shapes of a prefill worker, the scenario's own first.
         decode: Likewise of a decode worker.
-        link: How KV caches get from one to the other.
+        link: How KV caches get from one to the other, as the scenario says.
+        own: GPU and weight format of the deployment, which a pool need not say.
+        ports: Bytes/s of the network port of each kind of GPU; empty where the scenario says what the link is.
     """
 
     prefill: tuple[Pool, ...]
     decode: tuple[Pool, ...]
     link: Mapping[str, Any]
+    own: Mapping[str, Any]
+    ports: Mapping[str, float] = field(default_factory=dict)
 
     def shapes(self, role: str) -> tuple[Pool, ...]:
         """Return the shapes of a role."""
         return self.prefill if role == PREFILL else self.decode
 
-    def deployed(self, front: Overrides, workers: Sequence[tuple[Pool, int]]) -> dict[str, Any]:
-        """Return the overrides that deploy so many workers of each shape, with what both roles share."""
+    def hardware_of(self, pool: Pool) -> str:
+        """Return the GPU of a shape."""
+        return str(pool.get(GPU) or self.own[GPU])
+
+    def link_of(self, pools: Sequence[Pool]) -> dict[str, Any]:
+        """Return the link between workers of some shapes: the slowest of their network ports, one a GPU."""
+        if not self.ports:
+            return dict(self.link)
+        slowest = min((gpus_of_size(pool) * self.ports[self.hardware_of(pool)] for pool in pools), default=math.inf)
+        return port_link(slowest)
+
+    def deployed(
+        self, front: Overrides, workers: Sequence[tuple[Pool, int]], *, linked: Sequence[Pool] | None = None
+    ) -> dict[str, Any]:
+        """Return the overrides that deploy so many workers of each shape, with what both roles share.
+
+        Args:
+            front: What both roles share.
+            workers: Shapes with their numbers.
+            linked: Shapes whose ports the link has; None: those of the workers.
+        """
         pools = [{**pool, "replicas": count} for pool, count in workers]
-        return {**front, POOLS_KEY: pools, LINK_KEY: dict(self.link), REPLICAS_KEY: 1}
+        link = self.link_of([pool for pool, _ in workers] if linked is None else linked)
+        found = {**front, POOLS_KEY: pools, LINK_KEY: link, REPLICAS_KEY: 1}
+        for key in (GPU, FORMAT):
+            self._share(found, key, [pool.get(key) for pool in pools])
+        return found
+
+    def _share(self, overrides: dict[str, Any], key: str, values: Sequence[Any]) -> None:
+        """Say once what all pools have; where they differ, the deployment has what the last one has."""
+        if None in values:
+            return  # not searched, or a pool of the scenario's has none of its own
+        overrides.pop(f"deployment.{key}", None)
+        if values[-1] != self.own[key]:
+            overrides[f"deployment.{key}"] = values[-1]
+        if len(set(values)) == 1:
+            for pool in overrides[POOLS_KEY]:
+                del pool[key]
 
 
 def roles_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], largest: int) -> Roles | None:
@@ -70,7 +118,56 @@ def roles_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], largest: i
     for role in KNOBS:
         base = own.get(role, {"name": role, "role": role})
         shapes[role] = tuple(_shapes(base, mapping, values, largest))
-    return Roles(prefill=shapes[PREFILL], decode=shapes[DECODE], link=mapping.get("disaggregation", {}))
+    names = {scenario.deployment.hardware, *(pool[GPU] for pool in own.values() if GPU in pool)}
+    ports = {name: port_of(name, scenario) for name in sorted(names)}
+    return Roles(
+        prefill=shapes[PREFILL],
+        decode=shapes[DECODE],
+        link=mapping.get("disaggregation", {}),
+        own={GPU: scenario.deployment.hardware, FORMAT: scenario.deployment.quantization},
+        ports={} if "disaggregation" in mapping else ports,
+    )
+
+
+def mixed_roles(several: Sequence[Roles]) -> Roles | None:
+    """Return the shapes of several kinds of GPU as one choice a role; None where pools have GPUs of their own.
+
+    Args:
+        several: What may prefill and decode on each kind of GPU, that of the deployment first; either may be nothing.
+    """
+    if any(GPU in pool for each in several for pool in (*each.prefill, *each.decode)):
+        return None
+    shapes = {
+        role: tuple({GPU: each.own[GPU], **pool} for each in several for pool in each.shapes(role)) for role in KNOBS
+    }
+    first = several[0]
+    ports = {name: port for each in several for name, port in each.ports.items()}
+    return Roles(prefill=shapes[PREFILL], decode=shapes[DECODE], link=first.link, own=first.own, ports=ports)
+
+
+def port_of(hardware: str, scenario: Scenario) -> float:
+    """Return the bytes/s of a GPU's network port; infinite where its nodes have no network, so nothing is known."""
+    return load_hardware(hardware, scenario.folder).inter_node.bandwidth or math.inf
+
+
+def port_link(bandwidth: float) -> dict[str, Any]:
+    """Return `deployment.disaggregation` over a port of so many bytes/s.
+
+    Never faster than what stands there where nothing is said, which is a port of 400 Gbit/s.
+    """
+    if bandwidth >= DisaggregationSpec().transfer_bandwidth:
+        return {}
+    return {"transfer_bandwidth": to_text(bandwidth, "bandwidth")}
+
+
+def gpus_of_size(pool: Pool) -> int:
+    """Return the GPUs of one worker."""
+    return int(pool["tensor_parallel_size"] * pool["pipeline_parallel_size"] * pool["data_parallel_size"])
+
+
+def kind_of(pool: Pool) -> tuple[Any, ...]:
+    """Return what tells a shape from others, whatever its knob: GPU, weight format and sizes."""
+    return tuple(pool.get(key) for key in KIND_KEYS)
 
 
 def is_split(overrides: Overrides) -> bool:
@@ -82,7 +179,7 @@ def is_split(overrides: Overrides) -> bool:
 def _shapes(
     base: Pool, deployment: Mapping[str, Any], values: Mapping[str, Sequence[Any]], largest: int
 ) -> Iterator[Pool]:
-    """Yield a worker at every size and setting of its knob."""
+    """Yield a worker at every size, weight format and setting of its knob."""
     own = {key: base.get(key, deployment.get(key, plain)) for key, plain in _PLAIN.items()}
     sizes = [
         tuple(own.values()),
@@ -91,13 +188,15 @@ def _shapes(
     knob = KNOBS[base["role"]]
     engine = base.get("engine", deployment.get("engine", {}))
     limits = _searched(values, f"deployment.engine.{knob}", engine.get(knob))
+    formats = () if FORMAT in base else values.get(WEIGHTS_KEY, ())
+    in_format: list[dict[str, Any]] = [{FORMAT: each} for each in formats] or [{}]
     for number, each in enumerate(dict.fromkeys(sizes)):
         size = dict(zip(own, each, strict=True))
         if number and not is_plausible(size, largest):
             continue
-        for limit in limits:
+        for stored, limit in itertools.product(in_format, limits):
             changed = {} if limit == engine.get(knob) else {"engine": {**engine, knob: limit}}
-            yield {**base, **size, **changed}
+            yield {**base, **stored, **size, **changed}
 
 
 _PLAIN: Mapping[str, Any] = dict(zip(SIZE_KEYS, (1, 1, 1, False), strict=True))

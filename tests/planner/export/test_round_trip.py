@@ -136,6 +136,31 @@ def test_a_manifest_comes_back(name: str, target: str) -> None:
         pytest.skip("cannot be told to this target")
 
 
+@pytest.mark.parametrize("target", COMMANDS)
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["deployment.pools.0.replicas=7", "deployment.pools.1.tensor_parallel_size=2"],
+        ["deployment.pools.0.hardware=h200-sxm-141gb", "deployment.routing=prefix"],
+    ],
+    ids=["as bundled", "on two hosts", "two kinds of GPU"],
+)
+def test_the_scripts_of_prefill_and_decode_servers_come_back(target: str, overrides: list[str]) -> None:
+    """Roles, numbers, GPUs and what decides how each serves, by the commands of the servers and of their router."""
+    other = ["deployment.engine.version=null", f"deployment.engine.name={COMMANDS[target]}"]
+    scenario = load("disaggregation", [*overrides, *(other if target != "vllm" else [])])
+    result = export(scenario, target)
+    version = scenario.deployment.engine.version
+
+    names, texts = ["serve.sh", *result.files], [f"#!/bin/sh\nexec {result.lines}\n", *result.files.values()]
+    again = import_manifest(texts, names=names, version=version).scenario
+
+    assert shapes(again, result) == shapes(scenario, result)
+    if target != "trtllm" and "deployment.routing=prefix" in overrides:
+        assert again.deployment.routing.policy == "prefix"
+
+
 def _is_unlabelled(result: Export) -> bool:
     return not any("nvidia.com/gpu.product" in text for text in result.files.values())
 

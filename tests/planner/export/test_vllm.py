@@ -76,6 +76,16 @@ def test_a_command_parses_with_the_flags_of_its_version(version: str, explicit: 
 
 _NOT_OF_VLLM = {
     "static-vs-continuous": "'static' cannot be exported: vllm 0.12 knows continuous only",
+    **{
+        name: rf"deployment.pools: '{pools}' cannot be exported as one command: each pool has servers of its own; use"
+        for name, pools in (
+            ("canary", "stable, canary"),
+            ("halve-the-api-bill", "small, large"),
+            ("small-model-first", "small, large"),
+            ("two-pools", "small, large"),
+            ("two-regions", "europe, america"),
+        )
+    },
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from simserve.errors import UsageError
 from simserve.planner.plan.horizon import COMMITMENTS, Horizon, horizon_of
 from simserve.planner.plan.purchase import HOURS, Need, bought, own_usd, purchase
-from simserve.report.purchase import purchase_lines, purchase_table
+from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table
 from simserve.report.quantities import dollars
 
 DAY = (0.5,) * 12 + (1.5,) * 12
@@ -136,9 +136,21 @@ def test_the_page_says_the_difference_and_heads_its_columns_in_words() -> None:
     less = "more" if found["cheaper"] == "self_host" else "less"
     apart = dollars(abs(found["api_usd"] - found["total_usd"]))
     assert any(line.endswith(f"for the same requests, {apart} {less}.") for line in lines)
-    assert "Both cost the same with traffic that shrinks by 1.2% a month." in lines
+    other = "The API" if found["cheaper"] == "self_host" else "Buying GPUs"
+    assert f"{other} would cost no more with traffic that shrinks by 1.2% a month." in lines
     assert header[:4] == ("month", "million requests", "replicas for 1 year", "replicas by the hour")
     assert header[4:] == ("to pay", "all by the hour", "the API")
+
+
+@pytest.mark.parametrize(("budget", "is_drawn"), [(30_000.0, True), (1e9, False), (None, False)])
+def test_the_picture_has_the_budget_where_it_is_near(budget: float | None, is_drawn: bool) -> None:
+    """A line beside the months, unless it lies so high that they would be flat."""
+    found = dict(purchase(need(growth=0.03), horizon(budget=budget)), assumes=["a", "b"], api=None)
+
+    labels = [getattr(mark, "label", "") for mark in purchase_sketch(found).marks]
+
+    assert ("budget" in labels) is is_drawn
+    assert purchase_lines(found)[-1] == "Assumed: a; b."
 
 
 def test_a_budget_is_passed_in_the_first_month_above_it() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from simserve.perf.pricing import price
+from simserve.perf.shape import ReplicaShape
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.levers import LEVERS, levers_of, option_levers
@@ -17,9 +19,19 @@ from simserve.planner.plan.plan import PlanOptions, plan
 from simserve.planner.plan.roles import role_limits, role_lines, role_mapping
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of
+from simserve.planner.search.handover import handover_of
 from simserve.planner.search.member import Goal
 from simserve.planner.search.role_bound import role_bound
-from simserve.planner.search.roles import alone_overrides, fronts, has_role_search, search_roles, workers_of
+from simserve.planner.search.roles import (
+    alone_overrides,
+    by_handover,
+    fronts,
+    has_role_search,
+    mixed_space,
+    search_mixed,
+    search_roles,
+    workers_of,
+)
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import Promise
 from simserve.planner.space.roles import DECODE, PREFILL, SIZE_KEYS, is_plausible, is_split, roles_of
@@ -287,3 +299,176 @@ def test_a_pair_tied_in_price_is_planned_only_where_fresh_runs_hold(
     assert is_split(asked[0])
     assert best["num_gpus"] == 3
     assert is_split(best["overrides"]) is not misses
+
+
+TWO_KINDS = ("h100-sxm-80gb", "h200-sxm-141gb")
+
+
+def spaces_of(scenario: Scenario, choices: dict[str, list[Any]], kinds: Sequence[str] = TWO_KINDS) -> list[Space]:
+    """Return the space on each kind of GPU."""
+    engine, traffic = replica_shape(scenario).engine, traffic_of(scenario)
+    return [space_on(scenario, name, {}, choices, engine, traffic) for name in kinds]
+
+
+def of_both(space: Space, kinds: tuple[str, str], counts: tuple[int, int]) -> dict[str, Any]:
+    """Return the overrides of so many workers of one GPU, each role with a kind of its own."""
+    assert space.roles is not None
+    shapes = [
+        next(each for each in space.roles.shapes(role) if each["hardware"] == kind)
+        for role, kind in zip((PREFILL, DECODE), kinds, strict=True)
+    ]
+    return space.roles.deployed(next(fronts(space)), list(zip(shapes, counts, strict=True)))
+
+
+@pytest.mark.slow
+def test_no_cheaper_pair_of_two_kinds_of_gpu_holds() -> None:
+    """Every pair of H100s and H200s that costs less than the one that was found misses."""
+    space = mixed_space(spaces_of(long_prompts(), {**FEW, "deployment.tensor_parallel_size": [1]}))
+    assert space is not None
+
+    best = search_mixed(space, Goal(max_gpus=8)).best
+
+    assert best is not None
+    assert best.trial is not None
+    cost = best.trial.usd_per_hour
+    assert cost is not None
+    cheaper = 0
+    for kinds in (TWO_KINDS, TWO_KINDS[::-1]):
+        for counts in itertools.product(range(1, 5), repeat=2):
+            overrides = of_both(space, kinds, counts)
+            pools = resolve(space.apply(overrides)).pools
+            usd = sum(number * (pool.gpu_hour_usd or math.inf) for number, pool in zip(counts, pools, strict=True))
+            if usd < cost * (1 - 1e-9):
+                cheaper += 1
+                assert not deciding_run(space.scenario, overrides, sum(counts)).holds
+    assert cheaper > 0
+    assert {pool["hardware"] for pool in best.overrides["deployment.pools"]} == set(TWO_KINDS)
+
+
+def test_each_role_has_the_price_of_its_own_gpu() -> None:
+    """Prefill on H100s and decode on H200s: both GPUs and both prices are in what the fleet costs."""
+    space = mixed_space(spaces_of(long_prompts(), FEW))
+    assert space is not None
+
+    pools = resolve(space.apply(of_both(space, TWO_KINDS, (2, 1)))).pools
+
+    assert [pool.shape.hardware.name for pool in pools] == list(TWO_KINDS)
+    assert pools[0].gpu_hour_usd != pools[1].gpu_hour_usd
+
+
+def test_what_both_roles_have_is_said_once() -> None:
+    """One GPU and one format: the pools name neither, and the deployment only what the scenario does not say."""
+    space = mixed_space(spaces_of(long_prompts(), FEW))
+    assert space is not None
+
+    same = of_both(space, (TWO_KINDS[1], TWO_KINDS[1]), (1, 1))
+
+    assert same["deployment.hardware"] == TWO_KINDS[1]
+    assert same["deployment.quantization"] == "fp8"
+    assert not any({"hardware", "quantization"} & pool.keys() for pool in same["deployment.pools"])
+
+
+@pytest.mark.parametrize("why", ["one kind", "own price", "own GPUs"])
+def test_roles_are_not_mixed_without_a_choice(why: str) -> None:
+    """One kind of GPU, one price for all of them, or pools that name their GPU leave nothing to mix."""
+    scenario, kinds = long_prompts(), TWO_KINDS
+    if why == "one kind":
+        kinds = TWO_KINDS[:1]
+    elif why == "own price":
+        scenario = scenario.model_copy(update={"pricing": scenario.pricing.model_copy(update={"gpu_hour_usd": 2.0})})
+    else:
+        pools = [{"name": role, "role": role, "hardware": TWO_KINDS[0]} for role in (PREFILL, DECODE)]
+        deployment = {**scenario.as_mapping()["deployment"], "pools": pools, "disaggregation": {}}
+        scenario = make_scenario(**{**scenario.as_mapping(), "deployment": deployment})
+
+    assert mixed_space(spaces_of(scenario, FEW, kinds)) is None
+
+
+def shape_on(hardware: str, model: str = "llama-3.1-8b", kv_cache: str = "auto", size: int = 1) -> ReplicaShape:
+    """Return a replica."""
+    deployment = {
+        "hardware": hardware,
+        "kv_cache_dtype": kv_cache,
+        "tensor_parallel_size": size,
+        "engine": {"name": "vllm", "version": "0.20"},
+    }
+    return replica_shape(make_scenario(model=model, deployment=deployment))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_alike"),
+    [
+        (shape_on("h100-sxm-80gb"), shape_on("h200-sxm-141gb"), True),
+        (shape_on("l40s-48gb"), shape_on("h100-sxm-80gb"), True),
+        (shape_on("h100-sxm-80gb"), shape_on("b200-sxm-180gb"), False),
+        (shape_on("h100-sxm-80gb"), shape_on("mi300x-192gb"), False),
+        (shape_on("h100-sxm-80gb"), shape_on("h100-sxm-80gb", kv_cache="fp8"), False),
+        (shape_on("h20-96gb", "deepseek-v3", size=8), shape_on("h200-sxm-141gb", "deepseek-v3", size=8), True),
+    ],
+    ids=["Hopper", "Ada and Hopper", "Blackwell", "AMD", "KV format", "latent attention on Hopper"],
+)
+def test_caches_are_read_where_format_and_layout_are_the_same(
+    one: ReplicaShape, other: ReplicaShape, are_alike: bool
+) -> None:
+    """vLLM refuses a handover between attention kernels, and between number formats."""
+    assert (handover_of(one) == handover_of(other)) is are_alike
+
+
+def test_each_role_may_have_a_weight_format_of_its_own() -> None:
+    """What vLLM makes FP8 while it loads is of the same checkpoint, and both keep a 16-bit cache: a pair has both."""
+    choices = {**FEW, "deployment.quantization": ["none", "fp8"], "deployment.tensor_parallel_size": [2]}
+    scenario = long_prompts()
+    assert scenario.slo is not None
+    easy = scenario.slo.model_copy(update={"ttft": 2.0, "tpot": 0.05})
+    space = space_of(scenario.model_copy(update={"model": "codellama-34b", "slo": easy}), choices)
+    assert space.roles is not None
+    front = next(fronts(space))
+    (workers,) = by_handover(workers_of(Search(space, Goal(objective="gpus")), front, space.roles))
+    shapes = [
+        next(each.pool for each in workers[role] if each.pool["quantization"] == name)
+        for role, name in ((PREFILL, "fp8"), (DECODE, "none"))
+    ]
+
+    pools = resolve(space.apply(space.roles.deployed(front, [(each, 1) for each in shapes]))).pools
+
+    assert [pool.shape.quantization for pool in pools] == ["fp8", "none"]
+    assert len({pool.shape.kv_cache_dtype for pool in pools}) == 1
+
+
+def test_checkpoints_are_not_mixed_between_roles() -> None:
+    """FP8 weights that come from a checkpoint of their own make workers that only their likes hand caches to."""
+    space = space_of(long_prompts(), {**FEW, "deployment.quantization": ["none", "fp8"]})
+    assert space.roles is not None
+
+    workers = by_handover(workers_of(Search(space, Goal(objective="gpus")), next(fronts(space)), space.roles))
+
+    assert [{each.pool["quantization"] for role in group.values() for each in role} for group in workers] == [
+        {"none"},
+        {"fp8"},
+    ]
+
+
+def test_caches_cross_the_network_ports_of_the_workers() -> None:
+    """An L40S has 50 Gbit/s, of which two make 12.5 GB/s; an H100 has 400 Gbit/s, as the link has by itself."""
+    scenario = long_prompts()
+    (slow,) = spaces_of(scenario, FEW, ["l40s-48gb"])
+    assert slow.roles is not None
+    link = slow.roles.link_of([next(each for each in slow.roles.prefill if each["tensor_parallel_size"] == 2)])
+    fast = space_of(scenario).roles
+    assert fast is not None
+
+    assert link == {"transfer_bandwidth": "12.5 GB/s"}
+    assert fast.link_of(fast.prefill[:1]) == {}
+
+
+def test_a_worker_without_room_for_a_request_is_out() -> None:
+    """FP8 weights of a 70B model leave one H100 fewer tokens than a request has: two are the least."""
+    space = space_of(long_prompts().model_copy(update={"model": "llama-3.1-70b"}))
+    engine = space.scenario.deployment.engine.model_copy(update={"max_model_len": None})
+    deployment = space.scenario.deployment.model_copy(update={"engine": engine})
+    space = space_of(space.scenario.model_copy(update={"deployment": deployment}))
+    assert space.roles is not None
+
+    workers = workers_of(Search(space, Goal(objective="gpus")), next(fronts(space)), space.roles)
+
+    assert all(each.pool["tensor_parallel_size"] > 1 for role in workers.values() for each in role)
