@@ -16,7 +16,7 @@ from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.figures import in_json, ratio, rows_where
 from simserve.metrics.gateway import gateway_figures, gateway_sentences
-from simserve.metrics.images import image_figures
+from simserve.metrics.images import image_figures, name_encoders
 from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
 from simserve.metrics.loras import lora_figures, lora_sentences, name_loading
 from simserve.metrics.losses import loss_sentences, reasons, statuses
@@ -120,6 +120,7 @@ class RunFacts:
         warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
         num_adapters: LoRA adapters that requests ask for, None without.
         tier_prices: What KV tiers cost beside the GPUs.
+        encoders_usd_per_hour: What the GPUs of an encoder pool cost; NaN: they have no price.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
         waiting: Share of the time to first tokens that requests waited for their first step.
@@ -157,6 +158,7 @@ class RunFacts:
     warnings: Sequence[str] = ()
     num_adapters: int | None = None
     tier_prices: TierPrices = field(default_factory=TierPrices)
+    encoders_usd_per_hour: float = 0.0
     offered: Offered | None = None
     finishable: float | None = None
     waiting: float = 0.0
@@ -299,7 +301,7 @@ def _headline(
             "reasoning": reasoning_figures(
                 records, measured.latencies, in_window, money.dollars["usd_per_million_output_tokens"]
             ),
-            "images": image_figures(specs, measured.latencies, in_window),
+            "images": image_figures(simulation, specs, measured.latencies, in_window),
             "confidence_intervals": None,
             "prediction_interval": None,
             "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
@@ -384,6 +386,7 @@ def _money(
         electricity_usd_per_hour=energy["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
         api_usd_per_hour=overflow["usd_per_hour"] or 0.0,
         tiers_usd_per_hour=facts.tier_prices.usd_per_hour(gpus),
+        encoders_usd_per_hour=facts.encoders_usd_per_hour,
     )
     return _Money(dollars, energy, overflow, gpu_hour_usd)
 
@@ -479,6 +482,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
     name_offload(found, simulation)
     name_loading(found, simulation)
     name_api_server(found, simulation)
+    name_encoders(found, simulation, measured.latencies)
     return found
 
 

@@ -27,6 +27,7 @@ from simserve.scenario.control import control_of
 from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
+from simserve.scenario.images import encoders_usd_per_hour
 from simserve.scenario.kv_tiers import tiers_usd_per_hour
 from simserve.scenario.objective import objective
 from simserve.scenario.pools import pool_setups
@@ -432,6 +433,7 @@ def _facts(
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
         gpus_per_replica=resolved.shape.num_gpus,
         tier_prices=_tier_prices(resolved),
+        encoders_usd_per_hour=encoders_usd_per_hour(resolved),
         users=_users(scenario, specs),
         num_adapters=None if scenario.workload.loras is None else scenario.workload.loras.num_adapters,
         speculation=_speculation(resolved, priced, simulation),
