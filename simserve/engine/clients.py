@@ -85,7 +85,8 @@ class Clients:
         own_wait: What each waits behind it by itself, seconds, where ``has_own_waits``: others pass it.
         has_own_waits: Whether anybody does.
         encoders: When each worker of the encoder pool is free; empty: there is none.
-        to_encode: Seconds that the images of each still take there, 0: none are left; empty, as the next three, without.
+        to_encode: Seconds that the images of each still take there, 0: none are left; this and the next three are empty
+            without a pool.
         encoder_parts: Into how many equal parts those are divided.
         embedding_seconds: What its embeddings then take to its replica.
         encoder_wait: How long its images waited for the first worker, NaN: none were encoded.

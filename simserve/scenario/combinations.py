@@ -12,7 +12,6 @@ from simserve.scenario.schema import Scenario
 from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.requests import RequestSpecs
 
-
 _WITH_ENCODERS = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose replicas take embeddings from an encoder pool: vLLM (docs, features/disagg_encoder), SGLang (docs,
 advanced_features/epd_disaggregation), TensorRT-LLM (under Dynamo's encode worker)."""

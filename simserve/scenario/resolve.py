@@ -36,8 +36,8 @@ from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.structured_spec import ADVANCE_SECONDS
 
 _LANGUAGE_ONLY = ("sglang",)
-"""Engines whose replicas leave the vision tower out beside an encoder pool (SGLang's ``--language-only``); of the others
-it is assumed that they load it."""
+"""Engines whose replicas leave the vision tower out beside an encoder pool (SGLang's ``--language-only``); the others
+are assumed to load it."""
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
 """What the scheduler obeys that an engine has under the same name."""
 

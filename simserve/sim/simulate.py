@@ -82,8 +82,8 @@ class Simulation:
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
         pools: What each pool did, where there are several; else empty.
         stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
-        encoder_wait: How long the images of each request waited for a worker of the encoder pool, seconds, in the order of
-            the requests that were drawn, NaN: none were encoded there; None: there is no such pool.
+        encoder_wait: How long the images of each request waited for a worker of the encoder pool, seconds, in the order
+            of the requests that were drawn, NaN: none were encoded there; None: there is no such pool.
         api_token_seconds: What the API server of a replica takes for a token, by the engine's own figure, the least of
             all pools; 0: nothing is known of it.
         front: What stood in front of the replicas did, where anything does; else None.

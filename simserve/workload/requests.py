@@ -130,7 +130,7 @@ class RequestSpecs:
         encoder_seconds: What encoding them adds to its first step, float64; None: there are none.
         earlier_images: The nearest request before, whose prompt each one's begins with, that has images, -1: none,
             int64. Theirs are encoded again where a prefix cache does not hold them. None: no prompt holds another's.
-        encoder_pool: What encodes the images instead of the replicas, between ``own_wait`` and the router; None: nothing.
+        encoder_pool: What encodes images instead of the replicas, between ``own_wait`` and the router; None: nothing.
         own_wait: Seconds that each request waits behind the tokeniser by itself, for its images to be scaled and for
             its grammar, float64: others pass it (`in_order_of_readiness`). None: nobody does.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side

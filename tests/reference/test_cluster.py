@@ -5,6 +5,7 @@ Where the two are known to differ, the case is drawn without it, and the reason 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +84,9 @@ def own_times(specs: RequestSpecs) -> RequestSpecs:
     if specs.concurrency is None and specs.turn is None:
         specs = replace(specs, arrival_time=np.sort(specs.arrival_time + apart))
     return replace(specs, think_time=specs.think_time + apart if len(specs.think_time) else specs.think_time)
+
+
+Drawing = Callable[[st.DataObject], tuple[Deployment, RequestSpecs]]
 
 
 def with_encoders(specs: RequestSpecs, num_workers: int) -> RequestSpecs:
@@ -216,11 +220,12 @@ def adapted(deployment: Deployment) -> bool:
     )
 
 
+@pytest.mark.parametrize("kind", [conserved, pooled])
 @given(data=st.data())
-@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=CHECKS)
-def test_adapters_of_ranks_and_pools_are_those_of_the_plane(data: st.DataObject) -> None:
+@settings(max_examples=examples(30), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_adapters_of_ranks_and_pools_are_those_of_the_plane(kind: Drawing, data: st.DataObject) -> None:
     """Each rank has slots of its own; a decode replica loads the adapter of a KV cache that was sent to it."""
-    deployment, specs = data.draw(st.sampled_from([conserved, pooled]))(data)
+    deployment, specs = kind(data)
     assume(adapted(deployment))
 
     assert_alike(*with_adapters(deployment, specs))
