@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simserve.profiles.api import load_api
 from simserve.scenario.objective import limits_by_class
 from simserve.scenario.pools import (
     replica_weights_bytes,
@@ -10,7 +11,9 @@ from simserve.scenario.pools import (
     transferred_bytes_per_token,
 )
 from simserve.scenario.resolve import ResolvedScenario
+from simserve.scenario.schema import Scenario
 from simserve.sim.control import Control
+from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.streaming_spec import StreamingSpec
 
 
@@ -28,7 +31,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
         liveness=deployment.liveness,
         updates=deployment.updates,
         regions=deployment.regions,
-        overflow=deployment.overflow,
+        overflow=_overflow(resolved.scenario),
         streaming=_streaming(resolved),
         response_cache=deployment.response_cache,
         fairness=deployment.fairness,
@@ -38,6 +41,29 @@ def control_of(resolved: ResolvedScenario) -> Control:
         replicas_per_node=replicas_per_node(resolved),
         weights_bytes=replica_weights_bytes(resolved),
     )
+
+
+def _overflow(scenario: Scenario) -> OverflowSpec | None:
+    """Return what goes to an API; what the scenario does not say of its speed is that of the API's profile."""
+    spec = scenario.deployment.overflow
+    if spec is None:
+        return None
+    with scenario.blaming("deployment.overflow.api"):
+        measured = load_api(spec.api, scenario.folder).latency
+    if measured is None:
+        return spec
+    known = {
+        "ttft": measured.mean_ttft,
+        "ttft_cv": measured.ttft_cv,
+        "tokens_per_second": measured.tokens_per_second,
+    }
+    is_given = "ttft" in spec.model_fields_set
+    told = {
+        name: value
+        for name, value in known.items()
+        if value is not None and name not in spec.model_fields_set and not (name == "ttft_cv" and is_given)
+    }
+    return spec.model_copy(update=told)
 
 
 def _streaming(resolved: ResolvedScenario) -> StreamingSpec | None:
