@@ -30,6 +30,7 @@ _EXPECTED = [
     "data-residency",
     "disaggregation",
     "embeddings",
+    "encoder-pool",
     "fair-tenants",
     "first-token-in-100-ms",
     "framework-comparison",
@@ -634,6 +635,30 @@ def test_embeddings_end_with_their_prompts() -> None:
     assert queries["simserve"]["cost"]["usd_per_million_output_tokens"] is None
     costs = [each["simserve"]["cost"]["usd_per_million_tokens"] for each in (corpus, queries)]
     assert costs[0] < 0.7 * costs[1]
+
+
+def test_an_encoder_pool_frees_steps_of_images_and_is_paid_for() -> None:
+    """Tokens come faster; one worker makes images wait; its GPUs are in the dollars, and it can be what binds."""
+    pool, alone, one, slow = (
+        summary("encoder-pool", *more)
+        for more in (
+            (),
+            ("deployment.encoder_disaggregation=null",),
+            ("deployment.encoder_disaggregation.replicas=1",),
+            ("deployment.encoder_disaggregation={hardware: l4}", "workload.num_requests=300"),
+        )
+    )
+
+    images = [each["simserve"]["images"] for each in (pool, alone, one)]
+    dollars = [each["simserve"]["cost"]["usd_per_hour"] for each in (pool, alone, one)]
+    assert pool["mean_tpot_ms"] < 0.8 * alone["mean_tpot_ms"]
+    assert images[2]["mean_encoder_wait_ms"] > 3 * images[0]["mean_encoder_wait_ms"]
+    assert images[2]["encoder_utilization"] == pytest.approx(2 * images[0]["encoder_utilization"], rel=0.05)
+    assert images[1]["encoder_utilization"] is None
+    assert dollars[0] - dollars[1] == pytest.approx(2 * (dollars[2] - dollars[1]))
+    assert slow["simserve"]["load_ratio"] > 1
+    assert slow["simserve"]["stability"] == "overloaded"
+    assert slow["simserve"]["bottleneck"]["binding"] == "encoder_disaggregation.replicas"
 
 
 def test_images_cost_time_on_the_cpu_in_the_encoder_and_as_tokens() -> None:

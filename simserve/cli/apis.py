@@ -147,6 +147,7 @@ def _api(profile: ApiProfile, today: str | None) -> dict[str, Any]:
         "prompt_caching": [each.model_dump(mode="json") for each in profile.prompt_caching],
         "batch_discount": profile.batch_discount,
         "volume_discounts": [each.model_dump() for each in profile.volume_discounts],
+        "latency": None if profile.latency is None else profile.latency.model_dump(mode="json"),
         "date": profile.date,
         "is_old": today is not None and is_old(profile.date, today),
         "source": profile.source,

@@ -55,6 +55,14 @@ def twin(
         str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
     ] = "",
     horizon: Annotated[str, typer.Option(metavar="TIME", help="How far the forecast looks; 0: none.")] = "24 h",
+    calibrate_for: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="The first so much of what was seen says how fast this server is; the rest is compared with that.",
+            show_default=False,
+        ),
+    ] = None,
     once: Annotated[
         bool,
         typer.Option(
@@ -97,6 +105,7 @@ def twin(
         raise UsageError(
             "serves what --watch finds", key="--metrics-address", remedy="add --watch, such as --watch 5min"
         )
+    measured = 0.0 if calibrate_for is None else seconds_of(calibrate_for, "--calibrate-for")
     ahead = 0.0 if horizon.strip() in ("0", "0s", "0 s") else seconds_of(horizon, "--horizon")
     loaded = load(scenario, overrides or ())
     _check_out(out, force=force)
@@ -104,7 +113,7 @@ def twin(
         if as_json:
             raise UsageError("prints one object", key="--json", remedy="use it without --watch")
         asked = (source, watch, interval, _round_seconds(watch, interval))
-        looks = _looks(*asked, loaded, is_prometheus=prometheus, match=match, horizon=ahead)
+        looks = _looks(*asked, loaded, is_prometheus=prometheus, match=match, horizon=ahead, measured=measured)
         with contextlib.ExitStack() as stack:
             page = None
             if metrics_address is not None:
@@ -116,7 +125,7 @@ def twin(
         return
     found = Source(source, scrape_for, interval, is_prometheus=prometheus, match=match, quiet=quiet or as_json)
     scrapes = found.scrapes()
-    answer = _look(scrapes, source, loaded, ahead)
+    answer = _look(scrapes, source, loaded, ahead, measured)
     if out is not None:
         _write(out, answer, scrapes if found.is_address else ())
     if as_json:
@@ -127,11 +136,12 @@ def twin(
         raise typer.Exit(EXIT_THRESHOLD_FAILED)
 
 
-def _look(scrapes: list[Scrape], source: str, scenario: Scenario, horizon: float) -> Twin:
+def _look(scrapes: list[Scrape], source: str, scenario: Scenario, horizon: float, measured: float) -> Twin:
     from simserve.observe.windows import observed
     from simserve.planner.twin.answer import twin as compare
 
-    return compare(observed(scrapes, source), source, scenario, horizon=horizon)
+    seen = observed(scrapes, source)
+    return compare(seen, source, scenario, horizon=horizon, calibrate_for=measured)
 
 
 def _check_out(out: Path | None, *, force: bool) -> None:
@@ -204,6 +214,7 @@ def _looks(
     is_prometheus: bool,
     match: str,
     horizon: float,
+    measured: float,
 ) -> Iterator[Twin]:
     """Yield a look every so often, without end; of an engine, what was scraped before is remembered.
 
@@ -226,7 +237,7 @@ def _looks(
             kept = in_order([*kept, *scrapes]) if found.is_address else scrapes
             last = kept[-1].time or 0.0
             kept = [each for each in kept if (each.time or 0.0) >= last - _KEPT_SECONDS]
-            yield _look(kept, source, scenario, horizon)
+            yield _look(kept, source, scenario, horizon, measured)
         time.sleep(max(start + seconds - time.monotonic(), 0.0))
 
 
@@ -268,6 +279,12 @@ def _render(answer: Twin) -> None:
         f"traffic that is none is flagged once in {summary['false_alarms']['mean_days_between']:.0f} days at most."
     )
     print_table(header, rows, note)
+    if summary["calibration"]:
+        factors = ", ".join(f"{name} x {_figure(factor)}" for name, factor in summary["calibration"]["factors"].items())
+        until = _clock(summary["calibration"]["end_s"])
+        print_lines(
+            [f"Latencies are those after {until}, held to the simulation times what was seen before: {factors}."]
+        )
     if summary["forecast"]:
         print_lines(["To come:"])
         hours = [

@@ -84,6 +84,12 @@ class Clients:
         latency: From its sending through the tokeniser, seconds, shape [N] as all columns.
         own_wait: What each waits behind it by itself, seconds, where ``has_own_waits``: others pass it.
         has_own_waits: Whether anybody does.
+        encoders: When each worker of the encoder pool is free; empty: there is none.
+        to_encode: Seconds that the images of each still take there, 0: none are left; this and the next three are empty
+            without a pool.
+        encoder_parts: Into how many equal parts those are divided.
+        embedding_seconds: What its embeddings then take to its replica.
+        encoder_wait: How long its images waited for the first worker, NaN: none were encoded.
         sent_at: When the attempt at hand was sent.
         tries: Which one that is, the first being 0.
         tokenized_at: When the tokeniser is done with the one that was sent last, seconds.
@@ -102,6 +108,10 @@ class Clients:
         "abandoned",
         "behind",
         "came",
+        "embedding_seconds",
+        "encoder_parts",
+        "encoder_wait",
+        "encoders",
         "events",
         "first",
         "has_own_waits",
@@ -113,6 +123,7 @@ class Clients:
         "own_wait",
         "patience",
         "sent_at",
+        "to_encode",
         "tokenized_at",
         "tries",
     )
@@ -128,6 +139,11 @@ class Clients:
         self.events: list[Event] = []
         self.latency, self.sent_at, self.own_wait = latency, sent_at, own_wait
         self.has_own_waits = len(own_wait) > 0
+        self.encoders: MutableSequence[float] = array("d")
+        self.to_encode: MutableSequence[float] = array("d")
+        self.encoder_parts: Sequence[int] = array("q")
+        self.embedding_seconds: Sequence[float] = array("d")
+        self.encoder_wait: MutableSequence[float] = array("d")
         self.tries = array("i", [0]) * len(sent_at)
         self.tokenized_at = 0.0
         self.first = self.last = NOBODY
@@ -172,6 +188,28 @@ def tokenize(clients: Clients, requests: RequestTable, index: int, now: float) -
     else:
         line_up(clients, index)
     requests.ready_time[index] = ready_time
+
+
+def is_at_encoders(clients: Clients, requests: RequestTable, index: int, now: float) -> bool:
+    """Return whether images of a request are encoded, which comes back when their embeddings are at its replica."""
+    if not len(clients.encoders) or clients.to_encode[index] <= 0.0:
+        return False
+    encoders, parts = clients.encoders, min(clients.encoder_parts[index], len(clients.encoders))
+    seconds, done_at = clients.to_encode[index] / parts, now
+    for part in range(parts):
+        first = 0
+        for number in range(1, len(encoders)):
+            if encoders[number] < encoders[first]:
+                first = number
+        start = max(encoders[first], now)
+        if not part:
+            clients.encoder_wait[index] = start - now
+        encoders[first] = start + seconds
+        done_at = max(done_at, encoders[first])
+    clients.to_encode[index] = 0.0
+    requests.ready_time[index] = done_at + clients.embedding_seconds[index]
+    heappush(clients.events, (requests.ready_time[index], ARRIVE, next_to_come(clients, index), index))
+    return True
 
 
 def line_up(clients: Clients, index: int) -> None:

@@ -23,6 +23,7 @@ from simserve.engine.kernel import seen_time as seen_by_rank
 from simserve.engine.kernel import submit as submit_to_rank
 from simserve.engine.kv import kv_share as kv_share_of_rank
 from simserve.engine.kv import take_fixed
+from simserve.engine.loras import count_decoding, has_lora_seat, take_adapter
 from simserve.engine.numbers import remove_all
 from simserve.engine.queue import exchange_queues
 from simserve.engine.state import ADMITTED, INFINITY, MASK, SHIFT, STATIC, UNCACHED, Replica, RequestTable
@@ -307,6 +308,9 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
         release_departing(rank, requests)
     if rank.num_running + len(rank.departing) >= rank.max_num_seqs or rank.waiting:
         return False
+    loras = rank.loras
+    if loras is not None and not has_lora_seat(loras, index):
+        return False
     prompt, block_size = requests.prompt_tokens[index], rank.block_size
     if rank.grows:
         blocks = -(-prompt // block_size)
@@ -330,6 +334,9 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
     rank.end_time = now
     if rank.batch_log is not None:
         rank.batch_log.extend((index, now, ADMITTED))
+    if loras is not None:
+        take_adapter(rank, loras, index)
+        count_decoding(loras, index, 1)
     join_decoding(rank, requests, index, prompt, 1)
     if rank.stall_step_runs:
         add_stall(rank, rank.leap_index, now, 1)

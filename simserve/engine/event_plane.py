@@ -34,6 +34,7 @@ from simserve.engine.clients import (
     TIMEOUT,
     TURN,
     Clients,
+    is_at_encoders,
     line_up,
     next_to_come,
     tokenize,
@@ -108,7 +109,8 @@ def happen(plane: DataPlane, client_state: ClientState, requests: RequestTable, 
     if kind == SEND:
         take_sent(plane, client_state, requests, index, now)
     elif kind == ARRIVE:
-        arrive(plane, client_state, requests, about, now)
+        if not is_at_encoders(client_state.clients, requests, about, now):
+            arrive(plane, client_state, requests, about, now)
     elif kind == SUBMIT:
         see(plane, client_state, requests, about, index, now)
     elif kind == LAND:
@@ -321,6 +323,8 @@ def is_undisturbed(plane: DataPlane, client_state: ClientState) -> bool:
     if client_state.admission_control is not None or client_state.gateway is not None or client_state.asks:
         return False
     if client_state.delivery is not None or client_state.regions is not None or client_state.paces is not None:
+        return False
+    if len(client_state.clients.encoders):
         return False
     return client_state.transfers is None and client_state.fleet_state is None
 

@@ -28,7 +28,7 @@ from simserve.engine.departing import release_departing
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
 from simserve.engine.kv_tier import ask_store
-from simserve.engine.loras import count_waiting, lora_seconds
+from simserve.engine.loras import count_waiting, lora_seconds, take_lora_loading
 from simserve.engine.numbers import sum_around
 from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict, is_decoded
@@ -361,7 +361,11 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if is_restless and replica.moved_blocks:
         first += replica.times.swap_block_seconds * replica.moved_blocks
     if replica.loras is not None:
-        first += lora_seconds(replica, replica.loras, num_decoding)
+        # Of those whose KV caches have come from elsewhere.
+        loading = take_lora_loading(replica.loras)
+        if loading:
+            num_steps = 1
+        first += loading + lora_seconds(replica, replica.loras, num_decoding)
     replica.num_steps = num_steps
     replica.first_seconds = first
     replica.increment_seconds = increment

@@ -4,7 +4,8 @@ vLLM's rules (v1/core/sched/scheduler.py and lora/worker_manager.py, 0.8 to 0.20
 adapters. A waiting request whose adapter would be one too many is passed over, those behind it are asked all the same,
 and it keeps its place. An adapter that has no slot on the GPU takes that of the one used least recently; host memory
 keeps ``max_cpu_loras``, those on the GPU among them, likewise. The step that admits the request waits until its adapter
-is loaded, as vLLM loads in the step itself.
+is loaded, as vLLM loads in the step itself. A decode replica loads it too, for the first step with the KV cache that a
+prefill replica has sent; a cache whose adapter has no seat waits. Ranks of data-parallel attention have slots each.
 """
 
 from __future__ import annotations
@@ -126,9 +127,14 @@ def restore_skipped(replica: Replica, loras: Loras) -> None:
 
 
 def use_adapter(replica: Replica, loras: Loras, index: int) -> None:
-    """Let a request leave the queue and use its adapter; have that loaded where it has no slot."""
-    adapter = loras.adapters[index]
+    """Let a request leave the queue and use its adapter."""
     count_waiting(loras, index, -1)
+    take_adapter(replica, loras, index)
+
+
+def take_adapter(replica: Replica, loras: Loras, index: int) -> None:
+    """Let a request that joins the batch use its adapter; have that loaded where it has no slot."""
+    adapter = loras.adapters[index]
     if adapter < 0:
         return
     loras.num_asked += 1

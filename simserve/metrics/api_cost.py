@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simserve.profiles.api import PromptCaching, PromptTier, TokenPrice, VolumeDiscount
+from simserve.profiles.api import ApiLatency, PromptCaching, PromptTier, TokenPrice, VolumeDiscount
 
 if TYPE_CHECKING:
     from simserve.profiles.api import ApiProfile
@@ -30,6 +30,7 @@ class ApiPrices:
         volume_discounts: Discounts by the spending of a month, ascending.
         date: When the price was seen; None for a price of the user's own.
         source: Where it was read.
+        latency: How fast it answers; None: not known.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ApiPrices:
     volume_discounts: Sequence[VolumeDiscount] = ()
     date: str | None = None
     source: str = "given"
+    latency: ApiLatency | None = None
 
     @classmethod
     def of(cls, profile: ApiProfile) -> ApiPrices:
@@ -53,6 +55,7 @@ class ApiPrices:
             volume_discounts=profile.volume_discounts,
             date=profile.date,
             source=profile.source,
+            latency=profile.latency,
         )
 
     def tokens_usd(
@@ -113,3 +116,18 @@ class ApiPrices:
 
     def _upper_sums(self) -> list[float]:
         return [*(each.above_usd_per_month for each in self.volume_discounts[1:]), np.inf][: len(self.volume_discounts)]
+
+
+def latency_figures(api: ApiPrices) -> dict[str, Any] | None:
+    """Return how fast an API answers, by whom and when that was measured; None where it is not known."""
+    found = api.latency
+    if found is None:
+        return None
+    return {
+        "median_ttft_ms": found.ttft * 1e3,
+        "p95_ttft_ms": None if found.ttft_p95 is None else found.ttft_p95 * 1e3,
+        "tokens_per_second": found.tokens_per_second,
+        "measured": found.measured,
+        "date": found.date,
+        "source": found.source,
+    }

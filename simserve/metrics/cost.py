@@ -27,6 +27,7 @@ def cost(
     electricity_usd_per_hour: float = 0.0,
     api_usd_per_hour: float = 0.0,
     tiers_usd_per_hour: float = 0.0,
+    encoders_usd_per_hour: float = 0.0,
 ) -> dict[str, float]:
     """Return the dollars of the run, every key of `COST_KEYS`; NaN without a price or any work.
 
@@ -39,12 +40,13 @@ def cost(
         electricity_usd_per_hour: What electricity costs on top.
         api_usd_per_hour: What an API costs that serves a part of the requests.
         tiers_usd_per_hour: What KV tiers cost that are paid for apart.
+        encoders_usd_per_hour: What the GPUs of an encoder pool cost, which ``num_gpus`` leaves out; NaN: no price.
         throughput: Rates over the measured window.
     """
     if gpu_hour_usd is None:
         return dict.fromkeys(COST_KEYS, math.nan)
     usd_per_hour = num_gpus * gpu_hour_usd + electricity_usd_per_hour + api_usd_per_hour
-    usd_per_hour += tiers_usd_per_hour
+    usd_per_hour += tiers_usd_per_hour + encoders_usd_per_hour
     usd_per_second = usd_per_hour / _SECONDS_PER_HOUR
     return {
         "usd_per_hour": usd_per_hour,

@@ -40,7 +40,14 @@ from simserve.metrics.offload import (
 from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
 from simserve.metrics.prediction_interval import prediction_interval
 from simserve.metrics.replicas import mean_gpus, replica_figures
-from simserve.metrics.request_kinds import image_figures, lora_figures, lora_sentences, name_loading, reasoning_figures
+from simserve.metrics.request_kinds import (
+    image_figures,
+    lora_figures,
+    lora_sentences,
+    name_encoders,
+    name_loading,
+    reasoning_figures,
+)
 from simserve.metrics.slo import NAMED_TERMS, SLO, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
 from simserve.metrics.stability import Offered, Stability, stability, waiting_share
@@ -124,6 +131,7 @@ class RunFacts:
         warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
         num_adapters: LoRA adapters that requests ask for, None without.
         tier_prices: What KV tiers cost beside the GPUs.
+        encoders_usd_per_hour: What the GPUs of an encoder pool cost; NaN: they have no price.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
         waiting: Share of the time to first tokens that requests waited for their first step.
@@ -162,6 +170,7 @@ class RunFacts:
     warnings: Sequence[str] = ()
     num_adapters: int | None = None
     tier_prices: TierPrices = field(default_factory=TierPrices)
+    encoders_usd_per_hour: float = 0.0
     offered: Offered | None = None
     finishable: float | None = None
     waiting: float = 0.0
@@ -305,7 +314,7 @@ def _headline(
             "reasoning": reasoning_figures(
                 records, measured.latencies, in_window, money.dollars["usd_per_million_output_tokens"]
             ),
-            "images": image_figures(specs, measured.latencies, in_window),
+            "images": image_figures(simulation, specs, measured.latencies, in_window),
             "confidence_intervals": None,
             "prediction_interval": None,
             "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
@@ -390,6 +399,7 @@ def _money(
         electricity_usd_per_hour=energy["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
         api_usd_per_hour=overflow["usd_per_hour"] or 0.0,
         tiers_usd_per_hour=facts.tier_prices.usd_per_hour(gpus),
+        encoders_usd_per_hour=facts.encoders_usd_per_hour,
     )
     return _Money(dollars, energy, overflow, gpu_hour_usd)
 
@@ -485,6 +495,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
     name_offload(found, simulation)
     name_loading(found, simulation)
     name_api_server(found, simulation)
+    name_encoders(found, simulation, measured.latencies)
     return found
 
 

@@ -1,10 +1,11 @@
-"""What a hosted model costs by the token: one provider's list price, its date and its source.
+"""What a hosted model costs by the token, and how fast it answers: one provider's list price, its date and its source.
 
 Knows prices, not traffic; `simserve.metrics.api_cost` multiplies the two.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -18,6 +19,8 @@ from simserve.units import PositiveSeconds
 from simserve.validation import FrozenModel, validate
 
 Usd = Annotated[float, Field(ge=0)]
+_Z95 = 1.6448536269514722
+"""95th percentile of the standard normal distribution."""
 
 
 class TokenPrice(FrozenModel):
@@ -71,8 +74,45 @@ class VolumeDiscount(FrozenModel):
     """Share of the price that is taken off."""
 
 
+class ApiLatency(FrozenModel):
+    """How fast a provider answers, as somebody measured it: a class of latency, no promise."""
+
+    ttft: PositiveSeconds
+    """Median time to first token."""
+    ttft_p95: PositiveSeconds | None = None
+    """Its 95th percentile; none: not told."""
+    tokens_per_second: float = Field(gt=0)
+    """Tokens a second of one answer after the first, median."""
+    measured: str = Field(min_length=1)
+    """By whom, of which model, with which requests."""
+    date: Date
+    """When: YYYY-MM-DD, YYYY-MM or YYYY."""
+    source: str = Field(min_length=1)
+    """Where that was read."""
+
+    @model_validator(mode="after")
+    def _check_percentile(self) -> Self:
+        if self.ttft_p95 is not None and self.ttft_p95 < self.ttft:
+            raise ValueError("has a ttft_p95 below its median ttft")
+        return self
+
+    @property
+    def ttft_cv(self) -> float | None:
+        """Standard deviation over mean of the lognormal time with this median and 95th percentile; none: not told."""
+        return None if self.ttft_p95 is None else math.sqrt(math.expm1(self._sigma**2))
+
+    @property
+    def mean_ttft(self) -> float:
+        """Mean of that time; the median where no percentile says how it spreads."""
+        return self.ttft * math.exp(self._sigma**2 / 2)
+
+    @property
+    def _sigma(self) -> float:
+        return 0.0 if self.ttft_p95 is None else math.log(self.ttft_p95 / self.ttft) / _Z95
+
+
 class ApiProfile(FrozenModel):
-    """A model behind an API: what it costs by the token."""
+    """A model behind an API: what it costs by the token, and where that was measured how fast it answers."""
 
     name: str = Field(min_length=1)
     """Catalogue name, which is also the name of the file."""
@@ -95,6 +135,8 @@ class ApiProfile(FrozenModel):
     """Share taken off for requests that may wait (batch interface); none: no such offer is known."""
     volume_discounts: tuple[VolumeDiscount, ...] = ()
     """Discounts by the spending of a month, where there are any; ascending."""
+    latency: ApiLatency | None = None
+    """How fast it answers; none: no public measurement with a date is on record."""
     date: Date
     """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY where no more is known."""
     source: str = Field(min_length=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 from itertools import count, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,6 +57,8 @@ class Clients:
     Attributes:
         tokenized_at: When the tokeniser is done with the request that was sent last.
         coming: Numbers everybody who is on the way to somewhere, in the order of setting off.
+        encoders_free_at: When each worker of the encoder pool is done with what it was given, a heap.
+        encoder_wait: Request -> how long its images waited for the first worker, seconds.
     """
 
     def __init__(self, cluster: Cluster, specs: RequestSpecs, requests: list[Request], latency: list[float]) -> None:
@@ -64,6 +67,8 @@ class Clients:
         self.tokenized_at, self.coming = 0.0, count(1)
         self.chance = Chance(specs, "retries")
         self.num_resent = 0
+        self.encoders_free_at = [0.0] * (0 if specs.encoder_pool is None else specs.encoder_pool.num_workers)
+        self.encoder_wait: dict[int, float] = {}
         self.tries: list[tuple[float, float, float]] = []
 
     def start(self) -> simpy.Event:
@@ -161,6 +166,28 @@ class Clients:
         self.tokenized_at = max(self.tokenized_at, done, self.clock.now)
         return self.tokenized_at + (0.0 if self.specs.own_wait is None else float(self.specs.own_wait[request.index]))
 
+    def needs_encoding(self, request: Request) -> bool:
+        """Whether a request has images that the encoder pool has not encoded yet."""
+        pool = self.specs.encoder_pool
+        return pool is not None and pool.seconds[request.index] > 0 and request.index not in self.encoder_wait
+
+    def encode(self, request: Request) -> float:
+        """Give the images of a request to the workers that are free soonest; return when the router sees it, seconds.
+
+        Each of them takes an equal part after what it was given before. When the last one is done, the embeddings set
+        off.
+        """
+        pool = self.specs.encoder_pool
+        assert pool is not None
+        num_parts = min(int(pool.num_parts[request.index]), pool.num_workers)
+        starts = []
+        for _ in range(num_parts):
+            starts.append(max(heappop(self.encoders_free_at), self.clock.now))
+            heappush(self.encoders_free_at, starts[-1] + float(pool.seconds[request.index]) / num_parts)
+        self.encoder_wait[request.index] = starts[0] - self.clock.now
+        done = starts[-1] + float(pool.seconds[request.index]) / num_parts
+        return done + float(pool.transfer_seconds[request.index])
+
     def perform(self, task: list[Request], last: Reply, *, thinks: bool) -> Steps:
         """Make the calls of a task, each when all its parents are answered and its tool has run; return when all are.
 
@@ -210,6 +237,9 @@ class Clients:
                 return self.leave_out(request)
             request.ready = self.tokenize(request)
             yield self.clock.at(request.ready, ARRIVES, next(self.coming))
+            if self.needs_encoding(request):
+                request.ready = self.encode(request)
+                yield self.clock.at(request.ready, ARRIVES, next(self.coming))
             if request.status == "failed":
                 self.cluster.count_end(request)
                 return Reply(self.clock.now, 0.0)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal
 from simserve.reference.kv_tiers import Store, Tier, worth_taking
 from simserve.reference.radix_tree import RadixTree
 from simserve.reference.request import Request
+from simserve.reference.steps import Step
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig, KVTierConfig
     from simserve.engine.tables import StepTimes
-    from simserve.reference.steps import Step
     from simserve.sim.own_parts import Judge
 
 
@@ -62,6 +62,8 @@ class Scheduler(ABC):
         self.idle_adapters: list[int] = []
         self.adapters_asked = self.adapter_hits = self.adapter_swaps = self.adapters_from_disk = 0
         self.adapter_seconds = 0.0
+        # What the next step loads for KV caches that have come from elsewhere.
+        self.loads = Step(0.0)
         self.closest_estimate = math.inf
         self.num_admitted = self.num_preempted = 0
         # When a preempted request was queued again, where that counts.

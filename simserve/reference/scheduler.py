@@ -98,7 +98,9 @@ class ContinuousScheduler(Scheduler):
     def planned(self, now: float) -> Step:
         """Choose what a step holds; those that are done keep their seats and blocks, and compute nothing."""
         config = self.config
-        step = Step(now, config.max_num_batched_tokens * config.pipeline_parallel_size, config.max_chunk_tokens)
+        step, self.loads = self.loads, Step(0.0)
+        step.start, step.longest_chunk = now, config.max_chunk_tokens
+        step.budget = config.max_num_batched_tokens * config.pipeline_parallel_size
         if config.lifts_chunk_limit and len(self.running) + len(self.waiting) <= 1:
             step.longest_chunk = config.max_num_batched_tokens
         self.sort_queue()
@@ -364,7 +366,7 @@ class ContinuousScheduler(Scheduler):
         if not self.active:
             # Nobody else runs: the next step is scheduled when those that are done have gone.
             self.release_departing()
-        if len(self.running) == self.config.max_num_seqs or self.waiting:
+        if len(self.running) == self.config.max_num_seqs or self.waiting or not self.has_adapter_seat(request):
             return False
         blocks, grown = self.blocks_of(request.prompt_tokens), self.blocks_of(request.prompt_tokens + 1)
         if self.is_growing:
@@ -376,6 +378,7 @@ class ContinuousScheduler(Scheduler):
         elif self.config.kv_allocation == "paged" and self.free < self.blocks_of(self.longest(request)):
             return False
         request.computed = request.target = request.prompt_tokens
+        self.take_adapter(request, self.loads)
         self.running.append(request)
         self.num_admitted += 1
         self.take(request, blocks if self.is_growing else self.blocks_of(self.longest(request)), self.window_of(blocks))

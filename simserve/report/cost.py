@@ -199,7 +199,19 @@ def _api_lines(summary: Mapping[str, Any]) -> list[str]:
     seen = "" if api["date"] is None else f"; {api['name']}, price seen {api['date']}"
     if api.get("is_old"):
         seen += f", {_OLD}"
-    return [*lines, *([prices + seen] if prices else [])]
+    return [*lines, *([prices + seen] if prices else []), *_latency_lines(api)]
+
+
+def _latency_lines(api: Mapping[str, Any]) -> list[str]:
+    """Return how fast the API answers, as somebody measured it; none where nobody is on record."""
+    found = api.get("latency")
+    if found is None:
+        return []
+    tail = "" if found["p95_ttft_ms"] is None else f", {number(found['p95_ttft_ms'])} ms p95"
+    return [
+        f"API: TTFT {number(found['median_ttft_ms'])} ms median{tail}, then {number(found['tokens_per_second'])} "
+        f"tokens/s ({found['measured']}, {found['date']})"
+    ]
 
 
 def _caching(api: Mapping[str, Any]) -> str:

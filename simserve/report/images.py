@@ -17,6 +17,12 @@ def image_lines(result: RunResult) -> list[str]:
         f"a request with images: {number(block['mean_preprocess_ms'])} ms to scale them, "
         f"{number(block['mean_encoder_ms'])} ms to encode them",
     ]
+    if block["encoder_utilization"] is not None:
+        lines.append(
+            f"in an encoder pool, busy {share(block['encoder_utilization'])}: "
+            f"{number(block['mean_encoder_wait_ms'])} ms for a worker, {number(block['mean_transfer_ms'])} ms for the "
+            f"embeddings on their way"
+        )
     if block["ttft_share"] is not None:
         lines.append(f"together {share(block['ttft_share'])} of TTFT, over all requests")
     return lines

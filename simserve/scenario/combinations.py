@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from simserve.engine.config import EngineConfig
+from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.deployment_spec import EngineSpec
 from simserve.scenario.fleet_rules import check_fleet
 from simserve.scenario.objective import limits_by_class
@@ -12,6 +13,10 @@ from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import API_POOL
 from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.requests import RequestSpecs
+
+_WITH_ENCODERS = ("vllm", "sglang", "tensorrt-llm")
+"""Engines whose replicas take embeddings from an encoder pool: vLLM (docs, features/disagg_encoder), SGLang (docs,
+advanced_features/epd_disaggregation), TensorRT-LLM (under Dynamo's encode worker)."""
 
 
 def check_combinations(scenario: Scenario) -> None:
@@ -28,6 +33,7 @@ def check_combinations(scenario: Scenario) -> None:
     _check_offload(scenario)
     _check_loras(scenario)
     check_gateway(scenario)
+    _check_encoders(scenario)
 
 
 def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
@@ -124,13 +130,27 @@ def _check_pools(scenario: Scenario) -> None:
 
 
 def _check_loras(scenario: Scenario) -> None:
-    deployment, has_adapters = scenario.deployment, scenario.workload.loras is not None
-    if deployment.engine.lora_load is not None and not has_adapters:
+    if scenario.deployment.engine.lora_load is not None and scenario.workload.loras is None:
         rule = "has nothing to load: requests have no adapters"
         scenario.refuse("deployment.engine.lora_load", rule, "add workload.loras, or leave it out")
-    if has_adapters and deployment.disaggregation is not None:
-        rule = "is not simulated with deployment.disaggregation: adapters would have to be loaded in both pools"
-        scenario.refuse("workload.loras", rule, "leave one of the two out")
+
+
+def _check_encoders(scenario: Scenario) -> None:
+    deployment, key = scenario.deployment, "deployment.encoder_disaggregation"
+    if deployment.encoder_disaggregation is None:
+        return
+    if not scenario.workload.has_images:
+        scenario.refuse(key, "has nothing to encode: requests have no images", "add workload.images, or leave it out")
+    engines = {each.engine.name for each in deployment.pools if each.engine is not None} | {deployment.engine.name}
+    for name in sorted(engines):
+        if (load_engine(name, scenario.folder).base or name) not in _WITH_ENCODERS:
+            rule = f"is not to be had with {name}: {', '.join(_WITH_ENCODERS)} take embeddings from elsewhere"
+            scenario.refuse(key, rule, "leave it out, or set deployment.engine.name")
+    others = ("overflow", "response_cache", "regions")
+    given = next((name for name in others if getattr(deployment, name) is not None), None)
+    if given is not None:
+        rule = "encodes images before the router sees a request, which may then go elsewhere: not simulated together"
+        scenario.refuse(f"deployment.{given}", rule, f"leave it or {key} out")
 
 
 def _check_offload(scenario: Scenario) -> None:

@@ -26,6 +26,7 @@ from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
+from simserve.units import PositiveBytesPerSecond, Seconds
 from simserve.validation import FrozenModel
 
 MAX_REPLICAS = 10_000
@@ -147,6 +148,26 @@ def _with_start(owner: object, scaling: object) -> object:
     return {**owner, "replicas": least} if isinstance(replicas, int) and 1 <= replicas < least else owner
 
 
+class EncoderDisaggregationSpec(FrozenModel):
+    """Images are encoded by a pool of GPUs of its own before the router sees the request (vLLM's
+    `--ec-transfer-config`, SGLang's `--encoder-only`, the encode worker of Dynamo).
+
+    A worker is one GPU, which encodes first what comes first. The images of a request go in equal parts to as many
+    workers as it has images, those that are free soonest; when the last part is done, the embeddings cross the link in
+    16 bit, and the request goes on to the router. The pool keeps what it has encoded: neither a further try nor a later
+    turn of a conversation encodes an image again.
+    """
+
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
+    """How many workers."""
+    hardware: HardwareName | None = None
+    """GPU of each; absent: `deployment.hardware`."""
+    transfer_bandwidth: PositiveBytesPerSecond = 25e9
+    """At which the embeddings of a request reach its replica; requests do not slow each other down on that way."""
+    transfer_latency: Seconds = 0.001
+    """What that way takes besides."""
+
+
 class DeploymentSpec(FrozenModel):
     """What serves: hardware, how the model is cut over it, number formats, engine, replicas."""
 
@@ -225,6 +246,8 @@ class DeploymentSpec(FrozenModel):
     leaves out."""
     disaggregation: DisaggregationSpec | None = None
     """How KV caches get from prefill to decode pools; absent: every replica prefills and decodes."""
+    encoder_disaggregation: EncoderDisaggregationSpec | None = None
+    """GPUs that encode images, with `workload.images`; absent: the replicas do, in their steps."""
 
     @model_validator(mode="before")
     @classmethod

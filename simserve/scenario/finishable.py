@@ -134,7 +134,22 @@ def find_finishable(
     if key not in known:
         known[key] = _found(scenario, relaxed)
     found = known[key]
-    return None if found is None else replace(found, rate=found.rate / share, half_width=found.half_width / share)
+    if found is None:
+        return None
+    rate, encoded = found.rate / share, _encoded_rate(scenario)
+    if encoded < rate:
+        return replace(found, rate=encoded, half_width=0.0)
+    return replace(found, rate=rate, half_width=found.half_width / share)
+
+
+def _encoded_rate(scenario: Scenario) -> float:
+    """Return the requests a second whose images the encoder pool encodes when it never idles; inf: there is no pool."""
+    if scenario.deployment.encoder_disaggregation is None:
+        return math.inf
+    pool = _drawn(scenario, FEWEST_REQUESTS).encoder_pool
+    if pool is None or not pool.seconds.any():
+        return math.inf
+    return pool.num_workers / float(pool.seconds.mean())
 
 
 def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
@@ -323,6 +338,7 @@ def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients
         loop=None,
         loops=(),
         own_wait=None,
+        encoder_pool=None,
         is_stationary=False,
         offered_rate=math.nan,
         closes_at=None,

@@ -16,7 +16,7 @@ from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes
-from simserve.scenario.images import with_images
+from simserve.scenario.images import encoder_lines, with_images
 from simserve.scenario.kv_tiers import tier_lines
 from simserve.scenario.loras import lora_lines
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
@@ -325,6 +325,7 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "arithmetic": [
             *memory.arithmetic,
             *lora_lines(resolved.engine, shape, resolved.scenario.workload.loras),
+            *encoder_lines(resolved),
             *tier_lines(resolved.engine, memory.kv_bytes_per_token * shape.num_gpus),
         ],
         "open_limits": open_limits(resolved),

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from simserve.perf.gemm import ACTIVATION_BYTES
+from simserve.perf.memory import VISION_BYTES
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.vision import encoder_seconds
+from simserve.profiles.hardware import load_hardware
 from simserve.profiles.vision import VisionTower
-from simserve.scenario.resolve import of_pool_alone, replica_shape
+from simserve.scenario.deployment_spec import EncoderDisaggregationSpec
+from simserve.scenario.pricing import gpu_hour
+from simserve.scenario.resolve import ResolvedScenario, of_pool_alone, replica_shape
 from simserve.scenario.schema import Scenario
+from simserve.units import format_bytes
 from simserve.workload.image_spec import ImagesSpec
 from simserve.workload.images import DrawnImages, draw_images
 from simserve.workload.prefixes import PrefixSegments
-from simserve.workload.requests import ImageColumns, RequestSpecs
+from simserve.workload.requests import EncoderPool, ImageColumns, RequestSpecs
 
 MEGAPIXEL = 1e6
 NONE = -1
@@ -33,11 +40,12 @@ def with_images(specs: RequestSpecs, scenario: Scenario, replication: int) -> Re
     """
     if not scenario.workload.has_images:
         return specs
-    shapes = _encoders(scenario)
+    shapes, spec = _encoders(scenario), scenario.deployment.encoder_disaggregation
     towers = [_tower_of(shape, scenario) for shape in shapes]
     columns, work = _drawn(specs, scenario, towers[0], replication)
+    encoders = shapes if spec is None else [encoder_worker(shapes[0], spec, scenario)]
     with scenario.blaming("deployment"):
-        seconds, *others = (encoder_seconds(shape, tower, *work) for shape, tower in zip(shapes, towers, strict=True))
+        seconds, *others = (encoder_seconds(shape, towers[0], *work) for shape in encoders)
     if any(tower != towers[0] for tower in towers) or not all(np.allclose(seconds, each) for each in others):
         rule = "must be encoded alike by all pools that take prompts"
         scenario.refuse(
@@ -48,14 +56,71 @@ def with_images(specs: RequestSpecs, scenario: Scenario, replication: int) -> Re
         owner = _owners(specs, prefixes)
         added, prefixes = _lengthened(prefixes, owner, columns.tokens)
         earlier = _earlier(prefixes, owner, columns.count > 0)
-    specs = specs.waiting(columns.preprocess_seconds)
-    return replace(
-        specs,
+    specs = replace(
+        specs.waiting(columns.preprocess_seconds),
         prompt_tokens=specs.prompt_tokens + added,
         prefixes=prefixes,
         images=replace(columns, prompt_tokens=added),
-        encoder_seconds=seconds,
-        earlier_images=earlier,
+    )
+    if spec is None:
+        return replace(specs, encoder_seconds=seconds, earlier_images=earlier)
+    return replace(specs, encoder_pool=_pool(spec, encoders[0], towers[0], columns, work[2], seconds))
+
+
+def encoder_worker(shape: ReplicaShape, spec: EncoderDisaggregationSpec, scenario: Scenario) -> ReplicaShape:
+    """Return what one GPU of the encoder pool encodes with: its hardware, under the engine of the replicas.
+
+    Raises:
+        ScenarioError: Its hardware is unknown.
+    """
+    hardware = shape.hardware
+    if spec.hardware is not None:
+        with scenario.blaming("deployment.encoder_disaggregation.hardware"):
+            hardware = load_hardware(spec.hardware, scenario.folder)
+    sizes = dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), 1)
+    return replace(shape, hardware=hardware, pipeline_layer_partition=None, enable_expert_parallel=False, **sizes)
+
+
+def encoders_usd_per_hour(resolved: ResolvedScenario) -> float:
+    """Return what the GPUs of the encoder pool cost, 0 without one, NaN where nobody's price is known."""
+    scenario = resolved.scenario
+    spec = scenario.deployment.encoder_disaggregation
+    if spec is None:
+        return 0.0
+    price = gpu_hour(scenario.pricing, encoder_worker(resolved.shape, spec, scenario).hardware)
+    return math.nan if price.usd is None else spec.replicas * price.usd
+
+
+def encoder_lines(resolved: ResolvedScenario) -> list[str]:
+    """Return what a worker of the encoder pool holds, as lines a person can check; none without one."""
+    scenario = resolved.scenario
+    spec, tower = scenario.deployment.encoder_disaggregation, resolved.shape.model.vision
+    if spec is None or tower is None:
+        return []
+    worker = encoder_worker(resolved.shape, spec, scenario)
+    size = format_bytes(tower.num_parameters * VISION_BYTES)
+    total = format_bytes(worker.hardware.memory.total)
+    return [f"encoder pool: {spec.replicas} x {worker.hardware.name}, the vision tower takes {size} of {total} of each"]
+
+
+def _pool(
+    spec: EncoderDisaggregationSpec,
+    worker: ReplicaShape,
+    tower: VisionTower,
+    columns: ImageColumns,
+    num_encoded: np.ndarray,
+    seconds: np.ndarray,
+) -> EncoderPool:
+    """Return the encoder pool, and what each request asks of it; of images whose embeddings it has, nothing."""
+    share = np.divide(num_encoded, columns.count, out=np.zeros(len(seconds)), where=columns.count > 0)
+    # Layers whose output is handed over too send as much again.
+    per_token = max(tower.num_mergers, 1) * worker.model.hidden_size * ACTIVATION_BYTES
+    crossing = share * columns.tokens * per_token / spec.transfer_bandwidth + spec.transfer_latency
+    return EncoderPool(
+        num_workers=spec.replicas,
+        seconds=seconds,
+        num_parts=np.maximum(num_encoded, 1).astype(np.int64),
+        transfer_seconds=np.where(seconds > 0, crossing, 0.0),
     )
 
 

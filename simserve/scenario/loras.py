@@ -82,7 +82,6 @@ def _check_options(config: EngineConfig, loras: LorasSpec, shape: ReplicaShape) 
         "engine.kv_allocation": config.kv_allocation not in ("paged", "static"),
         "engine.preemption_mode": config.preemption_mode == "swap",
         "engine.priority_preemption": config.priority_preemption,
-        "data_parallel_size": config.data_parallel_size > 1,
     }
     for key, applies in others.items():
         if applies:

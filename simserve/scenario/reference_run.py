@@ -288,6 +288,7 @@ def simulation_of(
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=_transfer_sums(cluster),
         front=_front(cluster),
+        encoder_wait=_encoder_wait(cluster),
         steps=NotedSteps(np.array(cluster.steps, dtype=np.float64).reshape(-1, len(COLUMNS)).T) if keep_steps else None,
         api_token_seconds=min(each.engine.api_token_seconds for each in setups),
     )
@@ -366,6 +367,14 @@ def _front(cluster: Cluster) -> FrontTotals | None:
         discarded_tokens=0 if rules is None else rules.num_discarded_tokens,
         service={} if gateway.fair is None else dict(zip(names, gateway.fair.service, strict=True)),
     )
+
+
+def _encoder_wait(cluster: Cluster) -> np.ndarray[Any, Any] | None:
+    """Return how long images waited for the encoder pool, NaN of requests that it did nothing for; None without one."""
+    if cluster.specs.encoder_pool is None:
+        return None
+    waits = cluster.clients.encoder_wait
+    return np.array([waits.get(index, math.nan) for index in range(len(cluster.specs))])
 
 
 def _transfer_sums(cluster: Cluster) -> dict[str, float]:

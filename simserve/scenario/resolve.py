@@ -35,6 +35,9 @@ from simserve.sim.pool_spec import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.structured_spec import ADVANCE_SECONDS
 
+_LANGUAGE_ONLY = ("sglang",)
+"""Engines whose replicas leave the vision tower out beside an encoder pool (SGLang's ``--language-only``); the others
+are assumed to load it."""
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
 """What the scheduler obeys that an engine has under the same name."""
 
@@ -295,7 +298,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         attention=deployment.attention,
         lora_target="all" if scenario.workload.loras is None else scenario.workload.loras.target_modules,
         masks=_masks(scenario, engine),
-        encodes_images=scenario.workload.has_images,
+        encodes_images=_loads_tower(scenario, engine),
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
@@ -305,6 +308,12 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
             shape = with_speculation(shape, deployment.speculative, folder)
         rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
         return with_windowed_kv(shape, rules, _connector(scenario, connector))
+
+
+def _loads_tower(scenario: Scenario, engine: ResolvedEngine) -> bool:
+    """Return whether a replica loads the vision tower: beside an encoder pool only under engines that always do."""
+    is_elsewhere = scenario.deployment.encoder_disaggregation is not None and engine.name in _LANGUAGE_ONLY
+    return scenario.workload.has_images and not is_elsewhere
 
 
 def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:

@@ -22,10 +22,12 @@ from simserve.metrics.summary import RunFacts, add_interval, latency_values, mea
 from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
+from simserve.profiles.api import load_api
 from simserve.profiles.engine_profile import version_note
 from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
+from simserve.scenario.images import encoders_usd_per_hour
 from simserve.scenario.kv_tiers import tiers_usd_per_hour
 from simserve.scenario.objective import limits_by_class, objective
 from simserve.scenario.pools import (
@@ -45,6 +47,7 @@ from simserve.scenario.speculative import speculation_facts
 from simserve.scenario.without_effect import without_effect
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.control import Control
+from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.simulate import Deployment, Simulation
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.workload.requests import RequestSpecs
@@ -444,6 +447,7 @@ def _facts(
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
         gpus_per_replica=resolved.shape.num_gpus,
         tier_prices=_tier_prices(resolved),
+        encoders_usd_per_hour=encoders_usd_per_hour(resolved),
         users=_users(scenario, specs),
         num_adapters=None if scenario.workload.loras is None else scenario.workload.loras.num_adapters,
         speculation=_speculation(resolved, priced, simulation),
@@ -616,7 +620,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
         liveness=deployment.liveness,
         updates=deployment.updates,
         regions=deployment.regions,
-        overflow=deployment.overflow,
+        overflow=_overflow(resolved.scenario),
         streaming=_streaming(resolved),
         response_cache=deployment.response_cache,
         fairness=deployment.fairness,
@@ -626,6 +630,29 @@ def control_of(resolved: ResolvedScenario) -> Control:
         replicas_per_node=replicas_per_node(resolved),
         weights_bytes=replica_weights_bytes(resolved),
     )
+
+
+def _overflow(scenario: Scenario) -> OverflowSpec | None:
+    """Return what goes to an API; what the scenario does not say of its speed is that of the API's profile."""
+    spec = scenario.deployment.overflow
+    if spec is None:
+        return None
+    with scenario.blaming("deployment.overflow.api"):
+        measured = load_api(spec.api, scenario.folder).latency
+    if measured is None:
+        return spec
+    known = {
+        "ttft": measured.mean_ttft,
+        "ttft_cv": measured.ttft_cv,
+        "tokens_per_second": measured.tokens_per_second,
+    }
+    is_given = "ttft" in spec.model_fields_set
+    told = {
+        name: value
+        for name, value in known.items()
+        if value is not None and name not in spec.model_fields_set and not (name == "ttft_cv" and is_given)
+    }
+    return spec.model_copy(update=told)
 
 
 def _streaming(resolved: ResolvedScenario) -> StreamingSpec | None:

@@ -100,6 +100,7 @@ def _all_at_once(specs: RequestSpecs) -> RequestSpecs:
         think_time=np.empty(0),
         concurrency=None,
         own_wait=None,
+        encoder_pool=None,
         is_stationary=False,
         offered_rate=float("nan"),
         session=None,

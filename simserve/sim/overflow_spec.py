@@ -31,7 +31,8 @@ class OverflowSpec(FrozenModel):
     never: ClassNames | None = None
     """Classes whose text must not leave, as data residency asks: they wait for a replica."""
     ttft: PositiveSeconds = 0.5
-    """Mean time to first token of the API."""
+    """Mean time to first token of the API. Absent, as the next two: what the API's profile has as measured (`latency`,
+    which `simserve apis --json` prints with its date and source), else this."""
     ttft_cv: Annotated[float, Field(ge=0, le=10)] = 0.5
     """Standard deviation over mean of that time; lognormal."""
     tokens_per_second: Annotated[float, Field(gt=0)] = 80.0

@@ -51,7 +51,14 @@ def clients_of(
         uniforms=uniforms,
     )
     own_wait = () if specs.own_wait is None else column(specs.own_wait)
-    return Clients(patience, column(latency), column(arrival_time), own_wait)
+    clients = Clients(patience, column(latency), column(arrival_time), own_wait)
+    pool = specs.encoder_pool
+    if pool is not None:
+        clients.encoders, clients.to_encode = column(np.zeros(pool.num_workers)), column(pool.seconds)
+        clients.encoder_parts = column(pool.num_parts, np.int64)
+        clients.embedding_seconds = column(pool.transfer_seconds)
+        clients.encoder_wait = column(np.full(len(specs), np.nan))
+    return clients
 
 
 def plain_clients(

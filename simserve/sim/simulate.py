@@ -82,6 +82,8 @@ class Simulation:
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
         pools: What each pool did, where there are several; else empty.
         stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
+        encoder_wait: How long the images of each request waited for a worker of the encoder pool, seconds, in the order
+            of the requests that were drawn, NaN: none were encoded there; None: there is no such pool.
         api_token_seconds: What the API server of a replica takes for a token, by the engine's own figure, the least of
             all pools; 0: nothing is known of it.
         front: What stood in front of the replicas did, where anything does; else None.
@@ -104,6 +106,7 @@ class Simulation:
     transfers: Mapping[str, float] = field(default_factory=dict)
     stream: StreamTotals | None = None
     front: FrontTotals | None = None
+    encoder_wait: NDArray[np.float64] | None = None
     api_token_seconds: float = 0.0
 
     @property
@@ -179,7 +182,8 @@ def simulate(
 def _has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs) -> bool:
     """Return whether anything is decided in the run beyond where a request goes."""
     has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
-    return has_patience or specs.time_limit is not None or not control.is_plain or bool(deployment.pools)
+    is_told = specs.time_limit is not None or specs.encoder_pool is not None
+    return has_patience or is_told or not control.is_plain or bool(deployment.pools)
 
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simulation:
@@ -244,6 +248,7 @@ def simulation_of(
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=run.transfers,
         front=run.front,
+        encoder_wait=None if specs.encoder_pool is None else np.array(run.client_state.clients.encoder_wait),
         api_token_seconds=min(setup.engine.api_token_seconds for setup in setups),
     )
     if streaming is not None:

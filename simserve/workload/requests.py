@@ -39,6 +39,32 @@ class ImageColumns:
         return ImageColumns(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderPool:
+    """GPUs that encode the images of requests before the router sees these; columns are one row a request, shape [N].
+
+    Attributes:
+        num_workers: How many.
+        seconds: What encoding all images of a request takes, over all workers, float64; 0: it has none to encode.
+        num_parts: Into how many equal parts that is divided, for as many workers, int64.
+        transfer_seconds: What its embeddings then take to its replica, float64.
+    """
+
+    num_workers: int
+    seconds: NDArray[np.float64]
+    num_parts: NDArray[np.int64]
+    transfer_seconds: NDArray[np.float64]
+
+    def of_rows(self, rows: NDArray[np.int64]) -> EncoderPool:
+        """Return those of some requests, in that order."""
+        return replace(
+            self,
+            seconds=self.seconds[rows],
+            num_parts=self.num_parts[rows],
+            transfer_seconds=self.transfer_seconds[rows],
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ClientLoop:
     """The clients of one closed loop.
@@ -104,6 +130,7 @@ class RequestSpecs:
         encoder_seconds: What encoding them adds to its first step, float64; None: there are none.
         earlier_images: The nearest request before, whose prompt each one's begins with, that has images, -1: none,
             int64. Theirs are encoded again where a prefix cache does not hold them. None: no prompt holds another's.
+        encoder_pool: What encodes images instead of the replicas, between ``own_wait`` and the router; None: nothing.
         own_wait: Seconds that each request waits behind the tokeniser by itself, for its images to be scaled and for
             its grammar, float64: others pass it (`in_order_of_readiness`). None: nobody does.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
@@ -140,6 +167,7 @@ class RequestSpecs:
     images: ImageColumns | None = None
     encoder_seconds: NDArray[np.float64] | None = None
     earlier_images: NDArray[np.int64] | None = None
+    encoder_pool: EncoderPool | None = None
     time_limit: NDArray[np.float64] | None = None
 
     @property
@@ -191,6 +219,8 @@ class RequestSpecs:
             changed["dependencies"] = self.dependencies.of_rows(rows)
         if self.images is not None:
             changed["images"] = self.images.of_rows(rows)
+        if self.encoder_pool is not None:
+            changed["encoder_pool"] = self.encoder_pool.of_rows(rows)
         if self.earlier_images is not None:
             place = np.full(len(self) + 1, -1, dtype=np.int64)
             place[rows] = np.arange(len(rows))
@@ -232,6 +262,7 @@ class RequestSpecs:
             is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
             images=None if self.images is None else self.images.of_rows(np.arange(len(self))[some]),
             encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],
+            encoder_pool=None if self.encoder_pool is None else self.encoder_pool.of_rows(np.arange(len(self))[some]),
             earlier_images=None if self.earlier_images is None else self.earlier_images[some],
             time_limit=None if self.time_limit is None else self.time_limit[some],
         )

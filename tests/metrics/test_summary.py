@@ -85,7 +85,10 @@ INNER = {
     "break_even_batch",
     "reasoning": "ttfvt_ms thinking_tokens visible_tokens thinking_share num_without_answer "
     "usd_per_million_visible_tokens",
-    "images": "requests images tokens token_share mean_preprocess_ms mean_encoder_ms ttft_share",
+    "images": (
+        "requests images tokens token_share mean_preprocess_ms mean_encoder_ms mean_encoder_wait_ms mean_transfer_ms "
+        "encoder_utilization ttft_share"
+    ),
     "confidence_intervals": None,
     "prediction_interval": "level basis metrics queues",
     "pools": None,

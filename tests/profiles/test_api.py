@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,22 @@ def test_the_newest_date_is_what_age_is_judged_against() -> None:
     assert check_today("2026-11-30") == "2026-11-30"
     with pytest.raises(UsageError, match="must be a date"):
         check_today("30.11.2026")
+
+
+def test_a_latency_is_that_of_its_percentiles() -> None:
+    """A lognormal of the mean and spread that the profile gives has its median and 95th percentile."""
+    found = load_api("groq-llama-3.3-70b").latency
+    assert found is not None
+    assert found.ttft_cv is not None
+    sigma = math.sqrt(math.log1p(found.ttft_cv**2))
+
+    assert found.mean_ttft * math.exp(-(sigma**2) / 2) == pytest.approx(0.22)
+    assert found.mean_ttft * math.exp(1.6448536 * sigma - sigma**2 / 2) == pytest.approx(0.30)
+
+
+def test_every_latency_says_who_measured_it_and_when() -> None:
+    """And most APIs have none."""
+    known = [found for name in catalog.names("api") if (found := load_api(name).latency) is not None]
+
+    assert 5 <= len(known) < len(catalog.names("api")) / 2
+    assert all(each.measured and each.date and each.source for each in known)

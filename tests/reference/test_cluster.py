@@ -5,6 +5,7 @@ Where the two are known to differ, the case is drawn without it, and the reason 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from simserve.sim.control import Control
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, simulate
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.requests import RequestSpecs
+from simserve.workload.requests import EncoderPool, RequestSpecs
 from tests.builders import affine_step_times, make_config
 from tests.engine.strategies import earlier_images, stores, tiered_cases
 from tests.fuzzing import examples
@@ -86,6 +87,32 @@ def own_times(specs: RequestSpecs) -> RequestSpecs:
         # Alike on two replicas from the first instant on, steps would end together but for rounding.
         specs = replace(specs, ramp_up=0.0173 * specs.concurrency)
     return replace(specs, think_time=specs.think_time + apart if len(specs.think_time) else specs.think_time)
+
+
+Drawing = Callable[[st.DataObject], tuple[Deployment, RequestSpecs]]
+
+
+def with_encoders(specs: RequestSpecs, num_workers: int) -> RequestSpecs:
+    """Return the requests with an encoder pool, which some of them have one, two or three images for."""
+    generator = np.random.default_rng(len(specs) + 1)
+    count = generator.integers(0, 4, len(specs))
+    pool = EncoderPool(
+        num_workers=num_workers,
+        seconds=count * 0.3137,
+        num_parts=np.maximum(count, 1),
+        transfer_seconds=count * 0.0419,
+    )
+    wait = generator.random(len(specs)) * 0.2
+    return replace(specs, encoder_seconds=None, earlier_images=None, encoder_pool=pool, own_wait=wait)
+
+
+def with_adapters(deployment: Deployment, specs: RequestSpecs) -> tuple[Deployment, RequestSpecs]:
+    """Return a deployment whose schedulers hold two adapters each, and requests for four of them or for none."""
+    generator = np.random.default_rng(len(specs) + 2)
+    own = {"max_loras": 2, "max_cpu_loras": 3, "lora_host_seconds": 0.0531, "lora_disk_seconds": 0.1913}
+    pools = tuple(replace(pool, engine=replace(pool.engine, **own)) for pool in deployment.pools)
+    deployment = replace(deployment, engine=replace(deployment.engine, **own), pools=pools)
+    return deployment, replace(specs, adapter=generator.integers(-1, 4, len(specs)))
 
 
 def attended(data: st.DataObject, kind: str) -> tuple[Deployment, RequestSpecs]:
@@ -172,6 +199,39 @@ def test_tasks_that_clients_give_up_are_those_of_the_plane(data: st.DataObject) 
 def test_replicas_and_clients_are_those_of_the_plane(kind: str, data: st.DataObject) -> None:
     """Any scheduler, router, limit on waiting, patience, retries and pools."""
     assert_alike(*attended(data, kind))
+
+
+@given(data=st.data(), num_workers=st.integers(1, 3))
+@settings(max_examples=examples(30), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_encoder_pools_are_those_of_the_plane(data: st.DataObject, num_workers: int) -> None:
+    """Images queue for workers before the router sees their requests: of fleets, pools, and tasks that are given up."""
+    kind = data.draw(st.sampled_from([conserved, pooled, cancelling]))
+    deployment, specs = kind(data)
+
+    assert_alike(deployment, with_encoders(specs, num_workers))
+
+
+def adapted(deployment: Deployment) -> bool:
+    """Whether adapters are simulated with the engines of a deployment."""
+    engines = [each.engine for each in deployment.pools] or [deployment.engine]
+    return all(
+        each.batching == "continuous"
+        and each.kv_allocation in ("paged", "static")
+        and each.preemption_mode != "swap"
+        and not each.priority_preemption
+        for each in engines
+    )
+
+
+@pytest.mark.parametrize("kind", [conserved, pooled])
+@given(data=st.data())
+@settings(max_examples=examples(30), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_adapters_of_ranks_and_pools_are_those_of_the_plane(kind: Drawing, data: st.DataObject) -> None:
+    """Each rank has slots of its own; a decode replica loads the adapter of a KV cache that was sent to it."""
+    deployment, specs = kind(data)
+    assume(adapted(deployment))
+
+    assert_alike(*with_adapters(deployment, specs))
 
 
 @given(data=st.data())

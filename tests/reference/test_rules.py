@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import system_prompts
-from simserve.workload.requests import RequestSpecs
+from simserve.workload.requests import EncoderPool, RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_faults, make_specs
 from tests.theory.builders import make_deployment
 
@@ -290,6 +291,59 @@ def test_who_waits_behind_the_tokeniser_is_overtaken() -> None:
         records = both(deployed(Control(), frontend_latency=0.25, tokenization_per_token=0.25), waiting)
 
         assert records.admitted_time.tolist() == [3.25, 1.25]
+
+
+def test_images_queue_for_the_workers_of_an_encoder_pool() -> None:
+    """Two workers: the first request has two images of 2 s, one each; the second and the third wait for a worker each.
+
+    The fourth has no images, and passes them all.
+    """
+    pool = EncoderPool(
+        num_workers=2,
+        seconds=np.array([4.0, 1.0, 0.5, 0.0]),
+        num_parts=np.array([2, 1, 1, 1]),
+        transfer_seconds=np.array([0.25, 0.125, 0.0625, 0.0]),
+    )
+    specs = replace(make_specs([0.0, 0.5, 1.0, 1.5], [4] * 4, 2), encoder_pool=pool, own_wait=np.zeros(4))
+    deployment = deployed(Control())
+
+    records = both(deployment, specs)
+
+    assert records.admitted_time.tolist() == [2.25, 3.125, 2.5625, 1.5]
+    assert simulate(deployment, specs).encoder_wait == pytest.approx([0.0, 1.5, 1.0, math.nan], nan_ok=True)
+
+
+def test_a_further_try_finds_its_images_encoded() -> None:
+    """Refused at 3 s, when its images have been encoded, it is at the router as soon as it is sent again."""
+    pool = EncoderPool(
+        num_workers=1,
+        seconds=np.array([0.0, 2.0]),
+        num_parts=np.ones(2, dtype=np.int64),
+        transfer_seconds=np.array([0.0, 1.0]),
+    )
+    retries = {"max": 1, "backoff": "8 s", "jitter": 0}
+    specs = in_classes(make_specs([0.0, 0.0], [4, 4], [6, 2]), [0, 1], {}, {"retries": retries})
+    specs = replace(specs, encoder_pool=pool, own_wait=np.zeros(2))
+    control = Control(admission=validate(AdmissionSpec, {"max_queue": 0, "retry_after": "0 s"}))
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    assert records.admitted_time.tolist() == [0.0, 11.0]
+
+
+def test_a_decode_replica_loads_the_adapter_of_a_cache_that_it_is_sent() -> None:
+    """A step is a second there and here; loading takes half of one, and another adapter has no seat meanwhile."""
+    own = {"max_loras": 1, "max_cpu_loras": 1, "lora_host_seconds": 0.5}
+    config = make_config(max_num_seqs=4, num_blocks=64, max_model_len=64, **own)
+    first = PoolSetup(name="p", engine=config, step_times=SECOND, priced=None, num_replicas=2, role="prefill")
+    pools = (first, replace(first, name="d", num_replicas=1, role="decode"))
+    control = Control(disaggregation=validate(DisaggregationSpec, {"transfer_latency": "0 s"}))
+    specs = replace(make_specs([0.0, 0.0], [4, 4], [4, 2]), adapter=np.array([0, 1]))
+
+    records = both(replace(deployed(control), engine=config, pools=pools), specs)
+
+    assert records.first_token_time.tolist() == [1.5, 5.0]
+    assert records.finish_time.tolist() == [5.0, 6.5]
 
 
 @pytest.mark.parametrize("admission", [None, {"max_queue": 9}])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from simserve.errors import InputError
+from simserve.profiles.api import load_api
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import control_of
@@ -141,3 +142,25 @@ def test_a_timeout_and_a_door_make_retries_mean_something(**_: Any) -> None:
     """With either of them the same retries are accepted."""
     resolve(load("chatbot", [CLASSES % "retries: 2, timeout: 5 s"]))
     resolve(load("chatbot", [CLASSES % "retries: 2", "deployment.admission={max_queue: 9}"]))
+
+
+def test_an_api_is_as_fast_as_it_was_measured_where_the_scenario_does_not_say() -> None:
+    """What it says counts, and a mean of its own keeps the spread that goes with it; others keep the defaults."""
+
+    def overflow(api: str, options: str = "") -> Any:
+        resolved = resolve(load("chatbot", [f"deployment.overflow={{api: {api}, max_queue: 5{options}}}"]))
+        return control_of(resolved).overflow
+
+    measured = load_api("groq-llama-3.3-70b").latency
+    assert measured is not None
+
+    told, own, unknown = (
+        overflow("groq-llama-3.3-70b"),
+        overflow("groq-llama-3.3-70b", ", ttft: 1 s"),
+        overflow("gpt-5"),
+    )
+
+    assert (told.ttft, told.ttft_cv) == (measured.mean_ttft, measured.ttft_cv)
+    assert told.tokens_per_second == own.tokens_per_second == measured.tokens_per_second
+    assert (own.ttft, own.ttft_cv) == (1.0, 0.5)
+    assert (unknown.ttft, unknown.ttft_cv, unknown.tokens_per_second) == (0.5, 0.5, 80.0)

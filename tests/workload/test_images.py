@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.errors import ScenarioError
+from simserve.errors import ScenarioError, SimserveError
+from simserve.planner.export.export import export
+from simserve.scenario.fit import memory_report
 from simserve.scenario.load import load
 from simserve.scenario.replication import traffic
 from simserve.scenario.resolve import resolve
@@ -107,6 +109,49 @@ def test_what_has_no_images_is_refused(override: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         run(load("images", [override]))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["workload.images=null"], "encoder_disaggregation: has nothing to encode"),
+        (["deployment.engine={name: tgi}"], "is not to be had with tgi"),
+        (["deployment.overflow={api: gpt-4o, max_queue: 5}"], "deployment.overflow: encodes images before the router"),
+        (["deployment.encoder_disaggregation.hardware=h1000"], "h1000"),
+    ],
+)
+def test_an_encoder_pool_that_does_nothing_is_refused(overrides: list[str], message: str) -> None:
+    """One line that says what is wrong."""
+    with pytest.raises(SimserveError) as caught:
+        run(load("encoder-pool", overrides))
+    assert message in str(caught.value)
+
+
+def test_an_encoder_pool_is_said_where_memory_is_and_not_exported() -> None:
+    """SGLang's replicas leave the tower out, vLLM's keep it; a worker holds it."""
+    kept = memory_report(resolve(load("encoder-pool")))
+    without = memory_report(resolve(load("encoder-pool", ["deployment.engine={name: sglang}"])))
+
+    assert "vision_weights" in kept["parts"]
+    assert "vision_weights" not in without["parts"]
+    assert any(line.startswith("encoder pool: 2 x l40s-48gb, the vision tower takes") for line in kept["arithmetic"])
+    with pytest.raises(ScenarioError, match="encoder_disaggregation: cannot be exported"):
+        export(load("encoder-pool"), "k8s")
+
+
+def test_later_turns_cost_an_encoder_pool_nothing() -> None:
+    """Of a conversation's prompts, which hold all images so far, each brings the pool its own."""
+    pool = "deployment.encoder_disaggregation={replicas: 2}"
+    specs, alone = requests(TURNS, *SMALL, pool), requests(TURNS, *SMALL)
+    assert specs.encoder_pool is not None
+    assert specs.images is not None
+    has_images = specs.images.count > 0
+
+    assert specs.encoder_seconds is None
+    assert specs.earlier_images is None
+    assert (specs.encoder_pool.seconds > 0).tolist() == has_images.tolist()
+    assert specs.encoder_pool.num_parts[has_images].tolist() == specs.images.count[has_images].tolist()
+    np.testing.assert_array_equal(specs.prompt_tokens, alone.prompt_tokens)
 
 
 def test_turns_of_a_trace_have_no_images() -> None:

@@ -316,7 +316,8 @@ CLIENTS = Record(
     "clients",
     {
         **dict.fromkeys(("latency", "own_wait", "sent_at"), Column("d")),
-        **dict.fromkeys(("behind", "came"), Column("q")),
+        **dict.fromkeys(("embedding_seconds", "encoder_wait", "encoders", "to_encode"), Column("d")),
+        **dict.fromkeys(("behind", "came", "encoder_parts"), Column("q")),
         **dict.fromkeys(("first", "last", "num_come", "num_ended", "num_resent"), INTEGER),
         "has_own_waits": BOOLEAN,
         "tokenized_at": FLOAT,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import UsageError
-from simserve.metrics.api_cost import ApiPrices
+from simserve.metrics.api_cost import ApiPrices, latency_figures
 from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.daily import day_shape
 from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison
@@ -268,6 +268,7 @@ def _api_side(terms: CostTerms, model: Comparison | None) -> dict[str, Any]:
         "usd_per_month_of_the_capacity": None if request is None or served is None else request * served,
         "date": None if api is None else api.date,
         "source": None if api is None else api.source,
+        "latency": None if api is None else latency_figures(api),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import InfeasibleError, ScenarioError
-from simserve.metrics.api_cost import ApiPrices
+from simserve.metrics.api_cost import ApiPrices, latency_figures
 from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.daily import day_shape
 from simserve.planner.cost.explain import caveats, ladder
@@ -350,6 +350,7 @@ def _api_side(
         "tokens_per_month": requests * model.tokens_per_request,
         "date": api.date,
         "source": api.source,
+        "latency": latency_figures(api),
     }
 
 

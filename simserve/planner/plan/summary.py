@@ -18,6 +18,7 @@ from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
 from simserve.planner.space.space import VERSIONS_NAME
 from simserve.scenario.fit import leading_warnings
+from simserve.scenario.images import encoders_usd_per_hour
 from simserve.scenario.kv_tiers import tiers_usd_per_hour
 from simserve.scenario.objective import objective_mapping
 from simserve.scenario.resolve import assumed_architectures, resolve
@@ -262,7 +263,8 @@ def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
     """Yield what the fleet costs: whole GPUs at a price, or what was billed of a fleet that is not all there is."""
     bought = trial.replicas + found.goal.spare_replicas
     month = None if trial.usd_per_hour is None else trial.usd_per_hour * HOURS_PER_MONTH
-    deployment = deployed(found.scenario, member.overrides, bought).deployment
+    whole = deployed(found.scenario, member.overrides, bought)
+    deployment = whole.deployment
     if deployment.autoscaling is not None and month is not None and member.usd_per_gpu_hour is not None:
         yield (
             f"{trial.mean_gpus:,.3g} GPUs are paid for on average, {trial.num_gpus} at most: x "
@@ -292,6 +294,11 @@ def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
         own = tiers_usd_per_hour(tiers, bought, is_shared=False) + tiers_usd_per_hour(tiers, 1, is_shared=True)
         if own:
             yield f"and KV tiers take ${own:,.2f} an hour = ${own * HOURS_PER_MONTH:,.0f} a month"
+        if deployment.encoder_disaggregation is not None:
+            encoders = encoders_usd_per_hour(resolve(whole))
+            count = counted(deployment.encoder_disaggregation.replicas, "encoder worker")
+            own += encoders
+            yield f"and {count} ${encoders:,.2f} an hour = ${encoders * HOURS_PER_MONTH:,.0f} a month"
         if deployment.overflow is not None and trial.usd_per_hour is not None:
             api = trial.usd_per_hour - trial.num_gpus * member.usd_per_gpu_hour - own
             yield f"and {deployment.overflow.api} takes ${api:,.2f} an hour = ${api * HOURS_PER_MONTH:,.0f} a month"

@@ -85,7 +85,14 @@ class _Drawn:
     gaps: Floats
 
 
-def twin(seen: Observed, where: object, scenario: Scenario, *, horizon: float = 86_400.0) -> Twin:
+def twin(
+    seen: Observed,
+    where: object,
+    scenario: Scenario,
+    *,
+    horizon: float = 86_400.0,
+    calibrate_for: float = 0.0,
+) -> Twin:
     """Return how a deployment compares with its simulation, and the replicas it needs in the time to come.
 
     Traffic is predicted by the scenario. Everything else is what the scenario's deployment does under the traffic that
@@ -96,9 +103,11 @@ def twin(seen: Observed, where: object, scenario: Scenario, *, horizon: float = 
         where: Names it in errors.
         scenario: What is thought to be deployed, and to arrive.
         horizon: How far to look, seconds; 0: no forecast.
+        calibrate_for: Seconds at the beginning that say by how much this server's latencies differ from the simulated
+            ones; later ones are held to the simulation times that. Intervals keep their relative width. 0: none.
 
     Raises:
-        InputError: There are too few scrapes, or nothing arrived.
+        InputError: There are too few scrapes, nothing arrived, or the calibration leaves nothing to compare.
         InfeasibleError: The model does not fit.
     """
     if seen.is_single or len(seen.windows) < _FEWEST_WINDOWS:
@@ -112,7 +121,11 @@ def twin(seen: Observed, where: object, scenario: Scenario, *, horizon: float = 
     drawn = _drawn(scenario)
     windows, replayed = _replayed(seen, scenario, drawn, notes)
     traffic, alarms = _traffic(seen, drawn, scenario)
-    rows = {**traffic, **_system(windows, replayed)}
+    scales: dict[str, float] = {}
+    if calibrate_for > 0:
+        first, windows = _parted(windows, calibrate_for, where)
+        scales = _scales(first, replayed)
+    rows = {**traffic, **_system(windows, replayed, scales)}
     drift = {name: row["drift"] for name, row in rows.items()}
     stretch = {"start_s": seen.windows[0].start, "end_s": seen.windows[-1].end, "windows": len(seen.windows)}
     summary: dict[str, Any] = {
@@ -120,6 +133,7 @@ def twin(seen: Observed, where: object, scenario: Scenario, *, horizon: float = 
         "observed": {name: row["observed"] for name, row in rows.items()},
         "predicted": {name: row["predicted"] for name, row in rows.items()},
         "drift": drift,
+        "calibration": {"end_s": windows[0].start, "factors": scales} if scales else None,
         "has_drifted": any(row["inside"] is False for row in drift.values()),
         "false_alarms": {"mean_days_between": FALSE_ALARM_SECONDS / 86_400, "alarms": len(alarms), "change": CHANGE},
         "per_replica_rate": None,
@@ -230,10 +244,14 @@ class _Replay:
         result: The run.
         lead: Seconds of it before the first window.
         start: When the first window begins.
+
+    Attributes:
+        scales: How many times as long as simulated this server's latencies are, by name; those that are missing, once.
     """
 
     def __init__(self, result: RunResult, lead: float, start: float) -> None:
         self.summary = result.summary
+        self.scales: Mapping[str, float] = {}
         records = result.simulation.records
         self._shift = start - lead
         self._records = records
@@ -260,8 +278,9 @@ class _Replay:
             return math.nan, math.nan
         weight = weights[is_in].sum()
         found = values[is_in] if name != "itl" else values[is_in] / weights[is_in]
+        scale = self.scales.get(name, 1.0)
         mean = float((found * weights[is_in]).sum() / weight)
-        return mean, float(found.std() / math.sqrt(is_in.sum()))
+        return scale * mean, scale * float(found.std() / math.sqrt(is_in.sum()))
 
     def number(self, name: str, window: Window) -> float:
         """Return how many requests were ``running`` or ``waiting`` in the mean over a window."""
@@ -353,8 +372,34 @@ def _expected(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[Floats
     return np.array([drawn.rate * window.seconds for window in windows]), dispersion if dispersion > chance else 1.0
 
 
-def _system(windows: Sequence[Window], replay: _Replay) -> dict[str, dict[str, Any]]:
-    """Return what the deployment did beside what it does in the simulation."""
+def _parted(windows: list[Window], seconds: float, where: object) -> tuple[list[Window], list[Window]]:
+    """Return the windows of the beginning, and those after them.
+
+    Raises:
+        InputError: There are too few of one of the two.
+    """
+    first = [each for each in windows if each.end <= windows[0].start + seconds]
+    rest = windows[len(first) :]
+    if min(len(first), len(rest)) < _FEWEST_WINDOWS:
+        parts = f"{len(first)} scrapes to calibrate with and {len(rest)} after them"
+        rule = f"holds {parts}; {_FEWEST_WINDOWS} of each are needed"
+        raise InputError(rule, file=where, remedy="calibrate for another time, or scrape for longer")
+    return first, rest
+
+
+def _scales(windows: Sequence[Window], replay: _Replay) -> dict[str, float]:
+    """Return by how much each latency differs from the simulated one: observed over predicted."""
+    whole, found = together(windows), {}
+    for name in _LATENCIES:
+        counts, (predicted, _) = whole.histograms.get(name), replay.mean(name, whole)
+        if counts is not None and counts.count and counts.total > 0 and predicted > 0:
+            found[name] = counts.mean / predicted
+    return found
+
+
+def _system(windows: Sequence[Window], replay: _Replay, scales: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Return what the deployment did beside what it does in the simulation, latencies times ``scales``."""
+    replay.scales = scales
     whole = together(windows)
     blocks = _blocks(windows)
     rows = {}
@@ -372,7 +417,8 @@ def _system(windows: Sequence[Window], replay: _Replay) -> dict[str, dict[str, A
     of = {"running": "e2e", "waiting": "ttft"}
     for name, latency in of.items():
         if name in whole.gauges:
-            predicted, observed = replay.number(name, whole), whole.gauges[name]
+            predicted = replay.number(name, whole) * scales.get(latency, 1.0)
+            observed = whole.gauges[name]
             factors = replay.factors(latency)
             ends = None if factors is None else (predicted * factors[0], predicted * factors[1])
             # Below one request the gauge, seen at scrapes alone, says little.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from simserve.errors import InputError
 from simserve.observe.scrapes import Scrape, scrapes_of
 from simserve.observe.windows import Observed, observed
 from simserve.planner.twin.answer import Twin, twin
@@ -79,3 +82,36 @@ def test_unchanged_stretches_have_no_alarm_and_the_predicted_hit_rate(
     assert found["false_alarms"]["alarms"] == 0
     assert found["drift"]["prefix_hit_rate"]["inside"]
     assert found["drift"]["ttft_ms"]["inside"]
+
+
+def calibrated(scrapes: list[Scrape], high: float, seconds: float) -> Mapping[str, Any]:
+    """Return the twin of the first so many seconds, the first of which say how fast the server is."""
+    scenario = load(FOLDER / "scenario.yaml")
+    return twin(seen(scrapes, 0, high), "scrapes", scenario, horizon=0.0, calibrate_for=seconds).summary
+
+
+def test_ten_unchanged_minutes_have_the_predicted_times_between_tokens(scrapes: list[Scrape]) -> None:
+    """Of a server of this kind, and nearer of this very one, whose first five minutes say how fast it is."""
+    plain = compared(scrapes, 0, 600, 1.0).summary["drift"]["tpot_ms"]
+    own = calibrated(scrapes, 600, 300)
+
+    assert plain["inside"]
+    assert own["drift"]["tpot_ms"]["inside"]
+    assert own["drift"]["ttft_ms"]["inside"]
+    assert 1 < own["drift"]["tpot_ms"]["ratio"] < 1.2 < plain["ratio"]
+    assert own["calibration"]["factors"]["tpot"] == pytest.approx(1.29, abs=0.05)
+
+
+def test_a_calibrated_twin_says_since_when_a_server_is_slower(scrapes: list[Scrape]) -> None:
+    """Other programs on its cores slow it down when the load has changed, and not before."""
+    row = calibrated(scrapes, 1200, 300)["drift"]["tpot_ms"]
+
+    assert not row["inside"]
+    assert 0 <= row["since_s"] - begin_of(scrapes) - CHANGE <= 60
+
+
+def test_a_calibration_that_leaves_nothing_to_compare_is_refused(scrapes: list[Scrape]) -> None:
+    """Or that is shorter than four scrapes."""
+    for seconds in (20.0, 590.0):
+        with pytest.raises(InputError, match="to calibrate with"):
+            calibrated(scrapes, 600, seconds)
