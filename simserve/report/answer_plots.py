@@ -112,12 +112,12 @@ def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
         seconds = each.seconds
         if seconds.real_servers is not None:
             low, high = seconds.real_servers
-            marks.append(Box(left=low, right=min(high, axis.high), y=row, thickness=_RANGE, color=GREY))
+            end = min(high, axis.high)
+            marks.append(Box(left=low, right=end, y=row, thickness=_RANGE, color=GREY, words=_latency_words(each)))
         if seconds.limit is not None:
-            width = seconds.limit * _LIMIT
-            marks.append(
-                Box(left=seconds.limit - width, right=seconds.limit + width, y=row, thickness=0.8, color=VERMILION)
-            )
+            ends = (seconds.limit * (1 - _LIMIT), seconds.limit * (1 + _LIMIT))
+            told = f"{each.label}\nlimit: {format_seconds(seconds.limit)}"
+            marks.append(Box(left=ends[0], right=ends[1], y=row, thickness=0.8, color=VERMILION, words=told))
     marks.append(
         Dots(
             x=[each.seconds.mean or math.nan for each in known],
@@ -150,6 +150,12 @@ def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
         y=Axis(low=len(known) - 0.5, high=-0.5, ticks=[(row, each.label) for row, each in enumerate(known)]),
         marks=marks,
     )
+
+
+def _latency_words(line: LatencyLine) -> str:
+    """Return a latency as the pointer tells it, a line each."""
+    real = f"\n90% of real servers: {line.real_servers}" if line.real_servers else ""
+    return f"{line.label}\nmean: {line.mean}\np95: {line.p95}{real}"
 
 
 def capacity_latency(capacity: Capacity) -> Sketch:

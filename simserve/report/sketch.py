@@ -109,6 +109,8 @@ class Box:
     y: float
     thickness: float
     color: str
+    words: str = ""
+    """For the pointer; empty: its name and its ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

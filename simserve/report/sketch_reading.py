@@ -116,5 +116,5 @@ def _dot_spots(sketch: Sketch) -> list[Spot]:
 
 def _box_spot(sketch: Sketch, box: Box) -> Spot:
     low, high = _told(sketch.x, box.left), _told(sketch.x, box.right)
-    words = f"{_told(sketch.y, box.y)}\n{_name(sketch.x)}: from {low} to {high}"
+    words = box.words or f"{_told(sketch.y, box.y)}\n{_name(sketch.x)}: from {low} to {high}"
     return Spot(min(max(box.left, sketch.x.low), sketch.x.high), box.y, words)
