@@ -14,6 +14,7 @@ from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, de
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
+from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -143,7 +144,8 @@ def trust_lines(capacity: Capacity) -> list[str]:
 
 def capacity_html(capacity: Capacity) -> str:
     """Return the answer as a fragment of HTML."""
-    return html_table(capacity_lines(capacity), header(capacity), rows(capacity), trust_lines(capacity))
+    notes = [*trust_lines(capacity), f"Simulated with {formats_line(capacity.summary['formats'])}."]
+    return html_table(capacity_lines(capacity), header(capacity), rows(capacity), notes)
 
 
 def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED, *, has_load: bool = True) -> Brief:

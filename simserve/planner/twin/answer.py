@@ -120,6 +120,7 @@ def twin(seen: Observed, where: object, scenario: Scenario, *, horizon: float = 
         "observed": {name: row["observed"] for name, row in rows.items()},
         "predicted": {name: row["predicted"] for name, row in rows.items()},
         "drift": drift,
+        "formats": replayed.summary["simserve"]["formats"],
         "has_drifted": any(row["inside"] is False for row in drift.values()),
         "false_alarms": {"mean_days_between": FALSE_ALARM_SECONDS / 86_400, "alarms": len(alarms), "change": CHANGE},
         "per_replica_rate": None,
