@@ -256,9 +256,16 @@ def _clock(seconds: float) -> str:
 
 
 def _render(answer: Twin) -> None:
+    from simserve.scenario.formats import formats_line
+
     summary = answer.summary
     stretch = summary["stretch"]
-    print_lines([f"{_clock(stretch['start_s'])} to {_clock(stretch['end_s'])}, {stretch['windows']} windows"])
+    print_lines(
+        [
+            f"{_clock(stretch['start_s'])} to {_clock(stretch['end_s'])}, {stretch['windows']} windows",
+            f"simulated with {formats_line(summary['formats'])}",
+        ]
+    )
     rows = []
     for name, row in summary["drift"].items():
         ends = row["interval"]

@@ -36,6 +36,7 @@ def verify(
     simserve verify chatbot --num-requests 300
     """
     from simserve import api
+    from simserve.scenario.formats import formats_line
 
     loaded = asked.load(overrides or ())
     found = api.verify(loaded, num_requests=num_requests, accelerate=accelerate)  # type: ignore[arg-type]
@@ -46,6 +47,7 @@ def verify(
         apart = f"{gap:.2g} s" if math.isfinite(gap) else "an undefined amount: one of the two has none"
         count = f"{found.requests - len(found.differing):,} of {found.requests:,} requests are the same in both"
         print(f"{count}; times differ by at most {apart}")
+        print(formats_line(found.formats))
         for index, columns in list(found.differing.items())[:_MOST_LINES]:
             print(f"  request {index}: {', '.join(columns)}")
     raise typer.Exit(EXIT_DONE if found.is_equal else EXIT_THRESHOLD_FAILED)

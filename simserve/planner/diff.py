@@ -15,6 +15,7 @@ from simserve.metrics.figures import or_null
 from simserve.metrics.stored import RESULT_FILE, SCENARIO_FILE
 from simserve.planner.compare import FIGURES
 
+_IDENTITY = ("scenario_name", "scenario_hash", "version", "seed", "formats")
 SCENARIO, VERSION = "scenario", "version"
 WATCHED = tuple(name for name in FIGURES if not name.startswith("std_") and name != "failed")
 """Figures that an overall tolerance is about: all but spreads, and the count of failed requests, which is 0 mostly."""
@@ -77,7 +78,7 @@ class Diff:
         moves: Every figure that either result defines, in the order of the result.
         differs_in: What the two are not alike in: ``scenario``, ``version``.
         changed_keys: Key of the scenario -> its values, where both results carry their scenario and it differs.
-        identities: ``scenario_name scenario_hash version seed`` of each.
+        identities: ``scenario_name scenario_hash version seed formats`` of each.
         unlike: Why a gate fails whatever moved: the two differ in what it does not allow. None: it does not.
     """
 
@@ -188,7 +189,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _identity(result: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: result["simserve"].get(key) for key in ("scenario_name", "scenario_hash", "version", "seed")}
+    return {key: result["simserve"].get(key) for key in _IDENTITY}
 
 
 def _scenario(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
+from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -142,7 +143,8 @@ def trust_lines(capacity: Capacity) -> list[str]:
 
 def capacity_html(capacity: Capacity) -> str:
     """Return the answer as a fragment of HTML."""
-    return html_table(capacity_lines(capacity), header(capacity), rows(capacity), trust_lines(capacity))
+    notes = [*trust_lines(capacity), f"Simulated with {formats_line(capacity.summary['formats'])}."]
+    return html_table(capacity_lines(capacity), header(capacity), rows(capacity), notes)
 
 
 def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED, *, has_load: bool = True) -> Brief:

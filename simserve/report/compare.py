@@ -130,7 +130,15 @@ def reading_lines(comparison: Comparison) -> list[str]:
 
 def comparison_html(comparison: Comparison) -> str:
     """Return the answer as a fragment of HTML."""
-    return html_table(comparison_lines(comparison), header(comparison), _rows(comparison), reading_lines(comparison))
+    notes = [*reading_lines(comparison), *_formats_lines(comparison)]
+    return html_table(comparison_lines(comparison), header(comparison), _rows(comparison), notes)
+
+
+def _formats_lines(comparison: Comparison) -> list[str]:
+    """Return the number formats of the base, and of each variant that has others."""
+    base = formats_line(comparison.base.formats)
+    others = [(each.name, formats_line(each.formats)) for each in comparison.variants]
+    return [f"Simulated with {base}.", *(f"{name}: {told}." for name, told in others if told != base)]
 
 
 def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) -> Brief:

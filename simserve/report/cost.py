@@ -13,6 +13,7 @@ from simserve.report.answer import warning_lines
 from simserve.report.brief import STORED, Brief, Fact, Way, api_text, fact_text
 from simserve.report.page import Page, Section, html_cells, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
+from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -481,6 +482,8 @@ def _body(summary: Mapping[str, Any]) -> str:
         parts += [f"<p>{html.escape(line)}</p>" for line in part.lines]
         if part.rows:
             parts.append(html_cells(part.header, part.rows))
+    if summary.get("formats"):
+        parts.append(f"<p><small>Simulated with {html.escape(formats_line(summary['formats']))}.</small></p>")
     return "<div>" + "".join(parts) + "</div>"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from simserve.planner.diff import Diff, Move
 from simserve.report.page import html_table
 from simserve.report.quantities import UNDEFINED, number, share
+from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,8 +37,17 @@ def diff_lines(found: Diff) -> list[str]:
         lines = [f"The gate fails: {found.unlike}.", first]
     elif found.differs_in:
         lines.append(f"Compared although they differ in {' and '.join(found.differs_in)}.")
+    lines += _formats(found)
     lines += [f"{key}: {_value(before)} → {_value(after)}" for key, (before, after) in found.changed_keys.items()]
     return lines
+
+
+def _formats(found: Diff) -> list[str]:
+    """Return the number formats of the two, once where they are the same; nothing of results that do not say."""
+    told = [formats_line(each["formats"]) for each in found.identities if each.get("formats")]
+    if len(told) < len(found.names):
+        return []
+    return [f"Both with {told[0]}."] if told[0] == told[1] else [f"{told[0]} → {told[1]}"]
 
 
 def diff_rows(found: Diff) -> list[tuple[str, ...]]:

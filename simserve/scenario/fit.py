@@ -155,8 +155,8 @@ def _request_tokens(specs: RequestSpecs) -> NDArray[np.int64]:
 def remedies(resolved: ResolvedScenario) -> list[str]:
     """Return changes of one key that make the deployment fit, as ``KEY=VALUE``: the mildest of each, cheapest first.
 
-    Length, seats and token budget, share of the memory, layers on the CPU, a smaller format that there is a checkpoint
-    of or that the engine makes, more GPUs.
+    Length, seats and token budget, share of the memory, a smaller format that there is a checkpoint of or that the
+    engine makes, layers on the CPU, more GPUs.
     """
     return list(_remedies(resolved))
 
@@ -234,12 +234,12 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
         yield [(f"engine.{key}", 2**power) for power in reversed(range(below.bit_length()))]
     first = int(engine.gpu_memory_utilization * 100) + 1
     yield [("engine.gpu_memory_utilization", cent / 100) for cent in range(first, round(_LARGEST_SHARE * 100) + 1)]
+    known = [each.format for each in formats_available(shape.model, engine, shape.hardware)]
+    yield [("quantization", each) for each in known if each != shape.quantization and each not in WIDE_FORMATS]
     if shape.num_gpus == 1:
         layers = range(shape.model.num_hidden_layers - 1, 0, -1)
         for key in (each for each in _GPU_LAYERS if each in engine.features):
             yield [(f"engine.{key}", each) for each in layers]
-    known = [each.format for each in formats_available(shape.model, engine, shape.hardware)]
-    yield [("quantization", each) for each in known if each != shape.quantization and each not in WIDE_FORMATS]
     yield from _more_gpus(shape)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,11 +32,13 @@ class Verification:
         requests: How many were compared.
         differing: Numbers of those that fared differently, ascending, with the columns that differ.
         largest_difference: Of any two times that should be equal, seconds; inf: one of the two is undefined.
+        formats: Number formats of what was run, as in `result.json`; empty: records alone were compared.
     """
 
     requests: int
     differing: dict[int, tuple[str, ...]]
     largest_difference: float
+    formats: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_equal(self) -> bool:
@@ -53,6 +56,7 @@ class Verification:
             "num_different": len(self.differing),
             "different_columns": columns,
             "first_different": next(iter(self.differing), None),
+            "formats": dict(self.formats),
         }
 
 
@@ -103,4 +107,5 @@ def verify(
         workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})
         scenario = scenario.model_copy(update={"workload": workload})
     specs, simulation = replicate(deployment, scenario, 0, accelerate=accelerate)
-    return compared(by_reference(deployment, specs), simulation.records)
+    found = compared(by_reference(deployment, specs), simulation.records)
+    return replace(found, formats=resolved.formats)

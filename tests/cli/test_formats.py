@@ -10,6 +10,7 @@ import duckdb
 import pytest
 import yaml
 
+import simserve as ss
 from simserve.explore.lessons import resolved_query
 from simserve.explore.queries import MemoryQuery, SimulatorQuery, WizardQuery
 from simserve.explore.simulator import simulator
@@ -17,6 +18,7 @@ from simserve.explore.wizard import first
 from simserve.report.plan_lines import answer_lines
 from simserve.report.terminal import MOST_LINES
 from tests.cli.conftest import Simserve
+from tests.planner.twin.exporter import series
 from tests.scenario.builders import scenario_mapping
 
 STORED = {
@@ -27,6 +29,33 @@ STORED = {
     "kv_cache_source": "16 bit by default",
     "pools": {},
 }
+CONFIG = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "vocab_size": 201088,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+    "attention_bias": True,
+    "quantization_config": {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn",
+            "model.layers.*.mlp.router",
+            "model.embed_tokens",
+            "lm_head",
+        ],
+    },
+}
+"""The model's config.json, as far as it is looked at."""
 LINE = "weights mxfp4, as stored in openai/gpt-oss-20b; KV bf16"
 
 
@@ -186,3 +215,94 @@ def test_the_page_names_the_formats() -> None:
     assert lesson.formats == STORED
     assert plan is not None
     assert any("mxfp4, as stored" in line for line in plan["parts"][0]["lines"])
+
+
+def test_a_check_names_the_formats(simserve: Simserve, stored: str) -> None:
+    """Before anything is simulated."""
+    assert answer(simserve, "run", stored, "--check")["formats"] == STORED
+
+
+def test_two_results_name_the_formats(simserve: Simserve, stored: str, tmp_path: Path) -> None:
+    """Once where they are the same, both where they differ; the report that is written anew, too."""
+    folders = [str(tmp_path / name) for name in ("a", "b")]
+    for folder, weights in zip(folders, ("auto", "none"), strict=True):
+        simserve("run", stored, "--set", f"deployment.quantization={weights}", "--out", folder)
+
+    found = answer(simserve, "diff", *folders)
+    assert (found["a"]["formats"], found["b"]["formats"]["weights"]) == (STORED, "bf16")
+    assert f"{LINE} → weights bf16" in simserve("diff", *folders).stdout
+    assert f"Both with {LINE}." in simserve("diff", folders[0], folders[0]).stdout
+    page = tmp_path / "anew.html"
+    assert simserve("report", folders[0], "--html", str(page)).code == 0
+    assert LINE in page.read_text()
+
+
+def test_verification_names_the_formats(simserve: Simserve, stored: str) -> None:
+    """Of what both the plane and the reference ran."""
+    assert answer(simserve, "verify", stored)["formats"] == STORED
+    assert LINE in simserve("verify", stored).stdout
+
+
+def test_a_twin_names_the_formats(simserve: Simserve, stored: str, tmp_path: Path) -> None:
+    """Of the deployment that the scrapes are compared with."""
+    long = ss.load(stored, ["workload.num_requests=2000"])
+    scrapes = tmp_path / "scrapes.prom"
+    scrapes.write_text(series(ss.run(long), begin=30, end=330))
+
+    found = answer(simserve, "twin", str(scrapes), "--scenario", stored, "--horizon", "0")
+    assert found["formats"] == STORED
+    assert f"simulated with {LINE}" in simserve("twin", str(scrapes), "--scenario", stored, "--horizon", "0").stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("vllm-command", "vllm serve openai/gpt-oss-20b --max-model-len 8192"),
+        ("sglang-command", "sglang serve --model-path openai/gpt-oss-20b --context-length 8192"),
+        ("trtllm-command", "trtllm-serve openai/gpt-oss-20b --max_seq_len 8192"),
+    ],
+)
+def test_an_import_names_the_formats(simserve: Simserve, tmp_path: Path, kind: str, line: str) -> None:
+    """Of the scenario that a command line becomes, which leaves them to the checkpoint; its run names the same."""
+    command, out = tmp_path / "command.txt", tmp_path / "imported.yaml"
+    command.write_text(line)
+
+    found = answer(simserve, "import", kind, str(command), "--out", str(out), "--hardware", "h100-sxm-80gb")
+    assert f"Simulated with {LINE}." in found["notes"]
+    assert "quantization" not in found["scenario"]["deployment"]
+    assert answer(simserve, "run", str(out), "--check")["formats"] == STORED
+
+
+def test_an_imported_configuration_is_stored_in_the_same_format(simserve: Simserve, tmp_path: Path) -> None:
+    """`import hf-config` writes the checkpoint's format into the profile, and a run of that profile names it."""
+    config, profile = tmp_path / "openai--gpt-oss-20b_config.json", tmp_path / "own.yaml"
+    config.write_text(json.dumps(CONFIG))
+    assert simserve("import", "hf-config", str(config), "--out", str(profile)).code == 0
+
+    line = ("--gpus", "H100", "--rate", "1", "--prompt-tokens", "100", "--output-tokens", "20")
+    found = answer(simserve, "run", str(profile), *line, "--set", "deployment.engine.max_model_len=8192", "--check")
+    assert found["formats"] == STORED
+
+
+def test_python_and_notebooks_name_the_formats(stored: str) -> None:
+    """What a cell shows of each answer, without a command line."""
+    run = ss.run(stored)
+    weights = {"sixteen bit": ["deployment.quantization=none"]}
+
+    assert run.summary["simserve"]["formats"] == STORED
+    shown = {
+        "run": run._repr_html_(),
+        "compare": ss.compare(stored, weights, replications=2)._repr_html_(),
+        "capacity": ss.capacity(stored, num_requests=100, replications=2)._repr_html_(),
+        "cost": ss.cost(stored)._repr_html_(),
+        "sweep": ss.sweep(stored, {"run.seed": [1, 2]})._repr_html_(),
+    }
+    assert {name for name, cell in shown.items() if LINE.removeprefix("w") not in cell} == set()
+    assert "sixteen bit: weights bf16, checkpoint unsloth/gpt-oss-20b-BF16" in shown["compare"]
+
+
+def test_another_engine_names_the_same_weights(simserve: Simserve, stored: str) -> None:
+    """What is stored does not depend on who serves it."""
+    for engine in ("sglang", "tensorrt-llm"):
+        found = answer(simserve, "memory", stored, "--engine", engine)["formats"]
+        assert (found["weights"], found["weights_source"], found["checkpoint"]) == tuple(STORED.values())[:3]

@@ -188,3 +188,12 @@ def test_llama_405b_as_stored_in_fp8_holds_some_190_000_tokens_on_8_h100() -> No
     memory = resolve(make_scenario(model="llama-3.1-405b", deployment=deployment)).memory
 
     assert memory.num_kv_blocks * memory.block_size == pytest.approx(195_000, rel=0.05)
+
+
+def test_a_smaller_format_is_named_before_layers_on_the_cpu() -> None:
+    """Which take as many times longer as host memory is slower; more GPUs come last."""
+    deployment = {"hardware": "rtx-5090-32gb", "engine": {"name": "ollama"}}
+    found = remedies(resolve(make_scenario(model="mistral-small-24b", deployment=deployment)))
+
+    kinds = [change.partition("=")[0].removeprefix("deployment.") for change in found]
+    assert kinds.index("quantization") < kinds.index("engine.num_gpu") < kinds.index("tensor_parallel_size")

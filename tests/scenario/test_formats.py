@@ -34,7 +34,7 @@ BIG = ("hardware=h200-sxm-141gb", "tensor_parallel_size=8")
         ("llama-3.1-8b", (), "bf16", "meta-llama/Llama-3.1-8B"),
         ("gpt-oss-20b", (), "mxfp4", "openai/gpt-oss-20b"),
         ("deepseek-r1", BIG, "fp8", "deepseek-ai/DeepSeek-R1"),
-        ("glm-5", BIG, "fp8", "zai-org/GLM-5-FP8"),
+        ("glm-5", (*BIG, "engine.version=0.33"), "fp8", "zai-org/GLM-5-FP8"),
         ("qwen3-235b-a22b", BIG, "bf16", "Qwen/Qwen3-235B-A22B"),
         ("Qwen/Qwen3-235B-A22B-FP8", BIG, "fp8", "Qwen/Qwen3-235B-A22B-FP8"),
     ],
@@ -118,15 +118,17 @@ def test_draft_weights_that_nobody_has_lead_the_answer() -> None:
 
 
 def test_what_an_engine_cannot_run_names_the_stored_format_and_what_would() -> None:
-    """vLLM before MXFP4: the format, where it is stored, the 16-bit checkpoint, and the version that has it."""
+    """SGLang before NVFP4: the format, where it is stored, the other checkpoints, and the versions that have it."""
+    deployment = ("hardware=b200-sxm-180gb", "tensor_parallel_size=4", "engine.name=sglang", "engine.version=0.4.5")
     with pytest.raises(ScenarioError) as refusal:
-        resolved("engine.version=0.8.5", model="gpt-oss-120b")
+        resolved(*deployment, model="nvidia/Qwen3-235B-A22B-NVFP4")
 
     text = str(refusal.value)
-    assert "deployment.quantization: 'auto' is mxfp4, as gpt-oss-120b is stored in openai/gpt-oss-120b" in text
-    assert "does not run under vllm" in text
-    assert "vllm has it in versions 0.10.1 and newer" in text
-    assert "deployment.quantization=none (checkpoint unsloth/gpt-oss-120b-BF16)" in text
+    stored = "as qwen3-235b-a22b is stored in nvidia/Qwen3-235B-A22B-NVFP4"
+    assert f"deployment.quantization: 'auto' is nvfp4, {stored}" in text
+    assert "does not run under sglang" in text
+    assert "sglang has it in versions 0.4.6 to before 0.5.10" in text
+    assert "deployment.quantization=fp8 (checkpoint Qwen/Qwen3-235B-A22B-FP8)" in text
 
 
 def test_a_gpu_that_is_too_old_for_the_stored_format_is_named_as_the_reason() -> None:
@@ -140,10 +142,13 @@ def test_a_gpu_that_is_too_old_for_the_stored_format_is_named_as_the_reason() ->
     assert 0 < text.index("deployment.quantization=fp8") < text.index("deployment.quantization=none")
 
 
-def test_without_another_checkpoint_a_later_version_is_named() -> None:
+def test_without_another_checkpoint_a_later_version_is_named(tmp_path: Path) -> None:
     """Of a model that exists in one format alone."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**LLAMA_3_8B, "quantization_config": {"quant_method": "fp8"}}))
+
     with pytest.raises(ScenarioError, match=r"vllm runs it from 0\.4\.3 on"):
-        resolved("engine.version=0.2.7", *BIG, model="kimi-k2")
+        resolved("engine.version=0.2.7", model=str(config))
 
 
 MODELOPT = "nvidia/Llama-3.1-8B-Instruct-FP8"
@@ -160,7 +165,7 @@ MODELOPT = "nvidia/Llama-3.1-8B-Instruct-FP8"
         ("llama-3.1-8b", ("engine.name=tensorrt-llm", "engine.version=1.0"), "bf16", "16 bit by default"),
         ("llama-3.1-8b", ("hardware=v100s-32gb",), "fp16", "16 bit by default"),
         ("glm-5", (*BIG, "engine.name=sglang"), "bf16", "16 bit by default"),
-        ("deepseek-v4-flash", BIG, "fp8", "the one format of compressed attention"),
+        ("deepseek-v4-flash", (*BIG, "engine.version=0.33"), "fp8", "the one format of compressed attention"),
         (
             "glm-5",
             ("hardware=b200-sxm-180gb", "tensor_parallel_size=8", "engine.name=sglang"),
@@ -197,7 +202,7 @@ def test_narrow_kv_of_a_checkpoint_halves_the_bytes() -> None:
 def test_compressed_attention_is_cached_in_one_format() -> None:
     """Another would change no byte, so it is refused rather than taken."""
     with pytest.raises(ScenarioError, match="cached in fp8 alone"):
-        resolved(*BIG, "kv_cache_dtype=bf16", model="deepseek-v4-flash")
+        resolved(*BIG, "engine.version=0.33", "kv_cache_dtype=bf16", model="deepseek-v4-flash")
 
 
 @pytest.mark.parametrize(("hardware", "num_bytes"), [("h200-sxm-141gb", 656), ("b200-sxm-180gb", 576)])

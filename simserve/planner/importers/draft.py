@@ -14,6 +14,7 @@ import yaml
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.scenario.fit import check_fit
+from simserve.scenario.formats import formats_line
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
@@ -62,16 +63,17 @@ class Draft:
         return comment + yaml.safe_dump(dict(self.mapping), sort_keys=False, default_flow_style=None, width=_WIDTH)
 
     def checked(self) -> Draft:
-        """Return the draft with a note if it cannot be run as it is.
+        """Return the draft with the number formats that it runs in, or why it cannot be run as it is.
 
         Raises:
             ScenarioError: The keys are no valid scenario.
         """
         try:
-            check_fit(resolve(self.scenario))
+            resolved = resolve(self.scenario)
+            check_fit(resolved)
         except (InputError, InfeasibleError) as failure:
             return Draft(self.mapping, (*self.notes, f"It cannot be run as it is: {failure}."), self.title)
-        return self
+        return Draft(self.mapping, (*self.notes, f"Simulated with {formats_line(resolved.formats)}."), self.title)
 
 
 def moved(value: Any, source: Path, target: Path) -> Any:

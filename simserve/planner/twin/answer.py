@@ -134,6 +134,7 @@ def twin(
         "predicted": {name: row["predicted"] for name, row in rows.items()},
         "drift": drift,
         "calibration": {"end_s": windows[0].start, "factors": scales} if scales else None,
+        "formats": replayed.summary["simserve"]["formats"],
         "has_drifted": any(row["inside"] is False for row in drift.values()),
         "false_alarms": {"mean_days_between": FALSE_ALARM_SECONDS / 86_400, "alarms": len(alarms), "change": CHANGE},
         "per_replica_rate": None,
