@@ -122,6 +122,9 @@ def assert_same_values(name: str, expected: Any, actual: Any) -> None:
     elif dataclasses.is_dataclass(expected):
         for field in dataclasses.fields(expected):
             assert_same_values(field.name, getattr(expected, field.name), getattr(actual, field.name))
+    elif isinstance(expected, tuple):
+        for one, other in zip(expected, actual, strict=True):
+            assert_same_values(name, one, other)
     elif hasattr(expected, "upper_edges"):
         for each in expected.__slots__:
             np.testing.assert_array_equal(getattr(actual, each), getattr(expected, each), err_msg=each)
