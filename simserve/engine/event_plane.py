@@ -96,7 +96,7 @@ from simserve.engine.order import (
 from simserve.engine.outcomes import GAVE_UP, TIMED_OUT
 from simserve.engine.regions import ARRIVED, answered_at
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, STATIC, UNFINISHED, RequestTable
-from simserve.engine.transfers import drop, land, may_step, restore_finished, send_on, take_to_reader
+from simserve.engine.transfers import drop, is_releasing, land, may_step, restore_finished, send_on, take_to_reader
 
 
 def happen(plane: DataPlane, client_state: ClientState, requests: RequestTable, now: float) -> None:
@@ -541,10 +541,14 @@ def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
             replica = replicas[number]
             is_frozen = fleet_state is not None and fleet_state.marks[number] & FROZEN != 0
             is_due = replica.end_time == instant and not is_frozen
+            is_awaited = False
             if is_due and transfers is not None:
                 is_due = may_step(plane, client_state, transfers, requests, number, instant)
+                is_awaited = is_due and is_releasing(transfers, replica, number)
             if is_due:
                 plan(replica, requests)
+                if is_awaited:
+                    end_leap(replica, instant)
                 if client_state.asks & ASKS_SECONDS:
                     take_judged_seconds(client_state, replica)
             ends[number] = INFINITY if is_frozen else replica.end_time

@@ -28,6 +28,7 @@ from simserve.engine.state import UNFINISHED, RequestTable
 
 if TYPE_CHECKING:
     from simserve.engine.client_state import ClientState
+    from simserve.engine.data_parallel import DataParallelReplica
 
 BOTH, PREFILLS, DECODES = range(3)
 """What a replica does."""
@@ -275,6 +276,16 @@ def may_step(
     while landed and take_in(replica, requests, landed[0], now):
         _release(plane, client_state, transfers, landed.popleft(), now)
     return True
+
+
+def is_releasing(transfers: Transfers, replica: DataParallelReplica, number: int) -> bool:
+    """Return whether a cache that found no room may find it after one step: those that are done have gone by then."""
+    if not transfers.ports[number].landed:
+        return False
+    num_departing = 0
+    for position in range(replica.num_ranks):
+        num_departing += len(replica.ranks[position].departing)
+    return num_departing > 0
 
 
 def drop(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> bool:

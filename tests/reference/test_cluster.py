@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from simserve.engine.config import EngineConfig
 from simserve.scenario.reference_run import by_reference, uncovered
 from simserve.scenario.verify import compared
 from simserve.sim.control import Control
@@ -131,14 +129,6 @@ def attended(data: st.DataObject, kind: str) -> tuple[Deployment, RequestSpecs]:
     return replace(deployment, control=comparable(deployment.control)), specs
 
 
-def in_step(config: EngineConfig, **changes: Any) -> EngineConfig:
-    """Return an engine that schedules one step at a time.
-
-    With a step scheduled ahead, one drawn cluster of pools in a hundred fares differently, unexplained so far.
-    """
-    return replace(config, async_scheduling=False, **changes)
-
-
 def conserved(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
     """Draw a fleet with a cache, an API, fair turns, an autoscaler and faults."""
     specs, control = data.draw(test_conservation.traffic()), comparable(data.draw(test_conservation.controls()))
@@ -157,7 +147,7 @@ def pooled(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
             each,
             step_times=TIMES,
             acceptance=(),
-            engine=in_step(each.engine, num_speculative_tokens=0, **FRONTEND),
+            engine=replace(each.engine, num_speculative_tokens=0, **FRONTEND),
             autoscaling=None if each.autoscaling is None or each.autoscaling.metric == "kv_usage" else each.autoscaling,
         )
         for each in cluster.setups
@@ -268,7 +258,7 @@ def storing(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
     """Draw replicas that share a store of KV blocks, behind tiers of their own or alone."""
     case = data.draw(tiered_cases())
     tiers = (*(tier for tier in case.config.kv_tiers if not tier.is_shared), data.draw(stores()))
-    config = in_step(case.config, kv_tiers=tiers, **FRONTEND)
+    config = replace(case.config, kv_tiers=tiers, **FRONTEND)
     deployment = make_deployment(config, case.times, data.draw(st.integers(2, 3)))
     policy = data.draw(st.sampled_from(["round_robin", "least_outstanding", "prefix"]))
     return replace(deployment, control=Control(routing=RoutingSpec(policy=policy))), own_times(case.specs)

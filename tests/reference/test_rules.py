@@ -247,6 +247,49 @@ def test_all_ranks_of_a_prefill_replica_go_on_when_a_cache_is_taken_in() -> None
     assert records.scheduled_time.tolist()[:4] == [0.0, 0.0, 3.0, 3.0]
 
 
+def test_a_landed_cache_gets_the_blocks_of_who_is_done_a_step_later() -> None:
+    """The first is done at 4 s and keeps its blocks for the step that is scheduled already: the third has them at 5."""
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
+    deployment = deployed(Control(disaggregation=link, kv_bytes_per_token=1.0))
+    engine = make_config(num_blocks=40)
+    first = PoolSetup(name="p", engine=engine, step_times=SECOND, priced=None, num_replicas=1, role="prefill")
+    ahead = make_config(num_blocks=8, max_model_len=32, async_scheduling=True, releases_late=True)
+    pools = (first, replace(first, name="d", engine=ahead, role="decode"))
+
+    records = both(replace(deployment, pools=pools), make_specs([0.0, 1.25, 2.25], [12, 4, 16], [4, 9, 3]))
+
+    assert records.finish_time[0] == pytest.approx(4.0, abs=1e-6)
+    assert records.first_token_time[2] == pytest.approx(5.0, abs=1e-6)
+
+
+def test_a_prefill_replica_caches_what_it_has_computed() -> None:
+    """The first prompt has 12 of the 20 tokens that both begin with; the other 8 are decoded elsewhere."""
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
+    deployment = deployed(Control(disaggregation=link, kv_bytes_per_token=1.0))
+    ahead = make_config(num_blocks=40, enable_prefix_caching=True, async_scheduling=True, releases_late=True)
+    first = PoolSetup(name="p", engine=ahead, step_times=SECOND, priced=None, num_replicas=1, role="prefill")
+    pools = (first, replace(first, name="d", engine=make_config(num_blocks=40), role="decode"))
+    prefixes = system_prompts(np.zeros(2, dtype=np.int64), 1, np.full(2, 20), np.array([21, 30]))
+
+    records = both(
+        replace(deployment, pools=pools), replace(make_specs([0.0, 12.5], [12, 24], [9, 2]), prefixes=prefixes)
+    )
+
+    assert records.cached_tokens.tolist() == [0, 12]
+
+
+def test_a_decode_takes_its_block_before_who_is_done_gives_any_back() -> None:
+    """Two blocks are cached; in one step two of who is done and three of who goes on leave room for one of them."""
+    engine = {"num_blocks": 6, "enable_prefix_caching": True, "async_scheduling": True, "releases_late": True}
+    prompts = np.array([8, 4, 7, 12])
+    prefixes = system_prompts(np.array([0, 1, 2, 0]), 3, np.array([8, 4, 4, 8]), prompts + 8)
+    specs = replace(make_specs([0.0, 5.25, 5.25, 20.25], prompts, [1, 2, 6, 1]), prefixes=prefixes)
+
+    records = both(deployed(Control(), max_model_len=24, **engine), specs)
+
+    assert records.cached_tokens.tolist() == [0, 0, 0, 4]
+
+
 def test_a_fault_after_the_last_request_is_no_part_of_the_run() -> None:
     """The only request is answered at 2 s; the replica that would be lost a second later was never down."""
     faults = make_faults({"kind": "replica", "at": "3 s", "duration": "9 s", "replica": 0})
