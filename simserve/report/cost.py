@@ -210,8 +210,9 @@ def _latency_lines(api: Mapping[str, Any]) -> list[str]:
         return []
     tail = "" if found["p95_ttft_ms"] is None else f", {number(found['p95_ttft_ms'])} ms p95"
     return [
-        f"API: TTFT {number(found['median_ttft_ms'])} ms median{tail}, then {number(found['tokens_per_second'])} "
-        f"tokens/s ({found['measured']}, {found['date']})"
+        f"TTFT {number(found['median_ttft_ms'])} ms median{tail}, then {number(found['tokens_per_second'])} tokens/s, "
+        f"measured {found['date']}",
+        f"by {found['measured']}",
     ]
 
 
@@ -432,6 +433,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
             Fact("Load", f"{share(own['utilization'])} of the rate at which the SLO holds" if has_limit else busy)
         )
     lines += [Fact("Break-even", line) for line in _break_even_lines(summary)[:1]]
+    lines += [Fact("API", line) for line in _latency_lines(summary["api"])[:1]]
     api = summary["api"]
     other = "" if deployed is None else fact_text(deployed, "Cost").partition("; ")[2]
     if " asks " in other and api["name"] is not None and not other.startswith(f"{api['name']} asks "):
