@@ -77,8 +77,15 @@ def encoder_worker(shape: ReplicaShape, spec: EncoderDisaggregationSpec, scenari
     if spec.hardware is not None:
         with scenario.blaming("deployment.encoder_disaggregation.hardware"):
             hardware = load_hardware(spec.hardware, scenario.folder)
-    sizes = dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), 1)
-    return replace(shape, hardware=hardware, pipeline_layer_partition=None, enable_expert_parallel=False, **sizes)
+    return replace(
+        shape,
+        hardware=hardware,
+        tensor_parallel_size=1,
+        pipeline_parallel_size=1,
+        data_parallel_size=1,
+        pipeline_layer_partition=None,
+        enable_expert_parallel=False,
+    )
 
 
 def encoders_usd_per_hour(resolved: ResolvedScenario) -> float:
