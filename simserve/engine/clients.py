@@ -84,7 +84,8 @@ class Clients:
         latency: From its sending through the tokeniser, seconds, shape [N] as all columns.
         own_wait: What each waits behind it by itself, seconds, where ``has_own_waits``: others pass it.
         has_own_waits: Whether anybody does.
-        encoders: When each worker of the encoder pool is free; empty: there is none.
+        num_encoders: Workers of the encoder pool; 0: there is none.
+        encoders: When each of them is free.
         to_encode: Seconds that the images of each still take there, 0: none are left; this and the next three are empty
             without a pool.
         encoder_parts: Into how many equal parts those are divided.
@@ -118,6 +119,7 @@ class Clients:
         "last",
         "latency",
         "num_come",
+        "num_encoders",
         "num_ended",
         "num_resent",
         "own_wait",
@@ -139,6 +141,7 @@ class Clients:
         self.events: list[Event] = []
         self.latency, self.sent_at, self.own_wait = latency, sent_at, own_wait
         self.has_own_waits = len(own_wait) > 0
+        self.num_encoders = 0
         self.encoders: MutableSequence[float] = array("d")
         self.to_encode: MutableSequence[float] = array("d")
         self.encoder_parts: Sequence[int] = array("q")
@@ -192,13 +195,13 @@ def tokenize(clients: Clients, requests: RequestTable, index: int, now: float) -
 
 def is_at_encoders(clients: Clients, requests: RequestTable, index: int, now: float) -> bool:
     """Return whether images of a request are encoded, which comes back when their embeddings are at its replica."""
-    if not len(clients.encoders) or clients.to_encode[index] <= 0.0:
+    if not clients.num_encoders or clients.to_encode[index] <= 0.0:
         return False
-    encoders, parts = clients.encoders, min(clients.encoder_parts[index], len(clients.encoders))
+    encoders, parts = clients.encoders, min(clients.encoder_parts[index], clients.num_encoders)
     seconds, done_at = clients.to_encode[index] / parts, now
     for part in range(parts):
         first = 0
-        for number in range(1, len(encoders)):
+        for number in range(1, clients.num_encoders):
             if encoders[number] < encoders[first]:
                 first = number
         start = max(encoders[first], now)

@@ -324,7 +324,7 @@ def is_undisturbed(plane: DataPlane, client_state: ClientState) -> bool:
         return False
     if client_state.delivery is not None or client_state.regions is not None or client_state.paces is not None:
         return False
-    if len(client_state.clients.encoders):
+    if client_state.clients.num_encoders:
         return False
     return client_state.transfers is None and client_state.fleet_state is None
 

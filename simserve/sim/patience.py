@@ -54,6 +54,7 @@ def clients_of(
     clients = Clients(patience, column(latency), column(arrival_time), own_wait)
     pool = specs.encoder_pool
     if pool is not None:
+        clients.num_encoders = pool.num_workers
         clients.encoders, clients.to_encode = column(np.zeros(pool.num_workers)), column(pool.seconds)
         clients.encoder_parts = column(pool.num_parts, np.int64)
         clients.embedding_seconds = column(pool.transfer_seconds)
