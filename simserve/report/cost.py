@@ -433,7 +433,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
             Fact("Load", f"{share(own['utilization'])} of the rate at which the SLO holds" if has_limit else busy)
         )
     lines += [Fact("Break-even", line) for line in _break_even_lines(summary)[:1]]
-    lines += [Fact("API", line) for line in _latency_lines(summary["api"])[:1]]
+    lines += [Fact("API", line, is_extra=True) for line in _latency_lines(summary["api"])[:1]]
     api = summary["api"]
     other = "" if deployed is None else fact_text(deployed, "Cost").partition("; ")[2]
     if " asks " in other and api["name"] is not None and not other.startswith(f"{api['name']} asks "):

@@ -216,7 +216,7 @@ def _of_scripts(
             continue
         on_host = _ON_HOST.match(above)
         host = "localhost" if on_host is None else on_host[1]
-        port = words[words.index("--port") + 1] if "--port" in words else ""
+        port = words[words.index("--port") + 1] if "--port" in words[:-1] else ""
         role = roles.get(f"{host}:{port}", "both")
         if "--disaggregation-mode" in words:
             role = words[words.index("--disaggregation-mode") + 1]
