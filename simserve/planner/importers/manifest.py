@@ -151,13 +151,18 @@ def import_manifest(
 
 
 def _is_script(text: str) -> bool:
-    """Return whether a text is one of commands, not of documents."""
+    """Return whether a text is one of commands, not of documents, which may hold commands."""
     if text.startswith("#!"):
         return True
+    told = (line for line in text.splitlines() if line.strip() and not line.startswith(("#", "---")))
+    if _KEY.match(next(told, "")):
+        return False
     started = (_split_variables(words)[1] for _, words in _commands(text))
     return any(words[:1] and words[0] in _STARTED_BY and (_engine(words) or _is_front(words)) for words in started)
 
 
+_KEY = re.compile(r"[\w.-]+:(\s|$)")
+"""How the first line of a document begins."""
 _STARTED_BY = ("vllm", "vllm-router", "python", "python3", "trtllm-serve")
 """First words of commands that start servers."""
 
@@ -216,7 +221,7 @@ def _of_scripts(
             continue
         on_host = _ON_HOST.match(above)
         host = "localhost" if on_host is None else on_host[1]
-        port = words[words.index("--port") + 1] if "--port" in words[:-1] else ""
+        port = words[words.index("--port") + 1] if "--port" in words else ""
         role = roles.get(f"{host}:{port}", "both")
         if "--disaggregation-mode" in words:
             role = words[words.index("--disaggregation-mode") + 1]
