@@ -89,8 +89,14 @@ def _pool_title(deployment: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
 
 
 def num_gpus(result: RunResult) -> int:
-    """Return the GPUs of the whole deployment."""
-    return _num_gpus(result.scenario["deployment"])
+    """Return the GPUs of the whole deployment, those that encode images included."""
+    return _num_gpus(result.scenario["deployment"]) + num_encoders(result)
+
+
+def num_encoders(result: RunResult) -> int:
+    """Return the GPUs of the encoder pool; 0 without one."""
+    pool = result.scenario["deployment"].get("encoder_disaggregation")
+    return 0 if pool is None else int(pool.get("replicas", 1))
 
 
 def _num_gpus(deployment: Mapping[str, Any]) -> int:
@@ -310,7 +316,10 @@ def cost_lines(result: RunResult) -> list[str]:
     overflow = result.summary["simserve"]["overflow"]
     api = overflow["usd_per_hour"] or 0.0
     elsewhere = f", and {dollars(api)} of {overflow['api']}" if overflow["api"] else ""
-    gpus = counted(num_gpus(result), "GPU")
+    encoders = num_encoders(result)
+    if encoders:
+        elsewhere = f", and {counted(encoders, 'GPU')} that encode images{elsewhere}"
+    gpus = counted(num_gpus(result) - encoders, "GPU")
     if len(result.summary["simserve"]["replicas"]["timeline"]) > 1:
         gpus = f"{number((cost['usd_per_hour'] - api) / cost['gpu_hour_usd'])} GPUs on average"
     return [

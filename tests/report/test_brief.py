@@ -15,7 +15,7 @@ from simserve.report.answer import answer
 from simserve.report.answer_plots import latency_ranges
 from simserve.report.axes import GREY, VERMILION
 from simserve.report.brief import Brief, Fact, Way, api_text, brief_of_run, latency_lines, resting, trust_text
-from simserve.report.facts import CANNOT_KEEP_UP, real_server_lines
+from simserve.report.facts import CANNOT_KEEP_UP, cost_lines, real_server_lines
 from simserve.report.html import render_report
 from simserve.report.quantities import dollars
 from simserve.report.run_html import run_html
@@ -295,6 +295,17 @@ def test_only_an_answer_that_leaves_something_out_says_how_to_see_it() -> None:
 
     assert any("-v prints all" in line for line in short)
     assert not any("-v prints" in line for line in whole)
+
+
+def test_gpus_that_encode_images_are_counted_with_what_they_cost() -> None:
+    """Two GPUs that answer and two that encode are four for the money; the price of one GPU is that of the former."""
+    result = api.run(api.load("encoder-pool", ["workload.num_requests=50"]))
+
+    cost = next(each.text for each in brief_of_run(result).facts if each.label == "Cost")
+
+    assert " a month on 4 GPUs; " in cost
+    assert "2 GPUs at $" in cost_lines(result)[1]
+    assert cost_lines(result)[1].endswith(", and 2 GPUs that encode images")
 
 
 def test_a_run_that_tells_nothing_is_not_called_good() -> None:
