@@ -125,7 +125,7 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
         brief = _squeezed(_hinting(brief), width, room)
     gap = _label_column(brief)
     answer = [BriefLine(line, _STYLES[brief.verdict]) for line in wrap(brief.answer, width)]
-    table = _latency_lines(brief.latencies, gap)
+    table = _latency_lines(brief.latencies, gap, width)
     ways = [_way_lines(way, width, gap, is_first=not place, is_whole=is_whole) for place, way in enumerate(brief.ways)]
     subject = [BriefLine(line, "dim") for line in wrap(brief.subject, width)]
     labelled = [
@@ -269,18 +269,23 @@ def _command_lines(command: str, width: int, *, is_whole: bool) -> list[str]:
     return [f"  {line}{_CONTINUED if place < len(lines) - 1 else ''}" for place, line in enumerate(lines)]
 
 
-def _latency_lines(latencies: Sequence[LatencyLine], gap: int) -> list[BriefLine]:
-    """Return the latencies, each figure under that of the one above."""
+def _latency_lines(latencies: Sequence[LatencyLine], gap: int, width: int) -> list[BriefLine]:
+    """Return the latencies, each figure under that of the one above, with one blank between where two take too much."""
     rows = [
         (f"{each.mean} mean", each.real_servers and f"({each.real_servers})", f"{each.p95} p95") for each in latencies
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
-    lines = []
-    for each, row in zip(latencies, rows, strict=True):
-        cells = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True) if width)
-        text = f"{each.label.ljust(gap)}{cells}  {each.limit}".rstrip()
-        lines.append(BriefLine(text, label_width=len(each.label)))
-    return lines
+
+    def told(between: str) -> list[BriefLine]:
+        lines = []
+        for each, row in zip(latencies, rows, strict=True):
+            cells = between.join(cell.rjust(room) for cell, room in zip(row, widths, strict=True) if room)
+            text = f"{each.label.ljust(gap)}{cells}{between}{each.limit}".rstrip()
+            lines.append(BriefLine(text, label_width=len(each.label)))
+        return lines
+
+    wide = told("  ")
+    return wide if all(len(line.text) <= width for line in wide) else told(" ")
 
 
 def _latencies(result: RunResult, console: Console) -> Table:
