@@ -443,8 +443,9 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
             growth = replica.progress.growth(replica.step, num_steps) if num_decodes else 0
         if need + growth > replica.free_blocks:
             return 1
-        if replica.keeps_full and num_steps * chunk > estimated_room(replica, replica.free_blocks, 0):
-            # The estimate may leave less room for the last ones.
+        before = -(-(done + (num_steps - 1) * chunk) // block_size) + (-done // block_size)
+        if replica.keeps_full and chunk > estimated_room(replica, replica.free_blocks - before - growth, 0):
+            # The estimate leaves less room for the last one, as those before it take whole blocks.
             return 1
     return num_steps
 

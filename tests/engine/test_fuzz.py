@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement import NEAR, assert_agrees, closest_tie
-from tests.builders import constant_step_times, make_config, make_specs
+from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs
 from tests.engine.strategies import (
     Case,
     adapted_cases,
@@ -184,4 +184,29 @@ def test_a_head_refused_beside_windows_waits_until_the_batch_shrinks() -> None:
     outcome = walk(config, times, specs)
 
     assert outcome.scheduled_time[13] == 16.0
+    assert_agrees(config, times, specs, outcome)
+
+
+def test_chunks_repeat_only_while_sglangs_estimate_leaves_room_for_the_last_of_them() -> None:
+    """Those before it take whole blocks: of the last, six tokens long, the estimate leaves room for five."""
+    config = make_config(
+        admission="estimate",
+        max_num_seqs=3,
+        max_num_batched_tokens=7,
+        max_chunk_tokens=6,
+        max_model_len=37,
+        block_size=16,
+        num_blocks=4,
+        new_token_ratio_initial=0.31830988,
+        new_token_ratio_minimum=0.0,
+        new_token_ratio_decay=0.0010033333,
+        transfer_step_seconds=0.01,
+        transfer_request_seconds=0.003,
+    )
+    times = affine_step_times(max_num_seqs=3, step_seconds=0.1, prefill_context_seconds=0.002)
+    specs = make_closed_loop(3, [1] * 6, [1, 1, 1, 34, 32, 36])
+
+    outcome = walk(config, times, specs)
+
+    assert [prefilled for _, _, prefilled, who in outcome.batches if who == (5, 4)] == [6, 6, 6, 5, 6, 3]
     assert_agrees(config, times, specs, outcome)
