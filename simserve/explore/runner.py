@@ -14,6 +14,8 @@ from anyio.to_thread import run_sync
 from simserve.explore.limits import BusyError, Check, TooLongError
 
 Answer = TypeVar("Answer")
+_LOOK_AGAIN = 0.05
+"""Seconds."""
 MOST_TIMES = 24.0
 """Times the usual seconds that a question may take that asks for more."""
 
@@ -27,12 +29,15 @@ class Runner:
         max_waiting: Questions of all clients that may wait.
         max_of_client: Questions of one client that may be open, so that others get their turn.
         seconds: A question may take.
+        patience: Seconds that a further question of a client waits for one of its own to end before it is refused: two
+            pages of one person, each with two configurations, ask as many as are allowed.
     """
 
     workers: int = 2
     max_waiting: int = 32
     max_of_client: int = 4
     seconds: float = 5.0
+    patience: float = 5.0
     _limiter: anyio.CapacityLimiter | None = None
     _open: dict[str, int] = field(default_factory=dict)
 
@@ -43,6 +48,9 @@ class Runner:
             BusyError: Too many questions are open.
             TooLongError: It took too long.
         """
+        until = time.monotonic() + self.patience
+        while self._open.get(client, 0) >= self.max_of_client and time.monotonic() < until:
+            await anyio.sleep(_LOOK_AGAIN)
         if self._open.get(client, 0) >= self.max_of_client:
             raise BusyError(f"{self.max_of_client} questions of this page are being worked on; wait for one of them")
         if sum(self._open.values()) >= self.max_waiting:

@@ -159,8 +159,26 @@ def test_a_run_that_takes_too_long_is_ended() -> None:
 @pytest.mark.parametrize("limits", [{"max_of_client": 0}, {"max_waiting": 0}])
 def test_who_asks_too_much_waits(limits: dict[str, int]) -> None:
     """Of one client, and of all."""
-    with TestClient(create_app(runner=Runner(**limits)), base_url=_HOST) as client:
+    with TestClient(create_app(runner=Runner(**limits, patience=0.0)), base_url=_HOST) as client:
         assert client.post("/api/batching", json={}).status_code == 429
+
+
+def test_a_further_question_of_a_client_waits_for_one_of_its_own() -> None:
+    """Refused only where none ends in time."""
+    runner = Runner(max_of_client=1)
+
+    async def ask() -> list[int]:
+        answers: list[int] = []
+
+        async def one(number: int) -> None:
+            answers.append(await runner.run("somebody", lambda _check: number))
+
+        async with anyio.create_task_group() as group:
+            for number in range(3):
+                group.start_soon(one, number)
+        return answers
+
+    assert sorted(anyio.run(ask)) == [0, 1, 2]
 
 
 def test_a_saved_scenario_runs_to_the_same_figures(client: TestClient, tmp_path: Path) -> None:
@@ -242,7 +260,7 @@ def test_parts_of_what_cannot_be_answered(
 def test_parts_end_with_what_went_wrong() -> None:
     """Too long, or too many questions: a last line with the status that a whole answer would have had."""
     slow = TestClient(create_app(runner=Runner(seconds=0.0)), base_url=_HOST)
-    full = TestClient(create_app(runner=Runner(max_of_client=0)), base_url=_HOST)
+    full = TestClient(create_app(runner=Runner(max_of_client=0, patience=0.0)), base_url=_HOST)
 
     last = [lines_of(each.post("/api/wizard", json={}, headers=_PARTS))[-1] for each in (slow, full)]
 
