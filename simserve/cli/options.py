@@ -161,7 +161,14 @@ def check_verbose(verbose: bool, flags: Mapping[str, bool]) -> None:
         raise UsageError("prints no answer that --verbose could lengthen", key=silent[0])
 
 
-def show_brief(brief: Brief, page: Path | None, render: Callable[[Console], None], *, verbose: bool) -> None:
+def show_brief(
+    brief: Brief,
+    page: Path | None,
+    render: Callable[[Console], None],
+    *,
+    verbose: bool,
+    written: Path | None = None,
+) -> None:
     """Print the brief of an answer, and with ``verbose`` what ``render`` prints below it.
 
     Args:
@@ -169,12 +176,13 @@ def show_brief(brief: Brief, page: Path | None, render: Callable[[Console], None
         page: Where its page was written; None: nowhere.
         render: Prints every other figure.
         verbose: Whether nothing is left out.
+        written: Another file of the answer; None: there is none.
     """
     from simserve.report.brief import with_page
     from simserve.report.terminal import render_brief
 
     out = console()
-    render_brief(with_page(brief, page), out, is_whole=verbose)
+    render_brief(with_page(brief, page, written), out, is_whole=verbose)
     if verbose:
         out.print()
         render(out)
@@ -230,6 +238,7 @@ class Shown:
         brief: Callable[[], Brief],
         write: Callable[[Path, str, Brief], None],
         render: Callable[[Console], None],
+        written: Path | None = None,
     ) -> None:
         """Show an answer: as JSON, as a page, as its brief with ``--verbose`` and all else below.
 
@@ -238,6 +247,7 @@ class Shown:
             brief: Makes its brief, which only pages and people need.
             write: Writes its page to a file, with a command and the brief.
             render: Prints every other figure.
+            written: A file of the answer beside its page; None: there is none.
         """
         if self.as_json:
             print_json(summary)
@@ -246,7 +256,7 @@ class Shown:
         made = brief()
         self.write_page(lambda file, command: write(file, command, made))
         if self.is_printed:
-            show_brief(made, self.html, render, verbose=self.verbose)
+            show_brief(made, self.html, render, verbose=self.verbose, written=written)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

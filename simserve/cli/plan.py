@@ -6,18 +6,20 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from simserve.cli.one_line import Asked, refuse_flags
-from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, set_words, takes_flags
+from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, check_page, set_words, takes_flags
 from simserve.cli.run import progress_bar
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from simserve.planner.one_line import Question
     from simserve.planner.plan.plan import Plan
+    from simserve.report.plan import PlanPage
 
 
 @takes_flags(without=("tp", "pp", "replicas"))
@@ -108,6 +110,13 @@ def plan(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. Default: one a core. The plan is the same.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write the plan as a scenario: run and export take it.", show_default=False
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --out: replace the file if it is there.")] = False,
     overrides: SetOption = None,
     seed: SeedOption = None,
     *,
@@ -129,6 +138,8 @@ def plan(
 
     simserve plan chatbot --confidence 90%
 
+    simserve plan chatbot --out best.yaml
+
     simserve plan chatbot --horizon 12mo --growth 5%/month
 
     simserve plan cold-start --keep gpus --autoscaler
@@ -139,6 +150,9 @@ def plan(
     from simserve import api
 
     shown.check()
+    check_page(out, "--out")
+    if out is not None and out.exists() and not force:
+        raise UsageError("is there already", key="--out", value=str(out), remedy="name another file, or add --force")
     changes = changes_of(overrides, seed)
     question = asked.question(changes, needs_load=objective != "throughput", is_plan=True)
     loaded, names = question.scenario, _names(hardware, "--hardware")
@@ -179,13 +193,15 @@ def plan(
             reference=(*_reference(asked, question), *set_words(changes)),
             progress=progress,
         )
-    from simserve.report.plan import render_plan
+    from simserve.report.plan import render_plan, runs_file
 
+    written = None if out is None else _write(result, out)
     shown.answer(
         result.summary,
-        lambda: result.brief,
+        lambda: result.brief if written is None else runs_file(result.brief, written),
         lambda file, command, _: result.to_html(file, command),
         lambda out: render_plan(result.summary, out),
+        written,
     )
     _raise_outcome(result)
 
@@ -194,6 +210,27 @@ def _reference(asked: Asked, question: Question) -> list[str]:
     """Return the words that run what was planned for: there the number of `--gpus` would be a layout, not a limit."""
     gpu = None if question.has_own_gpu else question.scenario.deployment.hardware
     return replace(asked, gpus=gpu).words
+
+
+def _write(result: PlanPage, out: Path) -> Path | None:
+    """Write the scenario on what is to be deployed; return the file, or None where nothing holds.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    from simserve.planner.importers.draft import Draft, moved
+    from simserve.report.plan_lines import answer_lines
+
+    deployed = result.deployed
+    if deployed is None:
+        return None
+    mapping = moved(deployed.as_mapping(), deployed.folder or Path(), out.parent)
+    told = answer_lines(result.summary)
+    try:
+        out.write_text(Draft(mapping, tuple(each.strip() for each in told[1:]), told[0]).text, encoding="utf-8")
+    except OSError as failure:
+        raise UsageError(f"cannot be written: {failure.strerror}", key="--out", value=str(out)) from None
+    return out
 
 
 def _raise_outcome(result: Plan) -> None:

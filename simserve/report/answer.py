@@ -74,11 +74,30 @@ def advice_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _way_out(each: Mapping[str, Any]) -> str:
-    changes = listed([f"{key}={'null' if value is None else value}" for key, value in each["changes"].items()])
+    changes = _changed(each["changes"])
     met = "" if each["attainment"] is None else f" ({share(each['attainment'])})"
     hourly = each["usd_per_hour"]
     paid = "" if hourly is None else f", {dollars(hourly * HOURS_PER_MONTH)} a month"
-    return f"With {changes} it holds{met}{paid}:"
+    return f"{changes} it holds{met}{paid}:"
+
+
+def _changed(changes: Mapping[str, Any]) -> str:
+    """Return what is different, in words where it is one thing that has them: ``'With 2 replicas'``."""
+    if len(changes) == 1:
+        [(key, value)] = changes.items()
+        words = {
+            "deployment.hardware": lambda: f"On {value}",
+            "deployment.replicas": lambda: f"With {counted(value, 'replica')}",
+            "workload.arrivals.rate": lambda: f"At {number(value)} requests/s",
+            "workload.arrivals.concurrency": lambda: f"With {counted(value, 'client')}",
+        }
+        if key in words:
+            return words[key]()
+    return f"With {listed([f'{key}={_yaml(value)}' for key, value in changes.items()])}"
+
+
+def _yaml(value: object) -> str:
+    return "null" if value is None else str(value)
 
 
 def share_asked(value: float) -> str:

@@ -57,10 +57,11 @@ _TOKENS_STEP = 1024
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What to do: a sentence, and the command that does it."""
+    """What to do: a sentence, the command that does it, and where that is found when there is no room for it."""
 
     told: str
     command: str
+    found: str = "the command is long, -v prints it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,12 +353,12 @@ def api_text(month: Mapping[str, Any]) -> str:
         return "no API is known to serve these weights"
     asked = f"{api['name']} asks {dollars(api['usd_per_month'])}"
     if month["cheaper"] is None:
-        return f"{asked} for all of this traffic, more than they can serve"
+        return f"{asked} for all requests"
     if not own:
         return asked
     ratio = api["usd_per_month"] / own
     if ratio >= _TOLD_AS_TIMES:
-        return f"{asked}, {ratio:.1f} times as much"
+        return f"{asked}, {ratio:.1f}x"
     return f"{asked}, {100 * abs(ratio - 1):.0f}% {'more' if ratio > 1 else 'less'}"
 
 
@@ -456,12 +457,14 @@ def fact_text(brief: Brief, label: str) -> str:
     return next((each.text for each in brief.facts if each.label == label), "")
 
 
-def with_page(brief: Brief, page: Path | None) -> Brief:
+def with_page(brief: Brief, page: Path | None, written: Path | None = None) -> Brief:
     """Return a brief that ends with where the page of the answer is.
 
     Args:
-        brief: Of an answer that writes no files but a page.
+        brief: Of an answer that writes no files but those.
         page: The file; None: none was asked for.
+        written: Another file of the answer; None: there is none.
     """
-    where = "none; --html FILE writes a page" if page is None else str(page)
+    files = " ".join(str(each) for each in (written, page) if each is not None) or "none"
+    where = files if page is not None else f"{files}; --html FILE writes a page"
     return replace(brief, facts=[*brief.facts, Fact(FILES, where)])

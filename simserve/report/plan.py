@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -73,15 +74,22 @@ class PlanPage(Plan):
     @cached_property
     def brief(self) -> Brief:
         """What opens the answer: what to deploy, and one run of it for its latencies."""
-        best = self.summary["best"]
-        if self.scenario is None or best is None or self.was_interrupted:
+        deployed = self.deployed
+        if deployed is None or self.was_interrupted:
             return plan_brief(self.summary, reference=self.reference)
+        return plan_brief(self.summary, deployed_brief(deployed), self.reference)
+
+    @cached_property
+    def deployed(self) -> Scenario | None:
+        """The scenario on what is to be deployed; None where nothing holds, or the plan was read from a file."""
+        best = self.summary["best"]
+        if self.scenario is None or best is None:
+            return None
         changes = dict(best["overrides"])
         for load in ("rate", "concurrency"):
             if load in best and hasattr(self.scenario.workload.arrivals, load):
                 changes[f"workload.arrivals.{load}"] = best[load]
-        deployed = from_mapping(self.scenario.as_mapping(), changes, folder=self.scenario.folder)
-        return plan_brief(self.summary, deployed_brief(deployed), self.reference)
+        return from_mapping(self.scenario.as_mapping(), changes, folder=self.scenario.folder)
 
     @property
     def plot(self) -> PlanPlots:
@@ -212,6 +220,12 @@ def plan_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     return told if deployed is None else replace(told, latencies=deployed.latencies)
 
 
+def runs_file(brief: Brief, file: Path) -> Brief:
+    """Return the brief of a plan that was written as a scenario: that file is what is run."""
+    way = Way(brief.ways[0].told, f"simserve run {shlex.quote(str(file))}")
+    return replace(brief, ways=[way, *brief.ways[1:]])
+
+
 def _missed_brief(summary: Mapping[str, Any], reference: Sequence[str]) -> Brief:
     (head, *lines), miss = miss_lines(summary), summary["nearest_miss"] or {}
     inner = miss.get("relaxed_plan")
@@ -251,7 +265,7 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         answer=lines[0],
         subject=lines[1].rstrip("."),
         warnings=warning_lines(summary),
-        ways=[Way("To run it:", best["command"])],
+        ways=[Way("To run it:", best["command"], "-v prints the command, --out FILE writes a scenario")],
         facts=[*facts, Fact("Trust", "; ".join([*sure, *ranges, *rest]))],
     )
 

@@ -33,7 +33,7 @@ _WIDEST = 100
 _LABEL_WIDTH = 11
 MOST_LINES = 14
 """Lines of a brief, beside its warnings."""
-_FEWEST_LATENCIES, _LONG_COMMAND = 2, 3
+_FEWEST_LATENCIES, _LONG_COMMAND = 2, 4
 """Latencies that a brief keeps, at the price of a command of more lines than these."""
 _BRIEF_WIDTH = 80
 _BRIEF_LABEL, _WIDEST_LABEL = 7, 9
@@ -192,7 +192,7 @@ def _shortened(subject: str) -> str:
 
 
 def _without_command(way: Way) -> Way:
-    return replace(way, told=f"{way.told.rstrip(':')}: the command is long, -v prints it", command="")
+    return replace(way, told=f"{way.told.rstrip(':')}: {way.found}", command="")
 
 
 def _label_column(brief: Brief) -> int:

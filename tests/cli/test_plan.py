@@ -69,6 +69,37 @@ def test_the_answer_comes_first_and_its_command_runs(simserve: Simserve, scenari
     assert "SLO holds" in simserve(*shlex.split(command)[1:], "--out", "again", "--force").stdout
 
 
+def test_a_plan_is_written_as_a_scenario_that_runs(simserve: Simserve, scenario: str, folder: Path) -> None:
+    """With what it rests on in its head; a relative trace is found from there, and no file is overwritten unasked."""
+    (folder / "traffic.csv").write_text("timestamp,prompt,completion\n" + "".join(f"{n},90,20\n" for n in range(60)))
+    inner = yaml.safe_load(Path(scenario).read_text(encoding="utf-8"))
+    inner["workload"] = {"trace": {"path": "traffic.csv"}}
+    Path(scenario).write_text(yaml.safe_dump(inner), encoding="utf-8")
+    (folder / "plans").mkdir()
+    written = Path("plans", "best.yaml")
+
+    planned = simserve("plan", scenario, "--out", str(written), *_SMALL)
+    again = simserve("plan", scenario, "--out", str(written), *_SMALL)
+    run = json.loads(simserve("run", str(written), "--json", "--out", "run").stdout)
+
+    text = written.read_text(encoding="utf-8")
+    assert text.startswith("# Deploy 1 x l4-24gb")
+    assert f"simserve run {written}" in planned.stdout
+    assert f"Files  {written}" in planned.stdout
+    assert (again.code, written.read_text(encoding="utf-8")) == (2, text)
+    assert "--force" in again.error_line
+    assert run["completed"] == 60
+    assert run["simserve"]["slo"]["attainment"] >= 0.95
+
+
+def test_where_nothing_holds_no_scenario_is_written(simserve: Simserve, scenario: str, folder: Path) -> None:
+    """There is nothing to run."""
+    outcome = simserve("plan", scenario, "--set", "slo.tpot=10 us", "--out", str(folder / "best.yaml"), *_SMALL)
+
+    assert outcome.code == 3
+    assert not (folder / "best.yaml").exists()
+
+
 def test_no_plan_ends_with_3_and_prints_the_miss(simserve: Simserve, scenario: str) -> None:
     """The JSON is still there; stderr says what to relax."""
     outcome = simserve("plan", scenario, "--json", "--set", "slo.tpot=10 us", *_SMALL)

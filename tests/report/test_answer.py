@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from simserve.report.answer import advice_lines, answer, steady_state_caveat, verdict, warnings
 from tests.report.builders import CASES, run
 
 
@@ -69,3 +69,20 @@ def test_only_a_stable_run_has_a_steady_state(case: str) -> None:
     is_stable = run(case).summary["simserve"]["stability"] == "stable"
 
     assert (steady_state_caveat(run(case)) is None) == is_stable
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"deployment.hardware": "b200-sxm-180gb"}, "On b200-sxm-180gb it holds (99.0%), $1,440 a month:"),
+        ({"deployment.replicas": 2}, "With 2 replicas it holds (99.0%), $1,440 a month:"),
+        ({"workload.arrivals.rate": 9.0}, "At 9.00 requests/s it holds (99.0%), $1,440 a month:"),
+        ({"workload.arrivals.concurrency": 1}, "With 1 client it holds (99.0%), $1,440 a month:"),
+        ({"a": None, "b": 1}, "With a=null and b=1 it holds (99.0%), $1,440 a month:"),
+    ],
+)
+def test_what_would_hold_is_told_in_words(changes: dict[str, object], told: str) -> None:
+    """Where it is one thing that everybody names; other keys stand as in a file."""
+    advice = {"changes": changes, "attainment": 0.99, "usd_per_hour": 2.0, "command": "simserve run mine.yaml"}
+
+    assert advice_lines({"simserve": {"advice": (advice,)}}) == [(told, "simserve run mine.yaml")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,6 +12,9 @@ from simserve.planner.overrides import Overrides
 from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.scenario.schema import Scenario
 from simserve.units import to_text
+
+_SEVERAL = re.compile(r"\d+\s*[x\u00d7*]", re.IGNORECASE)
+"""What stands before the name in ``--gpus`` of several GPUs."""
 
 
 def describe(scenario: Scenario) -> str:
@@ -89,12 +93,26 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
 
 
 def command(reference: Sequence[str], changes: Overrides, verb: str = "run") -> str:
-    """Return the command that runs a fleet, or asks something else of it: its GPU in place of that of ``--gpus``."""
+    """Return the command that runs a fleet, or asks something else of it.
+
+    In one line of flags the GPU stands in place of that of ``--gpus``, the format of the weights has its own flag, and
+    the one replica of one GPU is not told.
+    """
     named, others = list(reference or ("SCENARIO.yaml",)), dict(changes)
-    if "--gpus" in named and "deployment.hardware" in others:
-        named[named.index("--gpus") + 1] = str(others.pop("deployment.hardware"))
+    if "--gpus" in named:
+        place = named.index("--gpus") + 1
+        named[place] = str(others.pop("deployment.hardware", named[place]))
+        if "--replicas" not in named and others.get("deployment.replicas") == 1 and not _SEVERAL.match(named[place]):
+            del others["deployment.replicas"]
+        if "deployment.quantization" in others:
+            named = [*_without_flag(named, "--quantization"), "--quantization", others.pop("deployment.quantization")]
     words = [*(shlex.quote(word) for word in named), *(_set(key, others[key]) for key in sorted(others))]
     return " ".join([f"simserve {verb}", *words])
+
+
+def _without_flag(words: Sequence[str], flag: str) -> list[str]:
+    """Return the words of a command without a flag and its value."""
+    return [word for place, word in enumerate(words) if word != flag and (not place or words[place - 1] != flag)]
 
 
 def _set(key: str, value: Any) -> str:

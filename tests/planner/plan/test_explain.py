@@ -1,0 +1,35 @@
+"""Commands of fleets in words that can be pasted."""
+
+from __future__ import annotations
+
+import shlex
+
+from simserve.planner.plan.explain import command
+
+_LINE = ("Qwen/Qwen3-32B", "--gpus", "h100", "--rate", "3")
+
+
+def test_one_line_keeps_its_own_flags() -> None:
+    """Another GPU and another format take the place of those that were named; one replica of one GPU is not told."""
+    reference = (*_LINE, "--quantization", "none")
+    changes = {"deployment.hardware": "l4-24gb", "deployment.quantization": "fp8", "deployment.replicas": 1}
+
+    told = shlex.split(command(reference, changes))
+
+    assert told == ["simserve", "run", "Qwen/Qwen3-32B", "--gpus", "l4-24gb", "--rate", "3", "--quantization", "fp8"]
+
+
+def test_replicas_are_told_where_the_line_says_another_number() -> None:
+    """Several GPUs are a layout, and so are replicas that were asked for."""
+    one = {"deployment.replicas": 1}
+
+    assert command((*_LINE[:2], "2xH100"), one).endswith("--set deployment.replicas=1")
+    assert command((*_LINE, "--replicas", "2"), one).endswith("--set deployment.replicas=1")
+    assert command(_LINE, {"deployment.replicas": 2}).endswith("--set deployment.replicas=2")
+
+
+def test_a_scenario_is_changed_key_by_key() -> None:
+    """There are no flags whose place could be taken."""
+    told = command(("chatbot",), {"deployment.quantization": "fp8", "deployment.replicas": 1})
+
+    assert told == "simserve run chatbot --set deployment.quantization=fp8 --set deployment.replicas=1"
