@@ -52,7 +52,7 @@ GRIDS: Mapping[str, Options] = {
     "attention": {"model": (*_MODELS, "deepseek-v3"), "hardware": _GPUS[:1], "context_tokens": _CONTEXTS},
     "batching": {"lengths": (_MIXED, LONG_TAIL, 3 * LONG_TAIL, (20,) * 24), "slots": (8, 2, 4, 16)},
     "paging": {
-        "model": ("qwen3-8b",),
+        "model": ("qwen3-8b", "llama-3.1-8b"),
         "hardware": ("l40s-48gb", "h100-sxm-80gb"),
         "max_model_len": (4096, 2048, 16_384),
         "prompt_tokens": (300, 100, 1000),
