@@ -68,7 +68,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    for line in _answer_lines(comparison)[1:]:
+    for line in _told(comparison)[1:]:
         console.print(Text(line, style="bold"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for position, name in enumerate(header(comparison)):
@@ -148,7 +148,7 @@ def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) 
         comparison: The answer.
         reference: What stands after a command of simserve to name the base.
     """
-    answered, *others = _answer_lines(comparison)
+    answered, *others = _told(comparison)
     if comparison.was_interrupted:
         facts = [Fact("Trust", line.rstrip(".")) for line in reading_lines(comparison)[:1]]
         return Brief(verdict="none", answer=answered, warnings=warning_lines(comparison.summary), facts=facts)
@@ -170,14 +170,8 @@ def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) 
 
 def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
     """Return what to run: the cheapest that holds, of equals the one with the lower latency; else where to look."""
-    named = " ".join(shlex.quote(word) for word in reference)
-    slo = comparison.base.scenario.slo
-    asked = None if slo is None else slo.attainment
-    best = comparison.base
-    for variant in comparison.variants:
-        if _is_held(variant, asked) and (not _is_held(best, asked) or _is_better(variant, best)):
-            best = variant
-    if not _is_held(best, asked):
+    named, best = " ".join(shlex.quote(word) for word in reference), _best(comparison)
+    if best is None:
         return Way("None of them holds the SLO. To find a deployment that does:", f"simserve plan {named}")
     if best is comparison.base:
         return Way(
@@ -186,6 +180,24 @@ def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
     is_alone = len(comparison.variants) == 1
     told = f"{best.name} is better than {comparison.base.name}" if is_alone else f"The best of them is {best.name}"
     return Way(f"{told}. To run it:", command_of(reference, best.changes))
+
+
+def _best(comparison: Comparison) -> Variant | None:
+    """Return what holds at the least price, of equals what is faster; None where nothing holds."""
+    slo = comparison.base.scenario.slo
+    asked = None if slo is None else slo.attainment
+    best = comparison.base if _is_held(comparison.base, asked) else None
+    for variant in comparison.variants:
+        if _is_held(variant, asked) and (best is None or _is_better(variant, best)):
+            best = variant
+    return best
+
+
+def _told(comparison: Comparison) -> list[str]:
+    """Return a sentence a variant: that of the best first, the others in their order."""
+    best, lines = _best(comparison), _answer_lines(comparison)
+    place = next((at for at, variant in enumerate(comparison.variants) if variant is best), 0)
+    return [lines[place], *lines[:place], *lines[place + 1 :]]
 
 
 def _is_held(variant: Variant, asked: float | None) -> bool:
@@ -213,7 +225,7 @@ def comparison_page(comparison: Comparison, command: str, brief: Brief | None = 
     from simserve.report import answer_plots
     from simserve.report.panels import panel
 
-    lines = _answer_lines(comparison)
+    lines = _told(comparison)
     figure = answer_plots.differences(comparison)
     note = "Filled: a difference is shown; hollow: the interval covers zero"
     told = f"{' '.join(lines)} {note}."

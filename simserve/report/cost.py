@@ -428,10 +428,10 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
         lines.insert(0, Fact("SLO", f"{held}: {share(asked[0]['attainment'])} of requests met it at this traffic"))
     if day is not None:
         busy = f"the GPUs are busy {share(own['busy'])} of the time"
+        has_slo = any(each["attainment"] is not None for each in summary["load_levels"])
+        most = "the rate at which the SLO holds" if has_slo else "what it can sustain"
         has_limit = day["capacity_rate_per_replica"] is not None
-        lines.append(
-            Fact("Load", f"{share(own['utilization'])} of the rate at which the SLO holds" if has_limit else busy)
-        )
+        lines.append(Fact("Load", f"{share(own['utilization'])} of {most}" if has_limit else busy))
     lines += [Fact("Break-even", line) for line in _break_even_lines(summary)[:1]]
     lines += [Fact("API", line, is_extra=True) for line in _latency_lines(summary["api"])[:1]]
     api = summary["api"]

@@ -127,7 +127,7 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
     answer = [BriefLine(line, _STYLES[brief.verdict]) for line in wrap(brief.answer, width)]
     table = _latency_lines(brief.latencies, gap, width)
     ways = [_way_lines(way, width, gap, is_first=not place, is_whole=is_whole) for place, way in enumerate(brief.ways)]
-    subject = [BriefLine(line, "dim") for line in wrap(brief.subject, width)]
+    subject = [BriefLine(line, "dim") for line in _subject_lines(brief, width)]
     labelled = [
         _Block(_hanging(each.label, each.text, width, gap), label_width=len(each.label)) for each in brief.facts
     ]
@@ -149,6 +149,10 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
     ]
 
 
+def _subject_lines(brief: Brief, width: int) -> list[str]:
+    return wrap(brief.subject, width) if brief.subject else []
+
+
 def _hinting(brief: Brief) -> Brief:
     """Return a brief whose line of files says how to see what is not printed."""
     told = [replace(each, text=f"{each.text}; -v prints all") if each.label == FILES else each for each in brief.facts]
@@ -161,7 +165,7 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
     def num_lines(told: Brief) -> int:
         way = sum(len(_way_lines(each, width, _BRIEF_LABEL, is_first=True, is_whole=False)) for each in told.ways[:1])
         warned = sum(len(wrap(each, width)) for each in told.warnings)
-        parts = warned + len(wrap(told.subject, width)) + len(told.latencies) + len(told.facts)
+        parts = warned + len(_subject_lines(told, width)) + len(told.latencies) + len(told.facts)
         return len(wrap(told.answer, width)) + way + parts
 
     while num_lines(brief) > room:

@@ -50,6 +50,18 @@ def test_the_words_say_what_is_shown(simserve: Simserve, small: str) -> None:
     assert "(equal)" in outcome.stdout
 
 
+def test_the_answer_begins_with_the_best(simserve: Simserve, small: str) -> None:
+    """Whatever its place among the variants, and no line of it is empty."""
+    slower = ("--with", "slower: deployment.engine.host_slowdown=4")
+
+    outcome = simserve("compare", small, *slower, *_FP8, "--replications", "5")
+
+    assert outcome.stdout.startswith(f"{_FP8[1].partition(':')[0]}: mean TPOT -")
+    assert "\n\n" not in outcome.stdout
+    assert "\nslower " in outcome.stdout
+    assert "\nslower: mean TPOT +" in simserve("compare", small, *slower, *_FP8, "--replications", "5", "-v").stdout
+
+
 def test_set_and_seed_change_the_base_too(simserve: Simserve, small: str) -> None:
     """A variant is a change of what is compared with; more requests than it takes to settle are run as asked."""
     arguments = ["--set", "workload.num_requests=2100", "--seed", "5", "--replications", "2", "--json"]

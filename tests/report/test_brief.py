@@ -342,3 +342,10 @@ def test_how_long_a_server_queues_that_cannot_keep_up_is_not_told(written: tuple
     assert CANNOT_KEEP_UP in told
     assert "TTFT from " in told
     assert CANNOT_KEEP_UP not in " ".join(real_server_lines(result))
+
+
+def test_what_has_no_subject_has_no_line_for_it() -> None:
+    """Nor an empty one."""
+    told = [line.text for line in brief_lines(Brief(verdict="none", answer="Yes.", ways=[Way("Go:", "go")]), 80)]
+
+    assert told == ["Yes.", "To do  Go:", "  go"]
