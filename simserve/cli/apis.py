@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.options import JsonOption, print_json, print_table
-from simserve.errors import ProfileError, UsageError
+from simserve.errors import ProfileError, UsageError, nearest
 
 if TYPE_CHECKING:
     from simserve.profiles.api import ApiProfile
     from simserve.profiles.hardware import HardwareProfile
 
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Only those with this in a name.", show_default=False)
+]
 TodayOption = Annotated[
     str | None,
     typer.Option(
@@ -43,6 +47,7 @@ _OLD = "old"
 
 
 def apis(
+    name: NameArgument = None,
     prices: PricesOption = None,
     only: Annotated[
         list[str] | None,
@@ -56,6 +61,8 @@ def apis(
 ) -> None:
     """List the APIs: dollars a million tokens, cached input, batch discount, when the price was seen.
 
+    simserve apis llama-3.3
+
     With --prices they are those of a file: litellm's model_prices_and_context_window.json, or genai-prices' data.json.
 
     simserve apis --prices model_prices_and_context_window.json --date 2026-11-20 --only mistral --out my-prices
@@ -66,7 +73,11 @@ def apis(
 
     if prices is None:
         refuse_without_prices({"--only": only, "--date": date, "--out": out, "--force": force or None})
-        profiles = [load_api(name) for name in catalog.names("api")]
+        every = [load_api(each) for each in catalog.names("api")]
+        profiles = [each for each in every if is_named(name, [each.name, each.provider, each.weights or ""])]
+        refuse_none(profiles, name, [each.name for each in every])
+    elif name is not None:
+        raise UsageError("filters the list of APIs, not a price file", key="NAME", value=name, remedy="use --only")
     else:
         profiles = _from_file(prices, only or (), fetched_at(date), out, force=force)
     reference = check_today(today) if today is not None else newest(each.date for each in profiles)
@@ -105,6 +116,22 @@ def _from_file(file: Path, only: Sequence[str], date: str, out: Path | None, *, 
     if out is not None:
         say_written(write_api_profiles(profiles, out, force=force), out)
     return profiles
+
+
+def is_named(wanted: str | None, names: Sequence[str]) -> bool:
+    """Return whether a part of any name is ``wanted``; case, spaces, dashes and underscores do not count."""
+    plain = [re.sub(r"[\s_-]", "", each.casefold()) for each in (wanted or "", *names)]
+    return any(plain[0] in each for each in plain[1:])
+
+
+def refuse_none(found: Sequence[object], wanted: str | None, names: Sequence[str]) -> None:
+    """Refuse a name that filtered everything away.
+
+    Raises:
+        ProfileError: Nothing is left.
+    """
+    if not found and wanted is not None:
+        raise ProfileError("is in no name", value=wanted, remedy=nearest(wanted, names))
 
 
 def refuse_without_prices(flags: Mapping[str, object]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,18 +11,21 @@ import typer
 from simserve.cli.apis import (
     DateOption,
     ForceOption,
+    NameArgument,
     OutOption,
     PricesOption,
     TodayOption,
     fetched_at,
+    is_named,
     price_facts,
     print_offers,
+    refuse_none,
     refuse_without_prices,
     say_written,
     seen,
 )
 from simserve.cli.options import JsonOption, print_json, print_lines, print_table
-from simserve.errors import ProfileError, UsageError, nearest
+from simserve.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
     from simserve.profiles.engine import ResolvedEngine
@@ -36,11 +38,6 @@ _HARDWARE = "h100-sxm-80gb"
 _MODEL = "llama-3.1-8b"
 _TIMES = ("static_max_wait", "frontend_latency", "tokenization_per_token")
 """Knobs in seconds whose names do not say so."""
-
-
-NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Only those with this in a name.", show_default=False)
-]
 
 
 def gpus(
@@ -77,8 +74,8 @@ def gpus(
     from simserve.units import format_bytes
 
     every = [load_hardware(each) for each in catalog.names("hardware")]
-    profiles = [each for each in every if _is_named(name, [each.name, *each.aliases, *each.sizes])]
-    _refuse_none(profiles, name, [each.name for each in every])
+    profiles = [each for each in every if is_named(name, [each.name, *each.aliases, *each.sizes])]
+    refuse_none(profiles, name, [each.name for each in every])
     dates = [price.date for profile in profiles for price in profile.prices]
     reference = check_today(today) if today is not None else newest(dates)
     rows = [_gpu(profile, reference) for profile in profiles]
@@ -122,9 +119,9 @@ def models(name: NameArgument = None, as_json: JsonOption = False) -> None:
     rows = [
         _model(profile)
         for profile in profiles
-        if _is_named(name, [profile.name, profile.family, *(each.repository or "" for each in profile.checkpoints)])
+        if is_named(name, [profile.name, profile.family, *(each.repository or "" for each in profile.checkpoints)])
     ]
-    _refuse_none(rows, name, [profile.name for profile in profiles])
+    refuse_none(rows, name, [profile.name for profile in profiles])
     if as_json:
         print_json({"models": rows})
         return
@@ -145,17 +142,6 @@ def models(name: NameArgument = None, as_json: JsonOption = False) -> None:
         "KV bytes a token: all layers, 16-bit KV cache, one copy. Stored: the format of the checkpoint that the name "
         "stands for.",
     )
-
-
-def _is_named(wanted: str | None, names: Sequence[str]) -> bool:
-    """Return whether a part of any name is ``wanted``; case, spaces, dashes and underscores do not count."""
-    plain = [re.sub(r"[\s_-]", "", each.casefold()) for each in (wanted or "", *names)]
-    return any(plain[0] in each for each in plain[1:])
-
-
-def _refuse_none(found: Sequence[object], wanted: str | None, names: Sequence[str]) -> None:
-    if not found and wanted is not None:
-        raise ProfileError("is in no name", value=wanted, remedy=nearest(wanted, names))
 
 
 def engines(

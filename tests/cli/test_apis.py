@@ -25,6 +25,18 @@ def test_apis_are_listed_with_prices_and_dates(simserve: Simserve) -> None:
     assert "2023-06, old" in table
 
 
+def test_apis_are_found_by_name_provider_and_weights(simserve: Simserve) -> None:
+    """In any case; a name in none of them is refused with the nearest, and a price file has a filter of its own."""
+    found = [row["name"] for row in json.loads(simserve("apis", "GPT-4o", "--json").stdout)["apis"]]
+    weights = {row["name"] for row in json.loads(simserve("apis", "llama 3.1 70b", "--json").stdout)["apis"]}
+
+    assert "gpt-4o" in found
+    assert "gpt-4" not in found
+    assert "deepinfra-llama-3.1-70b" in weights
+    assert simserve("apis", "gpt-99").code == 104
+    assert simserve("apis", "gpt", "--prices", "prices.json").code == 2
+
+
 @pytest.mark.parametrize("command", ["apis", "gpus"])
 def test_age_is_judged_at_a_given_day(simserve: Simserve, command: str) -> None:
     """In ten years everything is old; without a day it is the newest date of the catalogue."""
