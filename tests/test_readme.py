@@ -154,3 +154,36 @@ def test_every_block_of_the_readme_is_run_or_parsed() -> None:
         sum(kind == each for kind, _ in FENCES) for each in ("console", "python", "yaml")
     ]
     assert {line.split()[0] for line in lines} <= {"simserve", "make", "pip"}
+
+
+_FIGURES = {"TPOT": "tpot", "TTFT": "ttft", "throughput": "throughput"}
+
+
+def cells_of(line: str) -> list[str]:
+    """Return the cells of a row of a table in Markdown."""
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def coverage(metric: str, servers: str) -> dict[str, str]:
+    """Return a row of ACCURACY.md's table of intervals, by the titles of its columns."""
+    lines = (ROOT / "calibration" / "ACCURACY.md").read_text(encoding="utf-8").splitlines()
+    title = next(line for line in lines if line.startswith("| metric | server |"))
+    row = next(line for line in lines if line.startswith(f"| {metric} | {servers} |"))
+    return dict(zip(cells_of(title), cells_of(row), strict=True))
+
+
+@pytest.mark.parametrize("figure", _FIGURES)
+def test_the_readme_s_intervals_are_those_of_the_accuracy_page(figure: str) -> None:
+    """Figures, sources, coverage and widths, of all servers and of the unseen reports alone."""
+    rows = [cells_of(line) for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if "|" in line]
+    own = next(row for row in rows if row[0].startswith(f"{figure} ("))
+    unseen = next(row for row in rows if row[0].startswith("the unseen reports alone"))
+    known, there = coverage(_FIGURES[figure], "all"), coverage(_FIGURES[figure], "unseen reports")
+    width, constant = known["log width"].rstrip(")").split(" (")
+    place = list(_FIGURES).index(figure)
+
+    assert re.findall(r"\d+", own[0].replace(",", "")) == [known["figures"], known["sources"]]
+    assert own[1:] == [known["in 90 %"], known["in 50 %"], width, constant]
+    shown = [re.findall(r"[\d.]+", cell)[place] for cell in unseen[1:]]
+    wide, one = there["log width"].rstrip(")").split(" (")
+    assert shown == [there["in 90 %"].split()[0], there["in 50 %"].split()[0], wide, one]
