@@ -78,6 +78,10 @@ class CachedBlocks:
         """Return how many are cached."""
         return len(self.users) + len(self.idle)
 
+    def num_idle(self, blocks: Iterable[Block]) -> int:
+        """Return how many of these nobody uses."""
+        return sum(block not in self.users for block in blocks)
+
     def use(self, blocks: Iterable[Block]) -> None:
         """Let one more request use blocks; those that are not cached are from now on."""
         for block in blocks:

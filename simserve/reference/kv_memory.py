@@ -245,9 +245,8 @@ class Scheduler(ABC):
     @property
     def own(self) -> int:
         """Blocks (or slots) of the pool that running requests hold each for itself."""
-        return sum(
-            self.in_pool(request.blocks - len(request.shared), request.window_blocks) for request in self.running
-        )
+        blocks = sum(request.blocks - len(request.shared) for request in self.running)
+        return self.in_pool(blocks, sum(request.window_blocks for request in self.running))
 
     @property
     def free_window(self) -> float:
@@ -259,8 +258,9 @@ class Scheduler(ABC):
     @property
     def keeps_windows(self) -> bool:
         """Whether layers with a window keep no more of a request than their window."""
-        is_growing = self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
-        return is_growing and self.config.window_blocks > 0
+        config = self.config
+        is_growing = config.kv_allocation == "paged" and config.admission in ("on_demand", "estimate")
+        return config.window_blocks > 0 and is_growing
 
     def in_pool(self, blocks: int, window_blocks: int) -> int:
         """Return what so many blocks of a layer that sees everything, and of one with a window, are in the pool."""
@@ -278,6 +278,8 @@ class Scheduler(ABC):
 
     def take(self, request: Request, blocks: int, window_blocks: int) -> None:
         """Give blocks (or slots) to a request; what was cached gives way, least recently used first."""
+        if not blocks and not window_blocks:
+            return
         request.blocks += blocks
         request.window_blocks += window_blocks
         assert self.free >= 0
@@ -348,15 +350,13 @@ class Scheduler(ABC):
             return self.store.config
         return "nowhere"
 
-    def blocks_on_path(self, request: Request, num_blocks: int) -> list[tuple[int, int]]:
-        """Return the first blocks of a request by segment and position; a block is its last token's."""
-        if not self.config.enable_prefix_caching:
-            return []
+    def blocks_on_path(self, request: Request, num_blocks: int, first: int = 0) -> list[tuple[int, int]]:
+        """Return blocks of a request from the ``first`` on, by segment and position; a block is its last token's."""
         found: list[tuple[int, int]] = []
-        for segment, end in request.path:
-            found += [
-                (segment, position) for position in range(len(found), min(end // self.config.block_size, num_blocks))
-            ]
+        for segment, end in request.path if self.config.enable_prefix_caching else ():
+            last = min(end // self.config.block_size, num_blocks)
+            found += [(segment, position) for position in range(first, last)]
+            first = max(first, last)
         return found
 
     def cached_prefix(self, request: Request, tokens: int) -> list[tuple[int, int]]:
@@ -376,23 +376,25 @@ class Scheduler(ABC):
 
         In a tree those of the other are used in its place.
         """
-        blocks = self.blocks_on_path(request, tokens // self.config.block_size)
+        num_blocks = tokens // self.config.block_size
         if self.tree is not None:
+            blocks = self.blocks_on_path(request, num_blocks)
             if len(blocks) > len(request.shared):
                 self.tree.use(blocks, is_added=True)
                 self.cached.give_up(request.shared)
                 self.cached.use(blocks)
                 request.shared = blocks
             return
-        for block in blocks[len(request.shared) :]:
+        for block in self.blocks_on_path(request, num_blocks, len(request.shared)):
             request.is_private = request.is_private or block in self.cached
-            if not request.is_private:
-                self.cached.use([block])
-                for tier in self.tiers:
-                    tier.blocks.discard(block)
-                request.shared.append(block)
+            if request.is_private:
+                break
+            self.cached.use([block])
+            for tier in self.tiers:
+                tier.blocks.discard(block)
+            request.shared.append(block)
         # Full blocks of its own that hold what others had cached first, or follow such a block.
-        request.num_duplicates = max(tokens // self.config.block_size - len(request.shared), 0)
+        request.num_duplicates = max(num_blocks - len(request.shared), 0)
 
     def release(self, request: Request) -> None:
         """Take back everything a request holds."""

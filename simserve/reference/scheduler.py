@@ -141,7 +141,7 @@ class ContinuousScheduler(Scheduler):
         if step.budget == 0 or (not is_chunked and target > step.budget):
             # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
             if self.keeps_full and self.running and not (is_chunked and step.num_admitted):
-                free = self.free - self.in_pool(len(set(found) - self.cached.users.keys()), 0)
+                free = self.free - self.in_pool(self.cached.num_idle(found), 0)
                 return "budget" if self.is_within_estimate(step, head, target, free) else "blocks"
             return "budget"
         is_contiguous = self.config.kv_allocation in ("pow2", "oracle")
@@ -400,7 +400,7 @@ class ContinuousScheduler(Scheduler):
 
     def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
         """Whether the admission rule finds room for ``target`` tokens of the head behind its cached prefix."""
-        free = self.free - self.in_pool(len(set(found) - self.cached.users.keys()), 0)
+        free = self.free - self.in_pool(self.cached.num_idle(found), 0)
         window = self.window_of(len(found))
         if self.config.kv_allocation == "static":
             return free >= 1
@@ -558,7 +558,7 @@ class ContinuousScheduler(Scheduler):
             if head.is_swapped:
                 chunk = head.computed + 1
             decoding = [request for request in self.active if request.is_decoding and config.scheduler == "mixed"]
-            blocks = len(set(found) - self.cached.users.keys()) + self.blocks_of(chunk)
+            blocks = self.cached.num_idle(found) + self.blocks_of(chunk)
             blocks += sum(self.blocks_needed(request) for request in decoding)
             window_blocks = self.window_of(len(found)) + self.blocks_of(chunk)
             window_blocks += sum(self.window_growth(request) for request in decoding)
