@@ -136,7 +136,10 @@ def affordable(specs: RequestSpecs) -> int:
 def beginning(specs: RequestSpecs, num_requests: int) -> RequestSpecs:
     """Return the first requests, some ``num_requests`` of them: whole conversations and tasks, a part of each loop."""
     rows = np.arange(len(specs))
-    first = rows if specs.session is None else rows[np.maximum.accumulate(np.where(_begins(specs.session), rows, 0))]
+    first = rows
+    if specs.session is not None:
+        # Those of a conversation stand side by side.
+        first = np.maximum.accumulate(np.where(np.diff(specs.session, prepend=specs.session[0] - 1) != 0, rows, 0))
     source = np.zeros(len(specs), dtype=np.int64)
     if specs.loop is not None:
         classes = 0 if specs.request_class is None else specs.request_class
@@ -146,8 +149,3 @@ def beginning(specs: RequestSpecs, num_requests: int) -> RequestSpecs:
         own = np.flatnonzero(source == each)
         rank[own] = np.arange(len(own)) / len(own)
     return specs.of_rows(np.flatnonzero(rank[first] < num_requests / len(specs)))
-
-
-def _begins(session: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return where another conversation or task begins than that of the row before."""
-    return np.diff(session, prepend=session[0] - 1) != 0
