@@ -30,7 +30,8 @@ class ContinuousScheduler(Scheduler):
     Attributes:
         ratio: ``estimate``: share of ``max_tokens`` that is expected of a running request.
         is_full: ``estimate``: whether the head of the queue was refused; nobody is asked until the batch has shrunk.
-        left: ``estimate``: those that left off decoding with the last decode step, and keep their seats until the next.
+        left: ``estimate``: what those might still have generated that left off decoding with the last decode step, and
+            keep their seats until the next.
         unsent: Seconds of work that the API server has before it.
         looks_at: When to look again though nothing arrives.
     """
@@ -39,7 +40,7 @@ class ContinuousScheduler(Scheduler):
         super().__init__(config, times)
         self.ratio = config.new_token_ratio_initial
         self.is_full = False
-        self.left: list[Request] = []
+        self.left: list[int] = []
         self.unsent = self.sent_until = 0.0
         self.looks_at = math.inf
 
@@ -310,7 +311,7 @@ class ContinuousScheduler(Scheduler):
     def note_left(self, request: Request) -> None:
         """SGLang's batch holds a request that leaves off decoding until it decodes again (``filter_batch``)."""
         if self.keeps_full:
-            self.left.append(request)
+            self.left.append(new_tokens(request))
 
     def let_go(self, request: Request) -> None:
         """Take a request from the queue or the batch; what decoded keeps its seat for a while."""
@@ -451,7 +452,7 @@ class ContinuousScheduler(Scheduler):
     def expected_tokens(self) -> float:
         """New tokens of those that the batch decodes, or still holds, at most."""
         decoding = sum(estimated_tokens(request) for request in self.active if request.is_decoding)
-        return decoding + sum(new_tokens(request) for request in self.left)
+        return decoding + sum(self.left)
 
     def estimated_room(self, free: float) -> float:
         """Return the tokens that ``estimate`` leaves of ``free`` blocks beside what it expects of the batch."""

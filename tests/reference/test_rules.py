@@ -405,6 +405,27 @@ def test_a_scheduler_that_works_ahead_sees_requests_as_they_come(admission: dict
     assert records.scheduled_time[4] < records.scheduled_time[3]
 
 
+def test_who_comes_while_a_step_runs_misses_the_next_one_though_another_hangs_up() -> None:
+    """Both seats are taken when it comes at 3.25; one is free at 4, when the step until 5 has been scheduled."""
+    specs = in_classes(make_specs([0.0, 0.0, 3.25], 4, [20, 20, 2]), [0, 1, 0], {}, {"timeout": "3.5 s"})
+
+    records = both(deployed(Control(), max_num_seqs=2, async_scheduling=True), specs)
+
+    assert records.scheduled_time[2] == 5.0
+
+
+def test_what_left_off_decoding_counts_as_it_left_though_it_is_tried_again() -> None:
+    """At 6 one is gone that might have generated 14 tokens more, and queues for 20: 52 - 14 - 14 leaves room for 20."""
+    retries = {"max": 1, "backoff": "0 s", "jitter": 0}
+    specs = make_specs([0.0, 0.0, 5.25], 4, [20, 20, 16])
+    specs = in_classes(specs, [0, 1, 0], {}, {"timeout": "5.5 s", "retries": retries})
+    estimate = {"admission": "estimate", "new_token_ratio_initial": 1.0, "new_token_ratio_minimum": 1.0}
+
+    records = both(deployed(Control(), num_blocks=16, max_model_len=32, **estimate), specs)
+
+    assert records.scheduled_time[2] == 6.0
+
+
 def test_an_unused_bucket_holds_its_burst_and_no_more() -> None:
     """After nine quiet seconds at 1 request/s two of three pass, as at the start."""
     control = Control(admission=validate(AdmissionSpec, {"token_bucket": {"rate": 1, "burst": 2}}))
