@@ -262,6 +262,23 @@ def test_a_landed_cache_gets_the_blocks_of_who_is_done_a_step_later() -> None:
     assert records.first_token_time[2] == pytest.approx(5.0, abs=1e-6)
 
 
+def test_a_cache_lands_once_though_its_link_changes_pace_and_back() -> None:
+    """Sent from 1 to 5 s at a quarter of the pace, timed twice for one end, it waits for a decode replica until 8."""
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "4 GB/s", "transfer_latency": "0 s"})
+    slow = [{"kind": "link", "at": "0.5 s", "duration": f"{6 + number} s", "factor": 4} for number in range(2)]
+    lost = {"kind": "replica", "at": "0.25 s", "duration": "7.75 s", "replica": 0, "pool": "d"}
+    faults = make_faults(*slow, {"kind": "link", "at": "1.5 s", "duration": "6 s", "factor": 4}, lost)
+    deployment = deployed(Control(disaggregation=link, kv_bytes_per_token=1e9, faults=faults))
+    engine = make_config(num_blocks=40)
+    first = PoolSetup(name="p", engine=engine, step_times=SECOND, priced=None, num_replicas=1, role="prefill")
+    pools = (first, replace(first, name="d", engine=replace(engine, data_parallel_size=2), role="decode"))
+
+    records = both(replace(deployment, pools=pools), make_specs([0.0], 4, 9))
+
+    assert records.first_token_time[0] == 8.0
+    assert records.finish_time[0] == 16.0
+
+
 def test_a_prefill_replica_caches_what_it_has_computed() -> None:
     """The first prompt has 12 of the 20 tokens that both begin with; the other 8 are decoded elsewhere."""
     link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
