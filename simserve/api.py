@@ -256,7 +256,8 @@ def verify(
 
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
-        num_requests: How many requests are drawn; None: as the scenario says.
+        num_requests: How many requests are compared; None: all, or of a long run the first 500, or those that generate
+            50,000 tokens; ``drawn`` of the answer says of how many.
         accelerate: Whether the plane runs compiled, as for `run`.
 
     Raises:

@@ -19,7 +19,11 @@ def verify(
     asked: Asked,
     num_requests: Annotated[
         int | None,
-        typer.Option(min=1, help="Requests to draw; as many as the scenario says if absent.", show_default=False),
+        typer.Option(
+            min=1,
+            help="Requests to compare. Absent: all, or the first 500, or those that generate 50,000 tokens.",
+            show_default=False,
+        ),
     ] = None,
     overrides: SetOption = None,
     accelerate: Annotated[
@@ -31,7 +35,8 @@ def verify(
     """Run a scenario twice, on the fast plane and step by step in plain SimPy, and compare every request.
 
     Ends with 0 where all fared the same, times to a billionth, and with 99 where any did not. What the reference does
-    not cover is refused.
+    not cover is refused. Of a long run the first requests are compared, with whole conversations; the first line says
+    how many.
 
     simserve verify chatbot --num-requests 300
     """
@@ -45,6 +50,10 @@ def verify(
     elif not quiet:
         gap = found.largest_difference
         apart = f"{gap:.2g} s" if math.isfinite(gap) else "an undefined amount: one of the two has none"
+        if found.requests < found.drawn:
+            print(
+                f"compared the first {found.requests:,} of {found.drawn:,} requests; --num-requests N compares others"
+            )
         count = f"{found.requests - len(found.differing):,} of {found.requests:,} requests are the same in both"
         print(f"{count}; times differ by at most {apart}")
         print(formats_line(found.formats))

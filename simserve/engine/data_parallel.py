@@ -80,7 +80,7 @@ def submit(replica: DataParallelReplica, requests: RequestTable, index: int, now
 def seen_time(replica: DataParallelReplica, now: float) -> float:
     """Return when schedulers that work a step ahead see an arrival at ``now``; a common leap ends with its step."""
     if replica.num_ranks == 1:
-        time = seen_by_rank(replica.ranks[0], now)
+        time = seen_by_rank(replica.ranks[0], now, True)
         replica.end_time = replica.ranks[0].end_time
         return time
     if not end_leap(replica, now):

@@ -355,7 +355,7 @@ def take_next(plane: DataPlane, client_state: ClientState, requests: RequestTabl
         note_load(plane.load_order, number, plane.loads[number])
     rank = plane.ranks[number]
     if plane.schedules_ahead and rank.config.async_scheduling and rank.mode != STATIC:
-        time = seen_by_rank(rank, now)
+        time = seen_by_rank(rank, now, False)
         if time > now:
             client_state.place[index] = HELD - number
             heappush(clients.events, (time, SUBMIT, next_to_come(clients, index), index))

@@ -111,12 +111,17 @@ def _running_step(replica: Replica, now: float) -> tuple[int, float]:
     return steps, end
 
 
-def seen_time(replica: Replica, now: float) -> float:
+def seen_time(replica: Replica, now: float, may_be_cut: bool) -> float:
     """Return when a scheduler that works a step ahead sees an arrival at ``now``.
 
     The step after the running one has been scheduled already, so the arrival is seen right after that one begins; a
     leap that it could join ends with the step that runs. At once where nothing runs, or where it only joins a queue
     that nobody looks at before the step after next.
+
+    Args:
+        replica: The scheduler.
+        now: When a request arrives.
+        may_be_cut: Whether anything else may end a leap early, a client who hangs up for one.
     """
     num_steps = replica.num_steps
     if not num_steps:
@@ -124,8 +129,8 @@ def seen_time(replica: Replica, now: float) -> float:
     if num_steps > 1:
         if replica.is_open:
             cut(replica, now)
-        elif replica.is_ordered:
-            # It may come before the head of the queue.
+        elif replica.is_ordered or may_be_cut:
+            # It may come before the head of the queue, or the queue may be asked before the leap was to end.
             steps, end = _running_step(replica, now)
             return nextafter(end if steps < num_steps else replica.end_time, inf)
         elif now <= replica.end_time - replica.first_seconds - replica.increment_seconds * (num_steps - 1):

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from simserve.reference.cached_blocks import CachedBlocks
 from simserve.reference.kv_tiers import Store, Tier, worth_taking
 from simserve.reference.radix_tree import RadixTree
 from simserve.reference.request import Request
@@ -44,15 +45,14 @@ class Scheduler(ABC):
         self.capacity = config.num_blocks
         if config.kv_allocation == "static":
             self.capacity = self.kv_tokens // config.max_model_len
-        # Cached blocks, (segment, position in the request), and when each segment, or block, was last given up.
-        self.cached: set[tuple[int, int]] = set()
-        self.last_used: dict[int | tuple[int, int], int] = {}
-        self.num_given_up = 0
+        self.cached = CachedBlocks(by_block=config.evicts_by_block)
         # Where they are kept as a tree, what the step that is being planned has taken.
         self.tree = RadixTree() if config.has_radix_tree else None
         self.num_taken = 0
-        # When each free block that nobody can find was given up, where those wait for their turn.
-        self.empty = [0] * config.num_blocks if self.ages_empty_blocks else []
+        # When each free block that nobody can find, and each cached one, was given up, where both wait for their turn.
+        self.empty = deque([0] * config.num_blocks if self.ages_empty_blocks else [])
+        self.last_used: dict[tuple[int, int], int] = {}
+        self.num_given_up = 0
         # What stands behind them: the tiers of this replica, and the store that it may share with others.
         self.tiers = [Tier(each) for each in config.kv_tiers if not each.is_shared]
         self.store: Store | None = None
@@ -240,14 +240,13 @@ class Scheduler(ABC):
     @property
     def free(self) -> int:
         """Blocks (or slots) of the pool that no running request holds, alone or with others."""
-        return self.capacity - self.own - self.in_pool(len(self.in_use), 0)
+        return self.capacity - self.own - self.in_pool(len(self.cached.users), 0)
 
     @property
     def own(self) -> int:
         """Blocks (or slots) of the pool that running requests hold each for itself."""
-        return sum(
-            self.in_pool(request.blocks - len(request.shared), request.window_blocks) for request in self.running
-        )
+        blocks = sum(request.blocks - len(request.shared) for request in self.running)
+        return self.in_pool(blocks, sum(request.window_blocks for request in self.running))
 
     @property
     def free_window(self) -> float:
@@ -259,8 +258,9 @@ class Scheduler(ABC):
     @property
     def keeps_windows(self) -> bool:
         """Whether layers with a window keep no more of a request than their window."""
-        is_growing = self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
-        return is_growing and self.config.window_blocks > 0
+        config = self.config
+        is_growing = config.kv_allocation == "paged" and config.admission in ("on_demand", "estimate")
+        return config.window_blocks > 0 and is_growing
 
     def in_pool(self, blocks: int, window_blocks: int) -> int:
         """Return what so many blocks of a layer that sees everything, and of one with a window, are in the pool."""
@@ -276,19 +276,17 @@ class Scheduler(ABC):
         """Return the blocks of a layer with a window, of a request that has so many blocks in the others."""
         return min(blocks, self.config.window_blocks)
 
-    @property
-    def in_use(self) -> set[tuple[int, int]]:
-        """Cached blocks that running requests use."""
-        return {block for request in self.running for block in request.shared}
-
     def take(self, request: Request, blocks: int, window_blocks: int) -> None:
         """Give blocks (or slots) to a request; what was cached gives way, least recently used first."""
+        if not blocks and not window_blocks:
+            return
         request.blocks += blocks
         request.window_blocks += window_blocks
         assert self.free >= 0
         assert self.free_window >= 0
         self.num_taken += blocks
-        while self.tree is None and self.own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
+        own = self.own
+        while self.tree is None and own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
             self.reuse_oldest()
 
     def give_way(self) -> None:
@@ -305,19 +303,12 @@ class Scheduler(ABC):
     def evict_nodes(self, num_blocks: int) -> None:
         """Drop the nodes of the tree that were used least recently until so many blocks have gone."""
         if self.tree is not None:
-            self.cached -= set(self.tree.evict(num_blocks, self.in_use))
-
-    def oldest_idle(self) -> tuple[int, int]:
-        """Return the cached block that gives way next; there is one that nobody uses."""
-        idle = self.cached - self.in_use
-        if self.config.evicts_by_block:
-            return min(idle, key=lambda block: self.last_used[block])
-        oldest = min({segment for segment, _ in idle}, key=lambda segment: self.last_used[segment])
-        return max(block for block in idle if block[0] == oldest)
+            for block in self.tree.evict(num_blocks, self.cached.users):
+                self.cached.idle.discard(block)
 
     def evict(self, block: tuple[int, int]) -> None:
         """Let a cached block give way."""
-        self.cached.remove(block)
+        self.cached.idle.discard(block)
         self.keep(block)
 
     @property
@@ -329,12 +320,12 @@ class Scheduler(ABC):
 
     def reuse_oldest(self) -> None:
         """Reuse the free block that was given up first, whether it is cached or holds nothing to share."""
-        if self.cached - self.in_use:
-            block = self.oldest_idle()
+        if self.cached.idle:
+            block = self.cached.idle.first
             if not self.empty or self.last_used[block] < self.empty[0]:
                 self.evict(block)
                 return
-        self.empty.pop(0)
+        self.empty.popleft()
 
     def keep(self, block: tuple[int, int]) -> None:
         """Take a block into the first tier; what gives way to it goes to the next, and from the last it is gone."""
@@ -359,16 +350,13 @@ class Scheduler(ABC):
             return self.store.config
         return "nowhere"
 
-    def blocks_on_path(self, request: Request, num_blocks: int) -> list[tuple[int, int]]:
-        """Return the first blocks of a request by segment and position; a block is its last token's."""
-        if not self.config.enable_prefix_caching:
-            return []
-        block_size = self.config.block_size
-        found = []
-        for position in range(num_blocks):
-            last_token = (position + 1) * block_size - 1
-            segments = [segment for segment, end in request.path if last_token < end]
-            found += [(segment, position) for segment in segments[:1]]
+    def blocks_on_path(self, request: Request, num_blocks: int, first: int = 0) -> list[tuple[int, int]]:
+        """Return blocks of a request from the ``first`` on, by segment and position; a block is its last token's."""
+        found: list[tuple[int, int]] = []
+        for segment, end in request.path if self.config.enable_prefix_caching else ():
+            last = min(end // self.config.block_size, num_blocks)
+            found += [(segment, position) for position in range(first, last)]
+            first = max(first, last)
         return found
 
     def cached_prefix(self, request: Request, tokens: int) -> list[tuple[int, int]]:
@@ -388,31 +376,34 @@ class Scheduler(ABC):
 
         In a tree those of the other are used in its place.
         """
-        blocks = self.blocks_on_path(request, tokens // self.config.block_size)
+        num_blocks = tokens // self.config.block_size
         if self.tree is not None:
+            blocks = self.blocks_on_path(request, num_blocks)
             if len(blocks) > len(request.shared):
                 self.tree.use(blocks, is_added=True)
-                self.cached |= set(blocks)
+                self.cached.give_up(request.shared)
+                self.cached.use(blocks)
                 request.shared = blocks
             return
-        for block in blocks[len(request.shared) :]:
+        for block in self.blocks_on_path(request, num_blocks, len(request.shared)):
             request.is_private = request.is_private or block in self.cached
-            if not request.is_private:
-                self.cached.add(block)
-                for tier in self.tiers:
-                    tier.blocks.discard(block)
-                request.shared.append(block)
+            if request.is_private:
+                break
+            self.cached.use([block])
+            for tier in self.tiers:
+                tier.blocks.discard(block)
+            request.shared.append(block)
         # Full blocks of its own that hold what others had cached first, or follow such a block.
-        request.num_duplicates = max(tokens // self.config.block_size - len(request.shared), 0)
+        request.num_duplicates = max(num_blocks - len(request.shared), 0)
 
     def release(self, request: Request) -> None:
         """Take back everything a request holds."""
         shared = request.shared
+        self.cached.give_up(shared)
         if self.tree is not None:
             request.blocks, request.window_blocks, request.shared = 0, 0, []
-            self.tree.give_up(shared, self.in_use)
+            self.tree.give_up(shared, self.cached.users)
             return
-        segments = list(dict.fromkeys(segment for segment, _ in shared))
         num_waiting = request.num_duplicates
         if self.ages_empty_blocks:
             num_waiting = self.in_pool(request.blocks, request.window_blocks) - len(shared)
@@ -420,13 +411,9 @@ class Scheduler(ABC):
         request.num_duplicates = 0
         if self.config.enable_prefix_caching and self.config.evicts_by_block:
             self.num_given_up += 1
-            self.empty += [self.num_given_up] * num_waiting
-        in_use = self.in_use
-        given_up: list[int | tuple[int, int]] = list(segments)
-        if self.config.evicts_by_block:
-            given_up = [block for block in shared if block not in in_use]
-        for each in reversed(given_up):
-            self.num_given_up += 1
-            self.last_used[each] = self.num_given_up
+            self.empty.extend([self.num_given_up] * num_waiting)
+            for block in reversed([each for each in shared if each not in self.cached.users]):
+                self.num_given_up += 1
+                self.last_used[block] = self.num_given_up
         if request.span in self.spans:
             self.spans.remove(request.span)

@@ -1,12 +1,13 @@
 """Tier and Store: what stands behind the cached blocks of a replica, and the choice between loading and computing.
 
-A block is (segment, position in the request). Nothing is counted or added up beforehand: every question is answered by
-looking at all blocks.
+A block is (segment, position in the request).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from simserve.reference.cached_blocks import Block, OrderedBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,39 +16,30 @@ if TYPE_CHECKING:
     from simserve.engine.tables import StepTimes
     from simserve.reference.steps import Step
 
-Block = tuple[int, int]
-
 
 class Tier:
     """Blocks that gave way in the tier before, or on the GPU.
 
     Attributes:
-        blocks: Those that lie here.
-        came: When a block of each segment last came, or was last asked for.
+        blocks: Those that lie here; a segment is touched when a block of it comes, or is asked for.
     """
 
     def __init__(self, config: KVTierConfig) -> None:
         self.config = config
-        self.blocks: set[Block] = set()
-        self.came: dict[int, int] = {}
-
-    def touch(self, segment: int) -> None:
-        """Note that a block of a segment comes now."""
-        self.came[segment] = 1 + max(self.came.values(), default=0)
+        self.blocks = OrderedBlocks()
 
     def put(self, block: Block) -> Block | None:
         """Take a block in; return the one that gives way to it: the end of the segment that came least recently."""
         self.blocks.add(block)
-        self.touch(block[0])
+        self.blocks.touch(block)
         return self.overflow()
 
     def overflow(self) -> Block | None:
         """Let a block give way, if there are too many."""
         if len(self.blocks) <= self.config.num_blocks:
             return None
-        oldest = min({segment for segment, _ in self.blocks}, key=lambda segment: self.came[segment])
-        last = max(block for block in self.blocks if block[0] == oldest)
-        self.blocks.remove(last)
+        last = self.blocks.first
+        self.blocks.discard(last)
         return last
 
 
@@ -62,9 +54,9 @@ class Store(Tier):
 
     def write(self, path: Sequence[Block]) -> None:
         """Keep a copy of the blocks that a request begins with; its beginning comes last."""
-        for segment in reversed(list(dict.fromkeys(segment for segment, _ in path))):
-            self.touch(segment)
-        self.blocks.update(path)
+        for block in reversed(path):
+            self.blocks.add(block)
+            self.blocks.touch(block)
         while self.overflow() is not None:
             pass
 
@@ -72,8 +64,8 @@ class Store(Tier):
         """Return the blocks of a request's beginning that it has, for a replica to load when it gets there."""
         missing = [number for number, block in enumerate(path) if block not in self.blocks]
         found = path[: missing[0]] if missing else path
-        for segment in reversed(list(dict.fromkeys(segment for segment, _ in found))):
-            self.touch(segment)
+        for block in reversed(found):
+            self.blocks.touch(block)
         return set(found)
 
 

@@ -30,7 +30,8 @@ class ContinuousScheduler(Scheduler):
     Attributes:
         ratio: ``estimate``: share of ``max_tokens`` that is expected of a running request.
         is_full: ``estimate``: whether the head of the queue was refused; nobody is asked until the batch has shrunk.
-        left: ``estimate``: those that left off decoding with the last decode step, and keep their seats until the next.
+        left: ``estimate``: what those might still have generated that left off decoding with the last decode step, and
+            keep their seats until the next.
         unsent: Seconds of work that the API server has before it.
         looks_at: When to look again though nothing arrives.
     """
@@ -39,7 +40,7 @@ class ContinuousScheduler(Scheduler):
         super().__init__(config, times)
         self.ratio = config.new_token_ratio_initial
         self.is_full = False
-        self.left: list[Request] = []
+        self.left: list[int] = []
         self.unsent = self.sent_until = 0.0
         self.looks_at = math.inf
 
@@ -141,7 +142,7 @@ class ContinuousScheduler(Scheduler):
         if step.budget == 0 or (not is_chunked and target > step.budget):
             # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
             if self.keeps_full and self.running and not (is_chunked and step.num_admitted):
-                free = self.free - self.in_pool(len(set(found) - self.in_use), 0)
+                free = self.free - self.in_pool(self.cached.num_idle(found), 0)
                 return "budget" if self.is_within_estimate(step, head, target, free) else "blocks"
             return "budget"
         is_contiguous = self.config.kv_allocation in ("pow2", "oracle")
@@ -310,7 +311,7 @@ class ContinuousScheduler(Scheduler):
     def note_left(self, request: Request) -> None:
         """SGLang's batch holds a request that leaves off decoding until it decodes again (``filter_batch``)."""
         if self.keeps_full:
-            self.left.append(request)
+            self.left.append(new_tokens(request))
 
     def let_go(self, request: Request) -> None:
         """Take a request from the queue or the batch; what decoded keeps its seat for a while."""
@@ -336,6 +337,7 @@ class ContinuousScheduler(Scheduler):
             request.scheduled = step.start
         request.shared = self.cached_prefix(request, request.target)
         self.load(request, step)
+        self.cached.use(request.shared)
         request.blocks = len(request.shared)
         request.computed = request.blocks * self.config.block_size
         if is_first:
@@ -354,7 +356,6 @@ class ContinuousScheduler(Scheduler):
                 continue
             for tier in self.tiers:
                 tier.blocks.discard(block)
-            self.cached.add(block)
             step.loaded_blocks[place.name] = step.loaded_blocks.get(place.name, 0) + 1
 
     def seat_computed(self, request: Request) -> bool:
@@ -400,7 +401,7 @@ class ContinuousScheduler(Scheduler):
 
     def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
         """Whether the admission rule finds room for ``target`` tokens of the head behind its cached prefix."""
-        free = self.free - self.in_pool(len(set(found) - self.in_use), 0)
+        free = self.free - self.in_pool(self.cached.num_idle(found), 0)
         window = self.window_of(len(found))
         if self.config.kv_allocation == "static":
             return free >= 1
@@ -451,7 +452,7 @@ class ContinuousScheduler(Scheduler):
     def expected_tokens(self) -> float:
         """New tokens of those that the batch decodes, or still holds, at most."""
         decoding = sum(estimated_tokens(request) for request in self.active if request.is_decoding)
-        return decoding + sum(new_tokens(request) for request in self.left)
+        return decoding + sum(self.left)
 
     def estimated_room(self, free: float) -> float:
         """Return the tokens that ``estimate`` leaves of ``free`` blocks beside what it expects of the batch."""
@@ -558,7 +559,7 @@ class ContinuousScheduler(Scheduler):
             if head.is_swapped:
                 chunk = head.computed + 1
             decoding = [request for request in self.active if request.is_decoding and config.scheduler == "mixed"]
-            blocks = len(set(found) - self.in_use) + self.blocks_of(chunk)
+            blocks = self.cached.num_idle(found) + self.blocks_of(chunk)
             blocks += sum(self.blocks_needed(request) for request in decoding)
             window_blocks = self.window_of(len(found)) + self.blocks_of(chunk)
             window_blocks += sum(self.window_growth(request) for request in decoding)

@@ -97,7 +97,8 @@ class Transfers:
         """Route a cache to a decode replica when it has arrived, unless its link changed its pace on the way."""
         yield self.cluster.clock.at(time, LANDS, transfer.request.index)
         is_own = transfer.request.place == "crossing" and self.by_request.get(transfer.request) is transfer
-        if is_own and transfer.lands_at == time:
+        has_landed = transfer.request in self.cluster.landed
+        if is_own and transfer.lands_at == time and not has_landed:
             self.cluster.take_to_decode(transfer.request)
 
     def set_pace(self, source: Replica, pace: float) -> None:

@@ -65,7 +65,6 @@ def uncovered(deployment: Deployment) -> str | None:
     found = {
         "streaming": control.streaming is not None,
         "engine.batching": is_static and (control.changes_fleet or is_scaled or control.admission is not None),
-        "engine.async_scheduling": control.disaggregation is not None and any(each.releases_late for each in engines),
         "engine.kv_allocation": control.disaggregation is not None
         and any(each.kv_allocation != "paged" or each.batching == "static" for each in engines),
         "pools.speculative": any(each.acceptance for each in deployment.pools),

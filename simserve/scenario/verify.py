@@ -11,17 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.scenario.reference_run import by_reference, refuse, uncovered
-from simserve.scenario.replication import replicate
+from simserve.scenario.replication import replicate, traffic
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deploy
 from simserve.sim.records import RequestRecords
+from simserve.sim.simulate import simulate
 
 if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
     from simserve.sim.acceleration import Accelerate
+    from simserve.workload.requests import RequestSpecs
 
 NEAR = 1e-9
 """Times that differ by no more, in seconds or relative to themselves, are equal: the two sum in another order."""
+
+MOST_REQUESTS, FEWEST_REQUESTS, MOST_TOKENS = 500, 20, 50_000
+"""Unless told otherwise so many requests are compared, or fewer that generate so many tokens: some seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,7 @@ class Verification:
     Attributes:
         requests: How many were compared.
         differing: Numbers of those that fared differently, ascending, with the columns that differ.
+        drawn: How many the scenario has; the first of them were compared.
         largest_difference: Of any two times that should be equal, seconds; inf: one of the two is undefined.
         formats: Number formats of what was run, as in `result.json`; empty: records alone were compared.
     """
@@ -38,6 +44,7 @@ class Verification:
     requests: int
     differing: dict[int, tuple[str, ...]]
     largest_difference: float
+    drawn: int = 0
     formats: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,6 +58,7 @@ class Verification:
         columns = sorted({name for names in self.differing.values() for name in names})
         return {
             "requests": self.requests,
+            "requests_drawn": self.drawn,
             "equal": self.is_equal,
             "largest_difference_s": self.largest_difference if math.isfinite(self.largest_difference) else None,
             "num_different": len(self.differing),
@@ -76,7 +84,8 @@ def compared(reference: RequestRecords, plane: RequestRecords) -> Verification:
         for index in np.flatnonzero(is_other).tolist():
             differing.setdefault(index, []).append(each.name)
     found = {index: tuple(differing[index]) for index in sorted(differing)}
-    return Verification(requests=len(reference), differing=found, largest_difference=largest)
+    count = len(reference)
+    return Verification(requests=count, differing=found, largest_difference=largest, drawn=count)
 
 
 def _largest_gap(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> float:
@@ -93,7 +102,8 @@ def verify(
 
     Args:
         asked: What to run.
-        num_requests: How many requests are drawn; None: as the scenario says.
+        num_requests: How many requests are compared; None: all that the scenario draws, or the first of them
+            (`MOST_REQUESTS`, `MOST_TOKENS`).
         accelerate: Whether the plane runs compiled.
 
     Raises:
@@ -106,6 +116,36 @@ def verify(
     if num_requests is not None:
         workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})
         scenario = scenario.model_copy(update={"workload": workload})
-    specs, simulation = replicate(deployment, scenario, 0, accelerate=accelerate)
+    drawn = traffic(scenario, 0)
+    most = affordable(drawn) if num_requests is None else num_requests
+    if most < len(drawn):
+        specs = beginning(drawn, most)
+        simulation = simulate(deployment, specs, accelerate=accelerate)
+    else:
+        specs, simulation = replicate(deployment, scenario, 0, accelerate=accelerate)
     found = compared(by_reference(deployment, specs), simulation.records)
-    return replace(found, formats=resolved.formats)
+    return replace(found, formats=resolved.formats, drawn=max(len(drawn), len(specs)))
+
+
+def affordable(specs: RequestSpecs) -> int:
+    """Return how many requests the reference serves within seconds."""
+    by_tokens = int(np.searchsorted(np.cumsum(specs.output_tokens), MOST_TOKENS, side="right"))
+    return max(min(by_tokens, MOST_REQUESTS), FEWEST_REQUESTS)
+
+
+def beginning(specs: RequestSpecs, num_requests: int) -> RequestSpecs:
+    """Return the first requests, some ``num_requests`` of them: whole conversations and tasks, a part of each loop."""
+    rows = np.arange(len(specs))
+    first = rows
+    if specs.session is not None:
+        # Those of a conversation stand side by side.
+        first = np.maximum.accumulate(np.where(np.diff(specs.session, prepend=specs.session[0] - 1) != 0, rows, 0))
+    source = np.zeros(len(specs), dtype=np.int64)
+    if specs.loop is not None:
+        classes = 0 if specs.request_class is None else specs.request_class
+        source = np.unique(np.stack([specs.loop, classes + 0 * specs.loop]), axis=1, return_inverse=True)[1].reshape(-1)
+    rank = np.empty(len(specs))
+    for each in np.unique(source):
+        own = np.flatnonzero(source == each)
+        rank[own] = np.arange(len(own)) / len(own)
+    return specs.of_rows(np.flatnonzero(rank[first] < num_requests / len(specs)))

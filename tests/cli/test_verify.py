@@ -21,6 +21,18 @@ def test_a_scenario_that_fares_the_same_ends_with_zero(simserve: Simserve) -> No
     assert found["largest_difference_s"] < 1e-9
 
 
+def test_of_a_long_run_the_first_requests_are_compared(simserve: Simserve) -> None:
+    """The first line says how many of how many; the JSON says it too."""
+    outcome = simserve("verify", "chatbot", "--set", "workload.output_tokens=2500")
+    found = json.loads(simserve("verify", "chatbot", "--set", "workload.output_tokens=2500", "--json").stdout)
+
+    assert outcome.code == 0
+    assert outcome.stdout.startswith(
+        "compared the first 20 of 5,000 requests; --num-requests N compares others\n20 of 20"
+    )
+    assert (found["requests"], found["requests_drawn"]) == (20, 5000)
+
+
 def test_a_difference_ends_with_99(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reference whose steps take a millisecond longer is noticed, request by request."""
     from simserve.reference import scheduler

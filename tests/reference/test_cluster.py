@@ -142,12 +142,13 @@ def conserved(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
 def pooled(data: st.DataObject) -> tuple[Deployment, RequestSpecs]:
     """Draw pools that scale, break, are updated and probed, or that prefill and decode apart."""
     specs, cluster = data.draw(test_fleet_conservation.requests()), data.draw(test_fleet_conservation.clusters())
+    late = data.draw(st.booleans())
     setups = tuple(
         replace(
             each,
             step_times=TIMES,
             acceptance=(),
-            engine=replace(each.engine, num_speculative_tokens=0, **FRONTEND),
+            engine=replace(each.engine, num_speculative_tokens=0, releases_late=late, **FRONTEND),
             autoscaling=None if each.autoscaling is None or each.autoscaling.metric == "kv_usage" else each.autoscaling,
         )
         for each in cluster.setups

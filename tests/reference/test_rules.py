@@ -262,6 +262,23 @@ def test_a_landed_cache_gets_the_blocks_of_who_is_done_a_step_later() -> None:
     assert records.first_token_time[2] == pytest.approx(5.0, abs=1e-6)
 
 
+def test_a_cache_lands_once_though_its_link_changes_pace_and_back() -> None:
+    """Sent from 1 to 5 s at a quarter of the pace, timed twice for one end, it waits for a decode replica until 8."""
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "4 GB/s", "transfer_latency": "0 s"})
+    slow = [{"kind": "link", "at": "0.5 s", "duration": f"{6 + number} s", "factor": 4} for number in range(2)]
+    lost = {"kind": "replica", "at": "0.25 s", "duration": "7.75 s", "replica": 0, "pool": "d"}
+    faults = make_faults(*slow, {"kind": "link", "at": "1.5 s", "duration": "6 s", "factor": 4}, lost)
+    deployment = deployed(Control(disaggregation=link, kv_bytes_per_token=1e9, faults=faults))
+    engine = make_config(num_blocks=40)
+    first = PoolSetup(name="p", engine=engine, step_times=SECOND, priced=None, num_replicas=1, role="prefill")
+    pools = (first, replace(first, name="d", engine=replace(engine, data_parallel_size=2), role="decode"))
+
+    records = both(replace(deployment, pools=pools), make_specs([0.0], 4, 9))
+
+    assert records.first_token_time[0] == 8.0
+    assert records.finish_time[0] == 16.0
+
+
 def test_a_prefill_replica_caches_what_it_has_computed() -> None:
     """The first prompt has 12 of the 20 tokens that both begin with; the other 8 are decoded elsewhere."""
     link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
@@ -403,6 +420,27 @@ def test_a_scheduler_that_works_ahead_sees_requests_as_they_come(admission: dict
 
     assert records.admitted_time[4] < records.admitted_time[3]
     assert records.scheduled_time[4] < records.scheduled_time[3]
+
+
+def test_who_comes_while_a_step_runs_misses_the_next_one_though_another_hangs_up() -> None:
+    """Both seats are taken when it comes at 3.25; one is free at 4, when the step until 5 has been scheduled."""
+    specs = in_classes(make_specs([0.0, 0.0, 3.25], 4, [20, 20, 2]), [0, 1, 0], {}, {"timeout": "3.5 s"})
+
+    records = both(deployed(Control(), max_num_seqs=2, async_scheduling=True), specs)
+
+    assert records.scheduled_time[2] == 5.0
+
+
+def test_what_left_off_decoding_counts_as_it_left_though_it_is_tried_again() -> None:
+    """At 6 one is gone that might have generated 14 tokens more, and queues for 20: 52 - 14 - 14 leaves room for 20."""
+    retries = {"max": 1, "backoff": "0 s", "jitter": 0}
+    specs = make_specs([0.0, 0.0, 5.25], 4, [20, 20, 16])
+    specs = in_classes(specs, [0, 1, 0], {}, {"timeout": "5.5 s", "retries": retries})
+    estimate = {"admission": "estimate", "new_token_ratio_initial": 1.0, "new_token_ratio_minimum": 1.0}
+
+    records = both(deployed(Control(), num_blocks=16, max_model_len=32, **estimate), specs)
+
+    assert records.scheduled_time[2] == 6.0
 
 
 def test_an_unused_bucket_holds_its_burst_and_no_more() -> None:
