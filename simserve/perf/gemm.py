@@ -104,16 +104,18 @@ def gemm_curve(
     dtype: str,
     compute_share: float = 1.0,
     min_tile_rows: int = PLAIN_TILE_ROWS,
+    overlap: float = 1.0,
 ) -> GemmCurve:
     """Return how fast a GPU multiplies in a number format.
 
-    The fitted curve of the format; or the 16-bit one with ``compute_share`` of its FLOP/s and tiles from
-    ``min_tile_rows`` rows where weights are unpacked in the kernel; or one from the class efficiencies. Only the
-    first has a ``fit``.
+    The fitted curve of the format; or the 16-bit one with ``compute_share`` of its FLOP/s, tiles from
+    ``min_tile_rows`` rows and at least ``overlap`` where weights are unpacked in the kernel; or one from the class
+    efficiencies. Only the first has a ``fit``.
     """
     curve = machine.gemm_curves.get(kernels) if kernels else None
     if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.gemm_curves:
-        curve = _unpacking(machine.gemm_curves["bf16"], compute_share, min_tile_rows).model_copy(update={"fit": None})
+        curve = _unpacking(machine.gemm_curves["bf16"], compute_share, min_tile_rows, overlap)
+        curve = curve.model_copy(update={"fit": None})
     if curve is None and dtype == "fp4" and "fp8" in machine.gemm_curves:
         curve = _slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None and machine.unpacking is not None:
@@ -121,7 +123,7 @@ def gemm_curve(
         if min_tile_rows != PLAIN_TILE_ROWS:
             curve = curve.model_copy(update={"min_tile_rows": min_tile_rows})
     if curve is None:
-        curve = _unpacking(class_curve(machine, dtype), compute_share, min_tile_rows)
+        curve = _unpacking(class_curve(machine, dtype), compute_share, min_tile_rows, overlap)
     return _slowed(curve, machine.engine_scale, machine.memory_scale)
 
 
@@ -170,12 +172,17 @@ def device_of(machine: Machine, dtype: str) -> GemmDevice:
     )
 
 
-def _unpacking(curve: GemmCurve, compute_share: float, min_tile_rows: int) -> GemmCurve:
-    """Return the curve of kernels that unpack weights, from that of plain ones."""
+def _unpacking(curve: GemmCurve, compute_share: float, min_tile_rows: int, overlap: float) -> GemmCurve:
+    """Return the curve of kernels that unpack weights, from that of plain ones.
+
+    Marlin's (which have an ``overlap``) deal tiles of their smallest size evenly to the multiprocessors.
+    """
     if compute_share == 1.0 and min_tile_rows == PLAIN_TILE_ROWS:
         return curve
     start = UNPACKING_STARTS * curve.start_latency
     changed = {"min_tile_rows": min_tile_rows, "start_latency": start}
+    if overlap > 1.0:
+        changed |= {"overlap": max(curve.overlap, overlap), "max_tile_rows": min_tile_rows}
     return _slowed(curve, compute_share, 1.0).model_copy(update=changed)
 
 

@@ -62,6 +62,24 @@ MAX_Q_GEMM_ROWS 50); for 3 bits there are no others."""
 MARLIN_CAPABILITY = 8.0
 """CUDA compute capability from which GPUs can run Marlin (Ampere)."""
 
+MARLIN_LOSS, MARLIN_UNPACKING = 0.071, 0.0373
+"""Tensor-core time that Marlin's products take beyond a plain one, as a share of it: always, and for unpacking, which
+the ordinary cores do, times the FLOP/s of the tensor cores over theirs. From two cards: 0.60 of the plain rate on an
+A100, 16 to 1 (141 TFLOP/s from 64 to 4,000 rows where cuBLAS has 235, vLLM pull request 2497, 2024-01-24; as much of
+its sustained rate in AIConfigurator's table of Marlin's experts), and 0.82 on an RTX 6000 Ada, 4 to 1 (16,384 rows,
+IST-DASLab/marlin issue 21, 2024-04-09)."""
+
+MARLIN_OVERLAP = 3.0
+"""Exponent of the overlap of arithmetic and memory in Marlin's products: there 0.14 ms for the weights, 0.18 ms with 32
+rows and 0.29 ms with 64, whose arithmetic alone takes 0.145 and 0.29 ms."""
+
+MARLIN_ON_HOPPER = 0.63
+"""Share of Hopper's tensor-core FLOP/s that instructions of Ampere reach, which Marlin's are (Luo et al., "Benchmarking
+and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024)."""
+
+HOPPER = "9.0"
+"""CUDA compute capability for which Machete is made, and for which Marlin's instructions are too old."""
+
 GGUF_UNPACKED_FROM_ROWS = 33
 """Rows from which llama.cpp does the same on GPUs with tensor cores (ggml-cuda mmq.cuh, MMQ_MAX_BATCH_SIZE 32 in the
 builds of spring 2024 and 64 later)."""
@@ -93,8 +111,8 @@ class WeightFormat:
         weight_only_share: `compute_share` on GPUs without its dtype, where it falls back to 16-bit arithmetic; none: it
             does not.
         blackwell_arithmetic: Dtype of the multiplication on GPUs with FP4 arithmetic; none: as elsewhere.
-        compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights inside the kernel (MARLIN,
-            Frantar et al. 2024, loses 10 to 20 % at large batch; GGUF kernels of llama.cpp about half).
+        compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights inside the kernel, where it is not
+            Marlin (`marlin_share`): an assumption; GGUF kernels of llama.cpp lose about half.
         min_tile_rows: Rows of the smallest tile of its kernels.
         vector_unpacking_rows: Rows whose arithmetic unpacking takes where rows are multiplied one by one.
         unpacked_from_rows: Rows from which weights are first written out in 16 bit, which is slower than 16-bit
@@ -199,6 +217,7 @@ class Precision:
         is_quantizing_activations: Whether a step quantises activations before every linear layer.
         compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights.
         min_tile_rows: Rows of the smallest tile of the kernels that unpack weights.
+        overlap: Least exponent of the overlap of arithmetic and memory in those kernels.
         unpacked_from_rows: Rows from which weights are first written out in 16 bit; none: never.
         unpacked_rows: Rows that one such writing serves; none: all of a step.
         is_block_scaled: Whether FP8 weights have a scale for 128 x 128 of them, which has kernels of its own.
@@ -214,6 +233,7 @@ class Precision:
     is_quantizing_activations: bool
     compute_share: float
     min_tile_rows: int = PLAIN_TILE_ROWS
+    overlap: float = 1.0
     unpacked_from_rows: int | None = None
     unpacked_rows: int | None = None
     is_block_scaled: bool = False
@@ -305,6 +325,7 @@ def resolve_precision(
     engine_name: str,
     engine_formats: Sequence[str],
     has_marlin: bool = True,
+    is_marlin: bool = False,
     has_weight_only_floats: bool = True,
     has_block_scales: bool = False,
     group_size: int | None = None,
@@ -326,6 +347,7 @@ def resolve_precision(
         engine_name: Engine profile.
         engine_formats: Weight formats that the engine runs.
         has_marlin: Whether the engine's kernels that unpack weights have Marlin's small tiles.
+        is_marlin: Whether those of this format, where they unpack it, are Marlin's.
         has_weight_only_floats: Whether it runs FP8 and NVFP4 weights on a GPU without arithmetic for them.
         has_block_scales: Whether the model's FP8 checkpoint has a scale for 128 x 128 weights.
         group_size: Weights that share a scale in its checkpoint, as `weight_bits` takes it.
@@ -360,6 +382,10 @@ def resolve_precision(
     if arithmetic == "fp4" and "fp4" in peaks and compute_capability is None:
         rule = f"has scales for 16 weights, which NVIDIA's GPUs multiply; the FP4 of {hardware_name} is MXFP4"
         raise InputError(rule, key="quantization", value=name, remedy="choose mxfp4 or fp8")
+    overlap = 1.0
+    is_unpacked = arithmetic == wide and smallest == MARLIN_TILE_ROWS
+    if is_marlin and is_unpacked and not is_old and {wide, "fp32"} <= peaks.keys():
+        share, overlap = marlin_share(peaks[wide] / peaks["fp32"], compute_capability), MARLIN_OVERLAP
     if not has_marlin:
         smallest = PLAIN_TILE_ROWS
     unpacked_from, unpacked_rows = chosen.unpacked_from_rows, chosen.unpacked_rows
@@ -381,11 +407,23 @@ def resolve_precision(
         is_quantizing_activations=arithmetic in INPUT_BYTES,
         compute_share=share,
         min_tile_rows=smallest,
+        overlap=overlap,
         unpacked_from_rows=unpacked_from,
         unpacked_rows=unpacked_rows,
         is_block_scaled=name == "fp8" and arithmetic == "fp8" and has_block_scales,
         note=note,
     )
+
+
+def marlin_share(tensor_cores: float, compute_capability: str | None) -> float:
+    """Return the share of a plain product's FLOP/s that Marlin's kernels reach.
+
+    Args:
+        tensor_cores: FLOP/s of the tensor cores over those of the ordinary ones, which unpack.
+        compute_capability: CUDA compute capability of the GPU.
+    """
+    share = 1.0 / (1.0 + MARLIN_LOSS + MARLIN_UNPACKING * tensor_cores)
+    return share * MARLIN_ON_HOPPER if compute_capability == HOPPER else share
 
 
 def _wide_dtype(name: str, model_dtype: str, peaks: Mapping[str, float] | None = None) -> str:

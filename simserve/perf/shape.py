@@ -17,7 +17,7 @@ from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
 from simserve.perf.expert_exchange import All2AllBackend, ExchangeLinks
 from simserve.perf.masks import Masks
 from simserve.perf.parallelism import layers_per_stage
-from simserve.perf.quantization import Precision, format_name, kv_element_bytes, resolve_precision
+from simserve.perf.quantization import HOPPER, Precision, format_name, kv_element_bytes, resolve_precision
 from simserve.perf.weights import MARLIN_TILE, TRITON_TILE, UNPADDED, ExpertTile, layer_weights_bytes
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
@@ -294,6 +294,8 @@ class ReplicaShape:
             engine_name=self.engine.name,
             engine_formats=self.engine.supported_quantizations,
             has_marlin=self.engine.has_marlin,
+            is_marlin=name in self.engine.marlin_formats
+            and not (name in self.engine.machete_formats and self.hardware.compute_capability == HOPPER),
             has_weight_only_floats=self.engine.has_weight_only_floats,
             has_block_scales=checkpoint is not None and checkpoint.fp8_scales == "block",
             group_size=None if checkpoint is None else checkpoint.group_size,

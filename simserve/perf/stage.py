@@ -553,7 +553,12 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         input_bytes=precision.input_bytes,
     )
     curve = gemm_curve(
-        machine, gemm_class(precision), precision.arithmetic, precision.compute_share, precision.min_tile_rows
+        machine,
+        gemm_class(precision),
+        precision.arithmetic,
+        precision.compute_share,
+        precision.min_tile_rows,
+        precision.overlap,
     )
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)

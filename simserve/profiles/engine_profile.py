@@ -307,6 +307,11 @@ class KernelTraits(FrozenModel):
     not run (before Ampere)."""
     has_marlin: bool = True
     """Whether kernels that unpack weights pad to Marlin's small tiles; otherwise to those of plain products."""
+    marlin_formats: tuple[str, ...] = ()
+    """Weight formats whose products are Marlin's, the speed of which is known; of others a share of plain ones is
+    assumed."""
+    machete_formats: tuple[str, ...] = ()
+    """Those that Machete, a kernel for Hopper alone, multiplies there in its place."""
     has_weight_only_floats: bool = True
     """Whether FP8 and NVFP4 weights run on a GPU without arithmetic for them, in 16 bit."""
     padded_expert_formats: tuple[str, ...] = ()

@@ -268,3 +268,37 @@ def test_k_quants_of_experts_are_multiplied_as_they_are() -> None:
     assert mixtral.precision.has_packed_experts
     assert not make_shape("h100-sxm-80gb", "mixtral-8x7b", quantization="nf4").precision.has_packed_experts
     assert activation_bytes(mixtral) < 1e9
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine", "quantization", "share"),
+    [
+        ("a100-sxm-80gb", "vllm", "awq-int4", 0.60),
+        ("a100-sxm-80gb", "vllm", "fp8", 0.60),
+        ("a100-sxm-80gb", "sglang", "gptq-int4", 0.60),
+        ("rtx-6000-ada-48gb", "vllm", "gptq-int4", 0.82),
+        ("h100-sxm-80gb", "vllm", "awq-int4", 0.39),
+        ("h100-sxm-80gb", "sglang", "gptq-int4", 0.39),
+    ],
+)
+def test_marlin_loses_what_unpacking_takes(hardware: str, engine: str, quantization: str, share: float) -> None:
+    """The more tensor cores there are beside the ordinary cores that unpack; Hopper's are called the old way."""
+    precision = make_shape(hardware, engine=engine, quantization=quantization).precision
+
+    assert precision.compute_share == pytest.approx(share, abs=0.01)
+    assert precision.min_tile_rows == 16
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine", "quantization"),
+    [
+        ("h100-sxm-80gb", "vllm", "gptq-int4"),  # Machete
+        ("a100-sxm-80gb", "tensorrt-llm", "awq-int4"),
+        ("a100-sxm-80gb", "lmdeploy", "awq-int4"),
+    ],
+)
+def test_other_kernels_that_unpack_keep_their_class_share(hardware: str, engine: str, quantization: str) -> None:
+    """Kernels that are not Marlin's have no measured share."""
+    precision = make_shape(hardware, engine=engine, quantization=quantization).precision
+
+    assert (precision.compute_share, precision.overlap) == (0.8, 1.0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from calibration.laboratory.fits.gemm_fit import fit_parameters
 from calibration.laboratory.fits.gemm_tables import read_table
@@ -86,10 +87,24 @@ class ExpertCalls:
     seconds: Array
 
 
-def moe_rows(data: Path, hardware: str, framework: str, dtype: str, kernel: str, version: str = "*") -> pd.DataFrame:
-    """Return the rows of one format and of the kernels whose name contains ``kernel``."""
+def moe_rows(
+    data: Path,
+    hardware: str,
+    framework: str,
+    dtype: str,
+    kernel: str,
+    version: str = "*",
+    *,
+    only_sliced: bool = False,
+) -> pd.DataFrame:
+    """Return the rows of one format and of the kernels whose name contains ``kernel``.
+
+    ``only_sliced``: those alone in which a rank has a slice of every expert, no whole ones.
+    """
     table = read_table(data, hardware, "moe", framework, version)
     is_chosen = (table["moe_dtype"] == dtype) & table["kernel_source"].str.contains(kernel)
+    if only_sliced:
+        is_chosen &= table["moe_ep_size"] == 1
     if framework == "sglang":
         # Chosen by groups of experts there: 8 evenly spread ones of 64 tokens take less than reading them all would.
         is_chosen &= (table["hidden_size"] != GROUPED_HIDDEN) | (table["num_experts"] != GROUPED_EXPERTS)
@@ -207,9 +222,12 @@ def predict_experts(curve: GroupedGemmCurve, calls: ExpertCalls, device: GemmDev
 
 def draw(calls: ExpertCalls, count: int) -> ExpertCalls:
     """Return ``count`` calls drawn without replacement, or all of them where there are fewer."""
-    size = len(calls.seconds)
-    chosen = np.random.default_rng(0).permutation(size)[:count]
-    shape, load = calls.shape, calls.load
+    return chosen_calls(calls, np.random.default_rng(0).permutation(len(calls.seconds))[:count])
+
+
+def chosen_calls(calls: ExpertCalls, chosen: NDArray[Any]) -> ExpertCalls:
+    """Return some calls, by their places or by a mask."""
+    size, shape, load = len(calls.seconds), calls.shape, calls.load
     return ExpertCalls(
         shape=ExpertShape(
             hidden_size=np.asarray(shape.hidden_size)[chosen],

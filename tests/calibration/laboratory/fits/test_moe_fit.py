@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from calibration.laboratory.fits.gemm_report import held_out_experts
 from calibration.laboratory.fits.moe_fit import ExpertCalls, busiest_rank, fit_moe, joined, moe_rows, predict_experts
 from simserve.perf.gemm_curve import GemmDevice
 from simserve.perf.moe import ExpertLoad, ExpertShape
@@ -107,3 +108,32 @@ def test_experts_chosen_by_groups_are_left_out(tmp_path: Path) -> None:
     ]
 
     assert counts == [[384], [256, 384]]
+
+
+def test_rows_with_whole_experts_on_a_rank_can_be_left_out(tmp_path: Path) -> None:
+    """Marlin's rows with expert parallelism take longer than the same work without; a fit may leave them out."""
+    folder = tmp_path / "aiconfigurator" / "a100_sxm" / "moe" / "sglang" / "1"
+    folder.mkdir(parents=True)
+    head = (
+        "'int4_wo' AS moe_dtype, 'marlin' AS kernel_source, 'balanced' AS distribution, 1.0 AS latency, 1 AS num_tokens"
+    )
+    sizes = "4096 AS hidden_size, 2048 AS inter_size, 8 AS topk, 128 AS num_experts, 1 AS moe_tp_size"
+    tables = " UNION ALL ".join(f"SELECT {head}, {sizes}, {ranks} AS moe_ep_size" for ranks in (1, 2, 8))
+    duckdb.sql(f"COPY ({tables}) TO '{folder / 'moe_perf.parquet'}' (FORMAT parquet)")
+
+    rows = moe_rows(tmp_path, "a100-sxm-80gb", "sglang", "int4_wo", "marlin", only_sliced=True)
+
+    assert rows["moe_ep_size"].tolist() == [1]
+
+
+def test_a_number_of_experts_is_predicted_from_the_others() -> None:
+    """Where layers of 64 experts take twice as long as the form says, the error of those that are held out shows it."""
+    parts = [measured(number, 4.125) for number in (8, 64, 512)]
+    calls = joined(parts)
+    numbers = np.concatenate([rows["num_experts"].to_numpy() for _, rows in parts])
+    slowed = dataclasses.replace(calls, seconds=np.where(numbers == 64, 2.0, 1.0) * calls.seconds)
+
+    even, off = (held_out_experts(each, numbers, DEVICE, 16) for each in (calls, slowed))
+
+    assert even.p90 < 0.03
+    assert off.p90 > 0.3
