@@ -4,7 +4,7 @@ A row says how a worker is cut over GPUs, not how many workers there were, how m
 they drafted, or whether attention was data-parallel. The public recipes do (github.com/SemiAnalysisAI/InferenceX,
 .github/configs/nvidia-master.yaml at 0004cf5f, and the files of ishandhanani/srt-slurm that it names), by engine, GPU,
 lengths and clients. Where several recipes have the clients of a row, all of them are replayed, and the one whose TPOT
-is nearest counts: then TPOT is shown, not scored.
+is nearest counts: then both figures are shown, not scored.
 
 Most of TensorRT-LLM's recipes ask for 5 to 100 % more clients than their decode workers have seats. What is over waits
 with its KV in the prefill worker, and TTFT is that wait: 12 s where 6 clients share 3 seats.
@@ -28,12 +28,23 @@ SHORTEST_SHARE = 0.8
 VERSIONS = {"sglang": "0.5.8", "tensorrt-llm": "1.2.0"}
 """Engine in the containers of the recipes: SGLang 0.5.8; TensorRT-LLM 1.2.0, before its release, in Dynamo's 0.8.1."""
 
+PORT_BANDWIDTH = {("tensorrt-llm", "h200"): 1e9}
+"""Bytes/s of a GPU's port by engine and cluster; others: 25 GB/s, 400 Gbit/s at half their rate, which decides nothing.
+
+TensorRT-LLM sends caches between nodes through host memory unless GPU direct RDMA is turned on (its pull request 6024).
+Fitted to prompts of 1,024 tokens on H200, whose first tokens take 0.4 s more than computing; those of 8,192, which send
+as many bytes through each port as no rank sends copies there, were not fitted."""
+
+HANDOVER = {"sglang": 0.09}
+"""Seconds from a computed prompt to the decode worker's scheduler: SGLang's two workers agree on a transfer by polling
+once a step. Fitted to the 10 servers of H100 with prompts and answers of 1,024 tokens."""
+
 DECODE_KV_SHARE = {"sglang": 0.82, "tensorrt-llm": 0.9}
 """Share of memory of decode workers, by the engine's rule."""
 
 
 def read_disaggregated(folder: Path) -> list[MeasuredPoint]:
-    """Return the points of ``inferencex_disagg.csv``: TPOT where one recipe alone fits, else shown; TTFT shown."""
+    """Return the points of ``inferencex_disagg.csv``: scored where one recipe alone fits, else shown."""
     return [_point(row) for row in read_rows(folder / "inferencex_disagg.csv")]
 
 
@@ -41,12 +52,11 @@ def _point(row: Row) -> MeasuredPoint:
     engine, hardware = engine_name(row.text("framework")), hardware_name(row.text("hardware"))
     prompt, output, clients = row.count("isl", 0), row.count("osl", 0), row.count("load_value", 1)
     key = (engine, hardware.partition("-")[0], row.text("precision"), prompt, output)
-    num_gpus = row.count("decode_tp_size", 1) * row.count("decode_attention_dp_size", 1)
-    fitting = recipes_of(key, clients, num_gpus, row.count("decode_moe_ep_size", 1) > 1)
+    fitting = recipes_of(key, clients, row.count("prefill_moe_ep_size", 1) > 1)
     model = model_name(row.text("model"))
     lengths = blocks.uniform_below(prompt, SHORTEST_SHARE), blocks.uniform_below(output, SHORTEST_SHARE)
     workload = build.closed_loop(clients, *lengths)
-    unscored: tuple[Metric, ...] = ("ttft", "tpot") if len(fitting) > 1 else ("ttft",)
+    unscored: tuple[Metric, ...] = ("ttft", "tpot") if len(fitting) > 1 else ()
     return MeasuredPoint(
         source="inferencex_disagg",
         label=row.label,
@@ -87,7 +97,7 @@ def _pools(
     prefill = deployed(
         row.count("prefill_tp_size", 1) * row.count("prefill_attention_dp_size", 1),
         prefilling.has_ranks,
-        row.count("prefill_moe_ep_size", 1) > 1,
+        prefilling.is_placed,
         {
             "max_num_seqs": prefilling.seats,
             "max_num_batched_tokens": prefilling.budget,
@@ -106,4 +116,6 @@ def _pools(
         num_prefills=recipe.prefills,
         num_decodes=recipe.decodes,
         num_drafts=recipe.drafts,
+        port_bandwidth=PORT_BANDWIDTH.get((engine, hardware.partition("-")[0]), 25e9),
+        handover_seconds=HANDOVER.get(engine, 0.001),
     )

@@ -49,12 +49,14 @@ class Prefill:
         seats: Prompts of a step, of each rank.
         budget: Tokens of a step, of each rank.
         kv_share: Share of memory for the KV cache, by the engine's rule.
+        is_placed: Whether experts lie whole on its GPUs, not cut over all.
     """
 
     has_ranks: bool
     seats: int
     budget: int
     kv_share: float
+    is_placed: bool = True
 
 
 Key = tuple[str, str, str, int, int]
@@ -180,28 +182,32 @@ _PREFILLS: Mapping[tuple[str, str, str, int], Prefill] = {
 }
 """Prefill workers by engine, GPU, format and prompt length, whatever decodes behind them."""
 
-_SGLANG_PREFILL = Prefill(False, 512, 163840, 0.82)
+_SGLANG_PREFILL = {
+    1024: Prefill(False, 512, 163840, 0.82, is_placed=False),
+    8192: Prefill(False, 16, 32768, 0.82, is_placed=False),
+}
+"""By prompt length."""
 _SGLANG_PREFILL_OF_RANKS = Prefill(True, 64, 32768, 0.75)
 
 
-def recipes_of(key: Key, clients: int, num_gpus: int, is_placed: bool) -> list[Recipe]:
+def recipes_of(key: Key, clients: int, is_placed: bool) -> list[Recipe]:
     """Return the recipes that so many clients may have been served by.
 
     Args:
         key: Engine, GPU, weight format and lengths.
         clients: Of the row.
-        num_gpus: GPUs of its decode workers.
-        is_placed: Whether their experts are placed whole on GPUs, not cut over all.
+        is_placed: Whether its prefill workers have their experts whole: what rows say of decode workers is a copy of
+            what they say of these.
     """
     found = [recipe for served, recipe in _parsed(key) if clients in served]
-    return [each for each in found if each.num_gpus == num_gpus and is_placed == (each.layout != "tp")]
+    return [each for each in found if prefill_of(key, each.layout).is_placed == is_placed]
 
 
 def prefill_of(key: Key, decode: Layout) -> Prefill:
     """Return the prefill worker of a recipe, by how its decode workers are cut."""
     engine, hardware, precision, prompt, _ = key
     if engine == "sglang":
-        return _SGLANG_PREFILL_OF_RANKS if decode == "dep" and prompt == 1024 else _SGLANG_PREFILL
+        return _SGLANG_PREFILL_OF_RANKS if decode == "dep" and prompt == 1024 else _SGLANG_PREFILL[prompt]
     return _PREFILLS[(engine, hardware, precision, prompt)]
 
 
