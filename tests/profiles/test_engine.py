@@ -51,6 +51,7 @@ def resolve(
     pipeline_parallel_size: int = 1,
     drafter: str | None = None,
     model_family: str = "",
+    only_prefills: bool = False,
     **overrides: Any,
 ) -> ResolvedEngine:
     """Resolve an engine on a GPU of the catalogue with the user's keys."""
@@ -65,6 +66,7 @@ def resolve(
         pipeline_parallel_size=pipeline_parallel_size,
         drafter=drafter,
         model_family=model_family,
+        only_prefills=only_prefills,
     )
 
 
@@ -761,3 +763,16 @@ def test_graphs_for_decodes_alone_leave_prompts_to_single_launches() -> None:
     assert none.cuda_graph_sizes == ()
     with pytest.raises(ScenarioError, match="enforce_eager"):
         resolve("vllm", "0.12", cudagraph_mode="FULL", enforce_eager=True)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm"])
+def test_a_worker_that_only_prefills_may_not_reach_the_rate_of_its_kernels(name: str) -> None:
+    """As DeepSeek's was measured with queues that never empty; its budget stays, and so do other models."""
+    worker, server = (
+        resolve(name, model_family="deepseek_v3", only_prefills=only_prefills) for only_prefills in (True, False)
+    )
+    other = resolve(name, model_family="llama", only_prefills=True)
+
+    assert worker.compute_efficiency == pytest.approx(0.8 * server.compute_efficiency)
+    assert worker.max_num_batched_tokens == server.max_num_batched_tokens
+    assert other.compute_efficiency == server.compute_efficiency

@@ -116,7 +116,34 @@ def _longest_prompt(point: MeasuredPoint) -> int:
     return int(point.scenario.get("workload", {}).get("prompt_tokens", {}).get("max", 0))
 
 
+def _is_separate(point: MeasuredPoint, engine: str, hardware: str, prompt: int = 0) -> bool:
+    """Return whether InferenceX measured separate workers: an engine, one GPU, one nominal length of prompts or any."""
+    if point.source != "inferencex_disagg" or not point.pools:
+        return False
+    length = int(point.pools[0].prefill["workload"]["prompt_tokens"]["max"])
+    return point.engine == engine and point.hardware.startswith(hardware) and prompt in (0, length)
+
+
 CONSTANTS = (
+    FittedConstant(
+        "workers that only prefill: 0.8 of the rate of their kernels (prompts of 8,192), and caches that leave at "
+        "1 GB/s (prompts of 1,024); TensorRT-LLM, H200, separate workers",
+        lambda point: _is_separate(point, "tensorrt-llm", "h200"),
+        ("ttft",),
+        (
+            ("TensorRT-LLM, H100", lambda point: _is_separate(point, "tensorrt-llm", "h100"), "ttft"),
+            ("SGLang, H200", lambda point: _is_separate(point, "sglang", "h200"), "ttft"),
+        ),
+    ),
+    FittedConstant(
+        "SGLang, separate workers: 90 ms from a prompt to the decode worker; H100, prompts of 1,024",
+        lambda point: _is_separate(point, "sglang", "h100", SHORT_PROMPT),
+        ("ttft",),
+        (
+            ("prompts of 8,192", lambda point: _is_separate(point, "sglang", "h100", 8192), "ttft"),
+            ("H200", lambda point: _is_separate(point, "sglang", "h200"), "ttft"),
+        ),
+    ),
     FittedConstant(
         "SGLang, fresh: 1.1 s longer for the first prompts; InferenceX DeepSeek-R1, prompts of 1,024",
         lambda point: _is_served(point, "sglang", "deepseek-r1") and _longest_prompt(point) == SHORT_PROMPT,

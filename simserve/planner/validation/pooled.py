@@ -2,10 +2,9 @@
 
 Of all others `simserve.planner.validation.prediction` says it.
 
-A scenario's pools neither draft nor have data-parallel attention; measured ones do. Their decode workers are replayed
-as plain ones that step as those do: a rank of data-parallel attention as a worker of its own whose partners hold as
-many requests as it does, and a step that yields m tokens a request as m steps of an m-th of the time. Means are those
-of the real ones; how far ranks drift apart, and that a step's tokens arrive together, is lost.
+A scenario's pools do not draft with the model's own layers; measured ones do. Such a decode worker is replayed as one
+that does not, and whose steps are m times as short where one yields m tokens a request. Means are those of the real
+one; that a step's tokens arrive together is lost.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
 from simserve.perf.parts import PricedDeployment
 from simserve.planner.measured.point import PoolPair
@@ -27,16 +24,12 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 from simserve.sim.control import Control
-from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.acceptance import expected_tokens
 from simserve.workload.generate import generate
-
-TRANSFER_BANDWIDTH = "200 GB/s"
-"""Between two nodes: 8 InfiniBand ports of 400 Gbit/s at half their rate; a cache crosses in milliseconds, and
-the figure decides nothing."""
 
 MAX_IN_TRANSFER = 1_000_000
 """Caches on their way: no worker waits for their number."""
@@ -47,8 +40,8 @@ MTP_ACCEPTANCE = (0.79, 0.61, 0.46)
 Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the nearest relative of R1 that was measured (InferenceX
 golden_al_distribution, vLLM MTP, thinking on)."""
 
-Priced = Callable[[Scenario], tuple[ResolvedScenario, PricedDeployment]]
-"""Resolves a scenario and prices its deployment."""
+Priced = Callable[[Scenario, Role], tuple[ResolvedScenario, PricedDeployment]]
+"""Resolves a scenario whose replicas have a role, and prices its deployment."""
 
 
 def replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
@@ -58,59 +51,75 @@ def replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
         InputError: A worker's profile is missing or does not go with the rest, or the model does not fit.
     """
     scenario = from_mapping(pair.prefill)
-    resolved, prefill = priced(scenario)
-    ranks = resolved.engine.data_parallel_size
-    engine: EngineConfig = replace(resolved.engine, data_parallel_size=1)
-    num_replicas = pair.num_prefills * ranks
+    resolved, prefill = priced(scenario, "prefill")
     setups = (
         PoolSetup(
             name="prefill",
-            engine=engine,
-            step_times=_prompts_of_one_rank(prefill.step_times, ranks),
+            engine=resolved.engine,
+            step_times=prefill.step_times,
             priced=None,
-            num_replicas=num_replicas,
+            num_replicas=pair.num_prefills,
             role="prefill",
         ),
         _decode_setup(pair, priced),
     )
     shape = resolved.shape
+    specs = generate(scenario.workload, seed=scenario.run.seed)
+    cache_bytes = shape.model.kv_bytes_per_token(shape.kv_element_bytes) * float(np.mean(specs.prompt_tokens))
     control = Control(
         routing=RoutingSpec(policy="least_outstanding"),
-        disaggregation=DisaggregationSpec.model_validate(
-            {"transfer_bandwidth": TRANSFER_BANDWIDTH, "max_in_transfer": MAX_IN_TRANSFER}
-        ),
+        disaggregation=_links(pair, cache_bytes, resolved.engine.data_parallel_size),
         kv_bytes_per_token=shape.model.kv_bytes_per_token(shape.kv_element_bytes),
     )
-    deployment = Deployment(num_replicas=num_replicas, engine=engine, priced=prefill, control=control, pools=setups)
-    return simulate(deployment, generate(scenario.workload, seed=scenario.run.seed))
+    deployment = Deployment(
+        num_replicas=pair.num_prefills, engine=resolved.engine, priced=prefill, control=control, pools=setups
+    )
+    return simulate(deployment, specs)
 
 
 def pools_key(pair: PoolPair) -> str:
     """Return what two pairs share whose replays are the same: all but their names."""
     both = [{key: value for key, value in each.items() if key != "name"} for each in (pair.prefill, pair.decode)]
-    return json.dumps([both, pair.num_prefills, pair.num_decodes, pair.num_drafts], sort_keys=True)
+    others = [getattr(pair, each.name) for each in fields(pair) if each.name not in ("prefill", "decode")]
+    return json.dumps([both, others], sort_keys=True)
+
+
+def _links(pair: PoolPair, cache_bytes: float, ranks: int) -> DisaggregationSpec:
+    """Return the links of prefill workers.
+
+    Every GPU of a worker without ranks has the whole latent cache, and sends it to its like. With ranks one GPU alone
+    has it, and sends a copy to each GPU of a decode worker without them, while the other ranks send theirs.
+    """
+    copies = int(pair.decode["deployment"].get("tensor_parallel_size", 1)) if ranks > 1 else 1
+    rest = (1.0 - 1.0 / ranks) * copies * cache_bytes / pair.port_bandwidth
+    return DisaggregationSpec.model_validate(
+        {
+            "transfer_bandwidth": f"{ranks * pair.port_bandwidth / copies} B/s",
+            "transfer_latency": f"{pair.handover_seconds + rest} s",
+            "max_in_transfer": MAX_IN_TRANSFER,
+        }
+    )
 
 
 def _decode_setup(pair: PoolPair, priced: Priced) -> PoolSetup:
-    plain, _ = priced(from_mapping(pair.decode))
-    ranks, drafts = plain.engine.data_parallel_size, pair.num_drafts
-    if ranks > 1 or not drafts:
+    plain, found = priced(from_mapping(pair.decode), "decode")
+    times, drafts = found.step_times, pair.num_drafts
+    if drafts and plain.engine.data_parallel_size > 1:
         # Verifying is priced as that many more sequences.
         seats = plain.engine.max_num_seqs * (drafts + 1)
-        _, wide = priced(from_mapping(_with(pair.decode, max_num_seqs=seats)))
-        times = _as_one_rank(wide.step_times, ranks, drafts + 1)
-    else:
+        _, wide = priced(from_mapping(_with(pair.decode, max_num_seqs=seats)), "decode")
+        times = _verifying(wide.step_times, drafts + 1)
+    elif drafts:
         given = {"method": "mtp", "num_speculative_tokens": drafts, "acceptance_rate": MTP_ACCEPTANCE[0]}
-        _, drafting = priced(from_mapping(_with(pair.decode, speculative=given)))
+        _, drafting = priced(from_mapping(_with(pair.decode, speculative=given)), "decode")
         times = drafting.step_times
     tokens = expected_tokens(MTP_ACCEPTANCE[:drafts]) if drafts else 1.0
-    engine: EngineConfig = replace(plain.engine, data_parallel_size=1)
     return PoolSetup(
         name="decode",
-        engine=engine,
+        engine=plain.engine,
         step_times=_scaled(times, 1.0 / tokens),
         priced=None,
-        num_replicas=pair.num_decodes * ranks,
+        num_replicas=pair.num_decodes,
         role="decode",
     )
 
@@ -125,46 +134,20 @@ def _with(mapping: Mapping[str, Any], *, speculative: Any = None, max_num_seqs: 
     return {**mapping, "deployment": deployment}
 
 
-def _prompts_of_one_rank(times: StepTimes, ranks: int) -> StepTimes:
-    """Return the seconds of a rank that computes prompts beside others that compute as many tokens."""
-    if ranks == 1:
-        return times
-    tokens = np.arange(len(times.token_seconds))
-    return replace(
-        times,
-        token_seconds=(np.asarray(times.token_seconds) + _shared_seconds(times, ranks * tokens)).tolist(),
-        token_seconds_beyond=times.token_seconds_beyond + ranks * times.shared_seconds_beyond,
-        shared_seconds=(),
-        shared_seconds_beyond=0.0,
-    )
-
-
-def _shared_seconds(times: StepTimes, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return what ranks do together, by the tokens of all of them."""
-    shared = np.asarray(times.shared_seconds)
-    together = np.minimum(tokens, len(shared) - 1)
-    return np.asarray(shared[together] + times.shared_seconds_beyond * (tokens - together))
-
-
-def _as_one_rank(times: StepTimes, ranks: int, width: int) -> StepTimes:
-    """Return the seconds of a rank that decodes ``width`` tokens a sequence, beside others that hold as many."""
-    if ranks == 1 and width == 1:
-        return times
+def _verifying(times: StepTimes, width: int) -> StepTimes:
+    """Return the seconds of ranks that decode ``width`` tokens a sequence."""
     last = (len(times.decode_base) - 1) // width
-    sequences = np.arange(last + 1)
-    base = np.asarray(times.decode_base)[width * sequences]
-    if len(times.shared_seconds):
-        base = base + _shared_seconds(times, ranks * width * sequences)
-    # Queries of a sequence read its keys once, and each takes its own products, which bind.
-    slope = width * np.asarray(times.decode_slope)[width * sequences]
+    sequences = width * np.arange(last + 1)
+    shared = np.asarray(times.shared_seconds)
     return replace(
         times,
-        decode_base=base.tolist(),
-        decode_slope=slope.tolist(),
-        sequence_seconds=np.asarray(times.sequence_seconds)[width * sequences].tolist(),
-        decode_attention_base=np.asarray(times.decode_attention_base)[width * sequences].tolist(),
-        shared_seconds=(),
-        shared_seconds_beyond=0.0,
+        decode_base=np.asarray(times.decode_base)[sequences].tolist(),
+        # Queries of a sequence read its keys once, and each takes its own products, which bind.
+        decode_slope=(width * np.asarray(times.decode_slope)[sequences]).tolist(),
+        sequence_seconds=np.asarray(times.sequence_seconds)[sequences].tolist(),
+        decode_attention_base=np.asarray(times.decode_attention_base)[sequences].tolist(),
+        shared_seconds=shared[::width].tolist(),
+        shared_seconds_beyond=width * times.shared_seconds_beyond,
     )
 
 
@@ -175,4 +158,6 @@ def _scaled(times: StepTimes, factor: float) -> StepTimes:
         times,
         decode_base=[factor * each for each in times.decode_base],
         decode_slope=[factor * each for each in times.decode_slope],
+        shared_seconds=[factor * each for each in times.shared_seconds],
+        shared_seconds_beyond=factor * times.shared_seconds_beyond,
     )

@@ -22,6 +22,7 @@ from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.served import server_of
 from simserve.scenario.speculative import with_paces
+from simserve.sim.pool_spec import Role
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals
@@ -81,15 +82,15 @@ class Pricer:
     replayed: dict[str, Replayed] = field(default_factory=dict)
     _known: dict[str, tuple[ResolvedScenario, PricedDeployment]] = field(default_factory=dict)
 
-    def of(self, scenario: Scenario) -> tuple[ResolvedScenario, PricedDeployment]:
-        """Return the deployment of a scenario with its seconds.
+    def of(self, scenario: Scenario, role: Role = "both") -> tuple[ResolvedScenario, PricedDeployment]:
+        """Return the deployment of a scenario with its seconds; ``role`` is what its replicas do.
 
         Raises:
             InputError: A profile is missing or does not go with the rest, or the model does not fit.
         """
-        key = deployment_key(scenario)
+        key = f"{role} {deployment_key(scenario)}"
         if key not in self._known:
-            resolved = resolve(scenario)
+            resolved = resolve(scenario, role=role)
             if not resolved.memory.fits:
                 raise InputError("does not fit in the memory left", key="deployment")
             resolved = _long_enough(resolved)

@@ -90,8 +90,8 @@ def test_drafts_shorten_the_time_a_token() -> None:
     assert plain / 2.5 < drafting < plain
 
 
-def test_a_rank_steps_beside_ranks_that_hold_as_much() -> None:
-    """Its own seconds and those of the experts for the tokens of all; verifying counts as further sequences."""
+def test_verifying_ranks_count_each_draft_as_a_sequence() -> None:
+    """Own seconds and those of the experts are those of twice as many tokens; keys are read once a token."""
     times = StepTimes(
         decode_base=[0.0, 1.0, 2.0, 3.0, 4.0],
         decode_slope=[0.1] * 5,
@@ -106,36 +106,60 @@ def test_a_rank_steps_beside_ranks_that_hold_as_much() -> None:
         shared_seconds_beyond=10.0,
     )
 
-    rank = pooled._as_one_rank(times, 2, 2)
+    found = pooled._verifying(times, 2)
 
-    assert rank.decode_base == pytest.approx([0.0, 2.0 + 40.0, 4.0 + 80.0])
-    assert rank.decode_slope == pytest.approx([0.2, 0.2, 0.2])
-    assert not len(rank.shared_seconds)
-    assert pooled._as_one_rank(times, 1, 1) is times
+    assert found.decode_base == pytest.approx([0.0, 2.0, 4.0])
+    assert found.decode_slope == pytest.approx([0.2, 0.2, 0.2])
+    assert found.shared_seconds == pytest.approx([0.0, 20.0, 40.0])
+    assert found.shared_seconds_beyond == 20.0
 
 
-def test_a_rank_computes_prompts_beside_ranks_that_compute_as_many() -> None:
-    """Its own seconds and those of the experts for the tokens of all, beyond the table too."""
-    times = StepTimes(
-        decode_base=[0.0, 1.0],
-        decode_slope=[0.1] * 2,
-        token_seconds=[0.0, 1.0, 2.0],
-        token_seconds_beyond=1.0,
-        sequence_seconds=[0.0] * 2,
-        decode_attention_base=[0.0] * 2,
-        prefill_request_seconds=0.0,
-        prefill_pair_seconds=0.0,
-        prefill_context_seconds=0.0,
-        shared_seconds=[0.0, 10.0, 20.0],
-        shared_seconds_beyond=7.0,
+def test_steps_that_yield_more_tokens_are_as_much_shorter() -> None:
+    """All that a decode step takes, what ranks do together included; TPOT of ranks falls with drafts."""
+    deployment = {
+        "hardware": "h200-sxm-141gb",
+        "data_parallel_size": 8,
+        "enable_expert_parallel": True,
+        "quantization": "fp8",
+        "engine": {"name": "sglang", "version": "0.5.8", "max_model_len": 2048, "max_num_seqs": 16},
+    }
+    worker = pair().prefill | {"model": "deepseek-r1", "deployment": deployment}
+    pricer = Pricer()
+
+    plain, drafting = (
+        predict(point(pair(prefill=worker, decode=worker, num_drafts=drafts)), pricer).predicted["tpot"]
+        for drafts in (0, 3)
     )
 
-    rank = pooled._prompts_of_one_rank(times, 2)
+    assert plain / 2.5 < drafting < plain
 
-    assert rank.token_seconds == pytest.approx([0.0, 1.0 + 20.0, 2.0 + 20.0 + 2 * 7.0])
-    assert rank.token_seconds_beyond == pytest.approx(1.0 + 2 * 7.0)
-    assert not len(rank.shared_seconds)
-    assert pooled._prompts_of_one_rank(times, 1) is times
+
+def test_a_slow_port_delays_the_first_token() -> None:
+    """By what a cache takes through it, and by what the hand-over takes; tokens after it come as before."""
+    fast, slow, late = (
+        predict(point(pair(**changes)), Pricer()).predicted
+        for changes in ({}, {"port_bandwidth": 1e8}, {"handover_seconds": 0.1})
+    )
+
+    assert slow["ttft"] > fast["ttft"] + 0.1
+    assert late["ttft"] == pytest.approx(fast["ttft"] + 0.1, rel=0.2)
+
+
+def test_the_one_rank_that_has_a_cache_sends_every_copy() -> None:
+    """8 GPUs that decode together ask one rank for 8 copies; the link of all ranks is as busy as before."""
+    cut, ranks = {"tensor_parallel_size": 8}, {"data_parallel_size": 8}
+    found = {
+        name: pooled._links(pair(decode={"deployment": decode}, port_bandwidth=1e9), 36e6, prefill)
+        for name, decode, prefill in (("together", cut, 1), ("copies", cut, 8), ("one", ranks, 8))
+    }
+
+    assert {name: each.transfer_bandwidth / 1e9 for name, each in found.items()} == {
+        "together": 1.0,
+        "copies": 1.0,
+        "one": 8.0,
+    }
+    assert found["copies"].transfer_latency == pytest.approx(0.001 + 7 * 0.036)
+    assert found["one"].transfer_latency == pytest.approx(0.001 + 7 / 8 * 0.036)
 
 
 def test_workers_with_data_parallel_attention_are_replayed() -> None:

@@ -25,7 +25,7 @@ def read(folder: Path, **changes: Any) -> MeasuredPoint:
 
 
 def test_a_row_runs_the_recipe_that_has_its_clients(tmp_path: Path) -> None:
-    """36 clients of TensorRT-LLM on H200: 1 prefill and 9 decode workers without drafts; TTFT is shown."""
+    """36 clients of TensorRT-LLM on H200: 1 prefill and 9 decode workers without drafts."""
     found = read(tmp_path)
 
     (only,) = found.pools
@@ -33,7 +33,7 @@ def test_a_row_runs_the_recipe_that_has_its_clients(tmp_path: Path) -> None:
     assert only.decode["deployment"]["tensor_parallel_size"] == 8
     assert only.decode["deployment"]["enable_expert_parallel"] is True
     assert only.decode["workload"]["arrivals"] == {"process": "closed_loop", "concurrency": 36}
-    assert found.shown_only == {"ttft"}
+    assert not found.shown_only
     assert not found.reason
 
 
@@ -55,7 +55,7 @@ def test_clients_of_several_recipes_leave_tpot_unscored(tmp_path: Path) -> None:
 
 
 def test_experts_that_are_cut_belong_to_other_recipes(tmp_path: Path) -> None:
-    """SGLang's workers with experts cut over all GPUs, and those with experts placed whole."""
+    """SGLang's prefill workers with experts cut over all GPUs, and those with experts placed whole."""
     cut = {"prefill_moe_ep_size": 1, "decode_moe_ep_size": 1}
 
     low = read(tmp_path, framework="sglang", load_value=128, **cut)
@@ -63,6 +63,25 @@ def test_experts_that_are_cut_belong_to_other_recipes(tmp_path: Path) -> None:
 
     assert {each.num_decodes for each in low.pools} == {9}
     assert {each.num_decodes for each in high.pools} == {6}
+
+
+def test_what_a_row_says_of_decode_workers_is_not_believed(tmp_path: Path) -> None:
+    """It repeats the prefill workers: behind experts that are cut, SGLang's ranks with placed ones decode as well."""
+    cut = {"prefill_moe_ep_size": 1, "decode_moe_ep_size": 1}
+
+    found = read(tmp_path, framework="sglang", isl=8192, load_value=256, **cut).pools
+
+    assert [(each.num_prefills, each.num_decodes, each.num_drafts) for each in found] == [(1, 1, 0), (1, 1, 2)]
+    assert {each.decode["deployment"]["data_parallel_size"] for each in found} == {8}
+
+
+def test_caches_leave_slowly_where_they_pass_through_the_host(tmp_path: Path) -> None:
+    """TensorRT-LLM's on H200; SGLang's decode worker is told of a prompt later."""
+    (ours,) = read(tmp_path).pools
+    (theirs, *_) = read(tmp_path, framework="sglang", load_value=128).pools
+
+    assert ours.port_bandwidth < theirs.port_bandwidth
+    assert ours.handover_seconds < theirs.handover_seconds
 
 
 def test_clients_without_a_recipe_have_a_reason(tmp_path: Path) -> None:
@@ -73,11 +92,35 @@ def test_clients_without_a_recipe_have_a_reason(tmp_path: Path) -> None:
     assert predict(found, Pricer()).reason == NO_RECIPE
 
 
-def test_prefill_workers_of_tensorrt_llm_have_data_parallel_attention(tmp_path: Path) -> None:
-    """In every recipe, whatever the decode workers have; SGLang's have not."""
-    (ours,) = read(tmp_path).pools
-    (theirs, *_) = read(tmp_path, framework="sglang", load_value=128).pools
+def test_prefill_workers_are_the_recipes_own(tmp_path: Path) -> None:
+    """TensorRT-LLM's on H200 compute short prompts in ranks, 8 a step, and long ones together, 2 a step; SGLang's
+    together wherever what decodes behind them does."""
+    (short,) = read(tmp_path).pools
+    (long,) = read(tmp_path, isl=8192, load_value=768).pools
+    (theirs, *_) = read(tmp_path, framework="sglang", load_value=128, prefill_moe_ep_size=1).pools
 
-    assert ours.prefill["deployment"]["data_parallel_size"] == 8
-    assert ours.decode["deployment"].get("data_parallel_size", 1) == 1
+    assert short.prefill["deployment"]["data_parallel_size"] == 8
+    assert short.prefill["deployment"]["engine"]["max_num_seqs"] == 8
+    assert short.decode["deployment"].get("data_parallel_size", 1) == 1
+    assert long.prefill["deployment"]["tensor_parallel_size"] == 8
+    assert long.prefill["deployment"]["engine"]["max_num_seqs"] == 2
     assert theirs.prefill["deployment"].get("data_parallel_size", 1) == 1
+
+
+def test_decode_workers_have_the_seats_of_the_recipe(tmp_path: Path) -> None:
+    """6 clients share 3 workers of 16 H100 that take one request each, 924 three of 16 ranks that take 16."""
+    gpus = dict.fromkeys(("prefill_tp_size", "prefill_moe_ep_size", "decode_tp_size", "decode_moe_ep_size"), 16)
+
+    (few, _), (many,) = (read(tmp_path, hardware="h100_sxm", load_value=clients, **gpus).pools for clients in (6, 924))
+
+    assert (few.num_decodes, few.decode["deployment"]["engine"]["max_num_seqs"]) == (3, 1)
+    assert (many.num_decodes, many.decode["deployment"]["engine"]["max_num_seqs"]) == (3, 16)
+    assert many.decode["deployment"]["data_parallel_size"] == 16
+
+
+def test_clients_without_a_seat_wait_for_one(tmp_path: Path) -> None:
+    """Where 6 clients share 3 seats, half of their time passes before the first token."""
+    gpus = dict.fromkeys(("prefill_tp_size", "prefill_moe_ep_size", "decode_tp_size", "decode_moe_ep_size"), 16)
+    found = predict(read(tmp_path, hardware="h100_sxm", load_value=6, **gpus), Pricer()).predicted
+
+    assert 0.8 < found["ttft"] / (found["tpot"] * 921) < 1.2

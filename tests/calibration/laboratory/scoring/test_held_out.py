@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from calibration.laboratory.scoring.held_out import CONSTANTS, fitted_metrics, held_out_rows
+from simserve.planner.measured.point import PoolPair
 from simserve.planner.validation.prediction import Prediction
 from tests.planner.builders import make_point
 
@@ -70,6 +72,13 @@ def test_no_test_point_fitted_metrics_to() -> None:
     seen += [
         make_point(source=source, engine="tensorrt-llm", hardware="a100-sxm-80gb", version="0.15.0", scenario=split)
         for source in ("trtllm_perf_overview", "trtllm_online_serving", "trtllm_static_batch")
+    ]
+    worker: dict[str, Any] = {"workload": {"prompt_tokens": {"max": 8192}}}
+    pools = (PoolPair(prefill=worker, decode=worker, num_prefills=1, num_decodes=1),)
+    seen += [
+        make_point(source="inferencex_disagg", engine=engine, hardware=hardware, pools=pools)
+        for engine in ("sglang", "tensorrt-llm")
+        for hardware in ("h100-sxm-80gb", "h200-sxm-141gb")
     ]
     for constant in CONSTANTS:
         for _, chosen, metric in constant.tests:
