@@ -19,6 +19,7 @@ from simserve.profiles.engine_profile import version_key
 _REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "vllm": ("vllm/model_executor/models/registry.py", "vllm/model_executor/models/__init__.py"),
     "sglang": ("sglang/srt/models/**/*.py",),
+    "lmdeploy": ("lmdeploy/turbomind/supported_models.py",),
 }
 """Engine -> the files that register models, as they are called in its releases."""
 _ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
@@ -36,7 +37,7 @@ def registered(engine: str, folder: Path) -> tuple[set[str], set[str]]:
     for pattern in _REGISTRIES[engine]:
         for file in folder.glob(pattern):
             tree = ast.parse(file.read_text(encoding="utf-8-sig"))
-            names, gone = _of_vllm(tree) if engine == "vllm" else (_of_sglang(tree), set[str]())
+            names, gone = _of_vllm(tree) if engine == "vllm" else (_READERS[engine](tree), set[str]())
             found |= names
             removed |= gone
     return {each for each in found if _answers(each)}, removed
@@ -73,16 +74,39 @@ def _of_sglang(tree: ast.Module) -> set[str]:
     return {each.id for value in entries for each in ast.walk(value) if isinstance(each, ast.Name)}
 
 
-def model_code(engine: str, folders: Mapping[str, Path], first: str) -> list[dict[str, Any]]:
+def _of_lmdeploy(tree: ast.Module) -> set[str]:
+    """Return the classes of its list of what TurboMind runs, without those that it says it does not."""
+    lists = (
+        node.value.keywords
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and any(isinstance(each, ast.Name) and each.id.endswith("SUPPORTED_ARCHS") for each in node.targets)
+    )
+    return {
+        str(each.arg)
+        for keywords in lists
+        for each in keywords
+        if not (isinstance(each.value, ast.Constant) and each.value.value is False)
+    }
+
+
+_READERS = {"sglang": _of_sglang, "lmdeploy": _of_lmdeploy}
+"""Engine -> what reads a file of classes without a list of what was removed."""
+
+
+def model_code(
+    engine: str, folders: Mapping[str, Path], first: str, *, keeps_oldest: bool = False
+) -> list[dict[str, Any]]:
     """Return the classes by the first version that has them, and the first without them again.
 
-    What the oldest release read has is left out: since when is not known. So is what vanished without the release
-    saying that it was removed: its class has another name since.
+    What vanished without the release saying that it was removed is left out: its class has another name since.
 
     Args:
         engine: Its name.
         folders: Version -> unpacked release.
         first: Version from which the profile knows the engine; what came before is left out.
+        keeps_oldest: Whether what the oldest release has is named too, with "0": since when is not known.
     """
     has: dict[str, set[str]] = {}
     removed = set[str]()
@@ -96,7 +120,7 @@ def model_code(engine: str, folders: Mapping[str, Path], first: str) -> list[dic
         is_gone = where[-1] + 1 < len(versions)
         since = versions[where[0]]
         is_old = where[0] == 0 or version_key(since) <= version_key(first)
-        if (is_gone and name not in removed) or (is_old and not is_gone):
+        if (is_gone and name not in removed) or (is_old and not is_gone and not keeps_oldest):
             continue
         until = versions[where[-1] + 1] if is_gone else None
         groups.setdefault(("0" if is_old else since, until), []).append(name)
@@ -136,10 +160,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--source", required=True, help="what every group says of its source")
     parser.add_argument("--first", default="0", help="the oldest version that the profile knows")
+    parser.add_argument("--oldest", action="store_true", help="name what the oldest release has too")
     given = parser.parse_args()
     folders = {each.name.removeprefix(f"{given.engine}-"): each for each in given.folder.glob(f"{given.engine}-*")}
+    code = model_code(given.engine, folders, given.first, keeps_oldest=given.oldest)
     print("models:")
-    print("\n".join(_lines(model_code(given.engine, folders, given.first), given.source)))
+    print("\n".join(_lines(code, given.source)))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model, format_named
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.profiles import catalog
-from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware
+from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware, slice_of
 from simserve.profiles.model import load_model
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
@@ -367,7 +367,7 @@ def _block(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def gpu_and_count(text: str) -> tuple[str, int | None]:
-    """Return the GPU of ``2xH100``, and how many; None: not said.
+    """Return the GPU of ``2xH100`` or of a slice (``v6e-8``), and how many; None: not said.
 
     Raises:
         UsageError: There is no name, or no GPU.
@@ -378,9 +378,11 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
     if found is None or is_number:
         raise UsageError("names no GPU", key="--gpus", value=text, remedy="write 2xH100, or H100")
     count = None if found[1] is None else int(found[1])
+    name = hardware_name(found[2].strip())
+    if not catalog.has("hardware", name) and (part := slice_of(name)) is not None:
+        name, count = part[0], part[1] * (1 if count is None else count)
     if count == 0:
         raise UsageError("must be at least one GPU", key="--gpus", value=text)
-    name = hardware_name(found[2].strip())
     if not catalog.has("hardware", name):
         if "/" in name or os.sep in name or name.endswith(_ENDINGS):
             catalog.find("hardware", name)  # which says what is wrong with it

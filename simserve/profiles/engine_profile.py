@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -89,12 +89,16 @@ class Tier(FrozenModel):
     """Tensor-parallel size from which the row holds."""
     except_gpus: tuple[str, ...] = ()
     """Parts of GPU names, lower case, for which the row does not hold."""
+    only_gpus: tuple[str, ...] = ()
+    """Parts of GPU names, lower case, for which alone the row holds; empty: for all."""
     value: float = Field(gt=0)
     """The default."""
 
     def fits(self, gpu_memory_bytes: float, gpu_name: str, tensor_parallel_size: int) -> bool:
         """Return whether the row holds for a GPU and a tensor-parallel size."""
-        is_excepted = any(part in gpu_name.lower() for part in self.except_gpus)
+        name = gpu_name.lower()
+        is_excepted = any(part in name for part in self.except_gpus)
+        is_excepted |= bool(self.only_gpus) and not any(part in name for part in self.only_gpus)
         is_large = gpu_memory_bytes >= self.memory_at_least
         return is_large and tensor_parallel_size >= self.tensor_parallel_at_least and not is_excepted
 
@@ -524,6 +528,17 @@ class ModelCode(FrozenModel):
         return architecture in self.architectures and (self.needs is None or has_experts)
 
 
+class TransformersBackend(FrozenModel):
+    """From when on an engine runs models of text that it has no code for through the library transformers."""
+
+    since: str
+    """First version of the engine that does so."""
+    classes: Mapping[str, str]
+    """Classes that it runs so -> first version of transformers that has them."""
+    source: str
+    """Where the versions are from."""
+
+
 def _joined(ranges: Sequence[FeatureRange]) -> list[FeatureRange]:
     """Return ranges that follow each other on the same GPUs as one."""
     found: list[FeatureRange] = []
@@ -552,6 +567,11 @@ class EngineProfile(FrozenModel):
     """Name, of `FEATURES` -> versions that have it; what is not named the engine has not."""
     models: tuple[ModelCode, ...] = ()
     """Which versions run which models, oldest first; of a model that is not named nothing is known."""
+    unlisted_models: Annotated[str, Field(min_length=1)] | None = None
+    """Why nothing is known of the models that `models` does not name, in a clause that an answer leads with; absent:
+    they are old enough that all versions have them."""
+    transformers: TransformersBackend | None = None
+    """From when on, and which, models that the engine has no code for are run through transformers; absent: none."""
     windowed_kv: tuple[WindowedKV, ...] = ()
     """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all others."""
     devices: Devices | None = None
@@ -634,6 +654,17 @@ class EngineProfile(FrozenModel):
             return f"{newest} and newer" if until is None else f"{newest} to before {until}"
         return f"those before {until}" if until is not None and wanted >= version_key(until) else None
 
+    def lists(self, architecture: str) -> bool:
+        """Return whether it is known which versions run a class of models."""
+        return any(architecture in each.architectures for each in self.models)
+
+    def transformers_for(self, architecture: str | None, version: str | None) -> str | None:
+        """Return the oldest transformers through which a version runs a class it has no code for; None: it does not."""
+        backend, wanted = self.transformers, version_key(version or self.versions[-1].version)
+        if backend is None or wanted < version_key(backend.since):
+            return None
+        return backend.classes.get(architecture or "")
+
     def versions_with(self, feature: str) -> str:
         """Return in words the versions that have a feature; empty where none has."""
         return ", ".join(each.words for each in _joined(self.features.get(feature, ())))
@@ -715,7 +746,11 @@ def _read(file: Path) -> EngineProfile:
     profile = validate(EngineProfile, {**header, "versions": versions}, file=file, error=ProfileError)
     if profile.base is not None:
         base = load_engine(profile.base)
-        taken = {"features": profile.features or base.features, "models": profile.models or base.models}
+        taken = {
+            "features": profile.features or base.features,
+            "models": profile.models or base.models,
+            "transformers": profile.transformers or base.transformers,
+        }
         profile = profile.model_copy(update=taken)
     keys = [version_key(known.version) for known in profile.versions]
     if keys != sorted(set(keys)):

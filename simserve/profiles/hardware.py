@@ -204,6 +204,8 @@ class HardwareProfile(FrozenModel):
     """One line a person recognises the GPU by."""
     aliases: tuple[str, ...] = ()
     """Short names that mean this GPU too, in any case (``H100``)."""
+    slices: tuple[str, ...] = ()
+    """What its maker calls several of them together, before ``-N`` for N: ``v6e`` of ``v6e-8``."""
     sizes: dict[str, PositiveBytes] = Field(default_factory=dict)
     """Other memory sizes that the same GPU is sold with: name -> what one process may use of it."""
     memory: Memory
@@ -366,6 +368,13 @@ def hardware_name(name: str) -> str:
     plain = {_plain(each): each for each in (*aliases, *catalog.names("hardware"))}
     found = plain.get(_plain(name), name)
     return aliases.get(found, found)
+
+
+def slice_of(name: str) -> tuple[str, int] | None:
+    """Return the catalogue name and the number that a slice of a maker means (``v6e-8``: eight); None: it is none."""
+    kind, _, number = name.casefold().rpartition("-")
+    found = next((each.name for each in _bundled() if kind in each.slices), None)
+    return (found, int(number)) if found is not None and number.isdecimal() else None
 
 
 def _plain(name: str) -> str:

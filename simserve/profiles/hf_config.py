@@ -12,7 +12,14 @@ from typing import Any
 
 from simserve.errors import ProfileError
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.hf_families import EXPERT_KEYS, FAMILIES, FAMILY_OF_ARCHITECTURE, UNSUPPORTED_KEYS, Family
+from simserve.profiles.hf_families import (
+    EXPERT_KEYS,
+    FAMILIES,
+    FAMILY_OF_ARCHITECTURE,
+    REGISTERED_ARCHITECTURE,
+    UNSUPPORTED_KEYS,
+    Family,
+)
 from simserve.profiles.hf_layers import (
     LAYER_KEYS,
     MTP_KEYS,
@@ -119,9 +126,10 @@ def _model_type(config: Mapping[str, Any]) -> str:
 
 
 def _architecture(config: Mapping[str, Any]) -> str | None:
-    """Return the class of the whole model, vision tower included; None where the file names none."""
+    """Return the class of the whole model, vision tower included, as engines name it; None where the file has none."""
     listed = config.get("architectures")
-    return str(listed[0]) if isinstance(listed, list) and listed else None
+    named = str(listed[0]) if isinstance(listed, list) and listed else None
+    return REGISTERED_ARCHITECTURE.get(named or "", named)
 
 
 def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:

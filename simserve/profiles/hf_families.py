@@ -205,6 +205,14 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 # Architectures whose files may carry a ``model_type`` of another's making (conversions by sgl-project).
 FAMILY_OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType({"DeepseekV4ForCausalLM": "deepseek_v4"})
 
+# Classes of conversions -> what the engines' registries of models call them.
+REGISTERED_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
+    {
+        "MiniMaxM3ForCausalLM": "MiniMaxM3SparseForConditionalGeneration",
+        "Step3p7FlashForCausalLM": "Step3p7ForConditionalGeneration",
+    }
+)
+
 # What the counts and widths of experts are called where they are read (`simserve.profiles.hf_config`).
 EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 

@@ -61,6 +61,12 @@ _TORCHAO: Mapping[str, WeightFormatName] = {
 """``quant_type`` of torchao (docs.pytorch.org/ao, quantize_ API) -> format."""
 _HQQ: Mapping[object, WeightFormatName] = {3: "int3", 4: "int4", 8: "int8-wo"}
 """``nbits`` of HQQ (github.com/mobiusml/hqq) -> format."""
+_EXCLUSIONS = (
+    *("modules_to_not_convert", "ignore", "exclude_modules", "exclude"),
+    *("llm_int8_skip_modules", "skip_modules"),
+)
+"""What names the modules that stay 16-bit; the last two are bitsandbytes' and HQQ's (transformers,
+utils/quantization_config.py)."""
 _BLOCK_SCALED = ("fp8_pb_wo",)
 _NVFP4_GROUP, _MXFP4_GROUP = 16, 32
 """Weights a scale by which the two 4-bit floats are told apart (NVIDIA's; OCP Microscaling formats 1.0)."""
@@ -124,12 +130,15 @@ class _Rule:
         groups: Target patterns and the format of what they match; later ones win.
         excluded: Patterns of modules that stay 16-bit.
         named: Module below ``layers.`` -> its format.
+        lists_modules: Whether ``groups`` names the modules that are stored, so that of a matrix known by several names
+            the one that is named counts.
     """
 
     base: WeightFormatName
     groups: list[tuple[Sequence[str], WeightFormatName]] = field(default_factory=list)
     excluded: list[str] = field(default_factory=list)
     named: Mapping[str, WeightFormatName] = field(default_factory=dict)
+    lists_modules: bool = False
     roots: Sequence[str] = ("model.",)
     _spelt_out: frozenset[str] | None = field(default=None, init=False)
     _patterns: Sequence[str] = field(default=(), init=False)
@@ -252,15 +261,12 @@ def _algorithm(block: Mapping[str, Any]) -> str:
 def _rule(block: Mapping[str, Any], key: str, file: object) -> tuple[_Rule, int | None]:
     """Return how the modules of a repository are stored, and the group size of its integer formats."""
     method = _method(block)
-    excluded = [
-        str(name)
-        for names in ("modules_to_not_convert", "ignore", "exclude_modules", "exclude", "llm_int8_skip_modules")
-        for name in block.get(names) or ()
-    ]
+    excluded = [str(name) for names in _EXCLUSIONS for name in block.get(names) or ()]
     excluded += [f"re:{name[2:]}" for name in block.get("dynamic") or () if str(name).startswith("-:")]
     named = block.get("quantized_layers")
     group_size = block.get("group_size", _own_arguments(block, method).get("group_size"))
     groups = [_group(each, file, key) for each in (block.get("config_groups") or {}).values()]
+    groups += _hqq_groups(block, method, file, key)
     if isinstance(named, Mapping) and named:
         modules = {
             name.partition("layers.")[2]: _known(str(each.get("quant_algo")), key, file)
@@ -272,6 +278,7 @@ def _rule(block: Mapping[str, Any], key: str, file: object) -> tuple[_Rule, int 
         rule = _Rule("fp8" if is_over_fp8 else "none", excluded=[] if is_over_fp8 else excluded, named=modules)
     elif groups:
         rule = _Rule("none", groups=[(targets, stored) for targets, stored, _ in groups], excluded=excluded)
+        rule.lists_modules = method == "hqq"
         group_size = next((size for _, _, size in groups if size), None)
     else:
         rule = _Rule(_format(block, method, key, file), excluded=excluded)
@@ -309,11 +316,33 @@ def _format(block: Mapping[str, Any], method: str, key: str, file: object) -> We
             return _TORCHAO[kind]
         raise _unknown(kind, f"{key}.quant_type", file)
     if method == "hqq":
-        bits = _own_arguments(block, method).get("nbits")
-        if bits in _HQQ:
-            return _HQQ[bits]
-        raise ProfileError("of hqq must be 3, 4 or 8", file=file, key=f"{key}.quant_config", value=bits)
+        return _hqq_format(_own_arguments(block, method), f"{key}.quant_config", file)
     raise _unknown(method, f"{key}.quant_method", file)
+
+
+def _hqq_format(weights: Mapping[str, Any], key: str, file: object) -> WeightFormatName:
+    bits = weights.get("nbits")
+    if bits in _HQQ:
+        return _HQQ[bits]
+    raise ProfileError("of hqq must be 3, 4 or 8", file=file, key=key, value=bits)
+
+
+def _hqq_groups(
+    block: Mapping[str, Any], method: str, file: object, key: str
+) -> list[tuple[Sequence[str], WeightFormatName, int | None]]:
+    """Return how HQQ stores modules that its file names one by one (transformers, ``dynamic_config``); else nothing."""
+    named = block.get("quant_config")
+    if method != "hqq" or not isinstance(named, Mapping) or "weight_quant_params" in named:
+        return []
+    weights = {str(name): each["weight_quant_params"] for name, each in named.items() if _has_weights(each)}
+    return [
+        ((name,), _hqq_format(each, f"{key}.quant_config.{name}", file), each.get("group_size"))
+        for name, each in weights.items()
+    ]
+
+
+def _has_weights(block: object) -> bool:
+    return isinstance(block, Mapping) and isinstance(block.get("weight_quant_params"), Mapping)
 
 
 def _torchao_kind(block: Mapping[str, Any]) -> str:
@@ -455,7 +484,9 @@ def _format_of(rule: _Rule, layer: str, leaves: Sequence[Sequence[str]]) -> Weig
     for names in leaves:
         formats = [rule.format_of(f"{layer}.{name}") for name in names]
         odd = [each for each in formats if each != rule.base]
-        found.append(odd[0] if rule.named and odd else "none" if "none" in formats else formats[0])
+        found.append(
+            odd[0] if (rule.named or rule.lists_modules) and odd else "none" if "none" in formats else formats[0]
+        )
     return Counter(found).most_common(1)[0][0]
 
 

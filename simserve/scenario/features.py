@@ -15,6 +15,8 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from simserve.scenario.deployment_spec import DeploymentSpec
     from simserve.scenario.schema import Scenario
 
@@ -101,35 +103,86 @@ def check_features(deployment: DeploymentSpec, profile: EngineProfile, hardware:
 
 
 def model_lack_of(scenario: Scenario, version: str | None) -> str | None:
-    """Return in a clause that a version of the scenario's engine has no code for its model; None: it has, or unknown.
+    """Return in a clause that a version of the scenario's engine has no code for its model or draft.
+
+    None: it has, or that is not known.
 
     Raises:
         InputError: The engine or the model has no profile.
     """
     profile = load_engine(scenario.deployment.engine.name, scenario.folder)
-    return _model_lack(profile, version, load_model(scenario.model, scenario.folder))
+    models = _models_of(scenario.deployment, load_model(scenario.model, scenario.folder), scenario.folder)
+    return next((lack for each in models if (lack := _model_lack(profile, version, each)) is not None), None)
 
 
 def _model_lack(profile: EngineProfile, version: str | None, model: ModelProfile) -> str | None:
+    if profile.transformers_for(model.architecture, version) is not None:
+        return None
     others = profile.lack_of_model(model.architecture, model.moe is not None, version)
     if others is None:
         return None
-    engine = f"{profile.base or profile.name} {version or profile.versions[-1].version}"
-    return f"{engine} has no code for {model.name} ({model.architecture}; versions with it: {others})"
+    return f"{_named(profile, version)} has no code for {model.name} ({model.architecture}; versions with it: {others})"
 
 
-def check_model(deployment: DeploymentSpec, profile: EngineProfile, model: ModelProfile) -> None:
-    """Do nothing where the engine's version has code for a model, or where that is not known.
+def _named(profile: EngineProfile, version: str | None) -> str:
+    return f"{profile.base or profile.name} {version or profile.versions[-1].version}"
+
+
+def model_notes(scenario: Scenario) -> list[str]:
+    """Return what an answer says first of models that an engine's version has no code of its own for, or may not have.
+
+    Raises:
+        InputError: An engine or a model has no profile.
+    """
+    deployment, notes = scenario.deployment, []
+    for spec in deployment.pools or [None]:
+        each = deployment if spec is None else deployment.of_pool(spec)
+        name = scenario.model if spec is None or spec.model is None else spec.model
+        profile = load_engine(each.engine.name, scenario.folder)
+        for model in _models_of(each, load_model(name, scenario.folder), scenario.folder):
+            notes.append(_model_note(profile, each.engine.version, model))
+    return list(dict.fromkeys(note for note in notes if note is not None))
+
+
+def _model_note(profile: EngineProfile, version: str | None, model: ModelProfile) -> str | None:
+    engine, its = _named(profile, version), model.architecture
+    others = profile.lack_of_model(its, model.moe is not None, version)
+    oldest = profile.transformers_for(its, version)
+    if oldest is not None and (others is not None or not profile.lists(its or "")):
+        known = f"versions with it: {others or 'none is known'}"
+        return (
+            f"{engine} has no code of its own for {model.name} ({its}; {known}): it takes that of "
+            f"transformers {oldest} or newer, where that is installed; the times are those of the engine's own code"
+        )
+    if its is not None and profile.unlisted_models is not None and not profile.lists(its):
+        return f"whether {engine} has code for {model.name} ({its}) is not checked: {profile.unlisted_models}"
+    return None
+
+
+def _models_of(deployment: DeploymentSpec, model: ModelProfile, folder: Path | None) -> Iterator[ModelProfile]:
+    """Yield the models that a deployment without pools of its own loads: the one that answers, and its draft."""
+    yield model
+    draft = None if deployment.speculative is None else deployment.speculative.draft_model
+    if draft is not None:
+        yield load_model(draft, folder)
+
+
+def check_model(
+    deployment: DeploymentSpec, profile: EngineProfile, model: ModelProfile, folder: Path | None = None
+) -> None:
+    """Do nothing where the engine's version has code for a model and its draft, or where that is not known.
 
     Raises:
         ScenarioError: It has none; says which versions have it.
     """
     version = deployment.engine.version
-    lack = _model_lack(profile, version, model)
-    if lack is not None:
-        asked = version or profile.versions[-1].version
-        remedy = "set deployment.engine.version to one that has it, or choose another engine"
-        raise ScenarioError(f"does not run: {lack}", key="deployment.engine.version", value=asked, remedy=remedy)
+    for each in _models_of(deployment, model, folder):
+        lack = _model_lack(profile, version, each)
+        if lack is not None:
+            asked = version or profile.versions[-1].version
+            what = "choose another engine" if each is model else "choose another draft_model"
+            remedy = f"set deployment.engine.version to one that has it, or {what}"
+            raise ScenarioError(f"does not run: {lack}", key="deployment.engine.version", value=asked, remedy=remedy)
 
 
 def check_feature(

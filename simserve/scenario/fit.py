@@ -15,6 +15,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
+from simserve.scenario.features import model_notes
 from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes
 from simserve.scenario.images import encoder_lines, with_images
 from simserve.scenario.kv_tiers import tier_lines
@@ -54,10 +55,11 @@ def leading_warnings(*scenarios: Scenario | ResolvedScenario) -> list[str]:
     Raises:
         ProfileError: A model is missing or invalid.
     """
-    asked = (each.scenario if isinstance(each, ResolvedScenario) else each for each in scenarios)
+    asked = [each.scenario if isinstance(each, ResolvedScenario) else each for each in scenarios]
     found = dict.fromkeys(assumed_architectures(*asked))
-    for scenario in scenarios:
+    for plain, scenario in zip(asked, scenarios, strict=True):
         try:
+            found.update(dict.fromkeys(model_notes(plain)))
             found.update(dict.fromkeys(fit_notes(resolve(scenario))))
         except InputError:
             continue

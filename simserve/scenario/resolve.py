@@ -492,7 +492,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         profile = load_engine(deployment.engine.name, scenario.folder)
         plugin = _plugin(profile, hardware)
     with scenario.blaming("deployment"):
-        check_model(deployment, profile, model)
+        check_model(deployment, profile, model, scenario.folder)
         check_features(deployment, profile, hardware)
     with scenario.blaming("deployment.engine"):
         engine = resolve_engine(

@@ -53,3 +53,22 @@ def test_post_releases_of_sglang_count_as_what_they_mend(tmp_path: Path) -> None
     assert model_code("sglang", folders, "0") == [
         {"since": "0.5.3", "until": None, "architectures": ["NewForCausalLM"]}
     ]
+
+
+def test_versions_of_lmdeploy_are_read_from_the_list_of_turbomind(tmp_path: Path) -> None:
+    """What it says it does not run is no class of it; what the oldest release has is named where that is asked for."""
+    lists = {
+        "0.3.0": "_SUPPORTED_ARCHS = dict(LlamaForCausalLM=True, MistralForCausalLM=False)",
+        "0.5.0": "SUPPORTED_ARCHS = dict(LlamaForCausalLM='llama', MistralForCausalLM='llama', Qwen3MTP='qwen')",
+    }
+    folders = {
+        version: _release(tmp_path / version, "lmdeploy/turbomind/supported_models.py", text)
+        for version, text in lists.items()
+    }
+    newer = {"since": "0.5", "until": None, "architectures": ["MistralForCausalLM"]}
+
+    assert model_code("lmdeploy", folders, "0.3") == [newer]
+    assert model_code("lmdeploy", folders, "0.3", keeps_oldest=True) == [
+        {"since": "0", "until": None, "architectures": ["LlamaForCausalLM"]},
+        newer,
+    ]

@@ -234,6 +234,7 @@ def test_flags_change_a_bundled_scenario(simserve: Simserve) -> None:
 
     assert by_flags == answer(simserve, f"run chatbot {sets} --out two")
     assert answer(simserve, "memory chatbot --gpus 4xH200 --set deployment.tensor_parallel_size=8")["num_gpus"] == 8
+    assert answer(simserve, "memory qwen3-8b --gpus 2xv6e-4")["num_gpus"] == 8
 
 
 def test_a_pasted_command_line_stands_for_the_scenario(simserve: Simserve) -> None:

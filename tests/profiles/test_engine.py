@@ -278,7 +278,7 @@ def test_sglang_admits_by_a_decaying_estimate() -> None:
                 "max_num_batched_tokens": 2048,
             },
         ),
-        ("lmdeploy", {"scheduler": "mixed", "admission": "on_demand", "max_num_seqs": 128, "block_size": 64}),
+        ("lmdeploy", {"scheduler": "mixed", "admission": "on_demand", "max_num_seqs": 1024, "block_size": 64}),
         ("ollama", {"kv_allocation": "static", "max_num_seqs": 1, "batching": "continuous"}),
         ("transformers", {"batching": "static", "static_batch_size": 8, "enable_prefix_caching": False}),
         ("fastertransformer", {"batching": "static", "kv_allocation": "static"}),

@@ -11,7 +11,14 @@ import yaml
 
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.hardware import DTYPES, HardwareProfile, hardware_name, hardware_names, load_hardware
+from simserve.profiles.hardware import (
+    DTYPES,
+    HardwareProfile,
+    hardware_name,
+    hardware_names,
+    load_hardware,
+    slice_of,
+)
 
 BUNDLED = (
     "a10-24gb",
@@ -567,3 +574,18 @@ def test_a_key_written_twice_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ProfileError, match=r"vendor: stands twice, in lines \d+ and \d+"):
         load_hardware(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("v6e-8", ("tpu-v6e-32gb", 8)),
+        ("v5litepod-4", ("tpu-v5e-16gb", 4)),
+        ("TPU-v5e-256", ("tpu-v5e-16gb", 256)),
+        ("v6e", None),
+        ("h100-8", None),
+    ],
+)
+def test_a_slice_is_so_many_of_its_chips(name: str, meant: tuple[str, int] | None) -> None:
+    """As Google's accelerator types name them; of no other GPU is a number behind it a count."""
+    assert slice_of(name) == meant

@@ -143,6 +143,14 @@ def test_gpt_oss_alternates_and_keeps_its_head_dim() -> None:
     assert model.stored.format == "mxfp4"
 
 
+def test_classes_of_conversions_are_those_that_engines_register() -> None:
+    """Engines know Step-3.7 and MiniMax-M3 by the class of the repository, whatever a copy of its file names."""
+    step = from_hf_config({**LLAMA_3_8B, "architectures": ["Step3p7FlashForCausalLM"]})
+
+    assert step.architecture == "Step3p7ForConditionalGeneration"
+    assert from_hf_config(LLAMA_3_8B).architecture == "LlamaForCausalLM"
+
+
 def test_llama_4_reads_the_text_part() -> None:
     """Llama-4 Scout: nested text_config; three of four layers attend in chunks of 8,192."""
     model = read("meta-llama--Llama-4-Scout-17B-16E-Instruct")

@@ -324,6 +324,24 @@ def test_blocks_that_nest_their_arguments_are_read(
     assert (found.format, found.group_size, found.kv_cache) == (stored, group_size, kv_cache)
 
 
+def test_hqq_names_modules_that_stay_wide_and_formats_by_module() -> None:
+    """``skip_modules``, and a ``quant_config`` by name of module, as transformers writes ``dynamic_config``."""
+    four, eight = ({"weight_quant_params": {"nbits": bits, "group_size": 64}} for bits in (4, 8))
+    skipped = {"quant_method": "hqq", "quant_config": four, "skip_modules": ["lm_head", "self_attn"]}
+    by_name = {f"self_attn.{name}_proj": eight for name in "qkvo"} | {
+        f"mlp.{name}_proj": four for name in ("gate", "up")
+    }
+
+    plain = from_hf_config({**LLAMA, "quantization_config": {**skipped, "skip_modules": ["lm_head"]}}).stored
+    wide = from_hf_config({**LLAMA, "quantization_config": skipped})
+    named = from_hf_config({**LLAMA, "quantization_config": {"quant_method": "hqq", "quant_config": by_name}})
+
+    assert plain.other_formats == ()
+    assert wide.stored.formats("attention", wide.layers_with("attention")) == {"none": 1.0}
+    assert wide.stored.formats("mlp", wide.layers_with("mlp")) == {"int4": 1.0}
+    assert named.stored.formats("attention", named.layers_with("attention")) == {"int8-wo": 1.0}
+
+
 @pytest.mark.parametrize(
     ("block", "value"),
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from simserve.errors import InputError
 from simserve.profiles.engine_options import EngineOptions
 from simserve.scenario.features import feature_notes, model_lack_of
+from simserve.scenario.fit import leading_warnings
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.without_effect import without_effect
@@ -17,7 +20,25 @@ from tests.scenario.builders import make_scenario
 
 VLLM = "deployment.engine.version={}"
 NGRAM = "{method: ngram, num_speculative_tokens: 3, acceptance_rate: 0.5}"
+LLAMA_SIZES = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
 EXPERTS = ["model=mixtral-8x7b", "deployment.quantization=none"]
+
+
+def _config_of(folder: Path, architecture: str) -> Path:
+    """Write the config.json of a Llama under another class."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({"architectures": [architecture], "model_type": "llama", **LLAMA_SIZES}))
+    return file
 
 
 def on(version: str, *overrides: str) -> list[str]:
@@ -94,6 +115,24 @@ def on(version: str, *overrides: str) -> list[str]:
             ["model=qwen3-next-80b-a3b", "deployment.engine={name: tensorrt-llm, version: '1.1'}"],
             "tensorrt-llm 1.1 has no code for qwen3-next-80b-a3b .* 1.2 and newer",
         ),
+        (["model=qwen3-8b", *on("0.7.1")], "vllm 0.7.1 has no code for qwen3-8b .* 0.8.4 and newer"),
+        (["model=qwen3-30b-a3b", *on("0.8.3")], "vllm 0.8.3 has no code for qwen3-30b-a3b .* 0.8.4 and newer"),
+        *(
+            ([f"model={model}", f"deployment.engine={{name: {engine}, version: {version}}}"], message)
+            for model, engine, version, message in (
+                ("qwen3-8b", "lmdeploy", "'0.5'", "lmdeploy 0.5 has no code for qwen3-8b .* 0.7.3 and newer"),
+                ("qwen3-8b", "ollama", "0.6.5", "ollama 0.6.5 has no code for qwen3-8b .* 0.6.6 and newer"),
+                ("qwen3-8b", "llama.cpp", "b4000", "llama.cpp b4000 has no code for qwen3-8b .* b5092 and newer"),
+                ("gemma-3-12b", "llama.cpp", "b4874", "no code for gemma-3-12b .* b4875 and newer"),
+            )
+        ),
+        (
+            on(
+                "0.8.2",
+                f"deployment.speculative={NGRAM.replace('ngram', 'draft_model')[:-1]}, draft_model: gemma-4-31b}}",
+            ),
+            r"vllm 0.8.2 has no code for gemma-4-31b .*; set .* to one that has it, or choose another draft_model",
+        ),
         (
             ["model=gpt-oss-20b", "deployment.hardware=v100s-32gb", *on("0.12", "deployment.quantization=mxfp4")],
             r"vllm 0.12 has no MXFP4 weights on v100s-32gb \(7.0\): that takes compute capability 8 or newer",
@@ -130,6 +169,46 @@ def test_of_models_that_no_fact_is_known_of_nothing_is_said(overrides: Sequence[
 
     assert resolve(scenario).shape.engine.name == "vllm"
     assert model_lack_of(scenario, scenario.deployment.engine.version) is None
+
+
+@pytest.mark.parametrize(("engine", "version"), [("vllm", "0.7.2"), ("vllm", "0.8.3"), ("sglang", "0.4.7")])
+def test_a_dense_model_without_code_of_its_own_runs_through_transformers(
+    tmp_path: Path, engine: str, version: str
+) -> None:
+    """A warning that leads the answer says so, with the library's version; own code says nothing."""
+    model = "model=qwen3-8b" if engine == "vllm" else f"model={_config_of(tmp_path, 'SmolLM3ForCausalLM')}"
+    deployment = f"deployment.engine={{name: {engine}, version: '{version}'}}"
+    scenario = make_scenario([model, deployment])
+    newer = make_scenario([model, "deployment.engine={name: vllm, version: '0.12'}"])
+
+    told = [each for each in leading_warnings(scenario) if "transformers" in each]
+    assert len(told) == 1
+    assert "has no code of its own" in told[0]
+    assert "transformers 4.5" in told[0]
+    assert model_lack_of(scenario, version) is None
+    assert [each for each in leading_warnings(newer) if "transformers" in each] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "is_told"),
+    [
+        ("mistral-small-24b", "ollama", True),
+        ("qwen3-8b", "tgi", True),
+        ("llama-3.1-8b", "tgi", False),
+        ("llama-3.1-8b", "llama.cpp", False),
+        ("gemma-3-12b", "lmdeploy", True),
+        ("qwen3-8b", "lmdeploy", False),
+        ("gpt-3-175b", "tgi", False),
+    ],
+)
+def test_what_is_not_known_of_an_engine_is_said(model: str, engine: str, is_told: bool) -> None:
+    """In one line, of engines whose tables name what they run."""
+    scenario = make_scenario(
+        [f"model={model}", f"deployment.engine={{name: {engine}}}", "deployment.tensor_parallel_size=8"]
+    )
+
+    told = [each for each in leading_warnings(scenario) if "is not checked" in each]
+    assert len(told) == is_told
 
 
 def test_the_kernels_of_experts_decide_how_much_memory_they_take() -> None:

@@ -225,9 +225,12 @@ def _measured(result: BenchResult) -> dict[str, float]:
         found["failed"] = float(result.num_failed)
     figures = result.measured
     found |= {key: figures[key] for key in ("request_throughput", "output_throughput") if key in figures}
-    if result.duration and len(result.prompt_tokens) and len(result.output_tokens):
-        tokens = (float(result.prompt_tokens.mean()) + float(result.output_tokens.mean())) * result.num_requests
-        found["total_token_throughput"] = tokens / result.duration
+    if len(result.prompt_tokens) and len(result.output_tokens):
+        prompt, output = float(result.prompt_tokens.mean()), float(result.output_tokens.mean())
+        if "output_throughput" in figures and output > 0:
+            found["total_token_throughput"] = figures["output_throughput"] * (prompt + output) / output
+        elif result.duration:
+            found["total_token_throughput"] = (prompt + output) * result.num_requests / result.duration
     for latency, name in _LATENCIES.items():
         for statistic in ("mean", "median", "p90", "p95", "p99"):
             if f"{statistic}_{latency}" in figures:

@@ -8,10 +8,12 @@ chunks of unknown size and is left out. Every figure names its ``unit``, which c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from simserve.documents import read_mapping
 from simserve.errors import TraceError
 from simserve.workload.benchmarks.fields import Fields
 from simserve.workload.benchmarks.result import Array, BenchResult, statistics
@@ -21,6 +23,8 @@ DEFINITIONS = {
     "tpot": "inter_token_latency: (latency - TTFT) / (output tokens - first chunk's) a request",
     "e2e": "request_latency",
 }
+SUMMARY = "profile_export_aiperf.json"
+"""What AIPerf calls the summary, in the folder of the records."""
 _KEYS = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
 _STATISTICS = {"avg": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
 _LOADS = (
@@ -106,6 +110,8 @@ def _num_requests(fields: Fields) -> int:
 
 def _notes(fields: Fields) -> list[str]:
     notes = ["inter_chunk_latency is between chunks, not tokens: left out"] if "inter_chunk_latency" in fields else []
+    if "time_to_first_token" not in fields:
+        notes.append("answers were not streamed; deployment.streaming={stream: false} simulates that")
     bounds = [block.values["concurrency"] for block in _load_blocks(fields) if "concurrency" in block]
     if bounds and "rate" in _arrivals(fields):
         notes.append(
@@ -159,6 +165,8 @@ def _at_rate(block: Fields, rate: float) -> dict[str, Any]:
 def read_aiperf_records(rows: Sequence[Fields], label: str) -> BenchResult:
     """Return the run whose requests a file lists: profiled ones without an error.
 
+    What was served, and how requests were sent, is said by the summary beside it, where there is one.
+
     Raises:
         TraceError: A request lacks a key, or none was served.
     """
@@ -171,26 +179,34 @@ def read_aiperf_records(rows: Sequence[Fields], label: str) -> BenchResult:
         _lengths(served, key)[order] if any(key in row.mapping("metrics") for row in served) else np.array([])
         for key in ("input_sequence_length", "output_sequence_length")
     )
-    ttft, latency = (
-        np.array([_seconds(row, key) for row in served])[order] for key in ("time_to_first_token", "request_latency")
-    )
+    is_streamed = any("time_to_first_token" in row.mapping("metrics") for row in served)
+    latency = np.array([_seconds(row, "request_latency") for row in served])[order]
+    ttft = np.array([_seconds(row, "time_to_first_token") for row in served])[order] if is_streamed else None
     times = (starts[order] - starts[order[0]]) * 1e-9
     seconds = float(np.max(times + latency))
-    measured = statistics(ttft, "ttft") | statistics(latency, "e2e") | {"request_throughput": len(served) / seconds}
+    measured = statistics(latency, "e2e") | {"request_throughput": len(served) / seconds}
+    if ttft is not None:
+        measured |= statistics(ttft, "ttft")
     if len(outputs):
+        measured["output_throughput"] = float(outputs.sum()) / seconds
+    if ttft is not None and len(outputs):
         tpot = np.where(outputs > 1, (latency - ttft) / np.maximum(outputs - 1.0, 1.0), np.nan)
-        measured |= statistics(tpot, "tpot") | {"output_throughput": float(outputs.sum()) / seconds}
+        measured |= statistics(tpot, "tpot")
+    beside = Path(rows[0].file).with_name(SUMMARY)
+    summary = Fields(read_mapping(beside, TraceError), str(beside)) if beside.is_file() else None
     return BenchResult(
         label=label,
         file=rows[0].file,
         tool="AIPerf",
-        arrivals={},
+        arrivals={} if summary is None else _arrivals(summary),
         num_requests=len(served),
         prompt_tokens=prompts,
         output_tokens=outputs,
         arrival_time=times,
         measured=measured,
         definitions=DEFINITIONS | {"tpot": "(request_latency - time_to_first_token) / (output_sequence_length - 1)"},
+        notes=[] if summary is None else _notes(summary),
+        model="" if summary is None else summary.text_at(*_MODELS),
         duration=seconds,
         num_failed=sum(row.values.get("error") is not None and _is_profiled(row) for row in rows),
     )

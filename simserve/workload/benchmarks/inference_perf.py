@@ -44,6 +44,11 @@ def is_inference_perf(document: Mapping[str, Any]) -> bool:
     return isinstance(document.get("successes"), Mapping) and "load_summary" in document
 
 
+def is_inference_perf_record(document: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object is one request of ``per_request_lifecycle_metrics.json``."""
+    return all(key in document for key in ("start_time", "end_time", "info", "request"))
+
+
 def read_inference_perf(fields: Fields, label: str) -> BenchResult:
     """Return the run of one report.
 
@@ -119,6 +124,7 @@ def _arrivals(fields: Fields, config: Fields | None, notes: list[str]) -> dict[s
     if "concurrency" in load:
         return {"process": "closed_loop", "concurrency": load.count("concurrency")}
     if "requested_rate" not in load:
+        _check_one_stage(fields, config)
         return {}
     rate = load.number("requested_rate", "requests/s")
     if rate <= 0:
@@ -129,3 +135,13 @@ def _arrivals(fields: Fields, config: Fields | None, notes: list[str]) -> dict[s
         rate = sent
     kind = "" if config is None else config.text_at(("load", "type"))
     return {"process": kind, "rate": rate} if kind in ("poisson", "constant") else {"rate": rate}
+
+
+def _check_one_stage(fields: Fields, config: Fields | None) -> None:
+    """Insist that a summary is of one load: the ``config.yaml`` beside it lists the stages."""
+    load = None if config is None else config.find("load")
+    stages = None if load is None else load.values.get("stages")
+    if isinstance(stages, list) and len(stages) > 1:
+        rule = f"mixes {len(stages)} stages of different loads"
+        remedy = "read stage_0_lifecycle_metrics.json beside it, and so on"
+        raise TraceError(rule, file=fields.file, remedy=remedy)

@@ -7,10 +7,14 @@ from pathlib import Path
 
 from simserve.documents import read_mapping
 from simserve.errors import TraceError
-from simserve.workload.benchmarks.aiperf import is_aiperf, is_aiperf_record, read_aiperf, read_aiperf_records
+from simserve.workload.benchmarks.aiperf import SUMMARY, is_aiperf, is_aiperf_record, read_aiperf, read_aiperf_records
 from simserve.workload.benchmarks.fields import Fields
 from simserve.workload.benchmarks.guidellm import is_guidellm, read_guidellm
-from simserve.workload.benchmarks.inference_perf import is_inference_perf, read_inference_perf
+from simserve.workload.benchmarks.inference_perf import (
+    is_inference_perf,
+    is_inference_perf_record,
+    read_inference_perf,
+)
 from simserve.workload.benchmarks.llm_d import is_llm_d, read_llm_d
 from simserve.workload.benchmarks.printed import TITLE, printed_results
 from simserve.workload.benchmarks.result import BenchResult, checked
@@ -22,6 +26,10 @@ from simserve.workload.traces.table import read_text
 
 KNOWN = "vllm bench serve, SGLang bench_serving, GuideLLM, AIPerf, inference-perf, an llm-d report, or a documented CSV"
 
+_IN_FOLDERS = (SUMMARY, "benchmarks.json", "stage_*_lifecycle_metrics.json", "benchmark_report*.yaml", "*.jsonl")
+"""Names of results in the folders that tools write."""
+_NAMED = 4
+"""Most files of a folder that an error names."""
 _ONE_RUN = (
     (is_sglang, read_sglang),
     (is_vllm, read_vllm),
@@ -42,6 +50,10 @@ def read_results(paths: Sequence[Path]) -> list[BenchResult]:
 
 
 def _read(path: Path) -> list[BenchResult]:
+    if path.is_dir():
+        found = [file.name for pattern in _IN_FOLDERS for file in sorted(path.glob(pattern))]
+        remedy = f"name a file in it: {', '.join(found[:_NAMED])}" if found else "name the file of the result"
+        raise TraceError("is a folder, not a file", file=path, remedy=remedy)
     if path.suffix == ".csv":
         return read_table(path)
     if path.suffix in (".yaml", ".yml"):
@@ -51,6 +63,9 @@ def _read(path: Path) -> list[BenchResult]:
     rows = [Fields(row, str(path)) for row in (read_records(path).rows if printed is None else printed)]
     if all(is_aiperf_record(row.values) for row in rows):
         return [read_aiperf_records(rows, path.name)]
+    if is_inference_perf_record(rows[0].values):
+        remedy = "read stage_0_lifecycle_metrics.json beside it, and so on"
+        raise TraceError("lists requests of inference-perf without their latencies", file=path, remedy=remedy)
     several, part = len(rows) > 1, "line" if printed is None else "table"
     return [
         result

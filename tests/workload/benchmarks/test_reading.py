@@ -369,3 +369,71 @@ def test_a_csv_s_tpot_with_the_first_token_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(TraceError, match="name it ntpot"):
         read_results([file])
+
+
+WRITTEN = Path(__file__).parent / "written"
+"""What AIPerf 0.13.0, GuideLLM 0.8.1 and inference-perf 0.7.0 wrote of a small server, cut to what is
+read: 30 ms before the first token, 5 ms between two."""
+
+
+@pytest.mark.parametrize(
+    ("name", "tool", "arrivals", "num_requests", "lengths"),
+    [
+        ("profile_export_aiperf.json", "AIPerf", {"process": "closed_loop", "concurrency": 2}, 8, (60.0, 13.0)),
+        ("profile_export.jsonl", "AIPerf", {"process": "closed_loop", "concurrency": 2}, 8, (60.0, 13.0)),
+        ("benchmarks.json", "GuideLLM", {"process": "closed_loop", "concurrency": 2}, 8, (31.0, 12.0)),
+        (
+            "stage_0_lifecycle_metrics.json",
+            "inference-perf",
+            {"process": "constant", "rate": 4.0},
+            16,
+            (14.25, 12.3125),
+        ),
+    ],
+)
+def test_what_the_tools_themselves_write_is_read(
+    name: str, tool: str, arrivals: dict[str, Any], num_requests: int, lengths: tuple[float, float]
+) -> None:
+    """The load of the run, what was served, and how long it took; AIPerf's records take theirs from the summary."""
+    (result,) = read_results([WRITTEN / name])
+
+    assert (result.tool, result.model, result.arrivals) == (tool, "tiny", arrivals)
+    assert result.num_requests == num_requests
+    assert (result.prompt_tokens.mean(), result.output_tokens.mean()) == pytest.approx(lengths, rel=0.01)
+    assert 0.03 <= result.measured["mean_ttft"] < 0.08
+    assert 0.002 <= result.measured["mean_tpot"] < 0.007
+
+
+def test_answers_that_aiperf_did_not_stream_have_no_first_token(tmp_path: Path) -> None:
+    """The summary and the records are read without it, and say so."""
+    records = documents.aiperf_records()
+    for row in records:
+        del row["metrics"]["time_to_first_token"]
+    summary = {
+        key: value
+        for key, value in documents.aiperf().items()
+        if key not in ("time_to_first_token", "inter_token_latency")
+    }
+
+    (listed,) = read(tmp_path, records, "profile_export.jsonl")
+    (told,) = read(tmp_path, summary, "profile_export_aiperf.json")
+
+    assert "mean_ttft" not in listed.measured
+    assert listed.measured["mean_e2e"] == pytest.approx(E2E)
+    assert any("not streamed" in note for note in told.notes)
+
+
+def test_folders_and_lists_of_requests_name_the_file_to_read(tmp_path: Path) -> None:
+    """Of a folder what is in it; of inference-perf's requests and its summary of several stages the stages' files."""
+    row = {"start_time": 1.0, "end_time": 2.0, "request": "{}", "response": "", "info": {}, "error": None}
+    summary = documents.inference_perf() | {"load_summary": {"count": 4}}
+
+    with pytest.raises(
+        TraceError, match=r"is a folder, not a file; name a file in it: profile_export_aiperf.json, ben"
+    ):
+        read_results([WRITTEN])
+    with pytest.raises(TraceError, match=r"without their latencies; read stage_0_lifecycle_metrics.json"):
+        read(tmp_path, [row], "per_request_lifecycle_metrics.json")
+    (tmp_path / "config.yaml").write_text((WRITTEN / "config.yaml").read_text())
+    with pytest.raises(TraceError, match=r"mixes 2 stages of different loads; read stage_0_lifecycle_metrics.json"):
+        read(tmp_path, summary, "summary_lifecycle_metrics.json")
