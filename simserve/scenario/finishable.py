@@ -3,6 +3,11 @@
 Clients of a closed loop, more of them than the deployment can hold, send the scenario's own requests one after another;
 what they are answered a second, once all is under way, is the most that open arrivals can ever be answered (the
 saturation rule: Baccelli and Foss, "On the saturation rule for the stability of queues", J. Appl. Prob. 1995).
+
+That rule asks for a server that is no slower for a longer queue. Conversations with a prefix cache break it: the longer
+their answers take, the more of the others' prefixes come between two turns, and the fewer are still held. Up to one
+load the cache stays warm; once a queue has formed it does not, and less is finished. Open runs that begin empty, as a
+deployment does, find the first of the two.
 """
 
 from __future__ import annotations
@@ -56,6 +61,21 @@ know it better than batches show: in 24 draws of three scenarios 1.5 % stood for
 MORE_THROUGHPUT = 1.01
 """Times the throughput with fewer clients up to which more clients bring nothing."""
 NUM_BATCHES = 20
+OPEN_REQUESTS = 80_000
+"""Requests of an open run that decides whether a load is kept up with, at least. A full cache tips by chance, and the
+longer a run the sooner: runs of 400,000 requests tip from loads on that lie some 1 % lower."""
+MOST_OPEN_REQUESTS = 320_000
+OPEN_STAYS = 10.0
+"""Conversations of the mean length that an open run outlasts at least; a fleet for which that takes more than
+`MOST_OPEN_REQUESTS` is left to the backlogged run."""
+OPEN_STEP, OPEN_REACH = 1.05, 1.016
+"""Factors between the loads that open runs are at: the first up or down, squared until one load is kept up with and one
+is not, then halved until they are so near."""
+OPEN_WARMUP = 0.3
+"""Share of an open run before its queue is looked at: conversations have come to their rate, and caches are full."""
+OPEN_POINTS = 140
+LEAST_OPEN_GROWTH = 0.003
+"""Of the requests that arrive meanwhile, those that a growing queue keeps."""
 AT_ONCE = 1e-6
 """Seconds of an answer, and of a token, of an API that keeps no client waiting."""
 PEAK_SECONDS = 300.0
@@ -132,7 +152,8 @@ def find_finishable(
     known = {} if known is None else known
     key = relaxed.num_replicas, *(pool.num_replicas for pool in relaxed.pools)
     if key not in known:
-        known[key] = _found(scenario, relaxed)
+        backlogged = _found(scenario, relaxed)
+        known[key] = backlogged and _kept_up_with(scenario, relaxed, backlogged)
     found = known[key]
     if found is None:
         return None
@@ -180,6 +201,115 @@ def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
         if not has_queue:
             clients, fewer_clients_rate = math.ceil(more_clients * clients), seen.rate
         requests = max(2 * requests, ROUNDS * clients)
+
+
+def _kept_up_with(scenario: Scenario, relaxed: Deployment, backlogged: Finishable) -> Finishable:
+    """Return the highest load at which no queue grows that begins empty, where that depends on how long it is.
+
+    It is looked for from what a backlogged run says.
+    """
+    workload = scenario.workload
+    if workload.trace is not None or not workload.has_sessions or not _caches_prefixes(relaxed):
+        return backlogged
+    requests = _open_requests(scenario, relaxed, backlogged.rate)
+    if requests is None:
+        return backlogged
+    traffic = _OpenTraffic.of(scenario, relaxed, requests, backlogged.rate)
+    if traffic is None:
+        return backlogged
+    low, high = traffic.limits(backlogged.rate)
+    return Finishable(
+        rate=low * traffic.reached,
+        half_width=high - low,
+        requests=backlogged.requests + traffic.simulated,
+    )
+
+
+def _open_requests(scenario: Scenario, relaxed: Deployment, rate: float) -> int | None:
+    """Return the requests of an open run that outlasts its conversations; None where they are too many."""
+    sample = _drawn(scenario, FEWEST_REQUESTS)
+    conversation = (_held(relaxed, sample) / rate + _mean_pause(sample)) * len(sample) / (len(_edges(sample)) - 1)
+    requests = max(OPEN_REQUESTS, math.ceil(OPEN_STAYS * rate * conversation))
+    return requests if requests <= MOST_OPEN_REQUESTS else None
+
+
+@dataclass(slots=True)
+class _OpenTraffic:
+    """One draw of steady open traffic, its work balanced, that a deployment is sent at any rate.
+
+    Attributes:
+        deployment: Turns nobody away.
+        specs: The requests.
+        last_beginning: When the last conversation begins, seconds.
+        simulated: Requests that were simulated.
+        reached: Requests a second that come once conversations have come to their rate, over the rate that was asked
+            for, at the highest load that was kept up with.
+    """
+
+    deployment: Deployment
+    specs: RequestSpecs
+    last_beginning: float
+    simulated: int = 0
+    reached: float = 1.0
+
+    @classmethod
+    def of(cls, scenario: Scenario, deployment: Deployment, num_requests: int, rate: float) -> _OpenTraffic | None:
+        """Return about so many requests of the scenario; None where they do not come at one rate.
+
+        Args:
+            scenario: Whose traffic it is.
+            deployment: Turns nobody away.
+            num_requests: Requests, about.
+            rate: Requests/s, about those that the deployment finishes.
+        """
+        specs = _drawn(scenario, CANDIDATES * num_requests)
+        if not specs.is_stationary:
+            return None
+        edges = _edges(specs)
+        begins, lengths = edges[:-1], np.diff(edges)
+        work = np.add.reduceat(_work(deployment, specs), begins)
+        under_way = math.ceil(_held(deployment, specs) + rate * _mean_pause(specs))
+        chosen = _balanced(work, under_way, scenario.run.seed)
+        later = specs.arrival_time - np.repeat(specs.arrival_time[begins], lengths)
+        rows = np.concatenate([np.arange(edges[each], edges[each + 1]) for each in chosen])
+        times = specs.arrival_time[begins[: len(chosen)]]
+        arrival_time = np.repeat(times, lengths[chosen]) + later[rows]
+        moved = replace(specs.of_rows(rows), arrival_time=arrival_time, encoder_pool=None)
+        return cls(deployment, moved, float(times[-1]))
+
+    def limits(self, start: float) -> tuple[float, float]:
+        """Return a load that is kept up with and one that is not, by a factor of at most `OPEN_REACH`."""
+        low = high = start
+        step = OPEN_STEP
+        if self.is_kept_up_with(start):
+            while self.is_kept_up_with(high := low * step):
+                low, step = high, step**2
+        else:
+            while not self.is_kept_up_with(low := high / step):
+                high, step = low, step**2
+        while high > OPEN_REACH * low:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self.is_kept_up_with(middle) else (low, middle)
+        return low, high
+
+    def is_kept_up_with(self, rate: float) -> bool:
+        """Return whether the requests in the system do not grow from one half of a run to the other."""
+        stretch = self.specs.offered_rate / rate
+        sent = replace(self.specs, arrival_time=self.specs.arrival_time * stretch, offered_rate=rate)
+        simulation = simulate(self.deployment, sent)
+        if simulation.was_interrupted:
+            raise KeyboardInterrupt
+        self.simulated += len(sent)
+        records, end = simulation.records, self.last_beginning * stretch
+        arrived, finished = np.sort(records.arrival_time), np.sort(records.finish_time)
+        times = np.linspace(OPEN_WARMUP * end, end, OPEN_POINTS)
+        inside = np.searchsorted(arrived, times) - np.searchsorted(finished, times)
+        first, second = np.split(inside, 2)
+        came = int(np.searchsorted(arrived, times[-1]) - np.searchsorted(arrived, times[0]))
+        is_kept_up_with = bool(second.mean() - first.mean() <= LEAST_OPEN_GROWTH * came / 2)
+        if is_kept_up_with:
+            self.reached = came / float(times[-1] - times[0]) / rate
+        return is_kept_up_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +429,12 @@ def _shares_prefixes(scenario: Scenario, deployment: Deployment) -> bool:
     workload = scenario.workload
     has_shared = workload.has_sessions or workload.has_shared_prefix or workload.trace is not None
     return deployment.engine.enable_prefix_caching and has_shared
+
+
+def _caches_prefixes(deployment: Deployment) -> bool:
+    """Return whether any replica finds what it has computed before."""
+    engines = [pool.engine for pool in deployment.pools] or [deployment.engine]
+    return any(each.enable_prefix_caching for each in engines)
 
 
 def _drawn(scenario: Scenario, num_requests: int) -> RequestSpecs:
