@@ -497,6 +497,7 @@ def plan(
     price_decline: str | None = None,
     budget: str | None = None,
     commitments: str | None = None,
+    interruptions: str | None = None,
     autoscaler: bool = False,
     jobs: int = 1,
     reference: Sequence[str] = (),
@@ -522,7 +523,9 @@ def plan(
         growth: Growth of the traffic over the horizon, ``5%/month`` or ``60%/year``; None: the scenario's.
         price_decline: Fall of the price of a GPU-hour, likewise; None: the scenario's.
         budget: Dollars that a month may cost, ``20k``; None: any.
-        commitments: Years of a term and how far below on demand it is, ``1y=30%,3y=50%``; ``none``; None: assumed ones.
+        commitments: What is on offer beside hours on demand: years of a term and ``spot``, and how far below that is,
+            ``1y=30%,3y=50%,spot=60%``; ``none``; None: assumed ones, and the spot price of the catalogue.
+        interruptions: How spot replicas are taken back, ``mtbf=24h,mttr=10min,notice=30s``; None: every 24 hours.
         autoscaler: Whether thresholds of an autoscaler that hold the SLO at least cost are sought for a load that
             changes: they then stand in ``.summary["autoscaling"]``.
         jobs: Worker processes; the plan is the same with any number.
@@ -550,7 +553,7 @@ def plan(
         keep=tuple(keep),
         trials=trials,
         confidence=confidence,
-        horizon=horizon_of(horizon, growth, price_decline, budget, commitments),
+        horizon=horizon_of(horizon, growth, price_decline, budget, commitments, interruptions),
         autoscaler=autoscaler,
         jobs=jobs,
     )

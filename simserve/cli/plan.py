@@ -95,7 +95,19 @@ def plan(
     commitments: Annotated[
         str | None,
         typer.Option(
-            metavar="TERMS", help="Years, and how far below on demand: 1y=30%,3y=50%; none. Default: 1y=25%,3y=45%."
+            metavar="TERMS",
+            help="What is on offer beside hours on demand, and how far below: 1y=30%,3y=50%,spot=60%; none. "
+            "Default: 1y=25%,3y=45% and the listed spot price.",
+            show_default=False,
+        ),
+    ] = None,
+    interruptions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIMES",
+            help="How spot replicas are taken back: mtbf=24h,mttr=10min,notice=30s. Default: every 24 h, for the time "
+            "that a replica takes to start.",
+            show_default=False,
         ),
     ] = None,
     autoscaler: Annotated[
@@ -174,6 +186,7 @@ def plan(
             price_decline=price_decline,
             budget=budget,
             commitments=commitments,
+            interruptions=interruptions,
             autoscaler=autoscaler,
             jobs=jobs or os.cpu_count() or 1,
             reference=(*_reference(asked, question), *set_words(changes)),

@@ -146,7 +146,10 @@ class _Planning:
             self._settle()
         summary = summary_of(self.findings, headroom=self.options.headroom, market=self.options.market)
         if self.options.horizon is not None:
-            summary["purchase"] = purchase_of(self.findings, summary, self.options.horizon)
+            try:
+                summary["purchase"] = purchase_of(self.findings, summary, self.options.horizon)
+            except KeyboardInterrupt:
+                summary["purchase"], was_interrupted = None, True
         if self.options.autoscaler:
             summary["autoscaling"] = scaled
         return Plan(summary={**summary, "interrupted": was_interrupted}, was_interrupted=was_interrupted)
