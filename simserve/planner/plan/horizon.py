@@ -100,8 +100,10 @@ def horizon_of(
         if given is not None:
             raise UsageError("goes with --horizon", key=given[0], value=given[1], remedy="add --horizon 12mo")
         return None
-    assumed: dict[int | str, float | None] = {SPOT: None, **COMMITMENTS}
-    terms = assumed if commitments is None else _commitments(commitments)
+    terms: dict[int | str, float | None] = {SPOT: None}
+    terms.update(COMMITMENTS.items())
+    if commitments is not None:
+        terms = _commitments(commitments)
     if interruptions is not None and SPOT not in terms:
         rule = "says how spot replicas are taken back, and --commitments offers none"
         raise UsageError(rule, key="--interruptions", value=interruptions, remedy="add spot to --commitments")
