@@ -29,6 +29,7 @@ from simserve.planner.plan.fleet import (
 from simserve.planner.plan.front import front_candidates, sized
 from simserve.planner.plan.infeasible import Miss, nearest_miss, shown, unconfirmed_miss
 from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
+from simserve.planner.plan.link import link_limits
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
 from simserve.planner.plan.purchase_of import check_horizon, purchase_of
@@ -461,6 +462,7 @@ class _Planning:
             (one_fewer, (plain,)),
             (month_of, (bought,)),
             (role_limits, (plain,)),
+            (link_limits, (plain,)),
             (confirmed_or_none, (self._cheaper_once_measured(),)),
         ]
         changes = list(changes_of(self.scenario))
@@ -475,8 +477,8 @@ class _Planning:
             tasks.append((sized, (space, overrides, self.goal)))
         tasks.append((single_changes, (self.scenario, spaces[0])))
         *results, (found.own_throughput, found.singles) = self._each(_call, tasks)
-        found.borne_traffic, found.fewer, found.month, found.roles, found.once_measured = results[:5]
-        rest = results[5:]
+        found.borne_traffic, found.fewer, found.month, found.roles, found.links, found.once_measured = results[:6]
+        rest = results[6:]
         for (name, change, _), trial in zip(changes, rest, strict=False):
             found.sensitivity.append((name, change, trial))
         rest = rest[len(changes) :]

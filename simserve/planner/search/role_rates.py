@@ -20,7 +20,7 @@ from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.roles import AMPLE, Count, Worker, by_handover, workers_of
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, FIRST_REQUESTS, try_fleet
-from simserve.planner.space.roles import DECODE, FORMAT, KIND_KEYS, PREFILL, Pool, Roles, kind_of
+from simserve.planner.space.roles import DECODE, FORMAT, KIND_KEYS, PREFILL, Roles, kind_of
 from simserve.scenario.objective import objective
 
 MOST_HALVINGS = 5
@@ -136,16 +136,17 @@ class Rates:
         pair = (count, ample) if role == PREFILL else (ample, count)
         try:
             assert traffic is not None  # it has a rate
-            overrides = self._overrides(*pair, linked=(count.worker.pool,))
+            link = self.roles.link_of([(count.worker.pool, count.number)])
+            overrides = self._overrides(*pair, link=link)
             trial = try_fleet(traffic, overrides, count.number + ample.number, LOOK_REQUESTS)
         except (InputError, InfeasibleError):
             return False
         assert asked is not None  # as a plan of throughput requires
         return trial.attainment is not None and trial.attainment >= asked.attainment - DOUBT
 
-    def _overrides(self, prefill: Count, decode: Count, linked: Sequence[Pool] | None = None) -> dict[str, Any]:
+    def _overrides(self, prefill: Count, decode: Count, link: dict[str, Any] | None = None) -> dict[str, Any]:
         workers = [(each.worker.pool, each.number) for each in (prefill, decode)]
-        return self.roles.deployed(self.front, workers, linked=linked)
+        return self.roles.deployed(self.front, workers, link=link)
 
 
 def _first_of_each_kind(workers: Sequence[Worker]) -> list[Worker]:
