@@ -483,7 +483,7 @@ def plan(
     scenario: Scenario | str | Path,
     *,
     hardware: Sequence[str] = (),
-    max_gpus: int | None = None,
+    max_gpus: int | Mapping[str, int] | None = None,
     objective: Objective = "cost",
     headroom: float = 0.0,
     spare_replicas: int = 0,
@@ -508,7 +508,8 @@ def plan(
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
         hardware: GPUs to choose from; empty: the scenario's, and those of the catalogue with an on-demand price.
-        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the scenario.
+        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the scenario; or,
+            for ``throughput``, how many there are of each of several kinds.
         objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
             ``throughput``: the most output tokens a second that ``max_gpus`` GPUs give within the SLO.
         headroom: Share of traffic that must be borne on top.
@@ -540,11 +541,14 @@ def plan(
     from simserve.planner.plan.plan import PlanOptions  # joblib and the search: needed by this function only
     from simserve.planner.plan.plan import plan as find_plan
     from simserve.planner.space.space import parse_choices
+    from simserve.profiles.hardware import hardware_name
     from simserve.report.plan import PlanPage
 
+    kinds = {hardware_name(name): count for name, count in max_gpus.items()} if isinstance(max_gpus, Mapping) else {}
     options = PlanOptions(
-        hardware=tuple(hardware),
-        max_gpus=max_gpus,
+        hardware=tuple(kinds) or tuple(hardware),
+        max_gpus=max_gpus if isinstance(max_gpus, int) else None,
+        gpus_by_kind=kinds,
         objective=objective,
         headroom=headroom,
         spare_replicas=spare_replicas,

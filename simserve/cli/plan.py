@@ -147,18 +147,25 @@ def plan(
 
     simserve plan chatbot --objective throughput --gpus 8xH100
     --slo 'ttft=1s,tpot=20ms'
+
+    simserve plan chatbot --objective throughput --gpus 8xH100+8xH200
     """
     from simserve import api
+    from simserve.planner.one_line import kinds_of_gpus
 
     shown.check()
     changes = changes_of(overrides, seed)
+    kinds = {} if asked.gpus is None else kinds_of_gpus(asked.gpus)
+    if kinds:
+        name, count = next(iter(kinds.items()))
+        asked = replace(asked, gpus=f"{count}x{name}")
     question = asked.question(changes, needs_load=objective != "throughput", is_plan=True)
     loaded, names = question.scenario, _names(hardware, "--hardware")
     if question.gpu is not None:
         rule = "cannot stand beside --gpus, which says the same"
         refuse_flags({"--hardware": hardware}, rule, "keep one of the two")
         refuse_flags({"--max-gpus": None if question.num_gpus is None else max_gpus}, rule, "keep one of the two")
-        names, max_gpus = [question.gpu], question.num_gpus or max_gpus
+        names, max_gpus = [*kinds] or [question.gpu], question.num_gpus or max_gpus
         if objective == "throughput" and max_gpus is None:
             rule = "does not say how many GPUs there are"
             raise UsageError(rule, key="--gpus", value=asked.gpus, remedy=f"write 8x{asked.gpus}")
@@ -172,7 +179,7 @@ def plan(
         result = api.plan(
             loaded,
             hardware=names,
-            max_gpus=max_gpus,
+            max_gpus=kinds or max_gpus,
             objective=objective,
             headroom=_share(headroom, "--headroom"),
             spare_replicas=spare_replicas,

@@ -572,7 +572,8 @@ def _goal(scenario: Scenario, options: PlanOptions) -> Goal:
             raise ScenarioError("is missing: --confidence says how sure it is that one holds", remedy=REMEDY)
     return Goal(
         objective=options.objective,
-        max_gpus=most,
+        max_gpus=sum(options.gpus_by_kind.values()) or most,
+        gpus_by_kind=options.gpus_by_kind,
         spare_replicas=options.spare_replicas,
         replicas=kept,
         confidence=options.confidence,
