@@ -44,6 +44,8 @@ HOPELESS = 0.1
 """So far below the attainment asked for in a short run, no long run is tried."""
 KEPT = ("weights", "kv-cache", "drafts")
 """What AIConfigurator's answers leave as it is."""
+GPUS_PER_NODE, NVLINK_GB_PER_S = 8, 450
+"""Of H100 and H200: over which caches may go where a fleet fits into one node."""
 TENSOR_SIZES, STAGES, RANKS = (1, 2, 4, 8), (1, 2, 4), (1, 2, 4, 8, 16)
 
 
@@ -192,7 +194,11 @@ def smaller_fleets(problem: Problem, fewer_than: int) -> Iterator[dict[str, Any]
         for count in range(1, (most - other["gpus"]) // one["gpus"] + 1):
             counts = count, (most - count * one["gpus"]) // other["gpus"]
             shapes = [{key: value for key, value in each.items() if key != "gpus"} for each in (one, other)]
-            yield _pools(*({**shape, "replicas": number} for shape, number in zip(shapes, counts, strict=True)))
+            fleet = _pools(*({**shape, "replicas": number} for shape, number in zip(shapes, counts, strict=True)))
+            gpus = [worker["gpus"] for worker in (one, other)]
+            if sum(number * each for number, each in zip(counts, gpus, strict=True)) <= GPUS_PER_NODE:
+                fleet["deployment.disaggregation"] = {"transfer_bandwidth": f"{min(gpus) * NVLINK_GB_PER_S} GB/s"}
+            yield fleet
 
 
 def holds(problem: Problem, attainment: float, changes: Mapping[str, Any]) -> bool:
@@ -310,9 +316,13 @@ replicas compete in the same ranking, and the answer says what each role can fin
 Workers are a pair where one can read the other's KV caches: of one checkpoint, in one format, on GPUs on which the
 engine lays a cache out alike (Hopper with Hopper; Ampere, Ada and Hopper without latent attention). vLLM compares just
 that before the first transfer. So weight formats differ between roles only where the engine makes them of one
-checkpoint while it loads. Caches cross the network ports of the workers' GPUs, at most 400 Gbit/s, unless
-`deployment.disaggregation` says what the link is. Kinds of GPU are not mixed where `pricing.gpu_hour_usd` gives one
-price for all of them.
+checkpoint while it loads. Kinds of GPU are not mixed where `pricing.gpu_hour_usd` gives one price for all of them.
+
+Caches cross the network ports of the workers' GPUs, at most 400 Gbit/s. Where a pair misses over these, and its first
+tokens are late, it is tried over the link inside a node or NVLink domain that holds all of its workers: that is taken
+where it saves GPUs. The answer names the link, and says what the next slower ones do, TCP the last of them (5 GB/s a
+GPU: `simserve/planner/space/links.py`): whether the SLO still holds, and what breaks if not. Where the scenario says in
+`deployment.disaggregation` what the link is, no other is tried. With `--objective throughput` the link is the network.
 
 Which traffic: prompts of 1,000 tokens on average and more, a limit on TPOT, arrivals of their own, and an engine that
 hands over KV caches; or a scenario that has `deployment.disaggregation` itself.
@@ -326,7 +336,8 @@ and 20 ms; of deepseek-v3 within 2 s and 40 ms. `python -m benchmarks.pools` wri
 ### The fewest GPUs at a rate
 
 Brute force: every pair of shapes with every pair of counts, and every number of equal replicas, on fewer GPUs than the
-plan takes, engine knobs as they are; of fleets of one pair of shapes only those are run that no other contains.
+plan takes, engine knobs as they are, over NVLink where they fit into a node of eight GPUs; of fleets of one pair of
+shapes only those are run that no other contains.
 """
 _MIDDLE = """
 ### The most that the GPUs can do

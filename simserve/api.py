@@ -484,7 +484,7 @@ def plan(
     scenario: Scenario | str | Path,
     *,
     hardware: Sequence[str] = (),
-    max_gpus: int | None = None,
+    max_gpus: int | Mapping[str, int] | None = None,
     objective: Objective = "cost",
     headroom: float = 0.0,
     spare_replicas: int = 0,
@@ -498,6 +498,7 @@ def plan(
     price_decline: str | None = None,
     budget: str | None = None,
     commitments: str | None = None,
+    interruptions: str | None = None,
     autoscaler: bool = False,
     jobs: int = 1,
     reference: Sequence[str] = (),
@@ -508,7 +509,8 @@ def plan(
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
         hardware: GPUs to choose from; empty: the scenario's, and those of the catalogue with an on-demand price.
-        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the scenario.
+        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the scenario; or,
+            for ``throughput``, how many there are of each of several kinds.
         objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
             ``throughput``: the most output tokens a second that ``max_gpus`` GPUs give within the SLO.
         headroom: Share of traffic that must be borne on top.
@@ -523,7 +525,9 @@ def plan(
         growth: Growth of the traffic over the horizon, ``5%/month`` or ``60%/year``; None: the scenario's.
         price_decline: Fall of the price of a GPU-hour, likewise; None: the scenario's.
         budget: Dollars that a month may cost, ``20k``; None: any.
-        commitments: Years of a term and how far below on demand it is, ``1y=30%,3y=50%``; ``none``; None: assumed ones.
+        commitments: What is on offer beside hours on demand: years of a term and ``spot``, and how far below that is,
+            ``1y=30%,3y=50%,spot=60%``; ``none``; None: assumed ones, and the spot price of the catalogue.
+        interruptions: How spot replicas are taken back, ``mtbf=24h,mttr=10min,notice=30s``; None: every 24 hours.
         autoscaler: Whether thresholds of an autoscaler that hold the SLO at least cost are sought for a load that
             changes: they then stand in ``.summary["autoscaling"]``.
         jobs: Worker processes; the plan is the same with any number.
@@ -538,11 +542,14 @@ def plan(
     from simserve.planner.plan.plan import PlanOptions  # joblib and the search: needed by this function only
     from simserve.planner.plan.plan import plan as find_plan
     from simserve.planner.space.space import parse_choices
+    from simserve.profiles.hardware import hardware_name
     from simserve.report.plan import PlanPage
 
+    kinds = {hardware_name(name): count for name, count in max_gpus.items()} if isinstance(max_gpus, Mapping) else {}
     options = PlanOptions(
-        hardware=tuple(hardware),
-        max_gpus=max_gpus,
+        hardware=tuple(kinds) or tuple(hardware),
+        max_gpus=max_gpus if isinstance(max_gpus, int) else None,
+        gpus_by_kind=kinds,
         objective=objective,
         headroom=headroom,
         spare_replicas=spare_replicas,
@@ -551,7 +558,7 @@ def plan(
         keep=tuple(keep),
         trials=trials,
         confidence=confidence,
-        horizon=horizon_of(horizon, growth, price_decline, budget, commitments),
+        horizon=horizon_of(horizon, growth, price_decline, budget, commitments, interruptions),
         autoscaler=autoscaler,
         jobs=jobs,
     )

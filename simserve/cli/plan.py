@@ -97,7 +97,19 @@ def plan(
     commitments: Annotated[
         str | None,
         typer.Option(
-            metavar="TERMS", help="Years, and how far below on demand: 1y=30%,3y=50%; none. Default: 1y=25%,3y=45%."
+            metavar="TERMS",
+            help="What is on offer beside hours on demand, and how far below: 1y=30%,3y=50%,spot=60%; none. "
+            "Default: 1y=25%,3y=45% and the listed spot price.",
+            show_default=False,
+        ),
+    ] = None,
+    interruptions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIMES",
+            help="How spot replicas are taken back: mtbf=24h,mttr=10min,notice=30s. Default: every 24 h, for the time "
+            "that a replica takes to start.",
+            show_default=False,
         ),
     ] = None,
     autoscaler: Annotated[
@@ -146,21 +158,28 @@ def plan(
 
     simserve plan chatbot --objective throughput --gpus 8xH100
     --slo 'ttft=1s,tpot=20ms'
+
+    simserve plan chatbot --objective throughput --gpus 8xH100+8xH200
     """
     from simserve import api
+    from simserve.planner.one_line import kinds_of_gpus
 
     shown.check()
     check_page(out, "--out")
     if out is not None and out.exists() and not force:
         raise UsageError("is there already", key="--out", value=str(out), remedy="name another file, or add --force")
     changes = changes_of(overrides, seed)
+    kinds = {} if asked.gpus is None else kinds_of_gpus(asked.gpus)
+    if kinds:
+        name, count = next(iter(kinds.items()))
+        asked = replace(asked, gpus=f"{count}x{name}")
     question = asked.question(changes, needs_load=objective != "throughput", is_plan=True)
     loaded, names = question.scenario, _names(hardware, "--hardware")
     if question.gpu is not None:
         rule = "cannot stand beside --gpus, which says the same"
         refuse_flags({"--hardware": hardware}, rule, "keep one of the two")
         refuse_flags({"--max-gpus": None if question.num_gpus is None else max_gpus}, rule, "keep one of the two")
-        names, max_gpus = [question.gpu], question.num_gpus or max_gpus
+        names, max_gpus = [*kinds] or [question.gpu], question.num_gpus or max_gpus
         if objective == "throughput" and max_gpus is None:
             rule = "does not say how many GPUs there are"
             raise UsageError(rule, key="--gpus", value=asked.gpus, remedy=f"write 8x{asked.gpus}")
@@ -174,7 +193,7 @@ def plan(
         result = api.plan(
             loaded,
             hardware=names,
-            max_gpus=max_gpus,
+            max_gpus=kinds or max_gpus,
             objective=objective,
             headroom=_share(headroom, "--headroom"),
             spare_replicas=spare_replicas,
@@ -188,6 +207,7 @@ def plan(
             price_decline=price_decline,
             budget=budget,
             commitments=commitments,
+            interruptions=interruptions,
             autoscaler=autoscaler,
             jobs=jobs or os.cpu_count() or 1,
             reference=(*_reference(asked, question), *set_words(changes)),

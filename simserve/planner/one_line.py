@@ -366,6 +366,27 @@ def _block(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def kinds_of_gpus(text: str) -> dict[str, int]:
+    """Return how many of each kind ``16xH100 + 16xH200`` says; nothing where it names one kind.
+
+    Raises:
+        UsageError: A part has no name or no number, or a kind stands there twice.
+        ProfileError: There is no such GPU; names the nearest.
+    """
+    parts = [part.strip() for part in text.split("+")]
+    if len(parts) < 2:
+        return {}
+    found: dict[str, int] = {}
+    for part in parts:
+        name, count = gpu_and_count(part)
+        if count is None or name in found:
+            raise UsageError(
+                "must be a number of each kind of GPU", key="--gpus", value=text, remedy="write 8xH100+8xH200"
+            )
+        found[name] = count
+    return found
+
+
 def gpu_and_count(text: str) -> tuple[str, int | None]:
     """Return the GPU of ``2xH100`` or of a slice (``v6e-8``), and how many; None: not said.
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from simserve.report.axes import BLUE, GREEN, GREY, ORANGE, VERMILION
+from simserve.report.axes import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
 from simserve.report.plan_tables import Table
 from simserve.report.quantities import counted, dollars, number, share
 from simserve.report.scales import dollar_words
 from simserve.report.sketch import DASHED, Axis, Curve, Mark, Sketch, Steps
+from simserve.units import format_seconds
 
 _MOST_ROWS = 12
 _COLORS = {"3": BLUE, "1": GREEN}
@@ -23,7 +24,7 @@ _FAR = 2.0
 def purchase_lines(purchase: Mapping[str, Any]) -> list[str]:
     """Return what to buy, what else it could cost, and what would change the decision."""
     assumed = [f"Assumed: {'; '.join(purchase['assumes'])}."] if purchase["assumes"] else []
-    return [*_bought(purchase), *_beside(purchase), *assumed]
+    return [*_bought(purchase), *_of_spot(purchase), *_beside(purchase), *assumed]
 
 
 def purchase_title(purchase: Mapping[str, Any]) -> str:
@@ -37,23 +38,26 @@ def purchase_title(purchase: Mapping[str, Any]) -> str:
 def purchase_table(purchase: Mapping[str, Any]) -> Table:
     """Return a row a month, of more than a year a row a quarter or year: replicas by term, and dollars."""
     years = sorted({term for row in purchase["months"] for term in row["committed"]}, reverse=True)
+    has_spot = any(row["spot_replicas"] for row in purchase["months"])
     step = -(-len(purchase["months"]) // _MOST_ROWS)
     rows = []
     for row in purchase["months"][::step]:
         cells = [str(row["month"]), number(row["requests"] / 1e6)]
         cells += [str(row["committed"].get(term, 0)) for term in years]
-        cells += [str(row["on_demand_replicas"]), dollars(row["usd"]), dollars(row["on_demand_usd"])]
+        cells += [str(row["on_demand_replicas"]), *([str(row["spot_replicas"])] if has_spot else [])]
+        cells += [dollars(row["usd"]), dollars(row["on_demand_usd"])]
         rows.append((*cells, *([] if row["api_usd"] is None else [dollars(row["api_usd"])])))
     header = ["month", "million requests", *(f"replicas for {counted(int(term), 'year')}" for term in years)]
-    header += ["replicas by the hour", "to pay", "all by the hour", *([] if purchase["api"] is None else ["the API"])]
+    header += ["replicas on demand", *(["spot replicas, reserve included"] if has_spot else []), "to pay"]
+    header += ["all on demand", *([] if purchase["api"] is None else ["the API"])]
     return tuple(header), rows
 
 
 def purchase_sketch(purchase: Mapping[str, Any]) -> Sketch:
-    """Return dollars of each month: as bought, all by the hour, at the API, and the budget."""
+    """Return dollars of each month: as bought, all on demand, at the API, and the budget."""
     months = purchase["months"]
     edges = np.arange(len(months) + 1, dtype=np.float64) + 0.5
-    series = [("usd", "as bought", BLUE), ("on_demand_usd", "all by the hour", GREY)]
+    series = [("usd", "as bought", BLUE), ("on_demand_usd", "all on demand", GREY)]
     series.append(("api_usd", str(purchase["api"]), ORANGE))
     marks: list[Mark] = []
     highest = 0.0
@@ -88,8 +92,11 @@ def replica_sketch(purchase: Mapping[str, Any]) -> Sketch:
     for term in sorted({term for row in months for term in row["committed"]}, reverse=True):
         total = total + np.array([row["committed"].get(term, 0) for row in months], dtype=np.float64)
         layers.append((f"on {term}-year terms", _COLORS.get(term, GREY), total))
-    peak = total + np.array([row["on_demand_replicas"] for row in months], dtype=np.float64)
-    layers.append(("by the hour", ORANGE, peak))
+    for key, name, color in (("on_demand_replicas", "on demand", ORANGE), ("spot_replicas", "spot", SKY)):
+        added = np.array([row[key] for row in months], dtype=np.float64)
+        total = total + added
+        if added.any():
+            layers.append((name, color, total))
     # The highest area first: each lower one covers its part.
     marks: list[Mark] = [
         Steps(edges=edges, values=values, color=color, label=name, is_filled=True)
@@ -98,7 +105,7 @@ def replica_sketch(purchase: Mapping[str, Any]) -> Sketch:
     marks += [Steps(edges=edges, values=values, color=color) for _, color, values in layers]
     return Sketch(
         x=Axis(label="month", low=0.5, high=len(months) + 0.5, is_whole=True),
-        y=Axis(label="replicas", high=float(peak.max()) * _ROOM, is_whole=True),
+        y=Axis(label="replicas", high=float(total.max()) * _ROOM, is_whole=True),
         marks=marks,
     )
 
@@ -108,9 +115,12 @@ def _bought(purchase: Mapping[str, Any]) -> Iterator[str]:
     terms = [f"{counted(count, 'replica')} for {counted(int(years), 'year')}" for years, count in _on(first)]
     most = "up to " if first["mean_replicas"] < first["peak_replicas"] else ""
     if first["on_demand_replicas"]:
-        terms.append(f"{most}{counted(first['on_demand_replicas'], 'replica')} by the hour")
+        terms.append(f"{most}{counted(first['on_demand_replicas'], 'replica')} on demand")
+    if first["spot_replicas"]:
+        spare = f", {first['spot_reserve']} of them in reserve" if first["spot_reserve"] else ""
+        terms.append(f"{most}{counted(first['spot_replicas'], 'spot replica')}{spare}")
     peak = f"{counted(last['peak_replicas'], 'replica')} at the peak of month {last['month']}"
-    yield f"Buy {' and '.join(terms)} in month 1; {peak}."
+    yield f"Buy {_joined(terms)} in month 1; {peak}."
     later = [(row, _more(row, before)) for row, before in zip(purchase["months"][1:], purchase["months"], strict=False)]
     if any(more for _, more in later):
         steps = ", ".join(f"{more} in month {row['month']}" for row, more in later if more)
@@ -118,10 +128,34 @@ def _bought(purchase: Mapping[str, Any]) -> Iterator[str]:
     saved = 1 - purchase["total_usd"] / purchase["all_on_demand_usd"]
     less = f"{share(saved)} less than" if saved > 5e-4 else "the same as"
     yield (
-        f"{dollars(purchase['total_usd'])} in {counted(purchase['horizon_months'], 'month')}, {less} all by the hour "
+        f"{dollars(purchase['total_usd'])} in {counted(purchase['horizon_months'], 'month')}, {less} all on demand "
         f"({dollars(purchase['all_on_demand_usd'])}); the last month's peak from the first day costs "
         f"{dollars(purchase['committed_at_peak_usd'])}."
     )
+
+
+def _of_spot(purchase: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what spot replicas save, how often they are taken, and what the reserve is for."""
+    spot, without = purchase["spot"], purchase["without_spot_usd"]
+    if spot is None:
+        return
+    if not any(row["spot_replicas"] for row in purchase["months"]):
+        yield "Spot replicas with their reserve are no cheaper: none is bought."
+        return
+    saved = f"Without spot replicas it costs {dollars(without)}"
+    largest = spot["reserves"][-1]
+    count, reserve = largest["replicas"], largest["reserve"]
+    away = f"taken back every {format_seconds(spot['mtbf_s'])}, and gone for {format_seconds(spot['mttr_s'])}"
+    reached = f"{share(largest['attainment'])} of requests in the SLO (simulated)"
+    if not reserve:
+        yield f"{saved}. {counted(count, 'spot replica')}, each {away}, keep {reached}: no reserve is needed."
+        return
+    less = f"{share(largest['without'])} without a reserve"
+    yield f"{saved}. {counted(count, 'spot replica')}, each {away}, keep {reached} with {reserve} in reserve, {less}."
+
+
+def _joined(terms: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(terms[:-1])] if terms[:-1] else []), terms[-1]])
 
 
 def _on(row: Mapping[str, Any]) -> list[tuple[str, int]]:

@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 import simserve as ss
+from simserve.errors import UsageError
 from simserve.planner.capacity.answer import capacity
+from simserve.planner.one_line import kinds_of_gpus
 from simserve.planner.plan import throughput
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
@@ -204,3 +206,19 @@ def test_a_notebook_shows_the_plan(scenario: str) -> None:
     assert "Deploy 1 x l4-24gb" in page
     assert "<table>" in page
     assert "&" not in page.replace("&lt;", "").replace("&gt;", "").replace("&#x27;", "").replace("&amp;", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [("2xH100 + 1xH200", {"h100-sxm-80gb": 2, "h200-sxm-141gb": 1}), ("8xH100", {}), ("l4", {})],
+)
+def test_gpus_of_several_kinds_are_read(text: str, kinds: dict[str, int]) -> None:
+    """Numbers and names, with a plus between."""
+    assert kinds_of_gpus(text) == kinds
+
+
+@pytest.mark.parametrize("text", ["2xH100+H200", "2xH100+1xH100", "2xH100+"])
+def test_several_kinds_need_numbers_and_other_names(text: str) -> None:
+    """One line that says how it is written."""
+    with pytest.raises(UsageError, match="--gpus"):
+        kinds_of_gpus(text)

@@ -308,11 +308,12 @@ def test_the_wizard_sizes_workers_of_each_role_and_writes_them_down() -> None:
     deployment = yaml.safe_load(found["scenario"])["deployment"]
     counts = {pool["role"]: pool["replicas"] for pool in deployment["pools"]}
     by_target = {each["target"]: each for each in found["manifests"]}
-    services = yaml.safe_load(by_target["dynamo"]["files"][0]["text"])["spec"]["services"]
+    components = yaml.safe_load(by_target["dynamo"]["files"][0]["text"])["spec"]["components"]
+    replicas = {each["name"]: each["replicas"] for each in components}
     assert set(counts) == {"prefill", "decode"}
     assert sum(counts.values()) == found["best"]["replicas"]
     assert "x prefill can finish" in found["equations"][0]["numbers"]
-    assert {name: services[f"Vllm{name.title()}Worker"]["replicas"] for name in counts} == counts
+    assert {name: replicas[f"Vllm{name.title()}Worker"] for name in counts} == counts
     assert by_target["k8s"]["refused"].startswith("deployment.disaggregation")
     assert set(by_target) == set(WHOLE)
     assert first(query, no_limit) is None

@@ -83,9 +83,9 @@ def test_each_worker_is_exported_with_its_own_flags() -> None:
     written = export(apart(), "dynamo")
     (graph,) = yaml.safe_load_all(written.files[written.main_file or ""])
     words = {
-        name: " ".join(str(word) for word in each["extraPodSpec"]["mainContainer"].get("args", ()))
-        for name, each in graph["spec"]["services"].items()
-        if each.get("componentType") == "worker"
+        each["name"]: " ".join(map(str, each["podTemplate"]["spec"]["containers"][0]["args"]))
+        for each in graph["spec"]["components"]
+        if each["type"] != "frontend"
     }
 
     assert sorted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 from simserve.errors import ScenarioError
@@ -22,27 +23,44 @@ from simserve.planner.export.workers import (
     shared_notes,
 )
 
-RELEASE = "1.0.2"
-"""Dynamo's release whose examples and images these manifests follow (ai-dynamo/dynamo, examples/backends)."""
+RELEASE = "1.4.0"
+"""Dynamo's release whose API, examples and images these manifests follow (ai-dynamo/dynamo, examples/backends)."""
 MODES = {
     "round_robin": {"DYN_ROUTER_MODE": "round-robin"},
     "random": {"DYN_ROUTER_MODE": "random"},
+    "power_of_two": {"DYN_ROUTER_MODE": "power-of-two"},
+    "least_outstanding": {"DYN_ROUTER_MODE": "least-loaded"},
     "prefix": {"DYN_ROUTER_MODE": "kv"},
-    "least_tokens": {"DYN_ROUTER_MODE": "kv", "DYN_KV_OVERLAP_SCORE_WEIGHT": "0"},
-    "least_outstanding": {"DYN_ROUTER_MODE": "kv", "DYN_KV_OVERLAP_SCORE_WEIGHT": "0"},
+    "least_tokens": {"DYN_ROUTER_MODE": "kv", "DYN_ROUTER_LOAD_AWARE": "true"},
 }
-"""Routing policy -> how Dynamo's frontend routes; its KV router without a weight for prefixes looks at load alone
-(Dynamo docs, components/router)."""
+"""Routing policy -> how Dynamo's frontend routes (Dynamo docs v1.5.0, modular-components/router/router-guide); its KV
+router made load-aware looks at the blocks and prompt tokens of a worker alone (ai-dynamo/dynamo, components/src/dynamo/
+common/configuration/groups)."""
 _BACKENDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrtllm"}
 """Engine -> how its image is named."""
 _NAMES = {"vllm": "Vllm", "sglang": "Sglang", "trtllm": "TRTLLM"}
 _TRTLLM = "1.3"
-"""TensorRT-LLM in that image: 1.3.0rc5.post1 (Dynamo docs, reference/release-artifacts)."""
+"""TensorRT-LLM in that image: 1.3.0rc22 (ai-dynamo/dynamo, docs-website, fern/assets/releases.json of 2026-08-14)."""
+_OWN = {"vllm": "vLLM 0.26.0", "sglang": "SGLang 0.5.16", "trtllm": f"TensorRT-LLM {_TRTLLM}"}
+"""Engine that its image holds, from the same file."""
+MAIN = "main"
+"""Container of a component that Dynamo's operator completes."""
+_TOKEN = [{"secretRef": {"name": "hf-token-secret"}}]
 OPTIONS = "engine.yaml"
 OPTIONS_FOLDER = "/config"
 """Where a worker of TensorRT-LLM finds its options: what they set goes before dynamo.trtllm's own flags
 (components/src/dynamo/trtllm, workers/llm_worker.py); mounted as in examples/backends/trtllm/deploy,
 agg-with-config.yaml."""
+_EVENTS = {
+    "trtllm": ["--publish-events-and-metrics"],
+    "vllm": [
+        "--kv-events-config",
+        json.dumps(
+            {"publisher": "zmq", "topic": "kv-events", "endpoint": "tcp://*:20080", "enable_kv_cache_events": True}
+        ),
+    ],
+}
+"""What a worker's router knows prefixes by (ai-dynamo/dynamo, examples/backends, agg_router.yaml at 2ac51dd)."""
 _OPTION_KEYS: dict[str, tuple[str, type]] = {
     "--tp_size": ("tensor_parallel_size", int),
     "--pp_size": ("pipeline_parallel_size", int),
@@ -64,7 +82,7 @@ _ROLE_WORDS: dict[tuple[str, str], list[str]] = {
 
 
 def export_dynamo(name: str, workers: list[Worker]) -> Export:
-    """Return the graph that serves a deployment (nvidia.com/v1alpha1).
+    """Return the graph that serves a deployment (nvidia.com/v1beta1).
 
     Raises:
         ScenarioError: Dynamo cannot do what was simulated; names the key.
@@ -77,24 +95,20 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
     if target == "trtllm":
         _refuse_many_hosts(workers)
     image = f"nvcr.io/nvidia/ai-dynamo/{_BACKENDS[target]}-runtime:{RELEASE}"
-    modes = _router_mode(workers)
-    frontend = {
-        "componentType": "frontend",
-        "replicas": 1,
-        "envs": [{"name": key, "value": value} for key, value in modes.items()],
-        "extraPodSpec": {"mainContainer": {"image": image}},
-    }
-    services = {"Frontend": frontend} | {_name(worker): _service(worker, image) for worker in workers}
+    frontend = _component(
+        "Frontend",
+        "frontend",
+        1,
+        {"image": image, "env": [{"name": key, "value": value} for key, value in _router_mode(workers).items()]},
+    )
     graph = {
-        "apiVersion": "nvidia.com/v1alpha1",
+        "apiVersion": "nvidia.com/v1beta1",
         "kind": "DynamoGraphDeployment",
         "metadata": {"name": name},
-        "spec": {"services": services},
+        "spec": {"components": [frontend, *(_worker(worker, image) for worker in workers)]},
     }
     file = f"{name}.dynamo.yaml"
     engine = workers[0].deployment.label
-    routing = workers[0].whole.routing.policy
-    counted = ["its router counts KV blocks in use, and least_outstanding counts requests"]
     return Export(
         target="dynamo",
         version=RELEASE,
@@ -104,7 +118,6 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
         notes=(
             _own_engine(target, engine),
             *(_TRTLLM_NOTES if target == "trtllm" and is_disaggregated(workers) else []),
-            *(counted if routing == "least_outstanding" else []),
             *link_note(workers),
             "Hugging Face's token: kubectl create secret generic hf-token-secret --from-literal=HF_TOKEN=...",
             *(note for note in shared_notes(workers) if "kubectl create secret" not in note),
@@ -119,8 +132,7 @@ _TRTLLM_NOTES = (
 
 
 def _own_engine(target: str, engine: str) -> str:
-    own = f"TensorRT-LLM {_TRTLLM}" if target == "trtllm" else f"a {target} of its own"
-    return f"the image of Dynamo {RELEASE} holds {own}; {engine} was simulated"
+    return f"the image of Dynamo {RELEASE} holds {_OWN[target]}; {engine} was simulated"
 
 
 def _refuse_many_hosts(workers: list[Worker]) -> None:
@@ -190,7 +202,22 @@ def _router_mode(workers: list[Worker]) -> dict[str, str]:
     return mode
 
 
-def _service(worker: Worker, image: str) -> dict[str, Any]:
+def _told_events(worker: Worker) -> list[str]:
+    """Return the flags with which a worker tells the router what its prefix cache holds, where that decides."""
+    if worker.role == "decode" or worker.whole.routing.policy != "prefix":
+        return []
+    return _EVENTS.get(worker.serving.target, [])
+
+
+def _component(
+    name: str, kind: str, replicas: int, container: dict[str, Any], pod: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a component of a graph with its main container and what else stands in its pods."""
+    spec = {"containers": [{"name": MAIN, **container}], **(pod or {})}
+    return {"name": name, "type": kind, "replicas": replicas, "podTemplate": {"spec": spec}}
+
+
+def _worker(worker: Worker, image: str) -> dict[str, Any]:
     target, gpus = worker.serving.target, min(worker.num_gpus, worker.gpus_per_node)
     model = ["--model" if target == "vllm" else "--model-path", worker.deployment.checkpoint]
     is_trtllm = target == "trtllm"
@@ -199,31 +226,23 @@ def _service(worker: Worker, image: str) -> dict[str, Any]:
         "image": image,
         "workingDir": f"/workspace/examples/backends/{target}",
         "command": ["python3", "-m", f"dynamo.{target}"],
-        "args": [*model, *words, *_ROLE_WORDS.get((target, worker.role), [])],
+        "args": [*model, *words, *_ROLE_WORDS.get((target, worker.role), []), *_told_events(worker)],
+        "envFrom": _TOKEN,
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
     }
-    extra: dict[str, Any] = {"mainContainer": container}
+    pod: dict[str, Any] = {"tolerations": ON_GPU_NODES}
     if is_trtllm:
         container["volumeMounts"] = [{"name": "options", "mountPath": OPTIONS_FOLDER}]
-        extra["volumes"] = [{"name": "options", "configMap": {"name": worker.name}}]
-        if worker.role != "decode" and worker.whole.routing.policy == "prefix":
-            container["args"].append("--publish-events-and-metrics")  # what its router knows prefixes by
-    extra["tolerations"] = ON_GPU_NODES
-    selector = node_selector(worker)
-    if selector:
-        extra["nodeSelector"] = selector
-    service: dict[str, Any] = {
-        "envFromSecret": "hf-token-secret",
-        "componentType": "worker",
-        "replicas": worker.replicas,
-        "sharedMemory": {"size": gib(worker.shared_bytes)},
-        "resources": {"limits": {"gpu": str(gpus)}},
-        "extraPodSpec": extra,
-    }
-    if worker.role != "both":
-        service["subComponentType"] = worker.role
-    if worker.num_nodes > 1:
-        service["multinode"] = {"nodeCount": worker.num_nodes}
+        pod["volumes"] = [{"name": "options", "configMap": {"name": worker.name}}]
     found = [each for each in variables(worker) if "value" in each]
     if found:
-        service["envs"] = found
-    return service
+        container["env"] = found
+    selector = node_selector(worker)
+    if selector:
+        pod["nodeSelector"] = selector
+    kind = "worker" if worker.role == "both" else worker.role
+    component = _component(_name(worker), kind, worker.replicas, container, pod)
+    component["sharedMemorySize"] = gib(worker.shared_bytes)
+    if worker.num_nodes > 1:
+        component["multinode"] = {"nodeCount": worker.num_nodes}
+    return component

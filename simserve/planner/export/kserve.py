@@ -31,7 +31,7 @@ _POLICIES = ("prefix", "least_outstanding")
 
 
 def export_kserve(name: str, workers: list[Worker]) -> Export:
-    """Return the service of a deployment (serving.kserve.io/v1alpha1).
+    """Return the service of a deployment (serving.kserve.io/v1alpha2).
 
     Raises:
         ScenarioError: KServe cannot do what was simulated; names the key.
@@ -51,7 +51,7 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
     if prefill is not None:
         spec["prefill"] = _workload(prefill, PORT)
     service = {
-        "apiVersion": "serving.kserve.io/v1alpha1",
+        "apiVersion": "serving.kserve.io/v1alpha2",
         "kind": "LLMInferenceService",
         "metadata": {"name": name},
         "spec": spec,

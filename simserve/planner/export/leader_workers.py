@@ -57,7 +57,7 @@ def _refuse_one_node(workers: list[Worker]) -> None:
     for worker in workers:
         if worker.num_nodes == 1:
             raise ScenarioError(
-                "GPUs a replica fit one node, and a set of leaders and workers is for replicas over several",
+                "GPUs of a replica fit one node, and a set of leaders and workers is for replicas over several",
                 key="deployment",
                 value=worker.num_gpus,
                 remedy="use --to k8s",

@@ -7,6 +7,7 @@ of its engine; what no manifest says is a note.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 from simserve.documents import parse_yaml
 from simserve.errors import ScenarioError
 from simserve.planner.export.compose import POLICIES
-from simserve.planner.export.dynamo import MODES
+from simserve.planner.export.dynamo import MAIN, MODES
 from simserve.planner.export.kubernetes import PRODUCTS
 from simserve.planner.export.llm_d import SCORERS
 from simserve.planner.export.production_stack import LOGIC
@@ -40,6 +41,7 @@ _ROLE_FLAGS = {
     "--is-prefill-worker": 0,
     "--is-decode-worker": 0,
     "--kv-transfer-config": 1,
+    "--kv-events-config": 1,
     "--disaggregation-mode": 1,
     "--disaggregation-transfer-backend": 1,
     "--disaggregation-bootstrap-port": 1,
@@ -279,9 +281,9 @@ def _servers(document: Mapping[str, Any]) -> Iterator[_Server]:
         leader = spec["leaderWorkerTemplate"].get("leaderTemplate") or spec["leaderWorkerTemplate"]["workerTemplate"]
         yield from _of_pod(name, leader["spec"], spec.get("replicas", 1))
     elif kind == "DynamoGraphDeployment":
-        for key, service in spec["services"].items():
-            if service.get("componentType") != "frontend":
-                yield _of_dynamo(key, service)
+        for component in _dynamo_components(spec):
+            if component.get("type") != "frontend":
+                yield _of_dynamo(component)
     elif kind == "LLMInferenceService":
         yield _of_kserve(name, spec["model"], spec, "decode" if "prefill" in spec else "both")
         if "prefill" in spec:
@@ -314,9 +316,30 @@ def _of_pod(name: str, pod: Mapping[str, Any], replicas: int) -> Iterator[_Serve
         )
 
 
-def _of_dynamo(name: str, service: Mapping[str, Any]) -> _Server:
-    pod = service["extraPodSpec"]
-    container = pod["mainContainer"]
+def _dynamo_components(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the components of a graph, services of v1alpha1 as v1beta1 has them."""
+    yield from spec.get("components", ())
+    for name, service in spec.get("services", {}).items():
+        pod = {**(service.get("extraPodSpec") or {})}
+        container = {**pod.pop("mainContainer", {}), "name": MAIN, "env": service.get("envs", ())}
+        kind = service.get("subComponentType") or service.get("componentType")
+        yield {
+            "name": name,
+            "type": kind,
+            "replicas": service.get("replicas", 1),
+            "podTemplate": {"spec": {**pod, "containers": [container]}},
+        }
+
+
+def _dynamo_pod(component: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the pod of a component and its main container."""
+    pod = (component.get("podTemplate") or {}).get("spec") or {}
+    return pod, next((each for each in pod.get("containers", ()) if each.get("name") == MAIN), {})
+
+
+def _of_dynamo(component: Mapping[str, Any]) -> _Server:
+    name = component["name"]
+    pod, container = _dynamo_pod(component)
     started = " ".join(map(str, container.get("command", ())))
     words = [*map(str, container.get("args", ()))]
     engine = next((each for each in _STARTS if started.endswith(f"dynamo.{each}")), None)
@@ -330,11 +353,17 @@ def _of_dynamo(name: str, service: Mapping[str, Any]) -> _Server:
         name=name,
         words=[*_STARTS[engine], *words],
         config_map=next((each["name"] for each in volumes if each), ""),
-        replicas=service.get("replicas", 1),
-        role=service.get("subComponentType", "both"),
+        replicas=component.get("replicas", 1),
+        role=component["type"] if component.get("type") in ("prefill", "decode") else _mode(words),
         product=(pod.get("nodeSelector") or {}).get(_PRODUCT),
-        variables=_variables({"env": service.get("envs", ())}),
+        variables=_variables(container),
     )
+
+
+def _mode(words: Sequence[str]) -> str:
+    """Return the role of a worker whose type does not say it, from its arguments."""
+    mode = next((following for word, following in itertools.pairwise(words) if word == "--disaggregation-mode"), "both")
+    return mode if mode in ("prefill", "decode") else "both"
 
 
 _STARTS = {
@@ -527,9 +556,9 @@ def _seconds(value: float) -> str:
 def _policy(document: Mapping[str, Any]) -> str | None:
     """Return the routing policy that a document sets; None: it sets none that is simulated."""
     if document.get("kind") == "DynamoGraphDeployment":
-        frontends = (each for each in document["spec"]["services"].values() if each.get("componentType") == "frontend")
-        told = {each["name"]: each.get("value") for service in frontends for each in service.get("envs", ())}
-        return next((policy for policy, variables in reversed(MODES.items()) if variables == told), None)
+        frontends = (each for each in _dynamo_components(document["spec"]) if each.get("type") == "frontend")
+        told = {each["name"]: each.get("value") for one in frontends for each in _dynamo_pod(one)[1].get("env", ())}
+        return next((policy for policy, variables in MODES.items() if variables == told), None)
     if "routerSpec" in document:
         logic = document["routerSpec"].get("routingLogic")
         return next((policy for policy, name in LOGIC.items() if name == logic), None)

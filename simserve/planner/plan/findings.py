@@ -10,6 +10,7 @@ from simserve.planner.overrides import Overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.infeasible import Miss
 from simserve.planner.plan.levers import Lever
+from simserve.planner.plan.link import LinkLimit
 from simserve.planner.plan.roles import RoleLimit
 from simserve.planner.plan.single import Single
 from simserve.planner.search.member import Goal, GroupResult, Member
@@ -41,6 +42,7 @@ class Findings:
         fewer: Its run with one replica lost.
         once_measured: A cheaper fleet that is as sure as is asked once loads of a server have been measured.
         roles: What breaks first in each role of its prefill and decode workers; empty without such.
+        links: The link that they were assumed to have, and what slower ones do; likewise.
         month: A month of the scenario's traffic on it, and at an API (`simserve.planner.cost.month`).
         sensitivity: Name of what changed, by which share, the fleet that is then needed.
         levers: Lever, overrides, and the fleet that is then needed, or why there is none.
@@ -68,6 +70,7 @@ class Findings:
     fewer: Trial | None = None
     once_measured: Trial | None = None
     roles: list[RoleLimit] = field(default_factory=list)
+    links: list[LinkLimit] = field(default_factory=list)
     month: Mapping[str, Any] | None = None
     sensitivity: list[tuple[str, float, Trial | str | None]] = field(default_factory=list)
     levers: list[tuple[Lever, Overrides, Trial | str | None]] = field(default_factory=list)

@@ -21,6 +21,7 @@ class PlanOptions:
     Attributes:
         hardware: GPUs; empty: the scenario's own and those of the catalogue that have an on-demand price.
         max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the scenario.
+        gpus_by_kind: GPU -> how many of it, where fixed GPUs are of several kinds (``throughput``).
         objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
             ``throughput``: what ``max_gpus`` GPUs can do is to be large, whatever load the scenario has.
         headroom: Share of traffic that the plan must bear beyond the scenario's.
@@ -39,6 +40,7 @@ class PlanOptions:
 
     hardware: tuple[str, ...] = ()
     max_gpus: int | None = None
+    gpus_by_kind: Mapping[str, int] = field(default_factory=dict)
     objective: Objective = "cost"
     headroom: float = 0.0
     spare_replicas: int = 0
@@ -69,6 +71,11 @@ def check_options(options: PlanOptions) -> None:
     ):
         if value is not None and value < least:
             raise UsageError(f"must be >= {least}", key=key, value=value)
+    if options.gpus_by_kind and options.objective != "throughput":
+        rule = "names GPUs of several kinds that are all there, which only --objective throughput asks about"
+        given = " + ".join(f"{count}x{name}" for name, count in options.gpus_by_kind.items())
+        remedy = "name those to choose from with --hardware, and the most with --max-gpus"
+        raise UsageError(rule, key="--gpus", value=given, remedy=remedy)
     if options.confidence is not None and not 0 < options.confidence < 1:
         raise UsageError("must be a share between 0 and 1", key="--confidence", value=options.confidence)
     if options.objective == "throughput" and options.headroom:

@@ -29,6 +29,7 @@ from simserve.planner.plan.fleet import (
 from simserve.planner.plan.front import front_candidates, sized
 from simserve.planner.plan.infeasible import Miss, nearest_miss, shown, unconfirmed_miss
 from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
+from simserve.planner.plan.link import link_limits
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
 from simserve.planner.plan.purchase_of import check_horizon, purchase_of
@@ -146,7 +147,10 @@ class _Planning:
             self._settle()
         summary = summary_of(self.findings, headroom=self.options.headroom, market=self.options.market)
         if self.options.horizon is not None:
-            summary["purchase"] = purchase_of(self.findings, summary, self.options.horizon)
+            try:
+                summary["purchase"] = purchase_of(self.findings, summary, self.options.horizon)
+            except KeyboardInterrupt:
+                summary["purchase"], was_interrupted = None, True
         if self.options.autoscaler:
             summary["autoscaling"] = scaled
         return Plan(summary={**summary, "interrupted": was_interrupted}, was_interrupted=was_interrupted)
@@ -458,6 +462,7 @@ class _Planning:
             (one_fewer, (plain,)),
             (month_of, (bought,)),
             (role_limits, (plain,)),
+            (link_limits, (plain,)),
             (confirmed_or_none, (self._cheaper_once_measured(),)),
         ]
         changes = list(changes_of(self.scenario))
@@ -472,8 +477,8 @@ class _Planning:
             tasks.append((sized, (space, overrides, self.goal)))
         tasks.append((single_changes, (self.scenario, spaces[0])))
         *results, (found.own_throughput, found.singles) = self._each(_call, tasks)
-        found.borne_traffic, found.fewer, found.month, found.roles, found.once_measured = results[:5]
-        rest = results[5:]
+        found.borne_traffic, found.fewer, found.month, found.roles, found.links, found.once_measured = results[:6]
+        rest = results[6:]
         for (name, change, _), trial in zip(changes, rest, strict=False):
             found.sensitivity.append((name, change, trial))
         rest = rest[len(changes) :]
@@ -567,7 +572,8 @@ def _goal(scenario: Scenario, options: PlanOptions) -> Goal:
             raise ScenarioError("is missing: --confidence says how sure it is that one holds", remedy=REMEDY)
     return Goal(
         objective=options.objective,
-        max_gpus=most,
+        max_gpus=sum(options.gpus_by_kind.values()) or most,
+        gpus_by_kind=options.gpus_by_kind,
         spare_replicas=options.spare_replicas,
         replicas=kept,
         confidence=options.confidence,

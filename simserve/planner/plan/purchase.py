@@ -2,8 +2,13 @@
 
 Every replica stands on a level: level k is needed in the hours that need k replicas or more. Replicas are alike, so
 what is committed to can be taken to serve the lowest levels, and no level's purchase changes another's price. The
-cheapest purchase is thus that of each level by itself: month by month, from the last one back, the least of an hour's
-price for the hours that need the level, and of every commitment that ends within the horizon. Nothing is left out.
+cheapest purchase on demand and on terms is thus that of each level by itself: month by month, from the last one back,
+the least of an hour's price for the hours that need the level, and of every commitment that ends within the horizon.
+Nothing is left out.
+
+Spot replicas need a reserve, which they share. So levels are settled for several prices of an hour, from that of a spot
+replica alone to that of one with its reserve; of every hour the cheapest split between spot, its reserve and on demand
+is taken, and of these purchases the cheapest.
 
 Plain arithmetic: nothing is simulated, and no file is read.
 """
@@ -38,9 +43,11 @@ class Need:
         capacity: Requests/s within the SLO of one replica.
         spare_replicas: Replicas that are there beside those that serve.
         gpus_per_replica: GPUs of each.
-        usd_per_hour: Dollars of one for an hour, by the hour.
+        usd_per_hour: Dollars of one for an hour on demand.
+        spot_usd_per_hour: The same of a spot replica; None: there are none.
+        reserve: Of 0, 1, 2, ... spot replicas that serve, how many more hold the SLO when some are taken back; of more
+            than these, in groups of the last number.
         fixed_usd_per_month: People and platform.
-        committed_usd_per_hour: Dollars of one for an hour that commitments lie below.
         growth: Share by which traffic grows from one month to the next.
         price_decline: Share by which an hour gets cheaper from one month to the next.
         api_usd_per_request: What an API asks for a mean request; None: nothing to compare with.
@@ -53,7 +60,8 @@ class Need:
     spare_replicas: int
     gpus_per_replica: float
     usd_per_hour: float
-    committed_usd_per_hour: float
+    spot_usd_per_hour: float | None = None
+    reserve: Sequence[int] = (0, 0)
     fixed_usd_per_month: float = 0.0
     growth: float = 0.0
     price_decline: float = 0.0
@@ -65,9 +73,35 @@ class Need:
         needed = (self.rate * factor * hour / self.capacity for hour in self.shape)
         return [max(1, math.ceil(each * (1 - _TIGHT))) + self.spare_replicas for each in needed]
 
+    def reserve_of(self, spot: int) -> int:
+        """Return the reserve of so many spot replicas that serve."""
+        groups, rest = divmod(spot, len(self.reserve) - 1)
+        return groups * self.reserve[-1] + self.reserve[rest]
+
     def requests(self, factor: float) -> float:
         """Return the requests of a month with ``factor`` times the traffic."""
         return self.rate * factor * HOURS * SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hourly:
+    """Replicas that are bought by the hour.
+
+    Attributes:
+        usd: Dollars.
+        on_demand: Replicas on demand, at most at a time.
+        spot: Spot replicas with their reserve, likewise.
+        reserve: Those of them that are the reserve.
+        on_demand_hours: Replica-hours on demand.
+        spot_hours: Replica-hours of spot replicas with their reserve.
+    """
+
+    usd: float = 0.0
+    on_demand: int = 0
+    spot: int = 0
+    reserve: int = 0
+    on_demand_hours: float = 0.0
+    spot_hours: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +109,19 @@ class Bought:
     """A purchase over all months.
 
     Attributes:
-        usd: Dollars of each month for replicas.
-        terms: Of each month, years of a commitment (0: by the hour) -> replicas on it; by the hour the most at a time.
-        hours: Replica-hours by the hour of each month.
+        committed_usd: Dollars of each month for what is committed to.
+        terms: Of each month, years of a commitment -> replicas on it.
+        hourly: Of each month, what is bought by the hour.
     """
 
-    usd: list[float]
+    committed_usd: list[float]
     terms: list[dict[int, int]]
-    hours: list[float]
+    hourly: list[Hourly]
+
+    @property
+    def usd(self) -> list[float]:
+        """Dollars of each month for replicas."""
+        return [committed + hour.usd for committed, hour in zip(self.committed_usd, self.hourly, strict=True)]
 
 
 def purchase(need: Need, horizon: Horizon) -> dict[str, Any]:
@@ -90,14 +129,16 @@ def purchase(need: Need, horizon: Horizon) -> dict[str, Any]:
 
     Returns:
         ``horizon_months growth_per_month price_decline_per_month capacity_per_replica gpus_per_replica``; ``terms``
-        (``years usd_per_gpu_hour below_on_demand``, of the first month); ``months`` (``month requests peak_replicas
-        mean_replicas committed{YEARS: replicas} on_demand_replicas on_demand_hours usd on_demand_usd api_usd``);
-        ``total_usd``, ``all_on_demand_usd``, ``committed_at_peak_usd``, ``api_usd`` and ``cheaper``;
+        (``years usd_per_gpu_hour below_on_demand is_spot``, of the first month); ``months`` (``month requests
+        peak_replicas mean_replicas committed{YEARS: replicas} on_demand_replicas on_demand_hours spot_replicas
+        spot_reserve spot_hours usd on_demand_usd api_usd``); ``total_usd``, ``without_spot_usd``,
+        ``all_on_demand_usd``, ``committed_at_peak_usd``, ``api_usd`` and ``cheaper``;
         ``over_budget_from``, a month or None; ``flips`` (``growth_per_month gpu_price_factor traffic_factor``), where
         the API and the purchase cost the same, None where they nowhere do.
     """
     best = bought(need, horizon)
-    hourly = bought(need, replace(horizon, commitments={}))
+    firm = replace(need, spot_usd_per_hour=None)
+    hourly = bought(firm, replace(horizon, commitments={}))
     growth = [(1 + need.growth) ** month for month in range(horizon.months)]
     months: list[dict[str, Any]] = []
     for number, factor in enumerate(growth):
@@ -108,9 +149,12 @@ def purchase(need: Need, horizon: Horizon) -> dict[str, Any]:
                 "requests": need.requests(factor),
                 "peak_replicas": max(day),
                 "mean_replicas": sum(day) / HOURS_PER_DAY,
-                "committed": {str(years): count for years, count in best.terms[number].items() if years},
-                "on_demand_replicas": best.terms[number].get(BY_THE_HOUR, 0),
-                "on_demand_hours": best.hours[number],
+                "committed": {str(years): count for years, count in best.terms[number].items()},
+                "on_demand_replicas": best.hourly[number].on_demand,
+                "on_demand_hours": best.hourly[number].on_demand_hours,
+                "spot_replicas": best.hourly[number].spot,
+                "spot_reserve": best.hourly[number].reserve,
+                "spot_hours": best.hourly[number].spot_hours,
                 "usd": best.usd[number] + need.fixed_usd_per_month,
                 "on_demand_usd": hourly.usd[number] + need.fixed_usd_per_month,
                 "api_usd": _api_usd(need, number, factor),
@@ -128,7 +172,8 @@ def purchase(need: Need, horizon: Horizon) -> dict[str, Any]:
         "terms": _terms(need, horizon),
         "months": months,
         "total_usd": own,
-        "all_on_demand_usd": own_usd(need, replace(horizon, commitments={})),
+        "without_spot_usd": own_usd(firm, horizon),
+        "all_on_demand_usd": own_usd(firm, replace(horizon, commitments={})),
         "committed_at_peak_usd": _at_peak(need, horizon),
         "api_usd": api,
         "cheaper": None if api is None else "self_host" if own < api else "api",
@@ -139,30 +184,74 @@ def purchase(need: Need, horizon: Horizon) -> dict[str, Any]:
 
 def bought(need: Need, horizon: Horizon) -> Bought:
     """Return the cheapest purchase."""
+    found = [_bought_at(need, horizon, price) for price in _hour_prices(need, horizon)]
+    return min(found, key=lambda each: sum(each.usd))
+
+
+def _hour_prices(need: Need, horizon: Horizon) -> list[float]:
+    """Return what an hour of a level by the hour may be taken to cost: on demand, as spot, and spot with a reserve."""
+    prices = [need.usd_per_hour]
+    if need.spot_usd_per_hour is not None:
+        most = busiest(need, horizon)
+        some = {1, most, max(most // 2, 1)}
+        prices += [need.spot_usd_per_hour, *(_split(need, 1.0, count)[0] / count for count in sorted(some))]
+    return list(dict.fromkeys(prices))
+
+
+def _bought_at(need: Need, horizon: Horizon, price: float) -> Bought:
+    """Return the purchase that is cheapest where an hour of a level costs ``price``, with what its hours do cost."""
     days = [need.replicas((1 + need.growth) ** month) for month in range(horizon.months)]
-    result = Bought([0.0] * horizon.months, [{} for _ in days], [0.0] * horizon.months)
+    result = Bought([0.0] * horizon.months, [{} for _ in days], [])
     below = 0
     for level in sorted({count for day in days for count in day}):
         # All levels above the one before are needed in the same hours.
         used = [DAYS_PER_MONTH * sum(count >= level for count in day) for day in days]
-        _add(result, need, horizon, used, level - below)
+        _commit(result, need, horizon, _level(need, horizon, used, price), level - below)
         below = level
+    for month, day in enumerate(days):
+        committed = sum(result.terms[month].values())
+        result.hourly.append(_hourly(need, month, [max(count - committed, 0) for count in day]))
     return result
 
 
-def _add(result: Bought, need: Need, horizon: Horizon, used: Sequence[int], count: int) -> None:
-    """Add the purchase of ``count`` levels that are needed in the same hours of each month."""
-    terms, start = _level(need, horizon, used), 0
+def _commit(result: Bought, need: Need, horizon: Horizon, terms: Sequence[int], count: int) -> None:
+    """Add what is committed to of ``count`` levels that are needed in the same hours of each month."""
+    start = 0
     while start < horizon.months:
         years = terms[start]
         end = start + max(years * MONTHS_PER_YEAR, 1)
-        for month in range(start, end):
-            usd = _committed(need, horizon, years, start) if years else used[month] * _price(need, month)
-            result.usd[month] += count * usd
-            result.hours[month] += 0 if years else count * used[month]
-            if years or used[month]:
-                result.terms[month][years] = result.terms[month].get(years, 0) + count
+        for month in range(start, end) if years else ():
+            result.committed_usd[month] += count * _committed(need, horizon, years, start)
+            result.terms[month][years] = result.terms[month].get(years, 0) + count
         start = end
+
+
+def _hourly(need: Need, month: int, day: Sequence[int]) -> Hourly:
+    """Return what the replicas of each hour of a day cost in a month where they are bought by the hour."""
+    split = [_split(need, (1 - need.price_decline) ** month, count) for count in day]
+    most = max((spot for *_, spot in split), default=0)
+    reserves = [need.reserve_of(spot) for *_, spot in split]
+    return Hourly(
+        usd=DAYS_PER_MONTH * sum(usd for usd, *_ in split),
+        on_demand=max((firm for _, firm, _ in split), default=0),
+        spot=most + need.reserve_of(most),
+        reserve=need.reserve_of(most),
+        on_demand_hours=float(DAYS_PER_MONTH * sum(firm for _, firm, _ in split)),
+        spot_hours=float(DAYS_PER_MONTH * sum(spot + more for (*_, spot), more in zip(split, reserves, strict=True))),
+    )
+
+
+def _split(need: Need, factor: float, count: int) -> tuple[float, int, int]:
+    """Return the dollars of an hour of so many replicas, and how many of them are on demand and spot at least cost."""
+    firm = factor * need.usd_per_hour
+    spot = math.inf if need.spot_usd_per_hour is None else factor * need.spot_usd_per_hour
+    choices = [(count * firm, count, 0)]
+    group = len(need.reserve) - 1
+    # Beside each rest, every group is as good as the first: all that there are, or none.
+    for rest in range(min(group, count + 1)) if math.isfinite(spot) else ():
+        for each in {rest, rest + (count - rest) // group * group}:
+            choices.append((firm * (count - each) + spot * (each + need.reserve_of(each)), count - each, each))
+    return min(choices, key=lambda each: each[0])
 
 
 def own_usd(need: Need, horizon: Horizon) -> float:
@@ -176,12 +265,12 @@ def api_usd(need: Need, horizon: Horizon) -> float | None:
     return None if need.api_usd_per_request is None else sum(bill for bill in bills if bill is not None)
 
 
-def _level(need: Need, horizon: Horizon, used: Sequence[int]) -> list[int]:
+def _level(need: Need, horizon: Horizon, used: Sequence[int], price: float) -> list[int]:
     """Return, of each month in which something is bought for a level, the years of its term; 0: by the hour."""
     least = [0.0] * (len(used) + 1)
     chosen = [BY_THE_HOUR] * len(used)
     for month in reversed(range(len(used))):
-        least[month] = least[month + 1] + used[month] * _price(need, month)
+        least[month] = least[month + 1] + used[month] * price * (1 - need.price_decline) ** month
         for years in sorted(horizon.commitments):
             end = month + years * MONTHS_PER_YEAR
             if end > len(used):
@@ -192,13 +281,9 @@ def _level(need: Need, horizon: Horizon, used: Sequence[int]) -> list[int]:
     return chosen
 
 
-def _price(need: Need, month: int) -> float:
-    return need.usd_per_hour * (1 - need.price_decline) ** month
-
-
 def _committed(need: Need, horizon: Horizon, years: int, month: int) -> float:
     """Return a month's dollars of a commitment that begins in a month, at the prices of its first day."""
-    price = need.committed_usd_per_hour * (1 - need.price_decline) ** month
+    price = need.usd_per_hour * (1 - need.price_decline) ** month
     return HOURS * price * (1 - horizon.commitments[years])
 
 
@@ -210,25 +295,39 @@ def _api_usd(need: Need, month: int, factor: float) -> float | None:
 
 def _terms(need: Need, horizon: Horizon) -> list[dict[str, Any]]:
     terms = {BY_THE_HOUR: need.usd_per_hour}
-    terms |= {years: need.committed_usd_per_hour * (1 - share) for years, share in sorted(horizon.commitments.items())}
+    terms |= {years: need.usd_per_hour * (1 - share) for years, share in sorted(horizon.commitments.items())}
+    offers = [(years, usd, False) for years, usd in terms.items()]
+    if need.spot_usd_per_hour is not None:
+        offers.insert(1, (BY_THE_HOUR, need.spot_usd_per_hour, True))
     return [
         {
             "years": years,
             "usd_per_gpu_hour": usd / need.gpus_per_replica,
-            "below_on_demand": 1 - usd / need.committed_usd_per_hour,
+            "below_on_demand": 1 - usd / need.usd_per_hour,
+            "is_spot": is_spot,
             "is_offered": years * MONTHS_PER_YEAR <= horizon.months,
         }
-        for years, usd in terms.items()
+        for years, usd, is_spot in offers
     ]
+
+
+def busiest(need: Need, horizon: Horizon) -> int:
+    """Return the replicas of the busiest hour of all months."""
+    return max(max(need.replicas((1 + need.growth) ** month)) for month in range(horizon.months))
 
 
 def _at_peak(need: Need, horizon: Horizon) -> float:
     """Return what it costs to have the busiest hour's replicas of the last years from the first day, on any terms."""
-    peak = max(max(need.replicas((1 + need.growth) ** month)) for month in range(horizon.months))
     level = replace(
-        need, rate=need.capacity, shape=(1.0,) * HOURS_PER_DAY, spare_replicas=0, growth=0.0, fixed_usd_per_month=0.0
+        need,
+        rate=need.capacity,
+        shape=(1.0,) * HOURS_PER_DAY,
+        spare_replicas=0,
+        growth=0.0,
+        fixed_usd_per_month=0.0,
+        spot_usd_per_hour=None,
     )
-    return peak * own_usd(level, horizon) + horizon.months * need.fixed_usd_per_month
+    return busiest(need, horizon) * own_usd(level, horizon) + horizon.months * need.fixed_usd_per_month
 
 
 def _flips(need: Need, horizon: Horizon) -> dict[str, float | None]:

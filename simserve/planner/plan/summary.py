@@ -10,6 +10,7 @@ from simserve.planner.plan.explain import command, counted, describe
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
 from simserve.planner.plan.infeasible import Miss
+from simserve.planner.plan.link import link_line, link_mapping
 from simserve.planner.plan.price import Market, price_of
 from simserve.planner.plan.roles import role_lines, role_mapping
 from simserve.planner.plan.runners import faster, pareto, runners_up
@@ -127,6 +128,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "traffic_borne": found.borne_traffic,
         "lost_replica": _lost(found, hourly, bought),
         "spot": _spot(found, there, trial.mean_gpus * share),
+        "link": link_mapping(found.links),
         "arithmetic": list(_arithmetic(found, member, trial)),
     }
 
@@ -246,6 +248,9 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
     asked = getattr(found.scenario.workload.arrivals, "rate", None)
     if found.roles:
         yield from role_lines([role_mapping(each) for each in found.roles], rate)
+        link = link_mapping(found.links)
+        if link is not None:
+            yield link_line(link)
     elif multiple is not None and asked is not None:
         capacity = asked * multiple / trial.replicas
         at_least = "at least " if multiple >= MOST_TRAFFIC else ""

@@ -31,12 +31,12 @@ from simserve.planner.search.explain import clause, plain
 from simserve.planner.search.group import settings_around
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.role_rates import Rates
-from simserve.planner.search.roles import fronts
+from simserve.planner.search.roles import fronts, mixed_space
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import deployed, deployed_overrides, is_steady
 from simserve.planner.space.formats import WEIGHTS_KEY
-from simserve.planner.space.makeup import POOLS_KEY
-from simserve.planner.space.roles import is_split
+from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
+from simserve.planner.space.roles import FORMAT, GPU, SIZE_KEYS, is_split
 from simserve.planner.space.space import Space
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.objective import objective, objective_mapping
@@ -61,6 +61,9 @@ NEAR_BEST = 1.15
 short looks: near what is finished, what a single run holds may lie so far above what is promised."""
 WORTH_A_SEARCH = 1.01
 """Times the load that the best so far sustains at which another must hold before its own load is found."""
+WEIGHTS_OF_POOLS = "deployment.routing.weights"
+MIXED = " + "
+"""Between the names of several kinds of GPU."""
 KNOBS = "deployment.engine."
 """How the keys of engine knobs begin."""
 UNSCALED = frozenset({"scale", "overflow", "admit"})
@@ -133,7 +136,37 @@ class _Group:
         self.search = Search(space, goal)
         self.able: list[Able] = []
         self.is_closed = is_closed_loop(space.scenario)
+        self.hardware = MIXED.join(goal.gpus_by_kind) or space.scenario.deployment.hardware
         self._seen: set[tuple[tuple[str, str], ...]] = set()
+
+    def run_side_by_side(self, beside: Sequence[Able]) -> list[Able]:
+        """Return what was judged of fleets that have several kinds of GPU at once.
+
+        Args:
+            beside: What each kind does by itself; the best of equal replicas of each stand side by side.
+        """
+        equal = [found for kind in self.search.goal.gpus_by_kind for found in self._equal(kind, beside)]
+        if len(equal) > 1 and self.search.goal.spare_replicas == 0:
+            fleet = {POOLS_KEY: [self._pool_of(each) for each in equal], REPLICAS_KEY: 1}
+            loads = [value_of(each.held, is_closed=self.is_closed) for each in equal]
+            weights = {each.hardware: float(f"{load:.3g}") for each, load in zip(equal, loads, strict=True)}
+            self._try(fleet, is_drawn=True)
+            self._try({**fleet, WEIGHTS_OF_POOLS: weights}, is_drawn=True)
+        self._try_roles()
+        return self.able
+
+    def _equal(self, hardware: str, beside: Sequence[Able]) -> list[Able]:
+        """Return the equal replicas of a kind of GPU that do most; nothing where none hold."""
+        scenario = self.space.scenario
+        held = [each for each in beside if each.hardware == hardware and each.held is not None]
+        equal = [each for each in held if not deployed(scenario, each.member.overrides, 1).deployment.pools]
+        return sorted(equal, key=lambda each: -value_of(each.held, is_closed=self.is_closed))[:1]
+
+    def _pool_of(self, able: Able) -> dict[str, Any]:
+        """Return equal replicas as a pool, named for their GPU."""
+        there = deployed(self.space.scenario, able.member.overrides, able.replicas).as_mapping()["deployment"]
+        own = {key: there[key] for key in (GPU, FORMAT, *SIZE_KEYS, "engine") if key in there}
+        return {"name": able.hardware, "replicas": able.replicas, **own}
 
     def run(self) -> list[Able]:
         """Return every deployment that was judged, in the order in which they were."""
@@ -194,12 +227,13 @@ class _Group:
             return False
         self._seen.add(key)
         member = replace(self.search.member(overrides))  # the search keeps its own
-        able = Able(hardware=self.space.scenario.deployment.hardware, member=member)
+        able = Able(hardware=self.hardware, member=member)
         self.able.append(able)
         makeup = member.makeup
         if makeup is None or member.status not in ("not_better", "too_many_gpus"):
             return False  # refused, or out of reach at any load
-        able.replicas = max(self.search.most_replicas(member), 0)
+        is_mixed = bool(self.search.goal.gpus_by_kind)
+        able.replicas = sum(makeup.weights) if is_mixed else max(self.search.most_replicas(member), 0)
         if able.replicas < max(makeup.smallest, 1):
             able.replicas = 0
             member.status, member.reason = "too_many_gpus", f"{makeup.num_gpus(makeup.smallest)} GPUs are the fewest"
@@ -314,6 +348,11 @@ def able_group(space: Space, goal: Goal, most: int) -> list[Able]:
         most: Settings of engine knobs that are tried.
     """
     return _Group(space, goal, most).run()
+
+
+def mixed_group(space: Space, goal: Goal, most: int, beside: Sequence[Able]) -> list[Able]:
+    """Return what fleets of several kinds of GPU can do: a role on each, or equal replicas of each side by side."""
+    return _Group(space, goal, most).run_side_by_side(beside)
 
 
 def value_of(look: Look | None, *, is_closed: bool) -> float:
@@ -447,9 +486,14 @@ class Throughput:
             each: Runs a function over tasks, as `simserve.planner.workers.each_result` does.
             num_settings: Settings of engine knobs that are tried on a kind of GPU.
         """
-        for found in each(able_group, [(space, self.goal, num_settings) for space in self.spaces]):
+        for found in each(able_group, [(space, self._alone(space), num_settings) for space in self.spaces]):
             self.able += found
         by_hardware = {space.scenario.deployment.hardware: space for space in self.spaces}
+        if self.goal.gpus_by_kind:
+            mixed = mixed_space(self.spaces) or replace(self.spaces[0], roles=None)
+            by_hardware[MIXED.join(self.goal.gpus_by_kind)] = mixed
+            (found,) = each(mixed_group, [(mixed, self.goal, num_settings, self.able)])
+            self.able += found
         chosen = contenders(self.able, is_closed=self.is_closed)
         confidence, most = self.goal.confidence, 0.0
         for batch in (chosen[:1], chosen[1:]):
@@ -461,6 +505,13 @@ class Throughput:
                 value = 0.0 if reached is None else reached.output_throughput if self.is_closed else reached.load
                 if value > most:
                     self.best, most = tried, value
+
+    def _alone(self, space: Space) -> Goal:
+        """Return the goal on one kind of GPU: as many as there are of it."""
+        there = self.goal.gpus_by_kind
+        return replace(
+            self.goal, max_gpus=there.get(space.scenario.deployment.hardware, self.goal.max_gpus), gpus_by_kind={}
+        )
 
     def summary(self) -> dict[str, Any]:
         """Return what `simserve plan --objective throughput --json` prints."""
@@ -484,6 +535,7 @@ class Throughput:
             },
             "load": "closed" if self.is_closed else "open",
             "max_gpus": self.goal.max_gpus,
+            "gpus_by_kind": dict(self.goal.gpus_by_kind),
             "spare_replicas": self.goal.spare_replicas,
             "market": self.market,
             "confidence": self.goal.confidence,

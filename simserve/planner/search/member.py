@@ -29,6 +29,7 @@ class Goal:
         is_tight: Whether that is the value of the plan on the scenario's own GPU, not a multiple of it.
         replicas: How many there must be; None: as few as hold.
         confidence: Share of real servers on which the SLO must hold; None: it must where it is simulated.
+        gpus_by_kind: GPU -> how many there are, of fixed GPUs of several kinds; empty: of one kind, ``max_gpus``.
     """
 
     objective: Objective = "cost"
@@ -38,6 +39,7 @@ class Goal:
     is_tight: bool = False
     replicas: int | None = None
     confidence: float | None = None
+    gpus_by_kind: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.roles import AMPLE, Count, Worker, by_handover, workers_of
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, FIRST_REQUESTS, try_fleet
-from simserve.planner.space.roles import DECODE, FORMAT, KIND_KEYS, PREFILL, Pool, Roles, kind_of
+from simserve.planner.space.roles import DECODE, FORMAT, GPU, KIND_KEYS, PREFILL, Roles, kind_of
 from simserve.scenario.objective import objective
 
 MOST_HALVINGS = 5
@@ -85,15 +85,26 @@ class Rates:
 
     def _filling(self) -> Iterator[tuple[float, int, tuple[Count, Count], bool]]:
         """Yield numbers of each pair of sizes on all of the GPUs, with a bound below the negative of their rate."""
-        gpus, number = self.search.goal.max_gpus, 0
+        number = 0
         for workers in by_handover(self._workers):
             sides = _first_of_each_kind(workers[PREFILL]), _first_of_each_kind(workers[DECODE])
             for prefill, decode in itertools.product(*sides):
-                for count in range(1, (gpus - decode.gpus) // prefill.gpus + 1):
-                    rest = (gpus - count * prefill.gpus) // decode.gpus
+                for count, rest in self._counts(prefill, decode):
                     pair = Count(prefill, count), Count(decode, rest)
                     number += 1
                     yield -min(each.number * each.worker.most_rate for each in pair), number, pair, False
+
+    def _counts(self, prefill: Worker, decode: Worker) -> Iterator[tuple[int, int]]:
+        """Yield the numbers of workers that fill the GPUs; of two kinds of GPU, all of each are for one role."""
+        there, gpus = self.search.goal.gpus_by_kind, self.search.goal.max_gpus
+        if not there:
+            for count in range(1, (gpus - decode.gpus) // prefill.gpus + 1):
+                yield count, (gpus - count * prefill.gpus) // decode.gpus
+            return
+        kinds = prefill.pool[GPU], decode.pool[GPU]
+        counts = there[kinds[0]] // prefill.gpus, there[kinds[1]] // decode.gpus
+        if kinds[0] != kinds[1] and all(counts):
+            yield counts
 
     def _sustained(self, pair: tuple[Count, Count]) -> float:
         """Return a rate that a pair does not exceed: of each role alone, a load at which it fails."""
@@ -136,16 +147,17 @@ class Rates:
         pair = (count, ample) if role == PREFILL else (ample, count)
         try:
             assert traffic is not None  # it has a rate
-            overrides = self._overrides(*pair, linked=(count.worker.pool,))
+            link = self.roles.link_of([(count.worker.pool, count.number)])
+            overrides = self._overrides(*pair, link=link)
             trial = try_fleet(traffic, overrides, count.number + ample.number, LOOK_REQUESTS)
         except (InputError, InfeasibleError):
             return False
         assert asked is not None  # as a plan of throughput requires
         return trial.attainment is not None and trial.attainment >= asked.attainment - DOUBT
 
-    def _overrides(self, prefill: Count, decode: Count, linked: Sequence[Pool] | None = None) -> dict[str, Any]:
+    def _overrides(self, prefill: Count, decode: Count, link: dict[str, Any] | None = None) -> dict[str, Any]:
         workers = [(each.worker.pool, each.number) for each in (prefill, decode)]
-        return self.roles.deployed(self.front, workers, linked=linked)
+        return self.roles.deployed(self.front, workers, link=link)
 
 
 def _first_of_each_kind(workers: Sequence[Worker]) -> list[Worker]:

@@ -52,6 +52,7 @@ from simserve.profiles.model import load_model
 from simserve.scenario.objective import objective
 from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
+from simserve.scenario.schema import Scenario
 
 FRONT_KEYS = (KV_KEY, DRAFTS_NAME, ROUTE_NAME)
 """What both roles share and the search may set: a cache is read in the format in which it is sent."""
@@ -273,13 +274,25 @@ class _Split:
         return not self._is_mixed or one.pool[GPU] != other.pool[GPU]
 
     def _holds(self, prefill: Count, decode: Count) -> bool:
-        """Simulate a pair whole, keep it if it is the best, and return whether it holds.
+        """Return whether a pair holds: over the network, or where first tokens are late there, inside one node."""
+        replicas = prefill.number + decode.number
+        trial = self._judged(self._overrides(prefill, decode), replicas)
+        if trial is None or trial.holds or not _may_be_the_link(trial, self.search.space.scenario):
+            return trial is not None and trial.holds
+        domain = self.roles.domain_link([(each.worker.pool, each.number) for each in (prefill, decode)])
+        if domain is None:
+            return False
+        trial = self._judged(self._overrides(prefill, decode, domain), replicas)
+        return trial is not None and trial.holds
+
+    def _judged(self, overrides: Overrides, replicas: int) -> Trial | None:
+        """Simulate a pair whole, keep it if it is the best, and return its run; None where it cannot be run.
 
         What would be the best must hold in fresh long runs as well. Of the others that is asked when one is taken.
         """
-        member, replicas = self.search.member(self._overrides(prefill, decode)), prefill.number + decode.number
+        member = self.search.member(overrides)
         if member.status != "not_better":
-            return False
+            return None
         trial = self.search.trial(member, replicas)
         value = self.search.value(trial)
         if trial.holds and is_less(value, self.search.best_value):
@@ -290,7 +303,7 @@ class _Split:
         member.trial = trial
         member.status = "holds" if trial.holds else "misses"
         member.reason = "" if trial.holds else "misses the SLO with so many workers of each role"
-        return trial.holds
+        return trial
 
     def _can_win(self, workers: dict[str, list[Worker]]) -> bool:
         """Return whether the bounds leave a pair that is no dearer than what is known, on the GPUs there are."""
@@ -373,7 +386,7 @@ class _Split:
         times = AMPLE
         for _ in range(MOST_DOUBLINGS):
             self._ample = {role: Count(each, times * each.least) for role, each in fastest.items()}
-            trial = self._try(self._ample[PREFILL], self._ample[DECODE], ())
+            trial = self._try(self._ample[PREFILL], self._ample[DECODE], self.roles.link_of(()))
             if trial is None:
                 return False
             if trial.stability == "stable" and trial.busy <= AT_EASE:
@@ -384,28 +397,32 @@ class _Split:
     def _alone(self, role: str, count: Count) -> float | None:
         """Return what so many workers of a role reach with more than enough of the other; None: they do not pass."""
         others = self._ample | {role: count}
-        trial = self._try(others[PREFILL], others[DECODE], (count.worker.pool,))
+        link = self.roles.fastest_link(count.worker.pool, count.number)
+        trial = self._try(others[PREFILL], others[DECODE], link)
         asked = objective(self.search.space.scenario)
         if trial is None or asked is None or trial.attainment is None or trial.stability == "overloaded":
             return None
         return trial.attainment if trial.attainment >= asked.attainment - DOUBT else None
 
-    def _try(self, prefill: Count, decode: Count, linked: Sequence[Pool]) -> Trial | None:
-        """Return a run that decides about a role, over the ports of the shapes alone that are linked.
-
-        None where the pair is refused.
-        """
+    def _try(self, prefill: Count, decode: Count, link: Mapping[str, Any]) -> Trial | None:
+        """Return a run that decides about a role, over a link; None where the pair is refused."""
         scenario = self.search.space.scenario
-        overrides = self._overrides(prefill, decode, linked)
+        overrides = self._overrides(prefill, decode, link)
         try:
             limit = request_limit(with_overrides(scenario, overrides), MOST_REQUESTS)
             return try_fleet(scenario, overrides, prefill.number + decode.number, limit)
         except (InputError, InfeasibleError):
             return None
 
-    def _overrides(self, prefill: Count, decode: Count, linked: Sequence[Pool] | None = None) -> dict[str, Any]:
+    def _overrides(self, prefill: Count, decode: Count, link: Mapping[str, Any] | None = None) -> dict[str, Any]:
         workers = [(each.worker.pool, each.number) for each in (prefill, decode)]
-        return self.roles.deployed(self.front, workers, linked=linked)
+        return self.roles.deployed(self.front, workers, link=link)
+
+
+def _may_be_the_link(trial: Trial, scenario: Scenario) -> bool:
+    """Return whether a fleet that misses may hold over a faster link, which only first tokens wait for."""
+    asked, between = objective(scenario), trial.by_metric.get("tpot")
+    return asked is not None and (between is None or between >= asked.attainment - DOUBT)
 
 
 class _Listed:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from simserve.planner.space.choices import Choice, LeftOut, Option, Setting
+from simserve.planner.space.links import Side, network_of
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
-from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, port_link, port_of
+from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL
+from simserve.profiles.hardware import load_hardware
 from simserve.scenario.features import lack_of
 from simserve.scenario.schema import Scenario
 
@@ -100,7 +102,10 @@ def _own_pools(scenario: Scenario) -> Iterator[Choice]:
 def _disaggregated(scenario: Scenario) -> Choice:
     """Return a prefill worker for each decode worker; shapes and other numbers are searched as roles."""
     deployment, own = scenario.deployment, scenario.deployment.disaggregation
-    link = own.model_dump(mode="json", exclude_none=True) if own else port_link(port_of(deployment.hardware, scenario))
+    network = network_of([Side(load_hardware(deployment.hardware, scenario.folder), 1, 1)])
+    link = {} if network is None else network.spec
+    if own is not None:
+        link = own.model_dump(mode="json", exclude_none=True)
     pools = [{"name": role, "role": role, "replicas": 1} for role in (PREFILL, DECODE)]
     return Choice("1 prefill : 1 decode", {POOLS_KEY: pools, LINK_KEY: link, REPLICAS_KEY: 1}, family="disaggregated")
 

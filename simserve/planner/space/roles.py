@@ -8,18 +8,16 @@ routing, stays with the space.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.planner.overrides import Overrides
 from simserve.planner.space.formats import WEIGHTS_KEY
+from simserve.planner.space.links import Side, domain_of, network_of
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
-from simserve.profiles.hardware import load_hardware
+from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.scenario.schema import Scenario
-from simserve.sim.pool_spec import DisaggregationSpec
-from simserve.units import to_text
 
 PREFILL, DECODE = "prefill", "decode"
 SIZE_KEYS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel")
@@ -47,14 +45,14 @@ class Roles:
         decode: Likewise of a decode worker.
         link: How KV caches get from one to the other, as the scenario says.
         own: GPU and weight format of the deployment, which a pool need not say.
-        ports: Bytes/s of the network port of each kind of GPU; empty where the scenario says what the link is.
+        gpus: Kinds of GPU by name, whose links they are; empty where the scenario says what the link is.
     """
 
     prefill: tuple[Pool, ...]
     decode: tuple[Pool, ...]
     link: Mapping[str, Any]
     own: Mapping[str, Any]
-    ports: Mapping[str, float] = field(default_factory=dict)
+    gpus: Mapping[str, HardwareProfile] = field(default_factory=dict)
 
     def shapes(self, role: str) -> tuple[Pool, ...]:
         """Return the shapes of a role."""
@@ -64,25 +62,39 @@ class Roles:
         """Return the GPU of a shape."""
         return str(pool.get(GPU) or self.own[GPU])
 
-    def link_of(self, pools: Sequence[Pool]) -> dict[str, Any]:
-        """Return the link between workers of some shapes: the slowest of their network ports, one a GPU."""
-        if not self.ports:
+    def link_of(self, workers: Sequence[tuple[Pool, int]]) -> dict[str, Any]:
+        """Return the link between workers: the slowest of their network ports, one a GPU."""
+        if not self.gpus:
             return dict(self.link)
-        slowest = min((gpus_of_size(pool) * self.ports[self.hardware_of(pool)] for pool in pools), default=math.inf)
-        return port_link(slowest)
+        network = network_of(self._sides(workers)) if workers else None
+        return {} if network is None else network.spec
+
+    def domain_link(self, workers: Sequence[tuple[Pool, int]]) -> dict[str, Any] | None:
+        """Return the link inside the one node or NVLink domain that holds all workers; None where there is none."""
+        domain = domain_of(self._sides(workers)) if self.gpus else None
+        return None if domain is None else domain.spec
+
+    def fastest_link(self, pool: Pool, number: int) -> dict[str, Any]:
+        """Return the fastest link that so many workers of a shape may have, whatever they are paired with."""
+        domain = self.domain_link([(pool, number)])
+        is_full = domain is not None and self.domain_link([(pool, number), ({**pool, **_SMALLEST}, 1)]) is None
+        return self.link_of([(pool, number)]) if domain is None or is_full else domain
+
+    def _sides(self, workers: Sequence[tuple[Pool, int]]) -> list[Side]:
+        return [Side(self.gpus[self.hardware_of(pool)], gpus_of_size(pool), number) for pool, number in workers]
 
     def deployed(
-        self, front: Overrides, workers: Sequence[tuple[Pool, int]], *, linked: Sequence[Pool] | None = None
+        self, front: Overrides, workers: Sequence[tuple[Pool, int]], *, link: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return the overrides that deploy so many workers of each shape, with what both roles share.
 
         Args:
             front: What both roles share.
             workers: Shapes with their numbers.
-            linked: Shapes whose ports the link has; None: those of the workers.
+            link: What their KV caches cross; None: the network ports of the workers.
         """
         pools = [{**pool, "replicas": count} for pool, count in workers]
-        link = self.link_of([pool for pool, _ in workers] if linked is None else linked)
+        link = self.link_of(workers) if link is None else dict(link)
         found = {**front, POOLS_KEY: pools, LINK_KEY: link, REPLICAS_KEY: 1}
         for key in (GPU, FORMAT):
             self._share(found, key, [pool.get(key) for pool in pools])
@@ -119,13 +131,13 @@ def roles_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], largest: i
         base = own.get(role, {"name": role, "role": role})
         shapes[role] = tuple(_shapes(base, mapping, values, largest))
     names = {scenario.deployment.hardware, *(pool[GPU] for pool in own.values() if GPU in pool)}
-    ports = {name: port_of(name, scenario) for name in sorted(names)}
+    gpus = {name: load_hardware(name, scenario.folder) for name in sorted(names)}
     return Roles(
         prefill=shapes[PREFILL],
         decode=shapes[DECODE],
         link=mapping.get("disaggregation", {}),
         own={GPU: scenario.deployment.hardware, FORMAT: scenario.deployment.quantization},
-        ports={} if "disaggregation" in mapping else ports,
+        gpus={} if "disaggregation" in mapping else gpus,
     )
 
 
@@ -141,23 +153,8 @@ def mixed_roles(several: Sequence[Roles]) -> Roles | None:
         role: tuple({GPU: each.own[GPU], **pool} for each in several for pool in each.shapes(role)) for role in KNOBS
     }
     first = several[0]
-    ports = {name: port for each in several for name, port in each.ports.items()}
-    return Roles(prefill=shapes[PREFILL], decode=shapes[DECODE], link=first.link, own=first.own, ports=ports)
-
-
-def port_of(hardware: str, scenario: Scenario) -> float:
-    """Return the bytes/s of a GPU's network port; infinite where its nodes have no network, so nothing is known."""
-    return load_hardware(hardware, scenario.folder).inter_node.bandwidth or math.inf
-
-
-def port_link(bandwidth: float) -> dict[str, Any]:
-    """Return `deployment.disaggregation` over a port of so many bytes/s.
-
-    Never faster than what stands there where nothing is said, which is a port of 400 Gbit/s.
-    """
-    if bandwidth >= DisaggregationSpec().transfer_bandwidth:
-        return {}
-    return {"transfer_bandwidth": to_text(bandwidth, "bandwidth")}
+    gpus = {name: profile for each in several for name, profile in each.gpus.items()}
+    return Roles(prefill=shapes[PREFILL], decode=shapes[DECODE], link=first.link, own=first.own, gpus=gpus)
 
 
 def gpus_of_size(pool: Pool) -> int:
@@ -200,6 +197,8 @@ def _shapes(
 
 
 _PLAIN: Mapping[str, Any] = dict(zip(SIZE_KEYS, (1, 1, 1, False), strict=True))
+_SMALLEST = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1}
+"""Sizes of the smallest worker that another is paired with."""
 
 
 def _searched(values: Mapping[str, Sequence[Any]], key: str, own: Any) -> tuple[Any, ...]:

@@ -46,9 +46,9 @@ CONTAINER = "0/spec/template/spec/containers/0"
             "disaggregation",
             "dynamo",
             "disaggregation.dynamo.yaml",
-            "0/spec/services/VllmPrefillWorker/resources/limits/gpu",
-            1,
-            "must be string, not 1",
+            "0/spec/components/1/podTemplate/spec/containers/0/name",
+            "worker",
+            "must be one of main, not 'worker'",
         ),
         (
             "disaggregation",

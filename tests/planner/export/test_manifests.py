@@ -85,24 +85,35 @@ def test_keda_scales_between_the_simulated_bounds() -> None:
         export(load("chatbot"), "keda")
 
 
+def container_of(component: dict[str, Any]) -> dict[str, Any]:
+    """Return the container of a component of Dynamo."""
+    (container,) = component["podTemplate"]["spec"]["containers"]
+    return dict(container)
+
+
+def args_of(component: dict[str, Any]) -> list[str]:
+    """Return its arguments."""
+    return list(container_of(component)["args"])
+
+
 def test_dynamo_gets_the_pools_with_their_counts() -> None:
     """Workers of each role with the simulated flags; the router by the simulated policy."""
     few = ["deployment.pools=[{name: p, role: prefill, replicas: 3}, {name: d, role: decode, replicas: 2}]"]
-    services = only(export(load("disaggregation", few), "dynamo"))["spec"]["services"]
-    by_prefix = only(export(load("disaggregation", ["deployment.routing=prefix"]), "dynamo"))["spec"]["services"]
+    frontend, prefill, decode = only(export(load("disaggregation", few), "dynamo"))["spec"]["components"]
+    by_prefix = only(export(load("disaggregation", ["deployment.routing=prefix"]), "dynamo"))["spec"]["components"]
 
-    prefill, decode = services["VllmPrefillWorker"], services["VllmDecodeWorker"]
+    assert [prefill["name"], decode["name"]] == ["VllmPrefillWorker", "VllmDecodeWorker"]
     assert (prefill["replicas"], decode["replicas"]) == (3, 2)
-    assert (prefill["subComponentType"], decode["subComponentType"]) == ("prefill", "decode")
-    words = prefill["extraPodSpec"]["mainContainer"]["args"]
+    assert (prefill["type"], decode["type"]) == ("prefill", "decode")
+    words = args_of(prefill)
     assert flags_in(words)["--max-model-len"] == "32768"
     assert flags_in(words)["--disaggregation-mode"] == "prefill"
-    for worker in (prefill, decode):  # Dynamo 1.0 starts no vLLM with a role that is not told how KV caches are sent.
-        told = flags_in(worker["extraPodSpec"]["mainContainer"]["args"])["--kv-transfer-config"]
+    for worker in (prefill, decode):  # Dynamo starts no vLLM with a role that is not told how KV caches are sent.
+        told = flags_in(args_of(worker))["--kv-transfer-config"]
         assert json.loads(told) == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
-    modes = [each["Frontend"]["envs"][0]["value"] for each in (services, by_prefix)]
-    weights = [len(each["Frontend"]["envs"]) for each in (services, by_prefix)]
-    assert (modes, weights) == (["kv", "kv"], [2, 1])
+    modes = [container_of(each)["env"] for each in (frontend, by_prefix[0])]
+    assert modes == [[{"name": "DYN_ROUTER_MODE", "value": mode}] for mode in ("least-loaded", "kv")]
+    assert ["--kv-events-config" in args_of(each) for each in (prefill, *by_prefix[1:])] == [False, True, False]
 
 
 _TRTLLM = ["deployment.engine={name: tensorrt-llm, version: '1.2', max_model_len: 32768, max_num_seqs: 64}"]
@@ -116,19 +127,19 @@ def test_dynamo_gives_workers_of_tensorrt_llm_their_options_by_role() -> None:
 
     documents = list(yaml.safe_load_all(main_text(result)))
     options = {each["metadata"]["name"]: yaml.safe_load(each["data"]["engine.yaml"]) for each in documents[:-1]}
-    services = documents[-1]["spec"]["services"]
-    prefill, decode = services["TRTLLMPrefillWorker"], services["TRTLLMDecodeWorker"]
+    _, prefill, decode = documents[-1]["spec"]["components"]
     transfer = {"backend": "DEFAULT", "max_tokens_in_buffer": 32768}
     shared = {"cache_transceiver_config": transfer, "max_seq_len": 32768, "max_batch_size": 64}
     cache = {"kv_cache_config": {"dtype": "fp8"}}
     assert options["disaggregation-p"] == {"disable_overlap_scheduler": True, **cache, **shared}
     assert options["disaggregation-d"] == {"tensor_parallel_size": 2, **cache, **shared}
-    assert (prefill["replicas"], decode["replicas"], decode["resources"]["limits"]["gpu"]) == (3, 1, "2")
-    args = [each["extraPodSpec"]["mainContainer"]["args"] for each in (prefill, decode)]
+    assert (prefill["replicas"], decode["replicas"]) == (3, 1)
+    assert container_of(decode)["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    args = [args_of(each) for each in (prefill, decode)]
     assert [words[words.index("--disaggregation-mode") + 1] for words in args] == ["prefill", "decode"]
     assert ["--publish-events-and-metrics" in words for words in args] == [True, False]
     assert flags_in(args[0])["--extra-engine-args"] == "/config/engine.yaml"
-    assert decode["extraPodSpec"]["volumes"] == [{"name": "options", "configMap": {"name": "disaggregation-d"}}]
+    assert decode["podTemplate"]["spec"]["volumes"] == [{"name": "options", "configMap": {"name": "disaggregation-d"}}]
     assert any("TensorRT-LLM 1.3; tensorrt-llm 1.2 was simulated" in note for note in result.notes)
 
 

@@ -106,3 +106,45 @@ def test_a_metric_that_is_not_simulated_is_refused_by_its_name() -> None:
 
     with pytest.raises(ScenarioError, match="my_metric"):
         import_manifest([text])
+
+
+def test_graphs_of_dynamo_before_v1beta1_are_read() -> None:
+    """Services of v1alpha1 are the components of v1beta1, with the role as a kind of worker of its own."""
+    services = {
+        "Frontend": {"componentType": "frontend", "envs": [{"name": "DYN_ROUTER_MODE", "value": "kv"}]},
+        "D": {
+            "componentType": "worker",
+            "subComponentType": "decode",
+            "replicas": 2,
+            "extraPodSpec": {
+                "mainContainer": {
+                    "command": ["python3", "-m", "dynamo.vllm"],
+                    "args": ["--model", "Qwen/Qwen3-32B", "--max-model-len", "8192", "--disaggregation-mode", "decode"],
+                }
+            },
+        },
+        "P": {
+            "componentType": "worker",
+            "replicas": 3,
+            "extraPodSpec": {
+                "mainContainer": {
+                    "command": ["python3", "-m", "dynamo.vllm"],
+                    "args": [
+                        "--model",
+                        "Qwen/Qwen3-32B",
+                        "--max-model-len",
+                        "8192",
+                        "--disaggregation-mode",
+                        "prefill",
+                    ],
+                }
+            },
+        },
+    }
+    graph = {"apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "metadata": {"name": "old"}}
+
+    draft = import_manifest([yaml.safe_dump({**graph, "spec": {"services": services}})], hardware="h100-sxm-80gb")
+    deployment = yaml.safe_load(draft.text)["deployment"]
+
+    assert {pool["role"]: pool["replicas"] for pool in deployment["pools"]} == {"decode": 2, "prefill": 3}
+    assert deployment["routing"] == {"policy": "prefix"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simserve.errors import UsageError
-from simserve.planner.plan.horizon import COMMITMENTS, Horizon, horizon_of
+from simserve.planner.plan.horizon import COMMITMENTS, Horizon, Interruptions, horizon_of
 from simserve.planner.plan.purchase import HOURS, Need, bought, own_usd, purchase
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table
 from simserve.report.quantities import dollars
@@ -29,7 +29,6 @@ def need(**changed: Any) -> Need:
             spare_replicas=0,
             gpus_per_replica=2,
             usd_per_hour=4.0,
-            committed_usd_per_hour=4.0,
         ),
         **changed,
     )
@@ -95,6 +94,54 @@ def test_no_other_purchase_is_cheaper() -> None:
         assert found <= usd * (1 + 1e-12)
 
 
+def test_a_year_with_spot_is_what_a_hand_finds() -> None:
+    """Three replicas are always needed and five more by day; four on spot have a spare one, five of them two."""
+    given = need(spot_usd_per_hour=2.6, reserve=(0, 1, 1, 1, 1, 2, 2, 2, 2))
+    answer = purchase(given, horizon())
+
+    always = 3 * 720 * 3.0
+    by_day = {"all spot": (5 + 2) * 2.6, "all on demand": 5 * 4.0, "four spot": (4 + 1) * 2.6 + 4.0}
+    month = always + 360 * min(by_day.values())
+    everything_spot = 360 * ((3 + 1) + (8 + 2)) * 2.6
+    assert min(by_day, key=lambda way: by_day[way]) == "four spot"
+    assert month < everything_spot
+    assert answer["total_usd"] == pytest.approx(12 * month)
+    first = answer["months"][0]
+    assert (first["committed"], first["on_demand_replicas"]) == ({"1": 3}, 1)
+    assert (first["spot_replicas"], first["spot_reserve"]) == (5, 1)
+    assert (first["spot_hours"], first["on_demand_hours"]) == (5 * 360, 360)
+    assert answer["without_spot_usd"] == pytest.approx(12 * (always + 360 * by_day["all on demand"]))
+    assert answer["all_on_demand_usd"] == pytest.approx(12 * (3 * 720 + 5 * 360) * 4.0)
+
+
+@pytest.mark.parametrize("spot", [1.0, 1.9, 2.4, 3.1, 3.9])
+@pytest.mark.parametrize("reserve", [(0, 1, 1, 2, 2), (0, 1, 2), (0, 2, 2, 2, 2)])
+def test_no_other_purchase_with_spot_is_much_cheaper(spot: float, reserve: tuple[int, ...]) -> None:
+    """Of every number that is committed to, and every split of each hour, the cheapest costs at most 2 % less."""
+    shape = tuple(0.3 + 1.4 * hour / 23 for hour in range(24))
+    given = need(spot_usd_per_hour=spot, reserve=reserve, shape=shape)
+    day = given.replicas(1.0)
+
+    def hour(count: int) -> float:
+        return min(
+            (count - served) * 4.0 + (served + given.reserve_of(served)) * spot if served else count * 4.0
+            for served in range(count + 1)
+        )
+
+    best = min(
+        12 * (held * 720 * 3.0 + 30 * sum(hour(max(count - held, 0)) for count in day)) for held in range(max(day) + 1)
+    )
+    assert best * (1 - 1e-9) <= own_usd(given, horizon()) <= 1.02 * best
+
+
+def test_spot_that_costs_as_much_with_its_reserve_is_not_bought() -> None:
+    """A reserve as large as what serves, at more than half the price."""
+    answer = purchase(need(spot_usd_per_hour=2.1, reserve=(0, 1, 2, 3, 4)), horizon(commitments={}))
+
+    assert {row["spot_replicas"] for row in answer["months"]} == {0}
+    assert answer["total_usd"] == answer["all_on_demand_usd"]
+
+
 def test_a_term_that_outlasts_the_horizon_is_not_bought() -> None:
     """A year needs twelve months, three years 36."""
     for months, terms in ((11, set()), (12, {"1"}), (36, {"3"})):
@@ -117,7 +164,7 @@ def test_flips_are_where_both_cost_the_same() -> None:
 
     assert flips["gpu_price_factor"] is not None
     factor = flips["gpu_price_factor"]
-    dearer = replace(given, usd_per_hour=4.0 * factor, committed_usd_per_hour=4.0 * factor)
+    dearer = replace(given, usd_per_hour=4.0 * factor)
     again = purchase(dearer, horizon())
     assert again["total_usd"] == pytest.approx(again["api_usd"], rel=1e-6)
     assert flips["traffic_factor"] is not None
@@ -128,7 +175,9 @@ def test_flips_are_where_both_cost_the_same() -> None:
 
 def test_the_page_says_the_difference_and_heads_its_columns_in_words() -> None:
     """Dollars between the purchase and the API, and traffic that shrinks instead of a growth below none."""
-    found = dict(purchase(need(growth=0.03, api_usd_per_request=6e-4), horizon()), assumes=[], api="some-api")
+    found = dict(
+        purchase(need(growth=0.03, api_usd_per_request=6e-4), horizon()), assumes=[], api="some-api", spot=None
+    )
     turned = found | {"flips": dict.fromkeys(found["flips"]) | {"growth_per_month": -0.012}}
 
     lines = purchase_lines(turned)
@@ -138,14 +187,14 @@ def test_the_page_says_the_difference_and_heads_its_columns_in_words() -> None:
     assert any(line.endswith(f"for the same requests, {apart} {less}.") for line in lines)
     other = "The API" if found["cheaper"] == "self_host" else "Buying GPUs"
     assert f"{other} would cost no more with traffic that shrinks by 1.2% a month." in lines
-    assert header[:4] == ("month", "million requests", "replicas for 1 year", "replicas by the hour")
-    assert header[4:] == ("to pay", "all by the hour", "the API")
+    assert header[:4] == ("month", "million requests", "replicas for 1 year", "replicas on demand")
+    assert header[4:] == ("to pay", "all on demand", "the API")
 
 
 @pytest.mark.parametrize(("budget", "is_drawn"), [(30_000.0, True), (1e9, False), (None, False)])
 def test_the_picture_has_the_budget_where_it_is_near(budget: float | None, is_drawn: bool) -> None:
     """A line beside the months, unless it lies so high that they would be flat."""
-    found = dict(purchase(need(growth=0.03), horizon(budget=budget)), assumes=["a", "b"], api=None)
+    found = dict(purchase(need(growth=0.03), horizon(budget=budget)), assumes=["a", "b"], api=None, spot=None)
 
     labels = [getattr(mark, "label", "") for mark in purchase_sketch(found).marks]
 
@@ -171,8 +220,21 @@ def test_a_budget_is_passed_in_the_first_month_above_it() -> None:
         (("18 months", "-5%/month", "20%/year"), Horizon(months=18, growth=-0.05, price_decline=1 - 0.8 ** (1 / 12))),
         (("1y", None, None, "$20,000/month"), Horizon(months=12, budget=20_000.0)),
         (("1y", None, None, "20k"), Horizon(months=12, budget=20_000.0)),
-        (("1y", None, None, None, "1y=30%,3y=50%"), Horizon(months=12, commitments={1: 0.3, 3: 0.5}, is_assumed=False)),
-        (("1y", None, None, None, "none"), Horizon(months=12, commitments={}, is_assumed=False)),
+        (
+            ("1y", None, None, None, "1y=30%,3y=50%"),
+            Horizon(months=12, commitments={1: 0.3, 3: 0.5}, offers_spot=False, is_assumed=False),
+        ),
+        (("1y", None, None, None, "none"), Horizon(months=12, commitments={}, offers_spot=False, is_assumed=False)),
+        (
+            ("1y", None, None, None, "spot=60%", "mtbf=6h,notice=2min"),
+            Horizon(
+                months=12,
+                commitments={},
+                spot_below=0.6,
+                interruptions=Interruptions(mtbf=21_600.0, notice=120.0, is_assumed=False),
+                is_assumed=False,
+            ),
+        ),
     ],
 )
 def test_options_are_read(said: tuple[str | None, ...], meant: Horizon) -> None:
@@ -184,6 +246,8 @@ def test_options_are_read(said: tuple[str | None, ...], meant: Horizon) -> None:
     assert found.growth == pytest.approx(meant.growth) if meant.growth is not None else found.growth is None
     assert found.price_decline == pytest.approx(meant.price_decline) if meant.price_decline else True
     assert (found.budget, found.commitments, found.is_assumed) == (meant.budget, meant.commitments, meant.is_assumed)
+    assert (found.offers_spot, found.spot_below) == (meant.offers_spot, meant.spot_below)
+    assert found.interruptions == meant.interruptions
 
 
 @pytest.mark.parametrize(
@@ -200,6 +264,12 @@ def test_options_are_read(said: tuple[str | None, ...], meant: Horizon) -> None:
         (("12mo", None, None, "0"), "--budget"),
         (("12mo", None, None, None, "1y"), "--commitments"),
         (("12mo", None, None, None, "0y=30%"), "--commitments"),
+        (("12mo", None, None, None, "spot=x"), "--commitments"),
+        (("12mo", None, None, None, None, "24h"), "--interruptions"),
+        (("12mo", None, None, None, None, "mtbf=0s"), "--interruptions"),
+        (("12mo", None, None, None, None, "mtbf=24"), "--interruptions"),
+        (("12mo", None, None, None, "1y=30%", "mtbf=24h"), "--interruptions"),
+        ((None, None, None, None, None, "mtbf=24h"), "--interruptions"),
         ((None, "5%/month"), "--growth"),
         ((None, None, None, None, "1y=3%"), "--commitments"),
     ],

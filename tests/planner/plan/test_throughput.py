@@ -237,3 +237,70 @@ def test_contenders_are_near_the_best_and_differ_in_more_than_knobs() -> None:
     )
 
     assert contenders([far, twin, near, best], is_closed=False) == [best, near]
+
+
+def both(**changes: Any) -> dict[str, Any]:
+    """Return what two small GPUs and a larger one can do together."""
+    kinds = {"l4-24gb": 2, "l40s-48gb": 1}
+    return asked(small(), gpus_by_kind=kinds, hardware=tuple(kinds), max_gpus=None, **changes)
+
+
+def test_gpus_of_two_kinds_do_more_together_than_either_alone(short_runs: None) -> None:
+    """The best replicas of each stand side by side and get as much of the traffic as they can sustain alone."""
+    answer = both()
+    best = answer["best"]
+    alone = {
+        kind: max(each["rate"] or 0.0 for each in answer["candidates"] if each["hardware"] == kind)
+        for kind in ("l4-24gb", "l40s-48gb")
+    }
+
+    assert best["hardware"] == "l4-24gb + l40s-48gb"
+    assert (best["num_gpus"], answer["max_gpus"], answer["gpus_by_kind"]) == (3, 3, {"l4-24gb": 2, "l40s-48gb": 1})
+    assert {pool["hardware"]: pool["replicas"] for pool in best["deployment"]["pools"]} == answer["gpus_by_kind"]
+    assert best["rate"] == pytest.approx(sum(alone.values()), rel=0.1)
+    shares = best["deployment"]["routing"]["weights"]
+    assert shares["l40s-48gb"] / shares["l4-24gb"] == pytest.approx(alone["l40s-48gb"] / alone["l4-24gb"], rel=0.05)
+
+
+def test_no_kind_has_more_gpus_than_there_are(short_runs: None) -> None:
+    """Of every fleet that was looked at, alone and together."""
+    for each in both()["candidates"]:
+        there: dict[str, int] = {}
+        for pool in each["overrides"].get("deployment.pools") or [{"hardware": each["hardware"], "replicas": 1}]:
+            size = pool.get("tensor_parallel_size", 1)
+            there[pool["hardware"]] = there.get(pool["hardware"], 0) + size * pool["replicas"]
+
+        assert all(count <= {"l4-24gb": 2, "l40s-48gb": 1}[kind] for kind, count in there.items())
+
+
+def test_prompts_on_one_kind_of_gpu_and_answers_on_the_other() -> None:
+    """Each kind has one role, all of its GPUs, and a shape that they hold."""
+    scenario = make_scenario(
+        model="llama-3.1-8b",
+        deployment={"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12", "max_model_len": 8192}},
+        workload={
+            "arrivals": {"process": "poisson", "rate": 4.0},
+            "prompt_tokens": {"distribution": "fixed", "value": 4000},
+            "output_tokens": {"distribution": "fixed", "value": 300},
+            "num_requests": 300,
+        },
+        slo={"ttft": "500 ms", "tpot": "10 ms", "attainment": 0.9},
+    )
+    kinds = {"h100-sxm-80gb": 2, "h200-sxm-141gb": 1}
+
+    answer = asked(scenario, gpus_by_kind=kinds, hardware=tuple(kinds), max_gpus=None, trials=0)
+
+    pairs = [
+        [(pool["role"], pool["hardware"], pool["replicas"]) for pool in each["overrides"]["deployment.pools"]]
+        for each in answer["candidates"]
+        if each["hardware"] == "h100-sxm-80gb + h200-sxm-141gb"
+        and all("role" in pool for pool in each["overrides"].get("deployment.pools", [{}]))
+    ]
+    assert [("prefill", "h100-sxm-80gb", 2), ("decode", "h200-sxm-141gb", 1)] in pairs
+    assert all({kind for _, kind, _ in pair} == set(kinds) for pair in pairs)
+
+
+def test_several_kinds_are_for_throughput_alone() -> None:
+    """Where GPUs are chosen, kinds are named without numbers."""
+    with pytest.raises(UsageError, match="only --objective throughput"):
+        plan(small(), PlanOptions(gpus_by_kind={"l4-24gb": 2, "l40s-48gb": 1}))

@@ -15,6 +15,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.levers import LEVERS, levers_of, option_levers
+from simserve.planner.plan.link import link_limits, link_line, link_mapping
 from simserve.planner.plan.plan import PlanOptions, plan
 from simserve.planner.plan.roles import role_limits, role_lines, role_mapping
 from simserve.planner.scaling import scaled_traffic
@@ -34,7 +35,7 @@ from simserve.planner.search.roles import (
 )
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import Promise
-from simserve.planner.space.roles import DECODE, PREFILL, SIZE_KEYS, is_plausible, is_split, roles_of
+from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, SIZE_KEYS, is_plausible, is_split, roles_of
 from simserve.planner.space.space import Space, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.scenario.resolve import replica_shape, resolve
@@ -453,12 +454,12 @@ def test_caches_cross_the_network_ports_of_the_workers() -> None:
     scenario = long_prompts()
     (slow,) = spaces_of(scenario, FEW, ["l40s-48gb"])
     assert slow.roles is not None
-    link = slow.roles.link_of([next(each for each in slow.roles.prefill if each["tensor_parallel_size"] == 2)])
+    link = slow.roles.link_of([(next(each for each in slow.roles.prefill if each["tensor_parallel_size"] == 2), 1)])
     fast = space_of(scenario).roles
     assert fast is not None
 
     assert link == {"transfer_bandwidth": "12.5 GB/s"}
-    assert fast.link_of(fast.prefill[:1]) == {}
+    assert fast.link_of([(fast.prefill[0], 1)]) == {}
 
 
 def test_a_worker_without_room_for_a_request_is_out() -> None:
@@ -472,3 +473,50 @@ def test_a_worker_without_room_for_a_request_is_out() -> None:
     workers = workers_of(Search(space, Goal(objective="gpus")), next(fronts(space)), space.roles)
 
     assert all(each.pool["tensor_parallel_size"] > 1 for role in workers.values() for each in role)
+
+
+def tight_first_tokens() -> Scenario:
+    """Return prompts of 8,000 tokens, whose caches take 42 ms over an A100's port and 3.5 ms over NVLink."""
+    return make_scenario(
+        model="llama-3.1-8b",
+        deployment={"hardware": "a100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12", "max_model_len": 9216}},
+        workload={
+            "arrivals": {"process": "poisson", "rate": 1.0},
+            "prompt_tokens": {"distribution": "fixed", "value": 8000},
+            "output_tokens": {"distribution": "fixed", "value": 200},
+            "num_requests": 600,
+        },
+        slo={"ttft": "940 ms", "tpot": "25 ms", "attainment": 0.5},
+    )
+
+
+def test_a_faster_link_is_taken_where_it_saves_a_gpu() -> None:
+    """One worker of each role holds inside a node alone: over the network it takes a third GPU."""
+    space, goal = space_of(tight_first_tokens()), Goal(objective="gpus", max_gpus=8)
+    best = search_roles(space, goal).best
+    stated = space_of(with_overrides(tight_first_tokens(), {LINK_KEY: {"transfer_bandwidth": "25 GB/s"}}))
+    over_the_network = search_roles(stated, goal).best
+
+    assert best is not None
+    assert best.trial is not None
+    assert over_the_network is not None
+    assert over_the_network.trial is not None
+    assert (best.trial.num_gpus, best.overrides[LINK_KEY]) == (2, {"transfer_bandwidth": "300 GB/s"})
+    assert over_the_network.trial.num_gpus == 3
+
+
+def test_a_plan_says_which_link_it_has_and_what_a_slower_one_breaks() -> None:
+    """What it was searched with comes first; over the network the SLO breaks, and nothing slower is tried."""
+    scenario = tight_first_tokens()
+    best = search_roles(space_of(scenario), Goal(objective="gpus", max_gpus=8)).best
+    assert best is not None
+
+    found = link_mapping(link_limits(Fleet(scenario=scenario, overrides=best.overrides, replicas=2)))
+
+    assert found is not None
+    assert (found["name"], found["bytes_per_second"]) == ("NVLink", 300e9)
+    assert [(each["name"], each["holds"], each["breaks"]) for each in found["slower"]] == [
+        ("InfiniBand", False, "ttft")
+    ]
+    assert link_line(found).startswith("KV caches cross NVLink (300 GB/s a prefill worker); over InfiniBand (25 GB/s)")
+    assert "what breaks is TTFT" in link_line(found)

@@ -1,0 +1,168 @@
+"""Spot replicas that are taken back: how many more it takes to hold the SLO all the same, by simulation.
+
+Replicas that are enough by the hour are run with spot faults, more often than they happen, so that a short run sees
+several; what each interruption costs in missed requests is then counted as often as it does happen. One that strikes
+while another replica is away counts with both, more often than in truth: the reserve is rather too large.
+
+Interruptions strike replicas one by one. That a seller runs out of spot GPUs for hours is not simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.errors import InfeasibleError
+from simserve.planner.plan.fleet import Fleet
+from simserve.planner.plan.horizon import Interruptions
+from simserve.planner.scaling import scaled_traffic
+from simserve.planner.search.trial import deployed, fleet_of, try_fleet
+from simserve.scenario.objective import objective
+from simserve.scenario.pools import replica_weights_bytes, startup_seconds
+from simserve.scenario.schema import Scenario
+from simserve.units import to_text
+
+FAULTS_KEY = "deployment.faults"
+SIZES = (1, 2, 4, 8)
+"""Spot replicas whose reserve is simulated; of more of them each eight have their own."""
+AWAY = 0.2
+"""Replicas that are away at a time in such a run, on average, where interruptions are rarer than that."""
+EPISODES = 8
+"""Interruptions of such a run, about."""
+FEWEST_REQUESTS, MOST_REQUESTS = 5_000, 300_000
+"""Requests of one."""
+MOST_RESERVE = 2
+"""Times the replicas that serve up to which a reserve is looked for."""
+ALONE = ("pools", "autoscaling", "faults", "updates", "overflow", "liveness", "admission")
+"""What a fleet may not have whose reserve is simulated: the replicas are alike and there all the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """So many spot replicas that serve, and their reserve.
+
+    Attributes:
+        replicas: That are enough where none is ever taken back.
+        reserve: More of them, so that the SLO holds.
+        asked: Share of requests in the SLO to be reached.
+        without: Share that is reached without a reserve.
+        attainment: Share that is reached with it.
+    """
+
+    replicas: int
+    reserve: int
+    asked: float
+    without: float
+    attainment: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """The reserve of any number of spot replicas.
+
+    Attributes:
+        sizes: Those that were simulated, ascending.
+    """
+
+    sizes: tuple[Reserved, ...]
+
+    @property
+    def table(self) -> tuple[int, ...]:
+        """Reserve of none, one, two and so on up to the largest size; between sizes as of the next larger one."""
+        counts = range(1, self.sizes[-1].replicas + 1)
+        return 0, *(next(each.reserve for each in self.sizes if each.replicas >= count) for count in counts)
+
+
+def cannot_be_spot(scenario: Scenario, fleet: Fleet | None) -> str | None:
+    """Return why the replicas of a plan are not offered as spot ones; None where they are."""
+    if objective(scenario) is None or fleet is None:
+        return "without an SLO there is no reserve that holds it"
+    deployment = deployed(scenario, fleet.overrides, fleet.replicas).deployment
+    for name in ALONE:
+        if getattr(deployment, name):
+            return f"interruptions are simulated for replicas that are alike and there all the time, without {name}"
+    return None
+
+
+def simulated_reserve(fleet: Fleet, rate: float, capacity: float, most: int, interruptions: Interruptions) -> Reserve:
+    """Return the reserve that spot replicas of a fleet need, by simulation of up to ``most`` of them.
+
+    Args:
+        fleet: The deployment.
+        rate: Requests/s of its scenario.
+        capacity: Requests/s that each replica is to serve.
+        most: Spot replicas that may be needed.
+        interruptions: How often they are taken back, and for how long.
+
+    Raises:
+        InputError: The deployment does not go with faults.
+    """
+    away = interruptions.notice + (interruptions.mttr or start_up(fleet))
+    found: list[Reserved] = []
+    for size in SIZES:
+        trials = _Trials(fleet, capacity * size, capacity * size / rate, interruptions, away)
+        found.append(_reserved(trials, size))
+        if size >= most:
+            break
+    return Reserve(tuple(found))
+
+
+def start_up(fleet: Fleet) -> float:
+    """Return the seconds from the launch of a replica until it takes requests, as its autoscaler has or would have."""
+    resolved = fleet_of(fleet.scenario, fleet.overrides, fleet.replicas)
+    return startup_seconds(resolved.scenario.deployment.autoscaling, replica_weights_bytes(resolved))
+
+
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """Runs of a deployment at one load, with and without interruptions.
+
+    Attributes:
+        fleet: The deployment.
+        rate: Requests/s.
+        factor: That over the rate of the fleet's scenario.
+        interruptions: How often replicas are taken back.
+        away: Seconds that one is, its notice included.
+    """
+
+    fleet: Fleet
+    rate: float
+    factor: float
+    interruptions: Interruptions
+    away: float
+
+    def spot(self, replicas: int) -> tuple[float, float]:
+        """Return the share of requests in the SLO of spot replicas, and of such that nobody takes back."""
+        seldom = self.interruptions.mtbf + self.away
+        between = min(replicas * self.away / AWAY, seldom)
+        requests = round(min(max(self.rate * EPISODES * between / replicas, FEWEST_REQUESTS), MOST_REQUESTS))
+        fault = {
+            "kind": "spot",
+            "mtbf": to_text(between - self.away, "time"),
+            "mttr": to_text(self.away - self.interruptions.notice, "time"),
+            "notice": to_text(self.interruptions.notice, "time"),
+        }
+        firm, often = (self._run(replicas, requests, each) for each in ({}, {FAULTS_KEY: [fault]}))
+        return firm - max(firm - often, 0.0) * between / seldom, firm
+
+    def _run(self, replicas: int, requests: int, changes: Mapping[str, Any]) -> float:
+        traffic = scaled_traffic(self.fleet.scenario, self.factor)
+        assert traffic is not None  # it has a rate
+        return try_fleet(traffic, {**self.fleet.overrides, **changes}, replicas, requests).attainment or 0.0
+
+
+def _reserved(trials: _Trials, size: int) -> Reserved:
+    """Return the smallest reserve with which replicas do as well as is asked.
+
+    Where they miss that even if nobody takes them back, as a few may at the load of many, the same is asked of them.
+    """
+    slo = objective(trials.fleet.scenario)
+    assert slo is not None  # as `cannot_be_spot` says
+    without, firm = trials.spot(size)
+    asked = min(slo.attainment, firm)
+    for reserve in range(MOST_RESERVE * size + 1):
+        reached = without if not reserve else trials.spot(size + reserve)[0]
+        if reached >= asked:
+            return Reserved(replicas=size, reserve=reserve, asked=asked, without=without, attainment=reached)
+    raise InfeasibleError(f"no reserve of up to {MOST_RESERVE * size} spot replicas holds the SLO")
