@@ -69,6 +69,7 @@ _EXPECTED = [
     "two-pools",
     "two-regions",
     "urgent-first",
+    "voice-assistant",
 ]
 _OVERLOADED = {
     "busy-scales-late",

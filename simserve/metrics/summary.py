@@ -41,9 +41,9 @@ from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, poo
 from simserve.metrics.prediction_interval import prediction_interval
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.request_kinds import (
-    image_figures,
     lora_figures,
     lora_sentences,
+    media_figures,
     name_encoders,
     name_loading,
     reasoning_figures,
@@ -314,7 +314,12 @@ def _headline(
             "reasoning": reasoning_figures(
                 records, measured.latencies, in_window, money.dollars["usd_per_million_output_tokens"]
             ),
-            "images": image_figures(simulation, specs, measured.latencies, in_window),
+            "images": media_figures(
+                simulation, specs, specs.images if specs else None, measured.latencies, in_window, "images"
+            ),
+            "audio": media_figures(
+                simulation, specs, specs.audio if specs else None, measured.latencies, in_window, "recordings"
+            ),
             "confidence_intervals": None,
             "prediction_interval": None,
             "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),

@@ -27,8 +27,8 @@ from simserve.profiles.engine_profile import version_note
 from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
-from simserve.scenario.images import encoders_usd_per_hour
 from simserve.scenario.kv_tiers import tiers_usd_per_hour
+from simserve.scenario.media import encoders_usd_per_hour
 from simserve.scenario.objective import limits_by_class, objective
 from simserve.scenario.pools import (
     pool_setups,

@@ -1,11 +1,13 @@
 """InferenceX with separate prefill and decode pools: DeepSeek-R1 under SGLang and TensorRT-LLM behind NVIDIA Dynamo.
 
-A row says how a worker is cut over GPUs, not how many workers there were, whether they drafted, or whether attention
-was data-parallel. The public recipes do (github.com/SemiAnalysisAI/InferenceX, .github/configs/nvidia-master.yaml at
-0004cf5f, and the files of ishandhanani/srt-slurm that it names), by engine, GPU, lengths and clients. Where several
-recipes have the clients of a row, all of them are replayed, and the one whose TPOT is nearest counts: then TPOT is
-shown, not scored. TTFT is shown only: a server that has just started takes seconds longer for its first prompts, up to
-13 s in the mean of a run with 6 clients.
+A row says how a worker is cut over GPUs, not how many workers there were, how many requests each of them took, whether
+they drafted, or whether attention was data-parallel. The public recipes do (github.com/SemiAnalysisAI/InferenceX,
+.github/configs/nvidia-master.yaml at 0004cf5f, and the files of ishandhanani/srt-slurm that it names), by engine, GPU,
+lengths and clients. Where several recipes have the clients of a row, all of them are replayed, and the one whose TPOT
+is nearest counts: then TPOT is shown, not scored.
+
+Most of TensorRT-LLM's recipes ask for 5 to 100 % more clients than their decode workers have seats. What is over waits
+with its KV in the prefill worker, and TTFT is that wait: 12 s where 6 clients share 3 seats.
 """
 
 from __future__ import annotations
