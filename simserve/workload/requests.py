@@ -43,7 +43,7 @@ class MediaColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderPool:
-    """GPUs that encode images and recordings before the router sees a request; columns are one row a request, shape [N].
+    """GPUs that encode images and recordings before the router sees a request; columns are a row a request, shape [N].
 
     Attributes:
         num_workers: How many.
