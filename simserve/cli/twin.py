@@ -137,6 +137,7 @@ def twin(
 
 
 def look(scrapes: list[Scrape], source: str, scenario: Scenario, horizon: float, measured: float) -> Twin:
+    """Return how what was scraped compares with the scenario."""
     from simserve.observe.windows import observed
     from simserve.planner.twin.answer import twin as compare
 

@@ -123,8 +123,7 @@ def media_figures(
         seconds["encoder"] = np.where(was_encoded, columns.encoder_seconds / parts, 0.0)
         seconds["encoder_wait"] = np.where(was_encoded & has_any, waits, 0.0)
         seconds["transfer"] = np.where(was_encoded & has_any, pool.transfer_seconds, 0.0)
-        worked = float(pool.seconds[was_encoded].sum())
-        found["encoder_utilization"] = ratio(worked, pool.num_workers * simulation.end_time)
+        found["encoder_utilization"] = encoder_utilization(simulation, specs)
     ttft = latencies.ttft[in_window & latencies.is_completed]
     spent = float(sum(each.mean() for each in seconds.values()))
     return found | {
@@ -135,6 +134,15 @@ def media_figures(
         **{f"mean_{name}_ms": ratio(MS * float(each.sum()), num_owners) for name, each in seconds.items()},
         "ttft_share": ratio(spent, float(ttft.mean())) if len(ttft) else np.nan,
     }
+
+
+def encoder_utilization(simulation: Simulation, specs: RequestSpecs | None) -> float:
+    """Return the share of the run in which the GPUs of the encoder pool encode; 0 without one."""
+    if specs is None or specs.encoder_pool is None or simulation.encoder_wait is None:
+        return 0.0
+    pool = specs.encoder_pool
+    worked = float(pool.seconds[np.isfinite(simulation.encoder_wait)].sum())
+    return ratio(worked, pool.num_workers * simulation.end_time)
 
 
 def name_encoders(bottleneck: dict[str, Any], simulation: Simulation, latencies: RequestLatencies) -> None:

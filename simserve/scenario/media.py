@@ -151,6 +151,15 @@ def encoders_usd_per_hour(resolved: ResolvedScenario) -> float:
     return math.nan if price.usd is None else spec.replicas * price.usd
 
 
+def encoder_power(resolved: ResolvedScenario) -> tuple[float, float] | None:
+    """Return the watts of a GPU of the encoder pool without work and at most; None without such a pool."""
+    spec = resolved.scenario.deployment.encoder_disaggregation
+    if spec is None:
+        return None
+    power = encoder_worker(resolved.shape, spec, resolved.scenario).hardware.power
+    return power.idle, power.board
+
+
 def encoder_lines(resolved: ResolvedScenario) -> list[str]:
     """Return what a worker of the encoder pool holds, as lines a person can check; none without one."""
     scenario, model = resolved.scenario, resolved.shape.model
