@@ -11,6 +11,7 @@ import pytest
 
 from simserve.metrics.result import RunResult
 from simserve.profiles import catalog
+from simserve.profiles.hardware import load_hardware
 from simserve.scenario.bundled import question, text
 from simserve.scenario.load import load
 from simserve.scenario.objective import objective
@@ -69,6 +70,7 @@ _EXPECTED = [
     "two-pools",
     "two-regions",
     "urgent-first",
+    "voice-assistant",
 ]
 _OVERLOADED = {
     "busy-scales-late",
@@ -656,6 +658,13 @@ def test_an_encoder_pool_frees_steps_of_images_and_is_paid_for() -> None:
     assert images[2]["encoder_utilization"] == pytest.approx(2 * images[0]["encoder_utilization"], rel=0.05)
     assert images[1]["encoder_utilization"] is None
     assert dollars[0] - dollars[1] == pytest.approx(2 * (dollars[2] - dollars[1]))
+    power = [each["simserve"]["energy"]["encoder_watts"] for each in (pool, alone, one)]
+    energy, busy = pool["simserve"]["energy"], images[0]["encoder_utilization"]
+    l40s = load_hardware("l40s-48gb").power
+    assert power[0] == pytest.approx(2 * (l40s.idle + (l40s.board - l40s.idle) * busy))
+    assert power[1] == 0.0
+    assert l40s.idle < power[2] < l40s.board
+    assert energy["watts_mean"] == pytest.approx(energy["pue"] * (2 * energy["watts_per_gpu"] + power[0]))
     assert slow["simserve"]["load_ratio"] > 1
     assert slow["simserve"]["stability"] == "overloaded"
     assert slow["simserve"]["bottleneck"]["binding"] == "encoder_disaggregation.replicas"

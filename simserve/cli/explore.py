@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simserve.cli.metrics_source import Source, seconds_of
 from simserve.cli.one_line import refuse_flags
-from simserve.cli.options import QuietOption
+from simserve.cli.options import QuietOption, SetOption
 from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
+
+if TYPE_CHECKING:
+    from simserve.explore.twin import TwinFeed
+
+_WATCH, _INTERVAL = "5min", "15 s"
+_HORIZON = 86_400.0
+"""Seconds that the twin's forecast looks ahead."""
 
 
 def explore(
@@ -30,6 +40,40 @@ def explore(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="With --export: write beside other files.")] = False,
     quiet: QuietOption = False,
+    twin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Show a running deployment beside its simulation: saved metrics, or the address of an engine or of a "
+            "Prometheus server.",
+            show_default=False,
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCENARIO",
+            help="With --twin: what is thought to be deployed, and to arrive.",
+            show_default=False,
+        ),
+    ] = None,
+    overrides: SetOption = None,
+    watch: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="With --twin and an address: look again every so often. [default: 5min]"),
+    ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="With --twin and an address: between two scrapes. [default: 15 s]"),
+    ] = None,
+    calibrate_for: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --twin: the first so much of what was seen says how fast this server is.",
+            show_default=False,
+        ),
+    ] = None,
     public: Annotated[
         bool, typer.Option("--public", help="Allow an address that other machines reach: anybody there may ask.")
     ] = False,
@@ -40,7 +84,19 @@ def explore(
 
     simserve explore --export site
     """
+    of_twin = {
+        "--scenario": scenario,
+        "--set": overrides,
+        "--watch": watch,
+        "--interval": interval,
+        "--calibrate-for": calibrate_for,
+    }
+    if twin is None:
+        refuse_flags(of_twin, "goes with --twin")
+    elif scenario is None:
+        raise UsageError("is missing", key="--scenario", remedy="name what is thought to be deployed, beside --twin")
     if export is not None:
+        refuse_flags({"--twin": twin}, "is watched by the page that is served: leave --export out")
         _export(export, force=force, quiet=quiet)
         return
     refuse_flags({"--force": force or None, "--quiet": quiet or None}, "goes with --export")
@@ -52,11 +108,51 @@ def explore(
     from simserve.explore.app import create_app
     from simserve.explore.server import server
 
+    feed = None
+    if twin is not None and scenario is not None:
+        feed = _feed(twin, scenario, overrides, watch, interval, calibrate_for)
     hosts = ("*",) if public else ("127.0.0.1", "localhost", "[::1]", host)
     listening = _listen(host, port)
     name = f"[{host}]" if ":" in host else host
     print(f"simserve: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C ends it)", file=sys.stderr, flush=True)
-    server(create_app(hosts=hosts)).run(sockets=[listening])
+    if feed is not None:
+        feed.start()
+    server(create_app(hosts=hosts, feed=feed)).run(sockets=[listening])
+
+
+def _feed(
+    source: str,
+    scenario: str,
+    overrides: list[str] | None,
+    watch: str | None,
+    interval: str | None,
+    calibrate_for: str | None,
+) -> TwinFeed:
+    """Return what looks at a deployment: once at saved metrics, again and again at an address."""
+    from simserve.cli.twin import look, looks, round_seconds
+    from simserve.explore.twin import TwinFeed
+    from simserve.scenario.load import load
+
+    loaded = load(scenario, overrides or ())
+    measured = 0.0 if calibrate_for is None else seconds_of(calibrate_for, "--calibrate-for")
+    if "://" not in source:
+        refuse_flags({"--watch": watch, "--interval": interval}, "is for an address, not for saved metrics")
+        scrapes = Source(source, None, _INTERVAL, is_prometheus=False, match="", quiet=True).scrapes()
+        once = partial(look, scrapes, source, loaded, _HORIZON, measured)
+        return TwinFeed(lambda: iter([once()]), source=source, scenario=loaded.name, every=None)
+    every, between = watch or _WATCH, interval or _INTERVAL
+    seconds = round_seconds(every, between)
+    asked = partial(
+        looks,
+        *(source, every, between, seconds, loaded),
+        is_prometheus=False,
+        match="",
+        horizon=_HORIZON,
+        measured=measured,
+    )
+    # An address may hold a password: the page may be open to others.
+    shown = re.sub(r"//[^/@]*@", "//", source)
+    return TwinFeed(asked, source=shown, scenario=loaded.name, every=seconds)
 
 
 def _check_extra() -> None:

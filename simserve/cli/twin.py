@@ -112,8 +112,8 @@ def twin(
     if watch is not None:
         if as_json:
             raise UsageError("prints one object", key="--json", remedy="use it without --watch")
-        asked = (source, watch, interval, _round_seconds(watch, interval))
-        looks = _looks(*asked, loaded, is_prometheus=prometheus, match=match, horizon=ahead, measured=measured)
+        asked = (source, watch, interval, round_seconds(watch, interval))
+        rounds = looks(*asked, loaded, is_prometheus=prometheus, match=match, horizon=ahead, measured=measured)
         with contextlib.ExitStack() as stack:
             page = None
             if metrics_address is not None:
@@ -121,11 +121,11 @@ def twin(
 
                 page = stack.enter_context(MetricsEndpoint(metrics_address))
                 print_lines([f"metrics at {page.url}"])
-            _watch(looks, page, until_drift=once)
+            _watch(rounds, page, until_drift=once)
         return
     found = Source(source, scrape_for, interval, is_prometheus=prometheus, match=match, quiet=quiet or as_json)
     scrapes = found.scrapes()
-    answer = _look(scrapes, source, loaded, ahead, measured)
+    answer = look(scrapes, source, loaded, ahead, measured)
     if out is not None:
         _write(out, answer, scrapes if found.is_address else ())
     if as_json:
@@ -136,7 +136,8 @@ def twin(
         raise typer.Exit(EXIT_THRESHOLD_FAILED)
 
 
-def _look(scrapes: list[Scrape], source: str, scenario: Scenario, horizon: float, measured: float) -> Twin:
+def look(scrapes: list[Scrape], source: str, scenario: Scenario, horizon: float, measured: float) -> Twin:
+    """Return how what was scraped compares with the scenario."""
     from simserve.observe.windows import observed
     from simserve.planner.twin.answer import twin as compare
 
@@ -191,7 +192,7 @@ def _watch(looks: Iterator[Twin], page: MetricsEndpoint | None, *, until_drift: 
         raise InterruptedRunError("interrupted") from None
 
 
-def _round_seconds(every: str, interval: str) -> float:
+def round_seconds(every: str, interval: str) -> float:
     """Return how long a round of ``--watch`` lasts.
 
     Raises:
@@ -204,7 +205,7 @@ def _round_seconds(every: str, interval: str) -> float:
     return seconds
 
 
-def _looks(
+def looks(
     source: str,
     every: str,
     interval: str,
@@ -237,7 +238,7 @@ def _looks(
             kept = in_order([*kept, *scrapes]) if found.is_address else scrapes
             last = kept[-1].time or 0.0
             kept = [each for each in kept if (each.time or 0.0) >= last - _KEPT_SECONDS]
-            yield _look(kept, source, scenario, horizon, measured)
+            yield look(kept, source, scenario, horizon, measured)
         time.sleep(max(start + seconds - time.monotonic(), 0.0))
 
 

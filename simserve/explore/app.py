@@ -29,6 +29,7 @@ from simserve.explore.exports import export
 from simserve.explore.limits import BusyError, Check, TooLongError
 from simserve.explore.runner import Runner
 from simserve.explore.stream import MEDIA_TYPE, AnswerInParts, Tell
+from simserve.explore.twin import TwinFeed
 from simserve.metrics.figures import in_json
 from simserve.report.page import TEMPLATES
 from simserve.validation import FrozenModel, validate
@@ -48,6 +49,7 @@ _FILES = {
     "charts.js": (_PAGE / "charts.js", "text/javascript; charset=utf-8"),
     "tabs.js": (_PAGE / "tabs.js", "text/javascript; charset=utf-8"),
     "simulator.js": (_PAGE / "simulator.js", "text/javascript; charset=utf-8"),
+    "twin.js": (_PAGE / "twin.js", "text/javascript; charset=utf-8"),
     "tour.js": (_PAGE / "tour.js", "text/javascript; charset=utf-8"),
     "film.css": (TEMPLATES / "film.css", "text/css; charset=utf-8"),
     "film.js": (TEMPLATES / "film.js", "text/javascript; charset=utf-8"),
@@ -100,17 +102,22 @@ QUESTIONS: Mapping[str, Question[Any]] = {
 
 
 def create_app(
-    *, hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]"), runner: Runner | None = None
+    *,
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]"),
+    runner: Runner | None = None,
+    feed: TwinFeed | None = None,
 ) -> Starlette:
     """Return the application.
 
     Args:
         hosts: Names it answers to, against pages that point their own name at it; ``*``: any.
         runner: What works on questions.
+        feed: The deployment that the page's twin shows; None: there is none.
     """
     app = Starlette(
         routes=[
             Route("/api/catalogue", _catalogue, methods=["GET"]),
+            Route("/api/twin", _twin, methods=["GET"]),
             Route("/api/openapi.json", _openapi, methods=["GET"]),
             Route("/api/{question}", _ask, methods=["POST"]),
             Route("/api/{question}/scenario", _scenario, methods=["POST"]),
@@ -121,6 +128,7 @@ def create_app(
         exception_handlers={SimserveError: cast("Any", _failure)},
     )
     app.state.runner = runner or Runner()
+    app.state.feed = feed
     return app
 
 
@@ -152,6 +160,11 @@ async def _file(request: Request) -> Response:
 
 async def _catalogue(_request: Request) -> Response:
     return JSONResponse(catalogue())
+
+
+async def _twin(request: Request) -> Response:
+    feed: TwinFeed | None = request.app.state.feed
+    return JSONResponse({"source": None} if feed is None else feed.state())
 
 
 async def _ask(request: Request) -> Response:

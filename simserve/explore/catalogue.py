@@ -37,7 +37,7 @@ def catalogue() -> dict[str, Any]:
         "apis": catalog.names("api"),
         "frameworks": catalog.names("engine"),
         "stops": tour.described(),
-        "fields": {name: _fields(query) for name, query in _ASKED.items()},
+        "fields": {name: _fields(query) for name, query in _ASKED.items()} | {"twin": {}},
     }
 
 

@@ -73,9 +73,12 @@ def energy(
     grid: Grid,
     tokens_per_second: float,
     output_tokens_per_second: float,
+    num_encoders: int = 0,
+    watts_per_encoder: float = 0.0,
 ) -> dict[str, float]:
     """Return the energy of a run: power, energy a token, CO2 and dollars.
 
+    ``encoder_watts`` are those of all boards of an encoder pool together, ``watts_mean`` those of the site.
     ``joules_per_token`` and ``grams_co2_per_thousand_tokens`` are over prompt and output tokens together,
     ``joules_per_output_token`` over output tokens alone; NaN where there are none.
 
@@ -85,12 +88,15 @@ def energy(
         grid: Where the electricity comes from.
         tokens_per_second: Prompt and output tokens a second.
         output_tokens_per_second: Output tokens a second.
+        num_encoders: GPUs of an encoder pool, which ``num_gpus`` leaves out.
+        watts_per_encoder: Mean power of one of their boards.
     """
-    site_watts = num_gpus * grid.site_watts(watts_per_gpu)
+    site_watts = num_gpus * grid.site_watts(watts_per_gpu) + num_encoders * grid.site_watts(watts_per_encoder)
     joules = ratio(site_watts, tokens_per_second)
     kwh_per_thousand = joules * 1000 / _JOULES_PER_KWH
     return {
         "watts_per_gpu": watts_per_gpu,
+        "encoder_watts": num_encoders * watts_per_encoder,
         "watts_mean": site_watts,
         "joules_per_token": joules,
         "joules_per_output_token": ratio(site_watts, output_tokens_per_second),

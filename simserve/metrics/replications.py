@@ -47,6 +47,9 @@ _TOTALS = frozenset(
         "simserve.images.requests",
         "simserve.images.images",
         "simserve.images.tokens",
+        "simserve.audio.requests",
+        "simserve.audio.recordings",
+        "simserve.audio.tokens",
     }
 )
 _TOTAL_GROUPS = (

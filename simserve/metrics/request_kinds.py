@@ -1,6 +1,6 @@
-"""What requests of a kind of their own add to a run: thinking before an answer, images, LoRA adapters.
+"""What requests of a kind of their own add to a run: thinking before an answer, images and audio, LoRA adapters.
 
-Knows records and totals; not what was thought, no pixels, no weights.
+Knows records and totals; not what was thought, no pixels, no sounds, no weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simserve.sim.records import RequestRecords
 
 if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
-    from simserve.workload.requests import RequestSpecs
+    from simserve.workload.requests import MediaColumns, RequestSpecs
 
 
 REASONING_KEYS = (
@@ -66,9 +66,7 @@ def reasoning_figures(
     }
 
 
-IMAGE_KEYS = (
-    "requests",
-    "images",
+MEDIA_KEYS = (
     "tokens",
     "token_share",
     "mean_preprocess_ms",
@@ -84,55 +82,67 @@ ENCODERS = "encoder_disaggregation.replicas"
 """What binds then."""
 
 
-def image_figures(
+def media_figures(
     simulation: Simulation,
     specs: RequestSpecs | None,
+    columns: MediaColumns | None,
     latencies: RequestLatencies,
     in_window: NDArray[np.bool_],
+    counted: str,
 ) -> dict[str, Any]:
-    """Return what images add; None each where there are none.
+    """Return what images, or recordings, add; None each where there are none.
 
-    ``requests images tokens``: with images, those, and the tokens they become, of all requests that were drawn;
+    ``requests``, ``counted`` and ``tokens``: with such, those, and the tokens they become, of all requests drawn;
     ``token_share``: of all prompt tokens, those of the turns before that prompts hold included. ``mean_preprocess_ms
-    mean_encoder_ms``: CPU and GPU time of a request with images, for these alone: what a turn encodes again, as no
+    mean_encoder_ms``: CPU and GPU time of a request with such, for these alone: what a turn encodes again, as no
     cache holds it, is not in it. ``mean_encoder_wait_ms mean_transfer_ms encoder_utilization``: of an encoder pool, how
-    long images wait for a worker, how long their embeddings cross the link, each a mean over the requests with images,
+    long they wait for a worker, how long their embeddings cross the link, each a mean over the requests with such,
     and the share of the run in which its GPUs encode; None where the replicas encode. ``ttft_share``: all of these
-    times, of all requests, over TTFT, that of the window: an image also makes others wait, which is not in it.
+    times, of all requests, over TTFT, that of the window: others wait for them too, which is not in it.
 
     Args:
         simulation: The run.
         specs: What was drawn; None: it is not known.
+        columns: The images of these, or the recordings; None: there are none.
         latencies: Seconds, one row a request.
         in_window: Whether the request counts, shape [requests].
+        counted: ``images`` or ``recordings``.
     """
-    found: dict[str, Any] = dict.fromkeys(IMAGE_KEYS)
-    if specs is None or specs.images is None:
+    found: dict[str, Any] = dict.fromkeys(("requests", counted, *MEDIA_KEYS))
+    if specs is None or columns is None:
         return found
-    images, pool = specs.images, specs.encoder_pool
-    num_owners = int(np.count_nonzero(images.count > 0))
-    seconds = {"preprocess": images.preprocess_seconds}
+    pool, has_any = specs.encoder_pool, columns.count > 0
+    num_owners = int(np.count_nonzero(has_any))
+    seconds = {"preprocess": columns.preprocess_seconds}
     if specs.encoder_seconds is not None:
-        seconds["encoder"] = specs.encoder_seconds
+        seconds["encoder"] = columns.encoder_seconds
     elif pool is not None and simulation.encoder_wait is not None:
         waits = simulation.encoder_wait
         was_encoded = np.isfinite(waits)
         parts = np.minimum(pool.num_parts, pool.num_workers)
-        seconds["encoder"] = np.where(was_encoded, pool.seconds / parts, 0.0)
-        seconds["encoder_wait"] = np.nan_to_num(waits)
-        seconds["transfer"] = np.where(was_encoded, pool.transfer_seconds, 0.0)
-        worked = float(pool.seconds[was_encoded].sum())
-        found["encoder_utilization"] = ratio(worked, pool.num_workers * simulation.end_time)
+        seconds["encoder"] = np.where(was_encoded, columns.encoder_seconds / parts, 0.0)
+        seconds["encoder_wait"] = np.where(was_encoded & has_any, waits, 0.0)
+        seconds["transfer"] = np.where(was_encoded & has_any, pool.transfer_seconds, 0.0)
+        found["encoder_utilization"] = encoder_utilization(simulation, specs)
     ttft = latencies.ttft[in_window & latencies.is_completed]
     spent = float(sum(each.mean() for each in seconds.values()))
     return found | {
         "requests": num_owners,
-        "images": int(images.count.sum()),
-        "tokens": int(images.tokens.sum()),
-        "token_share": ratio(float(images.prompt_tokens.sum()), float(specs.prompt_tokens.sum())),
+        counted: int(columns.count.sum()),
+        "tokens": int(columns.tokens.sum()),
+        "token_share": ratio(float(columns.prompt_tokens.sum()), float(specs.prompt_tokens.sum())),
         **{f"mean_{name}_ms": ratio(MS * float(each.sum()), num_owners) for name, each in seconds.items()},
         "ttft_share": ratio(spent, float(ttft.mean())) if len(ttft) else np.nan,
     }
+
+
+def encoder_utilization(simulation: Simulation, specs: RequestSpecs | None) -> float:
+    """Return the share of the run in which the GPUs of the encoder pool encode; 0 without one."""
+    if specs is None or specs.encoder_pool is None or simulation.encoder_wait is None:
+        return 0.0
+    pool = specs.encoder_pool
+    worked = float(pool.seconds[np.isfinite(simulation.encoder_wait)].sum())
+    return ratio(worked, pool.num_workers * simulation.end_time)
 
 
 def name_encoders(bottleneck: dict[str, Any], simulation: Simulation, latencies: RequestLatencies) -> None:
@@ -144,7 +154,9 @@ def name_encoders(bottleneck: dict[str, Any], simulation: Simulation, latencies:
     share = float(np.nansum(waits)) / float(ttft.sum()) if len(ttft) else 0.0
     if share >= _WAITING_SHARE:
         bottleneck["binding"] = ENCODERS
-        clause = f"Images waited for a worker of the encoder pool for {share:.0%} of the time to first tokens. "
+        clause = (
+            f"Images or audio waited for a worker of the encoder pool for {share:.0%} of the time to first tokens. "
+        )
         bottleneck["explanation"] = clause + bottleneck["explanation"]
 
 

@@ -41,9 +41,10 @@ from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, poo
 from simserve.metrics.prediction_interval import prediction_interval
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.request_kinds import (
-    image_figures,
+    encoder_utilization,
     lora_figures,
     lora_sentences,
+    media_figures,
     name_encoders,
     name_loading,
     reasoning_figures,
@@ -132,6 +133,7 @@ class RunFacts:
         num_adapters: LoRA adapters that requests ask for, None without.
         tier_prices: What KV tiers cost beside the GPUs.
         encoders_usd_per_hour: What the GPUs of an encoder pool cost; NaN: they have no price.
+        encoder_power: Power of one of those without work, and the most it draws, watts; None: there is no such pool.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
         waiting: Share of the time to first tokens that requests waited for their first step.
@@ -171,6 +173,7 @@ class RunFacts:
     num_adapters: int | None = None
     tier_prices: TierPrices = field(default_factory=TierPrices)
     encoders_usd_per_hour: float = 0.0
+    encoder_power: tuple[float, float] | None = None
     offered: Offered | None = None
     finishable: float | None = None
     waiting: float = 0.0
@@ -314,7 +317,12 @@ def _headline(
             "reasoning": reasoning_figures(
                 records, measured.latencies, in_window, money.dollars["usd_per_million_output_tokens"]
             ),
-            "images": image_figures(simulation, specs, measured.latencies, in_window),
+            "images": media_figures(
+                simulation, specs, specs.images if specs else None, measured.latencies, in_window, "images"
+            ),
+            "audio": media_figures(
+                simulation, specs, specs.audio if specs else None, measured.latencies, in_window, "recordings"
+            ),
             "confidence_intervals": None,
             "prediction_interval": None,
             "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
@@ -389,7 +397,7 @@ def _money(
     simulation: Simulation, facts: RunFacts, measured: Measured, rates: Throughput, specs: RequestSpecs | None
 ) -> _Money:
     gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
-    energy = _energy(simulation, facts, rates, gpus)
+    energy = _energy(simulation, facts, rates, gpus, specs)
     overflow = overflow_figures(simulation.records, measured.window, facts.overflow, simulation.front, specs)
     gpu_hour_usd = mean_gpu_hour_usd(simulation, measured.window, facts.pool_gpu_hour_usd, facts.gpu_hour_usd)
     dollars = cost(
@@ -513,11 +521,20 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
     }
 
 
-def _energy(simulation: Simulation, facts: RunFacts, rates: Throughput, gpus: float) -> dict[str, float]:
+def _energy(
+    simulation: Simulation, facts: RunFacts, rates: Throughput, gpus: float, specs: RequestSpecs | None
+) -> dict[str, float]:
     """Return power and energy: how busy the GPUs were over the whole run, a token at the rates of the window."""
     totals = simulation.totals
     watts = board_watts(facts.idle_watts, facts.board_watts, simulation.busy_share, totals.seconds_by_part)
+    encoders, num_encoders = 0.0, 0
+    if facts.encoder_power is not None and specs is not None and specs.encoder_pool is not None:
+        num_encoders = specs.encoder_pool.num_workers
+        # An encoder computes: its batches are as long as prompts.
+        encoders = board_watts(*facts.encoder_power, encoder_utilization(simulation, specs), {"compute": 1.0})
     return energy(
+        num_encoders=num_encoders,
+        watts_per_encoder=encoders,
         num_gpus=gpus,
         watts_per_gpu=watts,
         grid=facts.grid,

@@ -5,9 +5,11 @@ Knows how scrapes are written down, not what they mean; reads no URL.
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +33,8 @@ START = "process_start_time_seconds"
 
 _MARK = re.compile(r"^# scraped_at (\d{1,11}(?:\.\d+)?)[ \t]*$", re.MULTILINE)
 _TIME_IN_NAME = re.compile(r"(?<![\d.])(\d{9,11}(?:\.\d+)?)(?!\d)")
-_ENDINGS = ("", ".prom", ".txt", ".metrics", ".json")
+_ENDINGS = ("", ".prom", ".txt", ".metrics", ".json", ".gz")
+_GZIP_MAGIC = b"\x1f\x8b"
 _NO_SERIES = "holds no metrics of vLLM, SGLang or TensorRT-LLM"
 
 
@@ -85,7 +88,8 @@ def in_order(scrapes: Iterable[Scrape]) -> list[Scrape]:
 def read_scrapes(path: Path) -> list[Scrape]:
     """Return the scrapes of a file, or of the files of a folder, by time.
 
-    A page's time is that of a line ``# scraped_at SECONDS``, else of its samples, else of the file's name.
+    Files may be compressed by gzip. A page's time is that of a line ``# scraped_at SECONDS``, else of its samples, else
+    of the file's name.
 
     Raises:
         InputError: There is no such file, it is too large, or it holds no metrics of an engine.
@@ -99,19 +103,42 @@ def read_scrapes(path: Path) -> list[Scrape]:
                 continue
             raise InputError("no such file or folder", file=path)
         size += file.stat().st_size
-        if size > LARGEST_FILE:
-            raise InputError(f"has more than {LARGEST_FILE // 10**6} MB", file=path, remedy="read fewer hours at once")
+        _check_size(size, path)
         if len(found) > MOST_SCRAPES:
             raise InputError(f"has more than {MOST_SCRAPES:,} scrapes", file=path, remedy="read fewer hours at once")
         named = _TIME_IN_NAME.search(file.name)
-        try:
-            text = file.read_text(encoding="utf-8", errors="replace")
-        except OSError as failure:
-            raise InputError(f"cannot be read: {failure.strerror}", file=file) from None
+        content = _content(file)
+        size += max(len(content) - file.stat().st_size, 0)
+        _check_size(size, path)
+        text = content.decode("utf-8", errors="replace")
         found += scrapes_of(text, file, None if named is None else float(named[1]))
     if not found:
-        raise InputError(_NO_SERIES, file=path, remedy="its files end in .prom, .txt or .json")
+        raise InputError(_NO_SERIES, file=path, remedy="its files end in .prom, .txt or .json, plain or .gz")
     return in_order(found)
+
+
+def _check_size(size: int, path: Path) -> None:
+    if size > LARGEST_FILE:
+        raise InputError(f"has more than {LARGEST_FILE // 10**6} MB", file=path, remedy="read fewer hours at once")
+
+
+def _content(file: Path) -> bytes:
+    """Return the bytes of a file, decompressed if it is gzip, one more than may be read at most.
+
+    Raises:
+        InputError: It cannot be read, or is a damaged gzip file.
+    """
+    try:
+        with file.open("rb") as plain:
+            is_compressed = plain.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            plain.seek(0)
+            source = gzip.GzipFile(fileobj=plain) if is_compressed else plain
+            return source.read(LARGEST_FILE + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        remedy = "copy or download it again"
+        raise InputError("is a truncated or damaged gzip file", file=file, remedy=remedy) from None
+    except OSError as failure:
+        raise InputError(f"cannot be read: {failure.strerror}", file=file) from None
 
 
 def text_of(scrape: Scrape) -> str:

@@ -97,8 +97,8 @@ class MemoryPlan:
     parts: Mapping[str, float]
 
 
-VISION_BYTES = 2.0
-"""Bytes of a weight of a vision tower, which quantised checkpoints leave in 16 bit."""
+ENCODER_BYTES = 2.0
+"""Bytes of a weight of a vision tower or an audio encoder, which quantised checkpoints leave in 16 bit."""
 
 
 def plan_memory(shape: ReplicaShape) -> MemoryPlan:
@@ -117,6 +117,8 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         lines.append(_draft_line(shape, shape.speculation.draft, needs["draft_weights"]))
     if "vision_weights" in needs:
         lines.append(f"vision tower: {format_bytes(needs['vision_weights'])} of its layers in 16 bit, on each GPU")
+    if "audio_weights" in needs:
+        lines.append(f"audio encoder: {format_bytes(needs['audio_weights'])} of its layers in 16 bit, on each GPU")
     if "states" in needs:
         size = f"{format_bytes(state_bytes(shape))} in {_stateful_layers(shape)}"
         lines.append(f"states: {state_slots(shape):,} x {size} = {format_bytes(needs['states'])}")
@@ -231,7 +233,9 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     if shape.engine.max_loras:
         needs["lora_weights"] = shape.engine.max_loras * slot_bytes(shape)
     if shape.encodes_images and shape.model.vision is not None:
-        needs["vision_weights"] = shape.model.vision.num_parameters * VISION_BYTES / ranks
+        needs["vision_weights"] = shape.model.vision.num_parameters * ENCODER_BYTES / ranks
+    if shape.encodes_audio and shape.model.audio is not None:
+        needs["audio_weights"] = shape.model.audio.num_parameters * ENCODER_BYTES / ranks
     if shape.model.has_states:
         needs["states"] = state_slots(shape) * state_bytes(shape)
     relaid = relaid_expert_bytes(shape)

@@ -84,6 +84,7 @@ class ReplicaShape:
         windowed_kv: How layers with a sliding window keep no more than their window; None: they keep everything.
         masks: What the grammars of constrained answers cost a step; None: no answer is constrained.
         encodes_images: Whether prompts have images, so that the vision tower is loaded too.
+        encodes_audio: Whether prompts have recordings, so that the audio encoder is loaded too.
     """
 
     hardware: HardwareProfile
@@ -106,6 +107,7 @@ class ReplicaShape:
     windowed_kv: WindowedKV | None = None
     masks: Masks | None = None
     encodes_images: bool = False
+    encodes_audio: bool = False
 
     @property
     def kv_element_bytes(self) -> float:

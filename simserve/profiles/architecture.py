@@ -12,6 +12,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.profiles import model_shapes
 from simserve.profiles.attention_layers import AttentionLayers
+from simserve.profiles.audio import AudioTower
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Part, WeightFormatName
 from simserve.profiles.model_blocks import (
     CompressedAttention,
@@ -136,6 +137,8 @@ class ModelProfile(FrozenModel):
     """Layers with a state instead of keys and values; null where every layer has attention."""
     vision: VisionTower | None = None
     """What encodes images; null for a model of text alone, or one whose tower nobody has described."""
+    audio: AudioTower | None = None
+    """What encodes recordings; null for a model that hears nothing, or whose encoder nobody has described."""
     mamba: Mamba2 | None = None
     """The Mamba-2 layers of ``layer_pattern``; null without."""
     num_residual_streams: PositiveInt = 1

@@ -12,6 +12,7 @@ from typing import Any
 
 from simserve.errors import ProfileError
 from simserve.profiles.architecture import ModelProfile
+from simserve.profiles.hf_audio import audio_tower
 from simserve.profiles.hf_families import (
     EXPERT_KEYS,
     FAMILIES,
@@ -105,6 +106,7 @@ def from_hf_config(
         "layer_pattern": pattern,
         "mamba": _mamba(reader),
         "vision": vision_tower(reader),
+        "audio": audio_tower(reader),
         "num_mtp_layers": reader.integer(*MTP_KEYS, default=0, minimum=0),
     }
     own = _OWN.get(model_type)

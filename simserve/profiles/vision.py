@@ -73,6 +73,16 @@ class VisionTower(FrozenModel):
         return self
 
     @property
+    def kind(self) -> str:
+        """What answers and errors call it."""
+        return "vision tower"
+
+    @property
+    def positions_per_token(self) -> int:
+        """Patches that become one token."""
+        return self.merge**2
+
+    @property
     def head_dim(self) -> int:
         """Width of a head."""
         return self.hidden_size // self.num_attention_heads

@@ -15,7 +15,7 @@ from simserve.planner.cost.model import SECONDS_PER_MONTH
 from simserve.report import facts, tables
 from simserve.report.axes import BLUE, SKY, VERMILION, clock
 from simserve.report.curves import thinned
-from simserve.report.images import image_lines
+from simserve.report.media import audio_lines, image_lines
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import count, counted, dollars, number, share
 from simserve.report.reasoning import reasoning_lines
@@ -167,7 +167,7 @@ def _share_panels(result: RunResult) -> tuple[Panel, ...]:
     parts = facts.listed_shares(bottleneck["step_shares"], facts.PART_LABELS) or "no step ran"
     waits = facts.listed_shares(bottleneck["waiting_shares"], facts.WAIT_LABELS) or "no request waited"
     further = [*facts.step_lines(result)[1:], *speculation_lines(result)]
-    further += [*reasoning_lines(result), *image_lines(result)]
+    further += [*reasoning_lines(result), *image_lines(result), *audio_lines(result)]
     per_step = "; ".join(further)
     per_request = facts.waiting_lines(result)[0].partition(";")[0]
     return (

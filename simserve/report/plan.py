@@ -20,6 +20,7 @@ from simserve.report.plan_lines import (
     SURE,
     answer_lines,
     capital,
+    gpus_of,
     met_line,
     miss_lines,
     robustness_lines,
@@ -37,7 +38,7 @@ from simserve.report.plan_tables import (
     single_changes,
 )
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
-from simserve.report.quantities import counted, dollars, share, text_columns
+from simserve.report.quantities import dollars, share, text_columns
 from simserve.report.thresholds import TITLE as THRESHOLDS
 from simserve.report.thresholds import thresholds_lines, thresholds_sketch, thresholds_table
 from simserve.report.throughput import throughput_brief, throughput_front, throughput_sections
@@ -250,7 +251,7 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
     usd = best["usd_per_month"] if month is None else month["self_host_usd_per_month"]
     facts = [Fact("SLO", met_line(summary, with_latencies=deployed is None).rstrip("."))]
     if usd is not None:
-        paid = f"{dollars(usd)} a month on {counted(best['num_gpus'], 'GPU')}"
+        paid = f"{dollars(usd)} a month on {gpus_of(best)}"
         facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}"))
     if summary.get("purchase"):
         facts.append(Fact("To buy", " ".join(purchase_lines(summary["purchase"])[:2]).rstrip(".")))

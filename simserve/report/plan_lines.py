@@ -49,12 +49,18 @@ MISS_PERCENTILE = 95
 SECONDS_PER_MONTH = 720 * 3600.0
 
 
+def gpus_of(best: Mapping[str, Any]) -> str:
+    """Return the GPUs of a plan in words, those of an encoder pool beside them."""
+    pool = best["deployment"].get("encoder_disaggregation")
+    return counted(best["num_gpus"], "GPU") + (f" and {pool['replicas']} that encode" if pool else "")
+
+
 def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the answer and the arithmetic behind it."""
     best = summary["best"]
     price = f" for {dollars(best['usd_per_month'])} a month" if best["usd_per_month"] is not None else ""
     bound = "; its step times are a roofline bound, not measured" if best["fidelity"] == "roofline" else ""
-    lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}{bound}."]
+    lines = [f"Deploy {best['label']}: {gpus_of(best)}{price}{bound}."]
     lines += [f"{capital(formats_line(best['formats']))}.", met_line(summary)]
     lines += probability_lines(summary)
     lines += [f"  {line}" for line in best["arithmetic"]]

@@ -17,8 +17,8 @@ from simserve.report.arriving import traffic
 from simserve.report.brief import FILES, Brief, LatencyLine, Way, brief_of_run
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
-from simserve.report.images import image_lines
 from simserve.report.knobs import engine_lines
+from simserve.report.media import audio_lines, image_lines
 from simserve.report.reasoning import reasoning_lines
 from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, Row, latency_rows, slo_rows
@@ -348,6 +348,7 @@ def _facts(result: RunResult) -> Table:
             "Speculation": speculation_lines(result),
             "Reasoning": reasoning_lines(result),
             "Images": image_lines(result),
+            "Audio": audio_lines(result),
             "Queue": facts.waiting_lines(result),
             "Front": gateway_lines(result),
             "Admission": admission_lines(result),

@@ -64,9 +64,10 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
     if is_split and (is_static or not has_cache):
         rule = "hands over KV caches while batches run: that takes continuous batching and a KV cache"
         scenario.refuse("deployment.pools", rule, "give every pool the role both")
-    if scenario.workload.has_images and (is_static or not has_cache):
-        rule = "are encoded in the steps of continuous batching with a KV cache"
-        scenario.refuse("workload.images", rule, "leave them out, or the engine's batching and kv_allocation")
+    if scenario.workload.has_media and (is_static or not has_cache):
+        key, verb = ("images", "are") if scenario.workload.has_images else ("audio", "is")
+        rule = f"{verb} encoded in the steps of continuous batching with a KV cache"
+        scenario.refuse(f"workload.{key}", rule, "leave it out, or the engine's batching and kv_allocation")
     if scenario.workload.has_thinking and not has_cache:
         rule = "is simulated with a KV cache only, whose decode steps are the times of tokens"
         scenario.refuse("workload.thinking_tokens", rule, "leave it out, or set deployment.engine.kv_allocation: paged")
@@ -139,8 +140,9 @@ def _check_encoders(scenario: Scenario) -> None:
     deployment, key = scenario.deployment, "deployment.encoder_disaggregation"
     if deployment.encoder_disaggregation is None:
         return
-    if not scenario.workload.has_images:
-        scenario.refuse(key, "has nothing to encode: requests have no images", "add workload.images, or leave it out")
+    if not scenario.workload.has_media:
+        rule = "has nothing to encode: requests have neither images nor audio"
+        scenario.refuse(key, rule, "add workload.images or workload.audio, or leave it out")
     engines = {each.engine.name for each in deployment.pools if each.engine is not None} | {deployment.engine.name}
     for name in sorted(engines):
         if (load_engine(name, scenario.folder).base or name) not in _WITH_ENCODERS:
@@ -149,7 +151,7 @@ def _check_encoders(scenario: Scenario) -> None:
     others = ("overflow", "response_cache", "regions")
     given = next((name for name in others if getattr(deployment, name) is not None), None)
     if given is not None:
-        rule = "encodes images before the router sees a request, which may then go elsewhere: not simulated together"
+        rule = "encodes before the router sees a request, which may then go elsewhere: not simulated together"
         scenario.refuse(f"deployment.{given}", rule, f"leave it or {key} out")
 
 

@@ -149,13 +149,13 @@ def _with_start(owner: object, scaling: object) -> object:
 
 
 class EncoderDisaggregationSpec(FrozenModel):
-    """Images are encoded by a pool of GPUs of its own before the router sees the request (vLLM's
+    """Images and audio are encoded by a pool of GPUs of its own before the router sees the request (vLLM's
     `--ec-transfer-config`, SGLang's `--encoder-only`, the encode worker of Dynamo).
 
-    A worker is one GPU, which encodes first what comes first. The images of a request go in equal parts to as many
-    workers as it has images, those that are free soonest; when the last part is done, the embeddings cross the link in
-    16 bit, and the request goes on to the router. The pool keeps what it has encoded: neither a further try nor a later
-    turn of a conversation encodes an image again.
+    A worker is one GPU, which encodes first what comes first. The images and recordings of a request go in equal parts
+    to as many workers as it has of them, those that are free soonest; when the last part is done, the embeddings cross
+    the link in 16 bit, and the request goes on to the router. The pool keeps what it has encoded: neither a further try
+    nor a later turn of a conversation encodes an image again.
     """
 
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
@@ -247,7 +247,8 @@ class DeploymentSpec(FrozenModel):
     disaggregation: DisaggregationSpec | None = None
     """How KV caches get from prefill to decode pools; absent: every replica prefills and decodes."""
     encoder_disaggregation: EncoderDisaggregationSpec | None = None
-    """GPUs that encode images, with `workload.images`; absent: the replicas do, in their steps."""
+    """GPUs that encode images and audio, with `workload.images` or `workload.audio`; absent: the replicas do, in their
+    steps."""
 
     @model_validator(mode="before")
     @classmethod

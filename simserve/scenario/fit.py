@@ -17,9 +17,9 @@ from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.features import model_notes
 from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes
-from simserve.scenario.images import encoder_lines, with_images
 from simserve.scenario.kv_tiers import tier_lines
 from simserve.scenario.loras import lora_lines
+from simserve.scenario.media import encoder_lines, with_media
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
 from simserve.scenario.schema import Scenario
 from simserve.units import format_bytes
@@ -140,7 +140,7 @@ def _traffic(resolved: ResolvedScenario) -> RequestSpecs:
     scenario = resolved.scenario
     with scenario.blaming("workload"):
         specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
-    return with_images(specs, scenario, 0)
+    return with_media(specs, scenario, 0)
 
 
 def _within_limits(resolved: ResolvedScenario, specs: RequestSpecs) -> Limited:

@@ -198,7 +198,10 @@ def _attributed(failure: SimserveError, overrides: Sequence[Override], document:
 
 
 def _real_key(key: str, document: Any) -> str:
-    """Return ``key`` without the parts that name a member of a union instead of a key of the document."""
+    """Return ``key`` without the parts that name a member of a union instead of a key of the document.
+
+    A value that is written short, such as a length as its number alone, ends it.
+    """
     parts = key.split(".")
     real: list[str] = []
     for position, part in enumerate(parts):
@@ -211,6 +214,8 @@ def _real_key(key: str, document: Any) -> str:
             document = document[part]
         elif isinstance(document, list) and part.isdecimal() and int(part) < len(document):
             document = document[int(part)]
+        elif isinstance(document, Mapping) and part in document:
+            return ".".join([*real, part])
         elif not is_last:
             continue
         real.append(part)

@@ -13,7 +13,7 @@ from simserve import rng
 from simserve.errors import ScenarioError
 from simserve.scenario.combinations import check_traffic
 from simserve.scenario.deployment_spec import DeploymentSpec
-from simserve.scenario.images import with_images
+from simserve.scenario.media import with_media
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_paces
 from simserve.sim.simulate import Deployment, Simulation, simulate
@@ -107,7 +107,7 @@ def as_sent(specs: RequestSpecs, scenario: Scenario, replication: int) -> Reques
     """
     check_traffic(scenario, specs)
     seed, structured = scenario.run.seed, scenario.workload.structured_output
-    specs = with_images(specs, scenario, replication)
+    specs = with_media(specs, scenario, replication)
     if structured is not None:
         replicas = num_replicas(scenario.deployment)
         specs = with_grammars(specs, structured, replicas, seed=seed, replication=replication)

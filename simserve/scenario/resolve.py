@@ -298,7 +298,8 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         attention=deployment.attention,
         lora_target="all" if scenario.workload.loras is None else scenario.workload.loras.target_modules,
         masks=_masks(scenario, engine),
-        encodes_images=_loads_tower(scenario, engine),
+        encodes_images=scenario.workload.has_images and _loads_encoders(scenario, engine),
+        encodes_audio=scenario.workload.has_audio and _loads_encoders(scenario, engine),
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
@@ -310,10 +311,9 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         return with_windowed_kv(shape, rules, _connector(scenario, connector))
 
 
-def _loads_tower(scenario: Scenario, engine: ResolvedEngine) -> bool:
-    """Return whether a replica loads the vision tower: beside an encoder pool only under engines that always do."""
-    is_elsewhere = scenario.deployment.encoder_disaggregation is not None and engine.name in _LANGUAGE_ONLY
-    return scenario.workload.has_images and not is_elsewhere
+def _loads_encoders(scenario: Scenario, engine: ResolvedEngine) -> bool:
+    """Return whether a replica loads the encoders it needs: beside a pool of them only under engines that always do."""
+    return scenario.deployment.encoder_disaggregation is None or engine.name not in _LANGUAGE_ONLY
 
 
 def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:

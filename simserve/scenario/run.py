@@ -27,8 +27,8 @@ from simserve.profiles.engine_profile import version_note
 from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
-from simserve.scenario.images import encoders_usd_per_hour
 from simserve.scenario.kv_tiers import tiers_usd_per_hour
+from simserve.scenario.media import encoder_power, encoders_usd_per_hour
 from simserve.scenario.objective import limits_by_class, objective
 from simserve.scenario.pools import (
     pool_setups,
@@ -448,6 +448,7 @@ def _facts(
         gpus_per_replica=resolved.shape.num_gpus,
         tier_prices=_tier_prices(resolved),
         encoders_usd_per_hour=encoders_usd_per_hour(resolved),
+        encoder_power=encoder_power(resolved),
         users=_users(scenario, specs),
         num_adapters=None if scenario.workload.loras is None else scenario.workload.loras.num_adapters,
         speculation=_speculation(resolved, priced, simulation),

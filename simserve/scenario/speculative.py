@@ -140,8 +140,8 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
         # The look-up needs this step's tokens before the next one is prepared: nothing is hidden behind the GPU.
         engine = engine.model_copy(update={"host_overlap": 0.0})
     target = replace(shape, engine=engine)
-    # Drafts are not masked, what is verified is; and they see no images.
-    draft = _draft(replace(target, masks=None, encodes_images=False), spec, folder, notes)
+    # Drafts are not masked, what is verified is; and they see no images and hear nothing.
+    draft = _draft(replace(target, masks=None, encodes_images=False, encodes_audio=False), spec, folder, notes)
     if draft is not None:
         _ = draft.precision
     return replace(

@@ -14,6 +14,7 @@ from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
+from simserve.workload.audio_spec import AudioSpec
 from simserve.workload.image_spec import ImagesSpec
 from simserve.workload.length_spec import AnswerLength, Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
@@ -108,6 +109,8 @@ class ClassSpec(FrozenModel):
     """Most tokens that its requests may think, instead of `workload.thinking_token_budget`."""
     images: ImagesSpec | None = None
     """Images in its prompts, instead of `workload.images`."""
+    audio: AudioSpec | None = None
+    """Recordings in its prompts, instead of `workload.audio`."""
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     """Place in the queue where the engine's scheduling_policy is `priority`: lower goes first."""
     slo: LatencyLimits | None = None

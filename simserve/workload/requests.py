@@ -19,33 +19,35 @@ OPEN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageColumns:
-    """The images of all requests, one row a request; all shape [N].
+class MediaColumns:
+    """The images, or the recordings, of all requests, one row a request; all shape [N].
 
     Attributes:
-        count: Images, int64.
+        count: Images or recordings, int64.
         tokens: Tokens of the prompt that stand for them, int64.
         prompt_tokens: Likewise, with those of the turns before that the prompt holds, int64.
-        preprocess_seconds: What a CPU takes to scale and cut them before the prompt is complete, float64.
+        preprocess_seconds: What a CPU takes to prepare them before the prompt is complete, float64.
+        encoder_seconds: What encoding them takes, over all GPUs that do, float64.
     """
 
     count: NDArray[np.int64]
     tokens: NDArray[np.int64]
     prompt_tokens: NDArray[np.int64]
     preprocess_seconds: NDArray[np.float64]
+    encoder_seconds: NDArray[np.float64]
 
-    def of_rows(self, rows: NDArray[np.int64]) -> ImageColumns:
+    def of_rows(self, rows: NDArray[np.int64]) -> MediaColumns:
         """Return those of some requests, in that order."""
-        return ImageColumns(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+        return MediaColumns(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderPool:
-    """GPUs that encode the images of requests before the router sees these; columns are one row a request, shape [N].
+    """GPUs that encode images and recordings before the router sees a request; columns are a row a request, shape [N].
 
     Attributes:
         num_workers: How many.
-        seconds: What encoding all images of a request takes, over all workers, float64; 0: it has none to encode.
+        seconds: What encoding all that a request has takes, over all workers, float64; 0: it has none to encode.
         num_parts: Into how many equal parts that is divided, for as many workers, int64.
         transfer_seconds: What its embeddings then take to its replica, float64.
     """
@@ -127,12 +129,14 @@ class RequestSpecs:
         is_prefill_only: Whether a request is done with its prompt, as an embedding is: to an engine it generates one
             token, to its client none, bool; None: all have answers.
         images: What the images of each request hold; None: there are none.
+        audio: What the recordings of each request hold; None: there are none.
         encoder_seconds: What encoding them adds to its first step, float64; None: there are none.
-        earlier_images: The nearest request before, whose prompt each one's begins with, that has images, -1: none,
-            int64. Theirs are encoded again where a prefix cache does not hold them. None: no prompt holds another's.
-        encoder_pool: What encodes images instead of the replicas, between ``own_wait`` and the router; None: nothing.
-        own_wait: Seconds that each request waits behind the tokeniser by itself, for its images to be scaled and for
-            its grammar, float64: others pass it (`in_order_of_readiness`). None: nobody does.
+        earlier_images: The nearest request before, whose prompt each one's begins with, that has images or recordings,
+            -1: none, int64. Theirs are encoded again where a prefix cache does not hold them. None: no prompt holds
+            another's.
+        encoder_pool: What encodes both instead of the replicas, between ``own_wait`` and the router; None: nothing.
+        own_wait: Seconds that each request waits behind the tokeniser by itself, for its images and recordings to be
+            prepared and for its grammar, float64: others pass it (`in_order_of_readiness`). None: nobody does.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
             by side. None: all are of one kind, open or the clients'.
         loops: With ``loop``: the clients.
@@ -164,7 +168,8 @@ class RequestSpecs:
     thinking_tokens: NDArray[np.int64] | None = None
     own_wait: NDArray[np.float64] | None = None
     is_prefill_only: NDArray[np.bool_] | None = None
-    images: ImageColumns | None = None
+    images: MediaColumns | None = None
+    audio: MediaColumns | None = None
     encoder_seconds: NDArray[np.float64] | None = None
     earlier_images: NDArray[np.int64] | None = None
     encoder_pool: EncoderPool | None = None
@@ -219,6 +224,8 @@ class RequestSpecs:
             changed["dependencies"] = self.dependencies.of_rows(rows)
         if self.images is not None:
             changed["images"] = self.images.of_rows(rows)
+        if self.audio is not None:
+            changed["audio"] = self.audio.of_rows(rows)
         if self.encoder_pool is not None:
             changed["encoder_pool"] = self.encoder_pool.of_rows(rows)
         if self.earlier_images is not None:
@@ -261,6 +268,7 @@ class RequestSpecs:
             thinking_tokens=None if self.thinking_tokens is None else self.thinking_tokens[some],
             is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
             images=None if self.images is None else self.images.of_rows(np.arange(len(self))[some]),
+            audio=None if self.audio is None else self.audio.of_rows(np.arange(len(self))[some]),
             encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],
             encoder_pool=None if self.encoder_pool is None else self.encoder_pool.of_rows(np.arange(len(self))[some]),
             earlier_images=None if self.earlier_images is None else self.earlier_images[some],

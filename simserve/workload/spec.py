@@ -14,6 +14,7 @@ from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
+from simserve.workload.audio_spec import AudioSpec
 from simserve.workload.class_spec import MAX_CLASSES, MAX_MAX_TOKENS, ClassSpec, check_classes
 from simserve.workload.image_spec import ImagesSpec
 from simserve.workload.length_spec import AnswerLength, Length, NoLength
@@ -108,6 +109,9 @@ class WorkloadSpec(FrozenModel):
     images: ImagesSpec | None = None
     """Images in prompts, their tokens on top of `prompt_tokens`, or of a trace's prompts. In conversations and agents'
     tasks each turn, or call, has its own, and the next ones hold them too. Absent: text alone."""
+    audio: AudioSpec | None = None
+    """Recordings in prompts, as images are: on top of `prompt_tokens`, and in conversations and tasks held by the next
+    ones too. Absent: none."""
     structured_output: StructuredOutputSpec | None = None
     """Answers that must follow a schema. Absent: none must."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
@@ -217,6 +221,16 @@ class WorkloadSpec(FrozenModel):
     def has_images(self) -> bool:
         """Whether any of the requests may have images."""
         return self.images is not None or any(each.images is not None for each in self.classes or ())
+
+    @property
+    def has_audio(self) -> bool:
+        """Whether any of the requests may have recordings."""
+        return self.audio is not None or any(each.audio is not None for each in self.classes or ())
+
+    @property
+    def has_media(self) -> bool:
+        """Whether any of the requests may have images or recordings."""
+        return self.has_images or self.has_audio
 
     @model_validator(mode="after")
     def _check_images(self) -> Self:

@@ -46,6 +46,28 @@ def test_what_is_missing_is_named(simserve: Simserve, monkeypatch: pytest.Monkey
     assert "pip install 'simserve[explore]'" in outcome.error_line
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--scenario", "chatbot"), "--scenario: goes with --twin"),
+        (("--watch", "5min"), "--watch: goes with --twin"),
+        (("--twin", "s.prom"), "--scenario: is missing; name what is thought to be deployed, beside --twin"),
+        (("--twin", "s.prom", "--scenario", "chatbot", "--export", "site"), "--twin: is watched by the page"),
+        (("--twin", "s.prom", "--scenario", "chatbot", "--watch", "5min"), "--watch: is for an address"),
+        (("--twin", "s.prom", "--scenario", "chatbot"), "s.prom: no such file or folder"),
+        (("--twin", "http://localhost:1", "--scenario", "chatbot", "--watch", "20 s"), "must be at least 5 times"),
+    ],
+)
+def test_a_twin_that_cannot_be_watched_is_refused(simserve: Simserve, words: tuple[str, ...], message: str) -> None:
+    """Before a page is served."""
+    pytest.importorskip("uvicorn")
+
+    outcome = simserve("explore", *words)
+
+    assert outcome.code == 2 or outcome.code == 104
+    assert message in outcome.error_line
+
+
 def test_pages_are_not_written_among_other_files(simserve: Simserve, tmp_path: Path) -> None:
     """Nor does --force mean anything without a folder."""
     (tmp_path / "thesis.txt").write_text("mine")

@@ -14,9 +14,9 @@ def no_limit(_done: int, _total: int) -> None:
 
 
 @contextmanager
-def served() -> Iterator[str]:
+def served(*options: str) -> Iterator[str]:
     """Run `simserve explore` on a free port of this machine, and yield the address of its page."""
-    command = [sys.executable, "-m", "simserve", "explore", "--port", "0"]
+    command = [sys.executable, "-m", "simserve", "explore", "--port", "0", *options]
     root = Path(__file__).resolve().parents[2]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root) as process:
         assert process.stderr is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ pytest.importorskip("uvicorn", reason="needs simserve[explore]")
 pytestmark = pytest.mark.slow
 
 _TABS = ("simulator", "film", "memory-wall", "kv-growth", "attention", "batching", "paging", "quantization",
-         "speculation", "parallel", "cost", "wizard")  # fmt: skip
+         "speculation", "parallel", "cost", "wizard", "twin")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +94,28 @@ def test_every_tab_opens(browser: Any, address: str, width: int) -> None:
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, tab
         assert visit.page.locator("h2").first.inner_text().endswith((".", "!")), tab
         labels = visit.page.eval_on_selector_all("svg[role=img]", "all => all.map((each) => each.ariaLabel)")
-        assert labels or tab in ("wizard", "film"), tab
+        assert labels or tab in ("wizard", "film", "twin"), tab
         assert all(len(label) > 8 for label in labels), tab
     assert visit.complaints == []
     visit.page.close()
+
+
+def test_the_twin_shows_saved_metrics(browser: Any) -> None:
+    """What was not as predicted, since when, in the table and in a curve a figure; on a phone as wide as it."""
+    folder = Path(__file__).parents[2] / "calibration/runs/vllm-cpu-2026-11-24-scrapes"
+    source = ("--twin", str(folder / "scrapes.prom.gz"), "--scenario", str(folder / "scenario.yaml"))
+    with served(*source) as address:
+        visit = Visit(browser, address, 390)
+        visit.open("twin")
+        page = visit.page
+
+        assert page.locator("h2").inner_text().startswith("Not as predicted: Requests a second, TPOT, ITL, since 02:47")
+        assert page.locator("tr", has_text="Prefix hit rate").locator("td").first.inner_text() == "yes"
+        titles = page.locator("figcaption").all_inner_texts()
+        assert {"Requests a second", "TPOT, ms", "TTFT, ms", "Running"} <= {title.split("\n")[0] for title in titles}
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert visit.complaints == []
+        page.close()
 
 
 _MOVES = (

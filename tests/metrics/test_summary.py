@@ -76,7 +76,7 @@ INNER = {
     "classes": None,
     "cost": "usd_per_hour usd_per_million_output_tokens usd_per_million_tokens usd_per_request "
     "tokens_per_usd requests_per_usd gpu_hour_usd gpu_hour_source",
-    "energy": "watts_per_gpu watts_mean joules_per_token joules_per_output_token kwh_per_million_tokens "
+    "energy": "watts_per_gpu encoder_watts watts_mean joules_per_token joules_per_output_token kwh_per_million_tokens "
     "grams_co2_per_thousand_tokens electricity_usd_per_hour pue host_watts_per_gpu carbon_g_per_kwh "
     "electricity_usd_per_kwh",
     "steps": "count mean_batch seconds_by_part seconds_by_operator",
@@ -88,6 +88,10 @@ INNER = {
     "images": (
         "requests images tokens token_share mean_preprocess_ms mean_encoder_ms mean_encoder_wait_ms mean_transfer_ms "
         "encoder_utilization ttft_share"
+    ),
+    "audio": (
+        "requests recordings tokens token_share mean_preprocess_ms mean_encoder_ms mean_encoder_wait_ms "
+        "mean_transfer_ms encoder_utilization ttft_share"
     ),
     "confidence_intervals": None,
     "prediction_interval": "level basis metrics queues",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -139,6 +140,28 @@ def test_a_folder_has_its_times_in_the_names_of_its_files(tmp_path: Path) -> Non
         (tmp_path / f"metrics-{at}.prom").write_text(_page(count))
 
     assert [scrape.time for scrape in read_scrapes(tmp_path)] == [1_700_000_000, 1_700_000_030]
+
+
+def test_files_may_be_compressed(tmp_path: Path) -> None:
+    """As the recording of a real server in this repository is; a damaged one is one line."""
+    page = b"# scraped_at 1700000000\nvllm:num_requests_running 3\n"
+    whole, cut = tmp_path / "a.prom.gz", tmp_path / "b.prom.gz"
+    whole.write_bytes(gzip.compress(page))
+    cut.write_bytes(gzip.compress(page)[:-9])
+
+    assert read_scrapes(whole)[0].time == 1_700_000_000.0
+    with pytest.raises(InputError, match="truncated or damaged gzip"):
+        read_scrapes(cut)
+
+
+def test_a_small_file_of_endless_zeros_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it decompresses to is bounded as files are."""
+    monkeypatch.setattr("simserve.observe.scrapes.LARGEST_FILE", 100_000)
+    bomb = tmp_path / "a.prom.gz"
+    bomb.write_bytes(gzip.compress(bytes(10_000_000)))
+
+    with pytest.raises(InputError, match="has more than"):
+        read_scrapes(bomb)
 
 
 def test_samples_may_carry_their_times() -> None:

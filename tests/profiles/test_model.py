@@ -97,6 +97,9 @@ EXACT_PARAMETERS = {
     "mimo-v2-flash": 308_778_780_864,
     "qwen3-vl-235b-a22b": 235_093_634_560,
     "qwen3-vl-32b": 32_762_123_264,
+    "qwen3-omni-30b-a3b": 30_532_646_912,
+    "voxtral-mini-3b": 4_014_136_320,
+    "voxtral-small-24b": 23_572_403_200,
     "qwen3-coder-480b-a35b": 480_154_875_392,
     "llama-4-maverick": 400_711_848_960,
 }
@@ -123,6 +126,7 @@ ADVERTISED_ACTIVE = {
     "mixtral-8x7b": (12.9, 0.005),
     "mixtral-8x22b": (39, 0.005),
     "qwen3-30b-a3b": (3.3, 0.02),
+    "qwen3-omni-30b-a3b": (3.3, 0.02),
     "qwen3-235b-a22b": (22, 0.01),
     "llama-4-scout": (17, 0.02),
     "deepseek-v3": (37, 0.02),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.report.images import image_lines
+from simserve.report.media import image_lines
 from simserve.report.reasoning import reasoning_lines
 from simserve.scenario.load import load
 from simserve.scenario.run import run

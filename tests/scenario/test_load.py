@@ -151,6 +151,7 @@ def test_an_element_of_a_list_may_stand_in_brackets(overrides: Overrides) -> Non
         ("deployment.engine.max_model_len=1e308", "must be less than or equal to 1000000000"),
         ("deployment.engine.max_num_batched_tokens=1" + 30 * "0", "must be less than or equal to 1000000000"),
         ("workload.arrivals.rate=-1", "--set workload.arrivals.rate: -1 must be greater than 0"),
+        ("workload.prompt_tokens=0", "--set workload.prompt_tokens: 0 must be greater than or equal to 1"),
         ("workload.duration=10 min", "--set workload.duration: workload: has num_requests and duration"),
     ],
 )

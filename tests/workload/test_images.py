@@ -116,7 +116,7 @@ def test_what_has_no_images_is_refused(override: str, message: str) -> None:
     [
         (["workload.images=null"], "encoder_disaggregation: has nothing to encode"),
         (["deployment.engine={name: tgi}"], "is not to be had with tgi"),
-        (["deployment.overflow={api: gpt-4o, max_queue: 5}"], "deployment.overflow: encodes images before the router"),
+        (["deployment.overflow={api: gpt-4o, max_queue: 5}"], "deployment.overflow: encodes before the router"),
         (["deployment.encoder_disaggregation.hardware=h1000"], "h1000"),
     ],
 )

@@ -115,6 +115,16 @@ export function figure(title, note, ...parts) {
   return node("figure", {}, [node("figcaption", { text: title }, note ? [node("span", { text: note })] : []), ...parts]);
 }
 
+// ---- what stands beside charts: figures in boxes, charts in a row, tables.
+
+export const tiles = (entries) => node("dl", { class: "tiles" }, entries.map(([label, value, name, raw]) => node("div", { "data-key": name }, [node("dt", { text: label }), node("dd", { text: value, "data-value": raw })])));
+export const charts = (...figures) => node("div", { class: "charts" }, figures);
+// `isText`: the columns of words, flush left; by default the first alone.
+export const table = (head, rows, isText = [true]) => node("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": `Table: ${head.filter(Boolean).join(", ")}` }, [node("table", {}, [
+  node("thead", {}, [node("tr", {}, head.map((text, place) => node(text ? "th" : "td", { scope: text ? "col" : null, class: isText[place] ? "text" : null, text })))]),
+  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((cell, place) => (typeof cell === "string" ? node(place || !cell ? "td" : "th", { scope: place || !cell ? null : "row", class: isText[place] ? (cell.length > 40 ? "text sentence" : "text") : null, text: cell }) : node("td", { class: isText[place] ? "text" : null }, [cell])))))),
+])]);
+
 function keyMark(drawn) {
   const mark = shape("svg", { viewBox: "0 0 28 14", "aria-hidden": "true" });
   mark.append(drawn);
@@ -131,11 +141,12 @@ export function key(names, style = "line") {
 }
 
 // series: [{name, x, y, steps}]; x has one more entry than y where steps is set. ghosts: the same, of what one compares with.
-export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks = [], bounds = [], areas, ghosts = [], named }) {
+// band: {name, x, low, high}, what lies between two lines.
+export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks = [], bounds = [], areas, ghosts = [], named, band }) {
   const finite = (values) => values.filter((value) => Number.isFinite(value) && value !== null);
   const drawnFirst = [...ghosts, ...series];
   const xs = finite(drawnFirst.flatMap((each) => each.x).concat(marks.map((each) => each.at)));
-  const ys = finite(drawnFirst.flatMap((each) => each.y).concat(bounds.map((each) => each.at)));
+  const ys = finite(drawnFirst.flatMap((each) => each.y).concat(bounds.map((each) => each.at), band?.high ?? []));
   if (!xs.length || !ys.length) return node("p", { class: "note", text: "Undefined here." });
   let [x0, x1] = [minX ?? (logX ? Math.min(...xs.filter((value) => value > 0)) : Math.min(0, ...xs)), maxX ?? Math.max(...xs)];
   let [y0, y1] = [logY ? Math.min(...ys.filter((value) => value > 0)) / 1.2 : 0, maxY ?? Math.max(...ys) * (logY ? 1.2 : 1.06)];
@@ -159,6 +170,11 @@ export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks
     return points.filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b) && b !== null && (!logX || a > 0));
   };
   const pathOf = (drawn) => drawn.map(([a, b], at) => `${at ? "L" : "M"}${px(a).toFixed(1)} ${Math.max(py(b), 0).toFixed(1)}`).join("");
+  if (band) {
+    const inside = band.x.map((at, place) => [at, band.low[place], band.high[place]]).filter(([, low, high]) => Number.isFinite(low) && Number.isFinite(high) && low !== null && high !== null);
+    const edge = [...inside.map(([at, , high]) => [at, high]), ...inside.toReversed().map(([at, low]) => [at, low])];
+    if (inside.length) svg.append(shape("path", { d: `${pathOf(edge)}Z`, fill: "var(--grey)", "fill-opacity": 0.28 }));
+  }
   for (const each of ghosts) svg.append(shape("path", { d: pathOf(pointsOf(each)), fill: "none", stroke: "var(--grey)", "stroke-width": 1.5, "stroke-dasharray": each.dash ?? null }));
   series.forEach((each, place) => {
     const drawn = pointsOf(each), path = pathOf(drawn);
@@ -203,7 +219,8 @@ export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks
   })), "x");
   const names = key(series.map((each) => each.name), areas ? "box" : "line");
   if (ghosts.length) names.append(node("li", {}, [keyMark(shape("line", { x1: 0, x2: 28, y1: 8, y2: 8, stroke: "var(--grey)", "stroke-width": 2 })), document.createTextNode(ghosts[0].name)]));
-  return node("div", {}, [named || series.length > 1 || ghosts.length ? names : null, svg]);
+  if (band) names.append(node("li", {}, [keyMark(shape("rect", { x: 2, y: 1, width: 16, height: 12, fill: "var(--grey)", "fill-opacity": 0.28 })), document.createTextNode(band.name)]));
+  return node("div", {}, [named || band || series.length > 1 || ghosts.length ? names : null, svg]);
 }
 
 // points: [{x, y, name, chosen}], both axes from 0; names on hover, and of those that nothing beats in both (smaller is

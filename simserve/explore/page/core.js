@@ -297,6 +297,8 @@ function open(id, focus) {
 
 async function start() {
   catalogue = window.SIMSERVE?.catalogue ?? await (await fetch("api/catalogue")).json();
+  // The twin watches from where simserve runs: nothing of it can be computed in advance.
+  if (catalogue.offered) TABS.splice(TABS.findIndex((each) => each.id === "twin"), 1);
   const list = document.getElementById("tabs");
   TABS.forEach((tab, place) => {
     list.append(node("button", {

@@ -1,8 +1,9 @@
 // The tabs: what each lets one change, which question it asks, and how it shows the answer.
 
-import { bar, blocks, bytesTick, compact, dollars, figure, filmBox, formatName, gigabytes, key, lines, node, number, player, points, rowBars, share, slots, whole } from "./charts.js";
+import { bar, blocks, bytesTick, charts, compact, dollars, figure, filmBox, formatName, gigabytes, key, lines, node, number, player, points, rowBars, share, slots, table, tiles, whole } from "./charts.js";
 import { drawSimulator } from "./simulator.js";
 import { drawTour } from "./tour.js";
+import { drawTwin } from "./twin.js";
 
 const SIZES = [1, 2, 4, 8, 16];
 const RANGES = {
@@ -13,13 +14,6 @@ const RANGES = {
   operations_usd: { min: 0, max: 20000 }, utilization: { min: 0.05, max: 1, step: 0.05 }, requests_per_month: { min: 1000, max: 1e9, log: true }, concurrency: { min: 1, max: 256, log: true }, discount: { min: 0, max: 0.9, step: 0.05 },
   attainment: { min: 0.5, max: 0.99, step: 0.01 }, shared_prefix_tokens: { min: 0, max: 4000, step: 50 }, billion_parameters: { min: 0.5, max: 500, log: true, fraction: true },
 };
-const tiles = (entries) => node("dl", { class: "tiles" }, entries.map(([label, value, name, raw]) => node("div", { "data-key": name }, [node("dt", { text: label }), node("dd", { text: value, "data-value": raw })])));
-const charts = (...figures) => node("div", { class: "charts" }, figures);
-// `isText`: the columns of words, flush left; by default the first alone.
-const table = (head, rows, isText = [true]) => node("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": `Table: ${head.filter(Boolean).join(", ")}` }, [node("table", {}, [
-  node("thead", {}, [node("tr", {}, head.map((text, place) => node(text ? "th" : "td", { scope: text ? "col" : null, class: isText[place] ? "text" : null, text })))]),
-  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((cell, place) => (typeof cell === "string" ? node(place || !cell ? "td" : "th", { scope: place || !cell ? null : "row", class: isText[place] ? (cell.length > 40 ? "text sentence" : "text") : null, text: cell }) : node("td", { class: isText[place] ? "text" : null }, [cell])))))),
-])]);
 const tokens = { label: "tokens of a sequence, logarithmic" };
 
 function stacked(curve, names) {
@@ -285,4 +279,5 @@ export const TABS = [
     linked: ["chosen"],
   },
   { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 } }, render: wizard, scenario: (found) => found?.scenario, patience: 400, inParts: true, soFar: "So far: without quantised formats. Looking further: formats, what a change would do.", when: { rate: "!throughput", headroom: "!throughput" }, lead: "The cheapest fleet that holds the objective under your traffic, or the most that your GPUs can do within it, found by simserve plan with few choices and little time; and the manifests that deploy it.", controls: [{ title: "Traffic", items: ["model", "rate", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["throughput", "slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus", "pools"] }] },
+  { id: "twin", title: "Twin", question: "twin", fields: "twin", draw: drawTwin, controls: [], lead: "A running deployment beside its simulation: what was predicted, what came, since when it has not been as predicted, and what the hours to come need." },
 ];

@@ -18,7 +18,7 @@ _CONSTANT_BURSTINESS = 1e4
 _MOST_RATIO = 0.99
 """Largest `--random-range-ratio`, which must stay below 1."""
 _TOLERANCE = "25%"
-_UNSENT = ("images", "structured_output")
+_UNSENT = ("images", "audio", "structured_output")
 """Blocks of a workload that the client's random prompts do not have."""
 SCRIPT = "benchmark.sh"
 JUDGED_BY = "benchmark.scenario.yaml"
@@ -30,7 +30,7 @@ def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
     vLLM's client sends random prompts at the scenario's rate, or from as many clients, with its mean lengths, spread
     evenly about them as widely as it spreads prompts. Traffic that it cannot send (traces, conversations, rates that
     change) is measured by `simserve observe` at a few loads with those lengths. ``URL`` says where the server is,
-    ``TOLERANCE`` how far a figure may be off. Images and schemas are left out of both files.
+    ``TOLERANCE`` how far a figure may be off. Images, audio and schemas are left out of both files.
 
     Args:
         scenario: What was simulated.

@@ -19,8 +19,8 @@ from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
 from simserve.planner.space.space import VERSIONS_NAME
 from simserve.scenario.fit import leading_warnings
-from simserve.scenario.images import encoders_usd_per_hour
 from simserve.scenario.kv_tiers import tiers_usd_per_hour
+from simserve.scenario.media import encoders_usd_per_hour
 from simserve.scenario.objective import objective_mapping
 from simserve.scenario.resolve import assumed_architectures, resolve
 from simserve.scenario.schema import Scenario

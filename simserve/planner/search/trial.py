@@ -395,7 +395,7 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
         usd_per_hour=inner["cost"]["usd_per_hour"],
         mean_gpus=paid,
         usd_per_million_tokens=inner["cost"]["usd_per_million_tokens"],
-        watts=paid * inner["energy"]["watts_per_gpu"],
+        watts=paid * inner["energy"]["watts_per_gpu"] + inner["energy"]["encoder_watts"],
         busy=inner["utilization"]["busy"] or 0.0,
         duration=float(summary["duration"]),
         figures={

@@ -139,6 +139,7 @@ def twin(
         "false_alarms": {"mean_days_between": FALSE_ALARM_SECONDS / 86_400, "alarms": len(alarms), "change": CHANGE},
         "per_replica_rate": None,
         "forecast": [],
+        "series": _series(seen, windows, drawn, replayed, scenario, tuple(rows)),
         "notes": notes,
     }
     if horizon > 0:
@@ -459,22 +460,84 @@ def _blocks(windows: Sequence[Window]) -> list[Window]:
     return found + ([together(part)] if part else [])
 
 
+def _whole(blocks: list[Window]) -> list[Window]:
+    """Return blocks without a last one that is cut short: of so few requests a mean says nothing."""
+    return blocks[:-1] if len(blocks) > 1 and blocks[-1].seconds < blocks[0].seconds / 2 else blocks
+
+
 def _since(name: str, blocks: Sequence[Window], replay: _Replay, factors: tuple[float, float]) -> float | None:
-    """Return since when a latency lies outside without a break, or when it first did; None: in no block."""
-    outside = []
+    """Return since when a latency lies outside its interval; None: in no block.
+
+    That is where the stretch begins in which it lies furthest outside: the largest sum of the logarithms of the blocks'
+    means over the end that they pass, as Page dates a change by the last time that his sum was 0. One block outside,
+    long before, is no beginning.
+    """
+    onset, best, since, running = None, 0.0, None, 0.0
     for block in blocks:
         counts = block.histograms.get(name)
         predicted, error = replay.mean(name, block)
         if counts is None or not counts.count or math.isnan(predicted):
             continue
         low, high = _interval(predicted, error, factors)
-        outside.append((block.start, not low <= counts.mean <= high))
-    since = None
-    for start, is_outside in reversed(outside):
-        if not is_outside:
-            break
-        since = start
-    return since if since is not None else next((start for start, is_outside in outside if is_outside), None)
+        beyond = max(math.log(counts.mean / high), math.log(max(low, 1e-12) / counts.mean)) if counts.mean > 0 else 0.0
+        if running <= 0.0:
+            onset, running = block.start, 0.0
+        running += beyond
+        if running > best:
+            since, best = onset, running
+    return since
+
+
+def _series(
+    seen: Observed,
+    windows: Sequence[Window],
+    drawn: _Drawn,
+    replay: _Replay,
+    scenario: Scenario,
+    names: Sequence[str],
+) -> dict[str, dict[str, list[float | None]]]:
+    """Return each figure block by block: when it ends, what came, what was predicted and between which ends.
+
+    Ends of rate and lengths are those of chance alone (90 %); of latencies the prediction interval, as in `_since`.
+    """
+    found: dict[str, dict[str, list[float | None]]] = {}
+
+    def add(name: str, end: float, *values: float) -> None:
+        of_figure = found.setdefault(name, {key: [] for key in ("end_s", "observed", "predicted", "low", "high")})
+        for key, value in zip(of_figure, (end, *values), strict=True):
+            of_figure[key].append(value if math.isfinite(value) else None)
+
+    expected, dispersion = _expected(seen, drawn, scenario)
+    for block in _whole(_blocks(seen.windows)):
+        if expected is not None:
+            arrivals = _between(seen.windows, expected, block)
+            spread = _Z * math.sqrt(dispersion * arrivals)
+            ends = (max(arrivals - spread, 0.0), arrivals + spread)
+            values = (block.arrivals, arrivals, *ends)
+            add("rate", block.end, *(value / block.seconds for value in values))
+        for name in _TRAFFIC[1:]:
+            counts, lengths = block.histograms.get(name), drawn.lengths[name]
+            if counts is not None and counts.count:
+                mean, spread = float(lengths.mean()), _Z * float(lengths.std()) / math.sqrt(counts.count)
+                add(name, block.end, counts.mean, mean, max(mean - spread, 0.0), mean + spread)
+    for block in _whole(_blocks(windows)):
+        for name in _LATENCIES:
+            counts, factors = block.histograms.get(name), replay.factors(name)
+            predicted, error = replay.mean(name, block)
+            if counts is not None and counts.count and factors is not None and math.isfinite(predicted):
+                ends = _interval(predicted, error, factors)
+                add(f"{name}_ms", block.end, *(1e3 * value for value in (counts.mean, predicted, *ends)))
+        for name in ("running", "waiting"):
+            if name in block.gauges:
+                add(name, block.end, block.gauges[name], replay.number(name, block), math.nan, math.nan)
+    return {name: found[name] for name in names if name in found}
+
+
+def _between(windows: Sequence[Window], expected: Floats, block: Window) -> float:
+    """Return how many of the arrivals expected window by window fall into a block."""
+    times = np.array([windows[0].start, *(window.end for window in windows)])
+    sums = np.concatenate([[0.0], np.cumsum(expected)])
+    return float(np.interp(block.end, times, sums) - np.interp(block.start, times, sums))
 
 
 def _forecast(seen: Observed, scenario: Scenario, horizon: float, notes: list[str]) -> dict[str, Any]:
@@ -503,6 +566,14 @@ def _rates(windows: Sequence[Window], length: float) -> Floats:
     return np.asarray(np.diff(np.interp(edges, times, sums)) / length, dtype=np.float64)
 
 
+def _behind(counts: Counts, tokens: int) -> Counts:
+    """Return the lengths of what stands behind a prefix of so many tokens."""
+    found = Counts(total=max(counts.total - tokens * counts.count, counts.count), count=counts.count)
+    for bound, count in counts.buckets.items():
+        found.buckets[max(bound - tokens, 1.0)] += count
+    return found
+
+
 def _per_replica(seen: Observed, scenario: Scenario, notes: list[str]) -> float | None:
     """Return the most that one replica can sustain within the SLO, with the lengths that came; None: not known."""
     if scenario.slo is None:
@@ -520,6 +591,11 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str]) -> float 
             notes.append(f"Replicas are not said: {name} are not told.")
             return None
         block[name] = fitted_block(counts)[0]
+    if scenario.workload.shared_prefix is not None:
+        # A scenario's prompts are what comes behind the prefix, a server counts both.
+        shared = scenario.workload.shared_prefix
+        block["shared_prefix"] = shared.model_dump()
+        block["prompt_tokens"] = fitted_block(_behind(seen.whole.histograms["prompt_tokens"], shared.tokens))[0]
     deployment = scenario.deployment.model_copy(update={"replicas": 1})
     copy = scenario.model_copy(
         update={"workload": WorkloadSpec.model_validate(block), "deployment": deployment, "thresholds": {}}

@@ -28,9 +28,11 @@ from simserve.planner.search.trial import Trial, try_fleet
 from simserve.planner.space.keep import KEEPABLE
 from simserve.planner.space.space import parse_choices
 from simserve.profiles import catalog
+from simserve.profiles.hardware import load_hardware
 from simserve.report.brief import brief_of_run
 from simserve.report.page import render_page
 from simserve.report.plan import plan_page
+from simserve.report.plan_lines import answer_lines
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
@@ -682,3 +684,22 @@ def test_gpt_oss_120b_takes_one_h100_with_all_the_context_that_fits() -> None:
     )
     planned_for = resolve(from_mapping(scenario.as_mapping(), best["overrides"]))
     assert planned_for.memory.max_model_len == resolve(scenario).memory.max_model_len
+
+
+def test_how_many_encoders_there_are_is_a_choice() -> None:
+    """The dollars and watts of their GPUs are compared, and the answer names them beside the others."""
+    kept = ("gpus", "weights", "kv-cache", "engine", "tensor-parallel")
+    counts = "deployment.encoder_disaggregation.replicas=1,2,4"
+    found = ss.plan("encoder-pool", over=[counts], keep=kept, max_gpus=8, trials=0)
+
+    key = counts.partition("=")[0]
+    plain = [each for each in found.summary["candidates"] if set(each["overrides"]) <= {key}]
+    rows = {each["overrides"].get(key, 2): each for each in plain}
+    months = [rows[count]["usd_per_month"] for count in (1, 2, 4)]
+    best = found.summary["best"]
+    assert months[2] - months[1] == pytest.approx(2 * (months[1] - months[0]))
+    assert rows[4]["watts"] - rows[1]["watts"] == pytest.approx(3 * load_hardware("l40s-48gb").power.idle, rel=0.2)
+    assert best["overrides"][key] == 1
+    assert answer_lines(found.summary)[0].startswith(
+        "Deploy 2 x h100-sxm-80gb, TP 2, fp8: 2 GPUs and 1 that encode for $"
+    )

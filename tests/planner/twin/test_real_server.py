@@ -84,6 +84,43 @@ def test_unchanged_stretches_have_no_alarm_and_the_predicted_hit_rate(
     assert found["drift"]["ttft_ms"]["inside"]
 
 
+def test_a_latency_is_dated_to_where_it_left_its_interval(scrapes: list[Scrape]) -> None:
+    """One minute outside, long before the change, does not date it."""
+    row = compared(scrapes, 0, 1200, 1.0).summary["drift"]["tpot_ms"]
+
+    assert row["inside"] is False
+    assert 0 <= row["since_s"] - begin_of(scrapes) - CHANGE <= 60
+
+
+def test_each_figure_is_told_minute_by_minute(scrapes: list[Scrape]) -> None:
+    """What came lies between what chance allows until the load changes, and above it from then on."""
+    found = compared(scrapes, 0, 1200, 1.0).summary["series"]
+    rate = found["rate"]
+    is_later = np.array(rate["end_s"]) > begin_of(scrapes) + CHANGE + 90
+    observed_rate, high = np.array(rate["observed"]), np.array(rate["high"])
+
+    assert set(found) == {
+        *("rate", "prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "running", "waiting")
+    }
+    assert (observed_rate > high)[is_later].all()
+    assert (observed_rate > high)[~is_later].mean() < 0.3
+    assert np.mean(found["tpot_ms"]["predicted"]) == pytest.approx(20.6, rel=0.1)
+    assert all(len(values) == len(each["end_s"]) for each in found.values() for values in each.values())
+
+
+def test_a_replica_sustains_more_where_prompts_share_their_beginning(scrapes: list[Scrape]) -> None:
+    """What stands in the prefix cache need not be computed: the forecast's replicas know it, as the server does."""
+    limits = ["slo={ttft: 1 s, tpot: 100 ms, attainment: 0.9}"]
+    shared = load(FOLDER / "scenario.yaml", limits)
+    alone = load(FOLDER / "scenario.yaml", [*limits, "workload.shared_prefix=null"])
+    rates = [
+        twin(seen(scrapes, 0, 600), "scrapes", each, horizon=3600.0).summary["per_replica_rate"]
+        for each in (shared, alone)
+    ]
+
+    assert rates[0] > 3 * rates[1]
+
+
 def calibrated(scrapes: list[Scrape], high: float, seconds: float) -> Mapping[str, Any]:
     """Return the twin of the first so many seconds, the first of which say how fast the server is."""
     scenario = load(FOLDER / "scenario.yaml")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from simserve.errors import InputError
+from simserve.perf.encoder import ATTENTION_START, BLACKWELL_EFFICIENCY, HOPPER_EFFICIENCY, encoder_seconds
 from simserve.perf.memory import plan_memory
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.vision import ATTENTION_START, BLACKWELL_EFFICIENCY, HOPPER_EFFICIENCY, encoder_seconds
 from simserve.profiles.vision import VisionTower
 from tests.perf.shapes import make_shape
 

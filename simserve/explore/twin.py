@@ -1,0 +1,72 @@
+"""The twin beside the page: looks at a running deployment in a thread of its own, and keeps what it saw last.
+
+What is looked at comes from the command line, never from the page.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from simserve.errors import SimserveError
+from simserve.metrics.figures import in_json
+from simserve.planner.twin.answer import Twin
+
+
+class TwinFeed:
+    """The last look at a deployment, and when the next one comes.
+
+    Args:
+        looks: Returns looks one after another: one of saved metrics, without end of an address.
+        source: Names what is looked at, for the page.
+        scenario: Names what is thought to be deployed.
+        every: Seconds between looks; None: there is one.
+    """
+
+    def __init__(self, looks: Callable[[], Iterator[Twin]], *, source: str, scenario: str, every: float | None) -> None:
+        self._looks, self._every = looks, every
+        self._about = {"source": source, "scenario": scenario, "every_s": every}
+        self._lock = threading.Lock()
+        self._summary: dict[str, Any] | None = None
+        self._error: str | None = None
+        self._due = time.time() + (every or 0.0)
+        self._count = 0
+
+    def start(self) -> None:
+        """Begin to look; the thread ends with the process."""
+        threading.Thread(target=self.look, name="twin", daemon=True).start()
+
+    def look(self) -> None:
+        """Look, and keep what is seen; where a source does not answer, keep what was seen before and why."""
+        while True:
+            try:
+                for found in self._looks():
+                    self._keep(in_json(found.summary), None)
+            except SimserveError as failure:
+                self._keep(None, str(failure))
+            if self._every is None:
+                return
+            time.sleep(self._every)
+
+    def state(self) -> dict[str, Any]:
+        """Return ``source scenario every_s``, the last ``summary`` or null, how many looks there were (``count``),
+        why the last one failed (``error``), and when the next one comes (``due_s``, since 1970).
+        """
+        with self._lock:
+            due = None if self._every is None else self._due
+            return {
+                **self._about,
+                "summary": self._summary,
+                "error": self._error,
+                "count": self._count,
+                "due_s": due,
+            }
+
+    def _keep(self, summary: dict[str, Any] | None, error: str | None) -> None:
+        with self._lock:
+            self._summary = summary or self._summary
+            self._error = error
+            self._count += 1
+            self._due = time.time() + (self._every or 0.0)

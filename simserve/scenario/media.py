@@ -1,0 +1,344 @@
+"""Images and recordings of a scenario's requests: tokens by the rules of its model, and seconds of its encoders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simserve.perf.encoder import Tower, encoder_seconds
+from simserve.perf.gemm import ACTIVATION_BYTES
+from simserve.perf.memory import ENCODER_BYTES
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles.audio import AudioTower
+from simserve.profiles.hardware import load_hardware
+from simserve.profiles.model import ModelProfile
+from simserve.profiles.vision import VisionTower
+from simserve.scenario.deployment_spec import EncoderDisaggregationSpec
+from simserve.scenario.pricing import gpu_hour
+from simserve.scenario.resolve import ResolvedScenario, of_pool_alone, replica_shape
+from simserve.scenario.schema import Scenario
+from simserve.units import format_bytes
+from simserve.workload.audio import draw_audio
+from simserve.workload.audio_spec import AudioSpec
+from simserve.workload.image_spec import ImagesSpec
+from simserve.workload.images import draw_images
+from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
+
+MEGAPIXEL = 1e6
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Medium:
+    """The images, or the recordings, of all requests, one row a request; all shape [N].
+
+    Attributes:
+        tower: What encodes them.
+        count: How many.
+        tokens: What they become.
+        preprocess_seconds: What a CPU takes to prepare them.
+        num_encoded: How many of them have to be encoded.
+        positions: Of those, what the encoder computes.
+        pairs: And which of these attend to each other.
+    """
+
+    tower: Tower
+    count: np.ndarray
+    tokens: np.ndarray
+    preprocess_seconds: np.ndarray
+    num_encoded: np.ndarray
+    positions: np.ndarray
+    pairs: np.ndarray
+
+    def seconds_on(self, shape: ReplicaShape) -> np.ndarray:
+        """Return what the GPUs of a replica take to encode them."""
+        return encoder_seconds(shape, self.tower, self.positions, self.pairs, self.num_encoded)
+
+
+def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> RequestSpecs:
+    """Return requests with the images and recordings that the scenario's workload says; the same where it says none.
+
+    Those of a turn stand behind its new text, and stay in the context of the turns that follow.
+
+    Raises:
+        ScenarioError: The model has no encoder for them, or it cannot be cut over the ranks.
+    """
+    if not scenario.workload.has_media:
+        return specs
+    shapes, spec = _prompt_takers(scenario), scenario.deployment.encoder_disaggregation
+    media = {
+        key: _drawn(key, specs, scenario, _tower(key, shapes, scenario), replication)
+        for key, is_there in (("images", scenario.workload.has_images), ("audio", scenario.workload.has_audio))
+        if is_there
+    }
+    encoders = shapes if spec is None else [encoder_worker(shapes[0], spec, scenario)]
+    seconds = {}
+    for key, medium in media.items():
+        with scenario.blaming("deployment"):
+            seconds[key], *others = (medium.seconds_on(shape) for shape in encoders)
+        if not all(np.allclose(seconds[key], each) for each in others):
+            _refuse_unlike(key, scenario)
+    added = {key: medium.tokens for key, medium in media.items()}
+    count, tokens = (_total(getattr(each, name) for each in media.values()) for name in ("count", "tokens"))
+    earlier, prefixes = None, specs.prefixes
+    if prefixes is not None:
+        owner = _owners(specs, prefixes)
+        added = {key: _lengthened(prefixes, owner, medium.tokens)[0] for key, medium in media.items()}
+        _, prefixes = _lengthened(prefixes, owner, tokens)
+        earlier = _earlier(prefixes, owner, count > 0)
+    columns = {
+        key: MediaColumns(
+            count=medium.count,
+            tokens=medium.tokens,
+            prompt_tokens=added[key],
+            preprocess_seconds=medium.preprocess_seconds,
+            encoder_seconds=seconds[key],
+        )
+        for key, medium in media.items()
+    }
+    specs = replace(
+        specs.waiting(_total(each.preprocess_seconds for each in media.values())),
+        prompt_tokens=specs.prompt_tokens + _total(added.values()),
+        prefixes=prefixes,
+        images=columns.get("images"),
+        audio=columns.get("audio"),
+    )
+    total = _total(seconds.values())
+    if spec is None:
+        return replace(specs, encoder_seconds=total, earlier_images=earlier)
+    return replace(specs, encoder_pool=_pool(spec, encoders[0], list(media.values()), total))
+
+
+def _total(columns: Iterable[np.ndarray]) -> np.ndarray:
+    """Return the sum of one column or several."""
+    first, *others = columns
+    return sum(others, start=first)
+
+
+def encoder_worker(shape: ReplicaShape, spec: EncoderDisaggregationSpec, scenario: Scenario) -> ReplicaShape:
+    """Return what one GPU of the encoder pool encodes with: its hardware, under the engine of the replicas.
+
+    Raises:
+        ScenarioError: Its hardware is unknown.
+    """
+    hardware = shape.hardware
+    if spec.hardware is not None:
+        with scenario.blaming("deployment.encoder_disaggregation.hardware"):
+            hardware = load_hardware(spec.hardware, scenario.folder)
+    return replace(
+        shape,
+        hardware=hardware,
+        tensor_parallel_size=1,
+        pipeline_parallel_size=1,
+        pipeline_layer_partition=None,
+        data_parallel_size=1,
+        enable_expert_parallel=False,
+    )
+
+
+def encoders_usd_per_hour(resolved: ResolvedScenario) -> float:
+    """Return what the GPUs of the encoder pool cost, 0 without one, NaN where nobody's price is known."""
+    scenario = resolved.scenario
+    spec = scenario.deployment.encoder_disaggregation
+    if spec is None:
+        return 0.0
+    price = gpu_hour(scenario.pricing, encoder_worker(resolved.shape, spec, scenario).hardware)
+    return math.nan if price.usd is None else spec.replicas * price.usd
+
+
+def encoder_power(resolved: ResolvedScenario) -> tuple[float, float] | None:
+    """Return the watts of a GPU of the encoder pool without work and at most; None without such a pool."""
+    spec = resolved.scenario.deployment.encoder_disaggregation
+    if spec is None:
+        return None
+    power = encoder_worker(resolved.shape, spec, resolved.scenario).hardware.power
+    return power.idle, power.board
+
+
+def encoder_lines(resolved: ResolvedScenario) -> list[str]:
+    """Return what a worker of the encoder pool holds, as lines a person can check; none without one."""
+    scenario, model = resolved.scenario, resolved.shape.model
+    spec = scenario.deployment.encoder_disaggregation
+    workload = scenario.workload
+    towers: list[Tower] = []
+    if workload.has_images and model.vision is not None:
+        towers.append(model.vision)
+    if workload.has_audio and model.audio is not None:
+        towers.append(model.audio)
+    if spec is None or not towers:
+        return []
+    worker = encoder_worker(resolved.shape, spec, scenario)
+    size = format_bytes(sum(tower.num_parameters for tower in towers) * ENCODER_BYTES)
+    names = " and ".join(f"the {tower.kind}" for tower in towers)
+    total, verb = format_bytes(worker.hardware.memory.total), "takes" if len(towers) == 1 else "take"
+    return [f"encoder pool: {spec.replicas} x {worker.hardware.name}, {names} {verb} {size} of {total} of each"]
+
+
+def _pool(
+    spec: EncoderDisaggregationSpec, worker: ReplicaShape, media: list[_Medium], seconds: np.ndarray
+) -> EncoderPool:
+    """Return the encoder pool, and what each request asks of it; of what it has the embeddings of, nothing."""
+    crossing, num_parts = np.full(len(seconds), spec.transfer_latency), np.zeros(len(seconds), dtype=np.int64)
+    for medium in media:
+        share = np.divide(medium.num_encoded, medium.count, out=np.zeros(len(seconds)), where=medium.count > 0)
+        # Layers whose output is handed over too send as much again.
+        per_token = max(medium.tower.num_mergers, 1) * worker.model.hidden_size * ACTIVATION_BYTES
+        crossing += share * medium.tokens * per_token / spec.transfer_bandwidth
+        num_parts += medium.num_encoded.astype(np.int64)
+    return EncoderPool(
+        num_workers=spec.replicas,
+        seconds=seconds,
+        num_parts=np.maximum(num_parts, 1),
+        transfer_seconds=np.where(seconds > 0, crossing, 0.0),
+    )
+
+
+def _prompt_takers(scenario: Scenario) -> list[ReplicaShape]:
+    """Return a replica of each pool that takes prompts, or that of a deployment without pools."""
+    pools = scenario.deployment.pools
+    if not pools:
+        return [replica_shape(scenario)]
+    numbers = [number for number, pool in enumerate(pools) if pool.role != "decode"]
+    return [replica_shape(of_pool_alone(scenario, number), role=pools[number].role) for number in numbers]
+
+
+def _tower(key: str, shapes: list[ReplicaShape], scenario: Scenario) -> Tower:
+    """Return what encodes images, or audio, in all pools that take prompts."""
+    first, *others = (_tower_of(key, shape.model, scenario) for shape in shapes)
+    if any(each != first for each in others):
+        _refuse_unlike(key, scenario)
+    return first
+
+
+def _tower_of(key: str, model: ModelProfile, scenario: Scenario) -> Tower:
+    found: Tower | None = model.vision if key == "images" else model.audio
+    if found is None:
+        what, block = {"images": ("images", "vision"), "audio": ("audio", "audio")}[key]
+        rule = f"needs a model that takes {what}, and the profile of {model.name} has no {block} block"
+        scenario.refuse(f"workload.{key}", rule, f"choose such as {_EXAMPLES[key]}")
+    return found
+
+
+_EXAMPLES = {
+    "images": "qwen3-vl-32b, llama-4-scout or gemma-3-27b",
+    "audio": "qwen3-omni-30b-a3b, voxtral-small-24b or voxtral-mini-3b",
+}
+"""Models that a refusal names."""
+
+
+def _refuse_unlike(key: str, scenario: Scenario) -> None:
+    rule = "must be encoded alike by all pools that take prompts"
+    scenario.refuse(f"workload.{key}", rule, "give those pools one model, hardware, engine and size, or leave it out")
+
+
+def _kinds(
+    key: str, specs: RequestSpecs, scenario: Scenario
+) -> Iterator[tuple[ImagesSpec | AudioSpec, np.ndarray, str]]:
+    """Yield what images, or recordings, of some requests are like, their rows, and what ends their streams' names."""
+    common, classes = getattr(scenario.workload, key), scenario.workload.classes or ()
+    own = [number for number, each in enumerate(classes) if getattr(each, key) is not None]
+    others = np.arange(len(specs))
+    if own:
+        assert specs.request_class is not None
+        others = np.flatnonzero(~np.isin(specs.request_class, own))
+    if common is not None:
+        yield common, others, ""
+    for number in own:
+        assert specs.request_class is not None
+        rows = np.flatnonzero(specs.request_class == number)
+        yield getattr(classes[number], key), rows, f".{classes[number].name}"
+
+
+def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, replication: int) -> _Medium:
+    """Return the images, or the recordings, of all requests."""
+    columns = {
+        name: np.zeros(len(specs), dtype=np.int64 if name in ("count", "tokens") else np.float64)
+        for name in ("count", "tokens", "preprocess_seconds", "num_encoded", "positions", "pairs")
+    }
+    for spec, rows, suffix in _kinds(key, specs, scenario):
+        drawn = {"seed": scenario.run.seed, "replication": replication, "base_path": scenario.folder, "suffix": suffix}
+        owner, is_cached, each = _pieces(spec, tower, len(rows), **drawn)
+        for name, values in each.items():
+            is_work = name in ("num_encoded", "positions", "pairs")
+            weights = values * ~is_cached if is_work else values
+            columns[name][rows] = np.bincount(owner, weights=weights, minlength=len(rows))
+        columns["preprocess_seconds"][rows] *= spec.preprocess_seconds
+    return _Medium(tower=tower, **columns)
+
+
+def _pieces(
+    spec: ImagesSpec | AudioSpec, tower: Tower, num_requests: int, **drawn: Any
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Return which request each image, or recording, is of, which the encoder's cache has, and what each
+    is; ``preprocess_seconds`` in megapixels, or in seconds of audio."""
+    if isinstance(spec, ImagesSpec):
+        assert isinstance(tower, VisionTower)
+        images = draw_images(spec, num_requests, **drawn)
+        shapes = [tower.image(each.width, each.height) for each in spec.sizes]
+        of_kind = [
+            (
+                shape.tokens,
+                size.width * size.height / MEGAPIXEL,
+                shape.pieces * shape.patches,
+                shape.pieces * shape.patches**2,
+            )
+            for shape, size in zip(shapes, spec.sizes, strict=True)
+        ]
+        owner, is_cached, kind = images.owner, images.is_cached, images.size
+    else:
+        assert isinstance(tower, AudioTower)
+        audio = draw_audio(spec, num_requests, **drawn)
+        lengths, kind = np.unique(audio.seconds, return_inverse=True)
+        heard = [tower.recording(float(each)) for each in lengths]
+        of_kind = [
+            (shape.tokens, float(seconds), shape.positions, shape.pairs)
+            for shape, seconds in zip(heard, lengths, strict=True)
+        ]
+        owner, is_cached = audio.owner, audio.is_cached
+    tokens, sizes, positions, pairs = np.array(of_kind, dtype=np.float64).reshape(-1, 4).T[:, kind]
+    one = np.ones(len(owner))
+    each = {"count": one, "tokens": tokens, "preprocess_seconds": sizes}
+    return owner, is_cached, each | {"num_encoded": one, "positions": positions, "pairs": pairs}
+
+
+def _owners(specs: RequestSpecs, prefixes: PrefixSegments) -> np.ndarray:
+    """Return which request's images and recordings each segment holds, `NONE`: it is no request's own new text.
+
+    Of turns and calls that is the segment in which the prompt ends; a trace's prompts may end in blocks that others
+    share, and theirs stand before the answer.
+    """
+    last = prefixes.offsets[1:] - 1
+    own = last
+    if specs.turn is not None:
+        row = np.repeat(np.arange(len(specs)), np.diff(prefixes.offsets))
+        is_end = prefixes.ends >= specs.prompt_tokens[row]
+        own = np.flatnonzero(is_end)[np.unique(row[is_end], return_index=True)[1]]
+    owner = np.full(int(prefixes.segments.max()) + 1, NONE, dtype=np.int64)
+    owner[prefixes.segments[own]] = np.arange(len(specs))
+    return owner
+
+
+def _lengthened(prefixes: PrefixSegments, owner: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, PrefixSegments]:
+    """Return the tokens that each prompt grows by, and the segments, where each request's own text does by so many."""
+    of_segment = np.where(owner >= 0, tokens[owner], 0)
+    grown = np.cumsum(of_segment[prefixes.segments])
+    before = np.concatenate([[0], grown])[prefixes.offsets]
+    added = np.diff(before)
+    ends = prefixes.ends + grown - np.repeat(before[:-1], np.diff(prefixes.offsets))
+    return added, replace(prefixes, ends=ends)
+
+
+def _earlier(prefixes: PrefixSegments, owner: np.ndarray, has_media: np.ndarray) -> np.ndarray:
+    """Return the nearest request with images or recordings whose text each prompt begins with, `NONE`: none."""
+    row = np.repeat(np.arange(len(has_media)), np.diff(prefixes.offsets))
+    found = owner[prefixes.segments]
+    is_earlier = (found >= 0) & (found != row) & has_media[found]
+    earlier = np.full(len(has_media), NONE, dtype=np.int64)
+    # Entries of a request stand in the order of its tokens: the last one stays.
+    earlier[row[is_earlier]] = found[is_earlier]
+    return earlier
