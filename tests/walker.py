@@ -92,6 +92,9 @@ class Walk(Cluster):
         """Run to the end and return the columns of what happened."""
         self.run()
         (replica,), records = self.replicas, records_of(self)
+        while replica.step is not None or (replica.scheduler.departing and replica.pool.config.has_overlap):
+            # Nobody waits for it, but a step beyond the end of the last answer runs.
+            self.clock.step()
         for scheduler in replica.scheduler.schedulers:
             scheduler.release_departing()
         assert replica.scheduler.is_empty

@@ -26,7 +26,8 @@ def estimated_room(replica: Replica, free: int, free_window: int) -> float:
         free //= replica.block_weight
         if replica.has_window_pool:
             free = min(free, free_window)
-    return free * replica.block_size - replica.new_token_ratio * (replica.estimate_sum + replica.left_estimate)
+    expected = replica.estimate_sum + replica.left_estimate + replica.late_estimate
+    return free * replica.block_size - replica.new_token_ratio * expected
 
 
 def has_room(
@@ -55,7 +56,7 @@ def has_room(
     if replica.uses_estimate:
         if need > free:
             return False
-        if not replica.num_running:
+        if not (replica.num_running or replica.departing):
             return True
         target = requests.prompt_tokens[index] + requests.generated_tokens[index] - cached
         room = estimated_room(replica, free, free_window) - uncommitted
@@ -80,7 +81,7 @@ def note_full(replica: Replica) -> None:
     Its ``batch_is_full`` (managers/scheduler.py, 0.4.6 to 0.5.18) is lost where nobody decodes, and where requests are
     preempted for others of a better priority.
     """
-    if replica.keeps_full and (replica.num_decoding or replica.num_left):
+    if replica.keeps_full and (replica.num_decoding or replica.num_left or replica.departing):
         replica.is_full = True
 
 

@@ -73,8 +73,8 @@ def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: i
         leave_at_pace(replica, requests, replica.progress, index)
     else:
         leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, generated)
-    if index in replica.late_tokens:
-        replica.late_tokens.remove(index)
+    remove_all(replica.late_tokens, index)
+    remove_all(replica.late_prompts, index)
     replica.finish_heap.remove(entry)
     heapify(replica.finish_heap)
     if not replica.grows:

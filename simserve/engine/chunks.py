@@ -141,7 +141,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     if cache is not None and cache.contested:
         settle_decoders(replica, requests, free)
     waiting = replica.waiting
-    if replica.is_full and not (replica.num_decoding or replica.num_left):
+    if replica.is_full and not (replica.num_decoding or replica.num_left or replica.departing):
         replica.is_full = False
     if may_admit and waiting and not has_preempted and not replica.is_full:
         is_plain = replica.has_plain_admission
@@ -278,13 +278,32 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             restore_skipped(replica, loras)
     elif waiting:
         # Somebody has just lost blocks, or nobody is asked: nobody is admitted in this step.
-        is_seated = replica.is_full and replica.num_running + replica.num_left >= replica.max_num_seqs
+        num_seated = replica.num_running + replica.num_left + len(replica.departing)
+        is_seated = replica.is_full and num_seated >= replica.max_num_seqs
         replica.blocked_by = BLOCKED_BY_SEATS if is_seated else BLOCKED_BY_BLOCKS
     if cache is not None and has_tree and taken:
         make_free(cache, replica.free_blocks, taken)
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted
+
+
+def would_admit(replica: Replica, requests: RequestTable) -> bool:
+    """Return whether the head of the queue would be admitted to a step of prompts alone; SGLang's growing requests."""
+    config, cache, index = replica.config, replica.cache, replica.waiting[0]
+    if replica.num_running + len(replica.departing) + replica.num_left >= replica.max_num_seqs:
+        return False
+    target = requests.prompt_tokens[index] + requests.generated_tokens[index]
+    blocks = idle = 0
+    if cache is not None:
+        blocks, idle = find_prefix(cache, index, target) if cache.tree is None else look_up(cache, index, target)
+    cached = blocks * replica.block_size
+    target -= cached
+    chunk = min(target, longest_chunk(replica)) if config.enable_chunked_prefill else target
+    if chunk > replica.token_budget:
+        return False
+    need = -(-chunk // replica.block_size)
+    return has_room(replica, requests, index, need, replica.free_blocks - idle, 0, 0, cached)
 
 
 def seconds_to_encode(requests: RequestTable, index: int, cached: int) -> float:
@@ -530,6 +549,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             replica.api_free_at = max(replica.api_free_at, now) + replica.api_token_seconds
             requests.first_token_time[index] = replica.api_free_at
         generated += 1
+        if replica.has_overlap:
+            replica.late_prompts.append(index)
         if generated == requests.output_tokens[index]:
             free_blocks, free_window_blocks = replica.free_blocks, replica.free_window_blocks
             if replica.grows:
@@ -537,7 +558,7 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             finish(replica, requests, index, free_blocks, free_window_blocks)
             num_finished += 1
         else:
-            if cache is not None and cache.tree is not None:
+            if cache is not None and cache.tree is not None and not replica.has_overlap:
                 cache_computed(replica, index, computed)
             join_decoding(replica, requests, index, computed, generated)
             if replica.loras is not None:

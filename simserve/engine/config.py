@@ -111,6 +111,8 @@ class EngineConfig:
             after next.
         releases_late: ``async_scheduling``: whether a finished request keeps seat and blocks until the step after its
             last one is scheduled (vLLM; `simserve.engine.departing`). Continuous batching with a KV cache alone.
+        overlaps_results: ``async_scheduling``: whether a step is scheduled before the results of the one before it are
+            known, so that who has ended decodes once more (SGLang; `simserve.engine.overlap`); where `has_overlap` says so.
         async_output: Whether tokens are handed over while the next step runs (`simserve.engine.kernel`); of ranks
             that step together, none are.
         transfer_step_seconds: ``async_output``: seconds of a step before the tokens of the one before are handed over.
@@ -167,6 +169,7 @@ class EngineConfig:
     attention_dp_timeout_iters: int = 0
     async_scheduling: bool = False
     releases_late: bool = False
+    overlaps_results: bool = False
     async_output: bool = False
     transfer_step_seconds: float = 0.0
     transfer_request_seconds: float = 0.0
@@ -182,3 +185,13 @@ class EngineConfig:
         is_growing = self.kv_allocation == "paged" and self.admission == "estimate"
         is_plain = not (self.kv_tiers or self.window_blocks or self.releases_late)
         return self.keeps_radix_tree and self.scheduler == "prefill_first" and is_growing and is_plain
+
+    @property
+    def has_overlap(self) -> bool:
+        """Whether results are known a step late: one scheduler of growing requests that nobody preempts for another."""
+        is_growing = self.kv_allocation == "paged" and self.admission == "estimate" and self.batching == "continuous"
+        is_alone = self.pipeline_parallel_size == self.data_parallel_size == 1
+        is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.num_speculative_tokens)
+        keeps_order = not self.priority_preemption and self.preemption_mode == "recompute"
+        is_overlapped = self.async_scheduling and self.overlaps_results and self.scheduler == "prefill_first"
+        return is_overlapped and is_growing and is_alone and is_plain and keeps_order

@@ -47,16 +47,20 @@ def release_departing(replica: Replica, requests: RequestTable) -> None:
 
 def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> None:
     """Let one of them go at once, since its blocks are needed; its last token is not in the cache yet."""
-    position = 0
-    while replica.departing[position] != index:
-        position += 1
-    tokens = replica.departing_tokens[position]
-    _release(replica, requests, position, max(tokens - 1, requests.prompt_tokens[index]))
+    position = replica.departing.index(index)
+    tokens = max(replica.departing_tokens[position] - 1, requests.prompt_tokens[index])
+    release_one(replica, requests, index, tokens)
+    requests.num_preemptions[index] += 1
+
+
+def release_one(replica: Replica, requests: RequestTable, index: int, tokens: int) -> None:
+    """Let one of them go, with so many tokens in the cache."""
+    position = replica.departing.index(index)
+    _release(replica, requests, position, tokens)
     replica.departing.pop(position)
     replica.departing_tokens.pop(position)
     replica.departing_blocks.pop(position)
     replica.departing_window_blocks.pop(position)
-    requests.num_preemptions[index] += 1
 
 
 def _release(replica: Replica, requests: RequestTable, position: int, tokens: int) -> None:

@@ -22,7 +22,7 @@ from math import ceil, inf, nextafter, sqrt
 
 from simserve.engine.admission import forget_left, note_left
 from simserve.engine.answers import begin_answers
-from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
+from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks, would_admit
 from simserve.engine.decoding import finish_decoding, growth_of_step, settle_decoders, steps_until_dry
 from simserve.engine.departing import release_departing
 from simserve.engine.gaps import end_stall
@@ -30,7 +30,8 @@ from simserve.engine.kv import used_tokens
 from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_waiting, lora_seconds, take_lora_loading
 from simserve.engine.numbers import sum_around
-from simserve.engine.preemption import decay_ratio, make_room, make_way
+from simserve.engine.preemption import decay_ratio, growth_of_batch, make_room, make_way
+from simserve.engine.overlap import expect_results, learn_results
 from simserve.engine.prefix_cache import evict, is_decoded
 from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import make_free_for_leap
@@ -40,6 +41,9 @@ from simserve.engine.state import (
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SEATS,
     INFINITY,
+    LATE_DECODE,
+    LATE_NOTHING,
+    LATE_PROMPTS,
     MASK,
     SHIFT,
     STATIC,
@@ -214,6 +218,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         if replica.estimate_sum:
             replica.estimate_sum -= replica.estimate_shrinking * num_steps
             decay_ratio(replica, num_steps)
+    elif replica.num_beyond:
+        decay_ratio(replica, 1)
 
     chunks = replica.chunk_requests
     num_chunks = len(chunks)
@@ -247,8 +253,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             num_steps,
             first,
             increment,
-            num_decodes,
-            context_sum if num_decodes else 0,
+            num_decodes + replica.num_beyond,
+            (context_sum if num_decodes else 0) + replica.beyond_tokens,
             prefill_tokens,
             num_chunks,
             replica.priced_tokens,
@@ -264,6 +270,11 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         )
     )
     num_finished = 0
+    if replica.has_overlap:
+        replica.late_results = LATE_PROMPTS if num_chunks else LATE_DECODE
+        replica.late_start = replica.start_time if num_steps == 1 else now - (first + increment * (num_steps - 1))
+        if not (num_chunks or replica.prefilling):
+            retract_ahead(replica, requests)
     if num_chunks:
         num_finished = complete_chunks(replica, requests, num_steps)
     if num_decodes:
@@ -276,9 +287,12 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             index = heappop(heap) & MASK
             finish_decoding(replica, requests, index)
             num_finished += 1
-            if not num_chunks:
+            if not num_chunks and not replica.has_overlap:
                 note_left(replica, requests, index)
-    if replica.is_full and num_chunks and (num_finished or replica.prefilling):
+    if replica.has_overlap:
+        if num_chunks and replica.prefilling:
+            replica.is_full = False
+    elif replica.is_full and num_chunks and (num_finished or replica.prefilling):
         replica.is_full = False
     return num_finished
 
@@ -297,11 +311,26 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         return
     now = replica.start_time = replica.end_time
     replica.blocked_by = BLOCKED_BY_NOTHING
-    replica.ratio_steps_skipped = 0
+    replica.ratio_steps_skipped = int(replica.has_retracted)
     replica.late_arrivals_sum = 0.0
     progress, waiting = replica.progress, replica.waiting
+    if replica.has_overlap and replica.late_results != LATE_NOTHING:
+        expect_results(replica, requests)
     is_restless = _schedule(replica, requests)
-    if replica.departing:
+    if replica.has_overlap:
+        was_running = replica.late_results != LATE_NOTHING
+        if learn_results(replica, requests):
+            is_restless = True
+        if waiting and not (replica.chunk_requests or replica.num_decoding or replica.num_beyond):
+            if was_running:
+                # Nothing could be launched: who came while the last step ran is there when that has ended.
+                replica.end_time = nextafter(now, inf)
+                return
+            # Its loop finds an empty batch and goes round once more.
+            replica.new_token_ratio = replica.config.new_token_ratio_initial
+            replica.blocked_by = BLOCKED_BY_NOTHING
+            is_restless = _schedule(replica, requests)
+    elif replica.departing:
         if replica.cache is not None and replica.grows and replica.num_decoding and not replica.chunk_requests:
             # What decodes take in this step gives way before those that are done give anything back.
             evict(replica.cache, replica.free_blocks - growth_of_step(replica))
@@ -323,7 +352,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if replica.keeps_full and replica.blocked_by == BLOCKED_BY_BUDGET and not replica.chunk_requests:
         # Whether there is room for the head of the queue is asked at every step, and a refusal holds.
         is_restless = True
-    if replica.num_left and not (replica.chunk_requests and replica.is_prefill_first):
+    if replica.num_left and not replica.has_overlap and not (replica.chunk_requests and replica.is_prefill_first):
         forget_left(replica, not replica.chunk_requests)
         if waiting and not replica.chunk_requests:
             if replica.num_decoding:
@@ -339,7 +368,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         return
 
     num_decoding = replica.num_decoding
-    if not num_decoding:
+    if not (num_decoding or replica.num_beyond):
         if waiting:
             report_stuck(replica)
         _go_idle(replica)
@@ -356,10 +385,11 @@ def plan(replica: Replica, requests: RequestTable) -> None:
                 num_steps = min(num_steps, steps_until_dry(replica))
             if waiting and replica.has_extras and _may_ask_for_less(replica, num_steps):
                 num_steps = 1
-    slope = replica.decode_slope[num_decoding]
-    first = replica.decode_base[num_decoding] + slope * replica.context_sum
+    num_computed = num_decoding + replica.num_beyond
+    slope = replica.decode_slope[num_computed]
+    first = replica.decode_base[num_computed] + slope * (replica.context_sum + replica.beyond_tokens)
     increment = slope * num_decoding
-    replica.priced_tokens = num_decoding
+    replica.priced_tokens = num_computed
     if progress is not None:
         increment = slope * (progress.total / GRID)
         replica.priced_tokens = num_decoding * replica.tokens_per_decode
@@ -404,9 +434,11 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
             is_restless = make_way(replica, requests)
         has_preempted = False
         if replica.is_prefill_first:
-            has_preempted = schedule_chunks(replica, requests, 0, True)
+            has_preempted = schedule_chunks(replica, requests, 0, not replica.has_retracted)
             if replica.chunk_requests:
                 return has_preempted or is_restless
+            has_preempted = has_preempted or replica.has_retracted
+            replica.has_retracted = False
             if replica.grows and make_room(replica, requests):
                 has_preempted = True
             if replica.swaps and not has_preempted and swap_in(replica, requests):
@@ -430,13 +462,26 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
         if replica.chunk_requests:
             forget_chunks(replica)
         if replica.grows and (
-            replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
+            replica.num_decoding + len(replica.departing) > replica.free_blocks or progress is not None or replica.keeps_windows
         ):
             is_restless = make_room(replica, requests)
         if replica.cache is not None and replica.cache.contested and replica.num_decoding:
             growth = growth_of_step(replica) if replica.grows else 0
             settle_decoders(replica, requests, replica.free_blocks - growth)
     return is_restless
+
+
+def retract_ahead(replica: Replica, requests: RequestTable) -> None:
+    """Retract where memory runs out for a step that is scheduled before anybody knows who is done in the last one.
+
+    Who is retracted loses the token that is on its way, the last one, too.
+    """
+    if not replica.grows or growth_of_batch(replica) <= replica.free_blocks:
+        return
+    expect_results(replica, requests)
+    if not (replica.waiting and not replica.is_full and would_admit(replica, requests)):
+        replica.start_time = replica.end_time
+        replica.has_retracted = make_room(replica, requests)
 
 
 def report_stuck(replica: Replica) -> None:
@@ -479,7 +524,7 @@ def hand_over(replica: Replica, requests: RequestTable) -> None:
     """
     config, num_prompts = replica.config, len(replica.chunk_requests)
     wait = config.transfer_step_seconds
-    wait += config.transfer_request_seconds * (replica.num_scheduled_decodes + num_prompts)
+    wait += config.transfer_request_seconds * (replica.num_scheduled_decodes + replica.num_beyond + num_prompts)
     if num_prompts:
         wait += config.transfer_prompt_seconds
     if wait > replica.first_seconds:

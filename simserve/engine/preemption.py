@@ -10,13 +10,15 @@ from math import inf, nextafter
 from typing import Any
 
 from simserve.engine.decoding import cache_decoded, generated_by_now, growth_of_step, leave_decoding
-from simserve.engine.departing import preempt_departing
+from simserve.engine.departing import preempt_departing, release_one
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
+from simserve.engine.numbers import remove_all
+from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, lose_token
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
 from simserve.engine.radix_tree import RETRACT_DECODE_STEPS, leave_tree, make_free
-from simserve.engine.state import EVICTED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
+from simserve.engine.state import EVICTED, LATE_NOTHING, MASK, SHIFT, UNFINISHED, Replica, RequestTable
 from simserve.engine.swap import swap_out
 from simserve.engine.windows import give_back, window_growth_of_step
 
@@ -30,16 +32,22 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
         and not replica.has_window_pool
     ):
         return False
-    while growth_of_step(replica) > replica.free_blocks or (
+    while growth_of_batch(replica) > replica.free_blocks or (
         replica.has_window_pool and window_growth_of_step(replica) > replica.free_window_blocks
     ):
         if replica.cache is not None and replica.cache.tree is not None:
-            make_free(replica.cache, replica.free_blocks, growth_of_step(replica))
+            make_free(replica.cache, replica.free_blocks, growth_of_batch(replica))
         # The chunks of the step before: nobody has one in this step yet.
         replica.chunk_requests.clear()
         preempt(replica, requests)
         has_preempted = True
     return has_preempted
+
+
+def growth_of_batch(replica: Replica) -> int:
+    """Return the blocks that the next step's decodes take, those beyond their end among them."""
+    growth = growth_of_step(replica) if replica.num_decoding else 0
+    return growth + growth_beyond(replica) if replica.has_overlap else growth
 
 
 def make_way(replica: Replica, requests: RequestTable) -> bool:
@@ -114,7 +122,12 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     index = _victim(replica, requests) if victim < 0 else victim
     free_blocks = replica.free_blocks
     if index in replica.departing:
-        preempt_departing(replica, requests, index)
+        if replica.has_overlap:
+            remove_all(replica.late_prompts, index)
+            release_one(replica, requests, index, 0)
+            requests.num_preemptions[index] += 1
+        else:
+            preempt_departing(replica, requests, index)
         return index
     if index in replica.prefilling:
         computed = done = requests.computed_tokens[index]
@@ -143,6 +156,9 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         heapify(replica.finish_heap)
         requests.last_token_time[index] = last_token_time
         requests.generated_tokens[index] = generated
+        if replica.has_overlap and is_in_flight(replica, requests, index):
+            requests.generated_tokens[index] = generated - 1
+            lose_token(replica, requests, index)
         computed = requests.prompt_tokens[index] + generated - 1
         if replica.releases_late and requests.joined_leap[index] < replica.leap_index:
             # The token of its last step is not known when it loses its blocks.
@@ -152,7 +168,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     if replica.cache is not None and replica.cache.tree is not None:
         # What it has computed since its prompt is lost.
         leave_tree(replica, index, 0)
-        make_free(replica.cache, replica.free_blocks, RETRACT_DECODE_STEPS * replica.num_decoding)
+        make_free(replica.cache, replica.free_blocks, RETRACT_DECODE_STEPS * (replica.num_decoding + len(replica.departing)))
     elif replica.cache is not None:
         leave_prefix(replica, index, computed, replica.free_blocks - free_blocks)
     requests.num_preemptions[index] += 1
@@ -179,7 +195,9 @@ def _requeue(replica: Replica, index: int) -> None:
     config = replica.config
     if replica.is_ordered and not config.max_loras and config.data_parallel_size == 1:
         queue: Any = replica.waiting
-        replica.last_requeue_time = max(replica.start_time, nextafter(replica.last_requeue_time, inf))
+        # Scheduled ahead, when the step that runs began: who came since then comes behind it.
+        now = replica.late_start if replica.late_results != LATE_NOTHING else replica.start_time
+        replica.last_requeue_time = max(now, nextafter(replica.last_requeue_time, inf))
         queue.requeue(index, replica.last_requeue_time)
     else:
         replica.waiting.append(index)
@@ -194,7 +212,7 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
     running = replica.running
     if replica.has_priorities and not replica.uses_estimate:
         return _worst(replica, requests)
-    if not replica.uses_estimate or not replica.num_decoding:
+    if not replica.uses_estimate or not (replica.num_decoding or replica.departing):
         return running.pop()
     position = -1
     fewest = longest = 0
@@ -202,7 +220,7 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
         index = running[candidate]
         if index in replica.prefilling:
             continue
-        generated, prompt = generated_by_now(replica, requests, index), requests.prompt_tokens[index]
+        generated, prompt = known_tokens(replica, requests, index), requests.prompt_tokens[index]
         if position < 0 or generated < fewest or (generated == fewest and prompt >= longest):
             position, fewest, longest = candidate, generated, prompt
     return running.pop(position)
@@ -238,7 +256,7 @@ def forget_finished(replica: Replica, requests: RequestTable) -> None:
 
 def _raise_ratio(replica: Replica, requests: RequestTable) -> None:
     """SGLang's new-token ratio after a retraction, from the decoding requests that are left."""
-    num_left = replica.num_decoding
+    num_left = replica.num_decoding + len(replica.departing)
     replica.ratio_steps_skipped = 1
     if not num_left:
         return
@@ -246,7 +264,11 @@ def _raise_ratio(replica: Replica, requests: RequestTable) -> None:
     for position in range(len(replica.finish_heap)):
         index = replica.finish_heap[position] & MASK
         most += requests.max_tokens[index]
-        generated += generated_by_now(replica, requests, index)
+        generated += known_tokens(replica, requests, index)
+    for position in range(len(replica.departing)):
+        index = replica.departing[position]
+        most += requests.max_tokens[index]
+        generated += known_tokens(replica, requests, index)
     replica.new_token_ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * num_left) / (most + 1))
 
 

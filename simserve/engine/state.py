@@ -35,6 +35,8 @@ CONTIGUOUS = ("pow2", "oracle")
 LONGEST = 2**31 - 1
 """Tokens of a prompt as the table holds them, at most; no model takes so many."""
 
+LATE_NOTHING, LATE_DECODE, LATE_PROMPTS = range(3)
+"""What the step did whose results the scheduler does not know yet (`simserve.engine.overlap`)."""
 ESTIMATE_CLIP = 4096
 """Most new tokens SGLang's admission expects of one request (``CLIP_MAX_NEW_TOKENS``)."""
 
@@ -221,6 +223,7 @@ class Replica:
         "attended_pairs",
         "batch_log",
         "batch_rows",
+        "beyond_tokens",
         "block_size",
         "block_weight",
         "blocked_by",
@@ -256,6 +259,8 @@ class Replica:
         "has_encoder",
         "has_extras",
         "has_late_tokens",
+        "has_overlap",
+        "has_retracted",
         "has_plain_admission",
         "has_priorities",
         "has_slots",
@@ -275,6 +280,10 @@ class Replica:
         "last_decode_time",
         "last_requeue_time",
         "late_arrivals_sum",
+        "late_estimate",
+        "late_prompts",
+        "late_results",
+        "late_start",
         "late_tokens",
         "leap_index",
         "left_estimate",
@@ -283,6 +292,7 @@ class Replica:
         "mode",
         "moved_blocks",
         "new_token_ratio",
+        "num_beyond",
         "num_blocks",
         "num_decoding",
         "num_growing_windows",
@@ -416,11 +426,24 @@ class Replica:
         if self.keeps_windows and config.num_speculative_tokens:
             self.window_progress = Progress(config.num_speculative_tokens, config.block_size)
         # Finished requests that hold seat and blocks until the next step is scheduled (`simserve.engine.departing`).
+        self.has_overlap = config.has_overlap
         self.releases_late = config.releases_late and config.async_scheduling and self.mode == CONTINUOUS
+        self.releases_late = self.releases_late or self.has_overlap
         self.departing: list[int] = []
         self.departing_tokens: list[int] = []
         self.departing_blocks: list[int] = []
         self.departing_window_blocks: list[int] = []
+        # Where results are known late (`simserve.engine.overlap`): what the step that has ended did, whose prompts it
+        # has computed to the end, what is expected of its requests because their last tokens are not known yet, when it
+        # began and whether memory ran out for the one behind it; and how many of those that are done decode once more in
+        # the planned step, with how many tokens in the KV cache.
+        self.late_results = LATE_NOTHING
+        self.late_prompts: list[int] = []
+        self.late_estimate: float = 0
+        self.late_start = 0.0
+        self.has_retracted = False
+        self.num_beyond = 0
+        self.beyond_tokens = 0
         self.swaps = config.preemption_mode == "swap"
         # A prefix cache or swapping: one question on the hot path instead of several.
         self.has_extras = self.swaps
@@ -436,7 +459,8 @@ class Replica:
         self.new_token_ratio = config.new_token_ratio_initial
         self.ratio_steps_skipped = 0
         # SGLang's ``batch_is_full``: after a refusal nobody is asked until the batch has shrunk.
-        self.keeps_full = self.uses_estimate and not (config.priority_preemption or self.releases_late)
+        is_vllm = self.releases_late and not self.has_overlap
+        self.keeps_full = self.uses_estimate and not (config.priority_preemption or is_vllm)
         self.is_full = False
         # Those that ended with a decode step keep their seats in its batch until the next one is scheduled, and what
         # was expected of them (its ``filter_batch``).

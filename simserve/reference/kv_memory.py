@@ -149,12 +149,16 @@ class Scheduler(ABC):
 
     def release_departing(self) -> None:
         """Take back what those hold that were done when the step was scheduled; their blocks stay cached."""
-        for request in self.departing:
-            self.cache(request, request.prompt_tokens + request.output_tokens - 1)
-            self.write_through(request, request.prompt_tokens + request.output_tokens - 1)
-            self.running.remove(request)
-            self.release(request)
-        self.departing = []
+        for request in list(self.departing):
+            self.release_departed(request, request.prompt_tokens + request.output_tokens - 1)
+
+    def release_departed(self, request: Request, tokens: int) -> None:
+        """Take back what one that is done holds; so many of its tokens stay cached."""
+        self.departing.remove(request)
+        self.cache(request, tokens)
+        self.write_through(request, tokens)
+        self.running.remove(request)
+        self.release(request)
 
     def let_stand_in(self, request: Request) -> None:
         """Let another hold the seat and blocks of a request that is done here, if it still has them, and goes on.

@@ -32,6 +32,8 @@ class ContinuousScheduler(Scheduler):
         is_full: ``estimate``: whether the head of the queue was refused; nobody is asked until the batch has shrunk.
         left: ``estimate``: what those might still have generated that left off decoding with the last decode step, and
             keep their seats until the next.
+        in_flight: Where results are known late: those whose tokens of the step that has ended are not known yet, in the
+            order of that step, whether there was such a step, and when it began.
         unsent: Seconds of work that the API server has before it.
         looks_at: When to look again though nothing arrives.
     """
@@ -41,6 +43,9 @@ class ContinuousScheduler(Scheduler):
         self.ratio = config.new_token_ratio_initial
         self.is_full = False
         self.left: list[int] = []
+        self.in_flight: list[Request] = []
+        self.has_late_results = False
+        self.late_start = 0.0
         self.unsent = self.sent_until = 0.0
         self.looks_at = math.inf
 
@@ -50,9 +55,10 @@ class ContinuousScheduler(Scheduler):
 
     @property
     def releases_late(self) -> bool:
-        """Whether who is done in a step keeps seat and blocks until the next one is scheduled (vLLM, asynchronous)."""
+        """Whether who is done in a step keeps seat and blocks until the next one is scheduled (steps ahead)."""
         config = self.config
-        return config.releases_late and config.async_scheduling and config.kv_allocation != "none"
+        is_late = config.releases_late and config.async_scheduling and config.kv_allocation != "none"
+        return is_late or config.has_overlap
 
     @property
     def is_growing(self) -> bool:
@@ -62,13 +68,31 @@ class ContinuousScheduler(Scheduler):
     def schedule(self, now: float) -> Step | None:
         """Choose what the step that starts ``now`` holds; without requests, there is none."""
         config = self.config
-        if not self.num_outstanding:
+        if not self.num_outstanding and not (config.has_overlap and self.departing):
             self.release_departing()
+            self.has_late_results = False
             self.ratio = config.new_token_ratio_initial
             self.is_full = False
             self.left.clear()
             return None
         step = self.planned(now)
+        if config.has_overlap:
+            if self.has_late_results or step.requests:
+                if not (step.requests or step.beyond):
+                    # Nothing could be launched: its loop goes round when the step that ran has ended.
+                    self.learn_results(step)
+                    self.looks_at = math.nextafter(now, math.inf)
+                    return None
+            else:
+                self.left.clear()
+                self.is_full = False
+                self.ratio = config.new_token_ratio_initial
+                step = self.planned(now)
+            self.check(step)
+            step.blocked_by = self.blocked_by(step)
+            self.learn_results(step)
+            step.seconds = self.seconds(step)
+            return step
         if self.departing:
             if step.requests:
                 self.check(step)
@@ -95,6 +119,32 @@ class ContinuousScheduler(Scheduler):
         self.forget_left(step)
         step.seconds = self.seconds(step)
         return step
+
+    def learn_results(self, step: Step) -> None:
+        """Process the results of the step that has ended, now that the next one is scheduled (SGLang, overlapped)."""
+        self.update_ratio(step)
+        if not step.chunks:
+            self.is_full = self.is_full and not self.left
+            self.left.clear()
+        for request in self.departing:
+            self.note_left(request)
+        # Of prompts in the order of their step; who decodes once more has its last token in the KV cache too.
+        for request in [*self.in_flight, *self.departing]:
+            if request in self.departing:
+                self.release_departed(request, request.computed + (request in step.beyond))
+            elif self.tree is not None and request.computed == request.target:
+                self.cache(request, request.computed)
+        self.in_flight, self.has_late_results = [], False
+
+    def known_tokens(self, request: Request) -> int:
+        """Return what a request has generated, as far as the scheduler knows."""
+        return request.generated - (request in self.in_flight)
+
+    @property
+    def decoding_on(self) -> list[Request]:
+        """Those that decode as far as the scheduler knows: some may be done."""
+        late = self.departing if self.config.has_overlap else []
+        return [one for one in self.running if one in late or (one.is_decoding and one not in self.departing)]
 
     def planned(self, now: float) -> Step:
         """Choose what a step holds; those that are done keep their seats and blocks, and compute nothing."""
@@ -152,7 +202,7 @@ class ContinuousScheduler(Scheduler):
     def schedule_decodes(self, step: Step) -> None:
         """Give every decoding request its tokens, and the blocks it may need for them."""
         while True:
-            decoding = [request for request in self.active if request.is_decoding]
+            decoding = self.decoding_on
             needs = [self.blocks_needed(request) for request in decoding]
             if self.fits(sum(needs), sum(self.window_growth(request) for request in decoding)):
                 break
@@ -160,11 +210,12 @@ class ContinuousScheduler(Scheduler):
             self.preempt(step)
         if not step.has_preempted:
             self.swap_in(step)
-            decoding = [request for request in self.active if request.is_decoding]
+            decoding = self.decoding_on
             needs = [self.blocks_needed(request) for request in decoding]
         for request, blocks in zip(decoding, needs, strict=True):
             self.take(request, blocks, self.window_growth(request))
-        step.decoding = decoding
+        step.decoding = [request for request in decoding if request not in self.departing]
+        step.beyond = [request for request in decoding if request in self.departing]
         if self.config.scheduler == "mixed":
             step.budget -= self.tokens_per_decode * len(decoding)
 
@@ -241,7 +292,7 @@ class ContinuousScheduler(Scheduler):
 
     def admit(self, step: Step) -> None:
         """Admit from the head of the queue until a limit says stop."""
-        if not self.is_decoding and not self.left:
+        if not self.decoding_on and not self.left:
             self.is_full = False
         step.asks_nobody = self.is_full
         passed: list[Request] = []
@@ -284,23 +335,19 @@ class ContinuousScheduler(Scheduler):
             limit = (head.prompt_tokens + head.generated - 1) // self.config.block_size
             self.tree.use(self.blocks_on_path(head, limit), is_added=False)
 
-    @property
-    def is_decoding(self) -> bool:
-        """Whether any running request decodes."""
-        return any(request.is_decoding for request in self.active)
-
     def note_refusal(self, step: Step) -> None:
         """``estimate``: where seats or blocks refuse the head beside requests that decode, nobody is asked for a while.
 
         SGLang's ``batch_is_full``; with preemption by priority it asks every time.
         """
-        if self.keeps_full and (self.is_decoding or self.left) and self.blocked_by(step) in ("seats", "blocks"):
+        if self.keeps_full and (self.decoding_on or self.left) and self.blocked_by(step) in ("seats", "blocks"):
             self.is_full = True
 
     @property
     def keeps_full(self) -> bool:
         """Whether a refusal holds until the batch has shrunk, and who leaves it is struck off when it decodes again."""
-        asks_always = self.config.priority_preemption or self.releases_late
+        is_vllm = self.releases_late and not self.config.has_overlap
+        asks_always = self.config.priority_preemption or is_vllm
         return self.is_growing and self.config.admission == "estimate" and not asks_always
 
     @property
@@ -317,6 +364,7 @@ class ContinuousScheduler(Scheduler):
         """Take a request from the queue or the batch; what decoded keeps its seat for a while."""
         was_decoding = request not in self.waiting and request.is_decoding
         super().let_go(request)
+        self.in_flight = [one for one in self.in_flight if one is not request]
         if was_decoding:
             self.note_left(request)
 
@@ -452,6 +500,9 @@ class ContinuousScheduler(Scheduler):
     def expected_tokens(self) -> float:
         """New tokens of those that the batch decodes, or still holds, at most."""
         decoding = sum(estimated_tokens(request) for request in self.active if request.is_decoding)
+        decoding += sum(one.max_tokens <= MAX_ESTIMATED_TOKENS for one in self.in_flight if one not in self.departing)
+        if self.config.has_overlap:
+            decoding += sum(min(new_tokens(one) + 1, MAX_ESTIMATED_TOKENS) for one in self.departing)
         return decoding + sum(self.left)
 
     def estimated_room(self, free: float) -> float:
@@ -464,9 +515,9 @@ class ContinuousScheduler(Scheduler):
     def preempt(self, step: Step, chosen: Request | None = None) -> None:
         """Take everything from the victim and queue it again."""
         victim = next(request for request in reversed(self.running) if not request.is_stand_in)
-        decoding = [request for request in self.active if request.is_decoding]
+        decoding = self.decoding_on
         if self.config.admission == "estimate" and decoding:
-            victim = min(decoding, key=lambda one: (one.generated, -one.prompt_tokens, -self.running.index(one)))
+            victim = min(decoding, key=lambda one: (self.known_tokens(one), -one.prompt_tokens, -self.running.index(one)))
         elif self.config.scheduling_policy == "priority" and self.config.admission != "estimate":
             chunked = [request for request, _ in step.chunks]
             victim = max(
@@ -476,7 +527,9 @@ class ContinuousScheduler(Scheduler):
         victim = chosen or victim
         assert all(victim is not request for request, _ in step.chunks)
         known = victim.computed
-        if victim in self.departing:
+        if victim in self.departing and self.config.has_overlap:
+            known = 0
+        elif victim in self.departing:
             known = max(victim.prompt_tokens + victim.output_tokens - 2, victim.prompt_tokens)
         elif self.releases_late and victim.computed > victim.target:
             # The token of the step that runs is not known yet.
@@ -485,6 +538,8 @@ class ContinuousScheduler(Scheduler):
             self.cache(victim, known)
         self.write_through(victim, known)
         self.running.remove(victim)
+        if victim in self.in_flight:
+            self.lose_token(victim)
         if victim in self.departing:
             # It has all its tokens: only its memory is taken.
             self.departing.remove(victim)
@@ -498,7 +553,7 @@ class ContinuousScheduler(Scheduler):
             step.decoding.remove(victim)
         blocks = self.blocks_of(victim.computed)
         self.release(victim)
-        self.make_free(RATIO_LOOKAHEAD_TOKENS * sum(request.is_decoding for request in self.active))
+        self.make_free(RATIO_LOOKAHEAD_TOKENS * len(self.decoding_on))
         self.drop_adapter(victim)
         if self.config.preemption_mode == "swap" and victim.is_decoding and blocks <= self.free_in_host:
             victim.is_swapped = True
@@ -513,11 +568,22 @@ class ContinuousScheduler(Scheduler):
             self.waiting.append(victim)
             if not self.config.max_loras and self.config.data_parallel_size == 1:
                 # SGLang orders equal priorities by when they were queued last.
-                self.last_requeued = max(step.start, math.nextafter(self.last_requeued, math.inf))
+                now = self.late_start if self.has_late_results else step.start
+                self.last_requeued = max(now, math.nextafter(self.last_requeued, math.inf))
                 self.requeued[victim.index] = self.last_requeued
         else:
             self.waiting.appendleft(victim)
         self.sort_queue()
+
+    def lose_token(self, victim: Request) -> None:
+        """Take from a victim the token that is on its way; it is generated again."""
+        self.in_flight.remove(victim)
+        if victim in self.departing:
+            return
+        victim.generated -= 1
+        if not victim.generated:
+            victim.token_times.clear()
+            victim.handed_over = math.nan
 
     def sort_queue(self) -> None:
         """Bring the queue into the order of the policy; first come, first served is the order it is in."""
@@ -577,11 +643,11 @@ class ContinuousScheduler(Scheduler):
 
     def update_ratio(self, step: Step) -> None:
         """``estimate``: let the ratio fall with every decode step, and reset it when it was too low."""
-        decoding = [request for request in self.active if request.is_decoding]
+        decoding = self.decoding_on
         if step.has_preempted and decoding:
-            generated = sum(request.generated for request in decoding) + RATIO_LOOKAHEAD_TOKENS * len(decoding)
+            generated = sum(self.known_tokens(request) for request in decoding) + RATIO_LOOKAHEAD_TOKENS * len(decoding)
             self.ratio = min(1.0, generated / (sum(request.max_tokens for request in decoding) + 1))
-        elif step.decoding and not step.has_preempted:
+        elif (step.decoding or step.beyond) and not step.has_preempted:
             self.ratio = max(self.config.new_token_ratio_minimum, self.ratio - self.config.new_token_ratio_decay)
 
     def longest(self, request: Request) -> int:
@@ -602,7 +668,7 @@ class ContinuousScheduler(Scheduler):
         if self.config.kv_allocation == "none":
             lengths = [request.computed + 1 for request in step.decoding]
             return uncached_seconds(self.times, lengths + [chunk for _, chunk in step.chunks])
-        contexts = [request.computed + request.fraction for request in step.decoding]
+        contexts = [request.computed + request.fraction for request in [*step.decoding, *step.beyond]]
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
         pipeline = self.config.pipeline_parallel_size
         swapping = self.times.swap_block_seconds * step.moved_blocks + step.encoder_seconds
@@ -630,6 +696,7 @@ class ContinuousScheduler(Scheduler):
 
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a step about: tokens, and finishes."""
+        config = self.config
         self.hand_over(step, end)
         self.send_tokens(step, end)
         gained = {}
@@ -640,6 +707,9 @@ class ContinuousScheduler(Scheduler):
             request.computed += gained[request]
         for request, chunk in step.chunks:
             request.computed += chunk
+        if config.has_overlap:
+            self.has_late_results, self.late_start = True, step.start
+            self.retract_ahead(step, end)
         for request in self.running:
             # What no query sees any more is free again.
             request.window_blocks = self.window_of(request.window_blocks)
@@ -671,14 +741,41 @@ class ContinuousScheduler(Scheduler):
                 request.status, request.finish = "completed", end + self.unsent
                 self.drop_adapter(request)
                 finished.append(request)
-            elif self.tree is not None and request not in gained:
+            elif self.tree is not None and request not in gained and not (request.is_decoding and config.has_overlap):
                 self.cache(request, request.computed)
         is_cut = any(not request.is_decoding for request, _ in step.chunks)
-        if step.chunks and (finished or is_cut):
+        if step.chunks and (is_cut or (finished and not config.has_overlap)):
             self.is_full = False
-        for request in finished if not step.chunks else ():
+        for request in finished if not (step.chunks or config.has_overlap) else ():
             self.note_left(request)
+        if config.has_overlap:
+            decoded = sorted(step.decoding, key=lambda one: one.index)
+            self.in_flight = [*(one for one, _ in step.chunks if one.is_decoding), *decoded]
         return sorted(finished, key=lambda one: one.index)
+
+    def retract_ahead(self, step: Step, end: float) -> None:
+        """Retract where memory runs out for a step that is scheduled before anybody knows who is done in the last one.
+
+        Their newest tokens have been computed, and are lost.
+        """
+        decoding = self.decoding_on
+        if step.chunks or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
+            return
+        if any(not request.is_decoding for request in self.active):
+            return
+        if self.waiting and not self.is_full:
+            coming = Step(end, budget=self.config.max_num_batched_tokens, longest_chunk=self.config.max_chunk_tokens)
+            self.look_up(coming)
+            if self.head_chunk(coming):
+                return
+        while not self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
+            self.make_free(sum(self.blocks_needed(one) for one in decoding))
+            self.preempt(self.loads)
+            decoding = self.decoding_on
+        for request in [one for one in step.decoding if one not in self.running]:
+            step.decoding.remove(request)
+            request.gaps.append(end - request.token_times[-1])
+            request.token_times.append(end)
 
     @property
     def token_seconds(self) -> float:
@@ -697,7 +794,8 @@ class ContinuousScheduler(Scheduler):
         config = self.config
         if not config.async_output or config.kv_allocation == "none" or config.data_parallel_size > 1:
             return
-        wait = config.transfer_step_seconds + config.transfer_request_seconds * len(step.requests)
+        num_computed = len(step.requests) + len(step.beyond)
+        wait = config.transfer_step_seconds + config.transfer_request_seconds * num_computed
         wait += config.transfer_prompt_seconds if step.chunks else 0.0
         for request in [*self.running, *self.waiting]:
             if len(request.token_times) == 1 and math.isnan(request.handed_over):
@@ -706,7 +804,7 @@ class ContinuousScheduler(Scheduler):
     def check(self, step: Step) -> None:
         """Assert what must hold of every planned step."""
         config = self.config
-        assert step.requests, "a step that holds nothing"
+        assert step.requests or step.beyond, "a step that holds nothing"
         assert len(set(step.requests)) == len(step.requests)
         assert all(request in self.running for request in step.requests)
         assert self.own + self.in_pool(len(self.cached), 0) <= self.capacity

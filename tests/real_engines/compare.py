@@ -136,6 +136,8 @@ def simulate_sglang(case: Mapping[str, Any]) -> Replay:
         enable_prefix_caching=case["enable_prefix_caching"],
         scheduling_policy=case["scheduling_policy"],
         keeps_radix_tree=True,
+        async_scheduling=case["async_scheduling"],
+        overlaps_results=True,
         block_size=1,
         num_blocks=case["num_tokens"],
         **{name: case[name] for name in case if name.startswith("new_token_ratio")},

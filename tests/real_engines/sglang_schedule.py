@@ -136,6 +136,7 @@ class Bare(Scheduler):
             *("enable_priority_scheduling", "current_scheduler_metrics_enabled", "enable_metrics_for_all_schedulers"),
         ):
             setattr(self, name, False)
+        self.enable_overlap = case["async_scheduling"]
         self.is_generation, self.truncation_align_size = True, None
         self.priority_scheduling_preemption_threshold = 0
         self.num_generated_tokens = self.forward_ct_decode = self.forward_ct = 0
@@ -179,68 +180,93 @@ def ask(index, asked):
 
 
 def next_token(case, request):
-    """Return the token that a request generates next, the last of which stops it."""
+    """Return the token that a request generates next; one that stops it, where it may generate more."""
     index, position = int(request.rid), len(request.output_ids)
-    is_last = position + 1 == case["requests"][index]["output"]
+    asked = case["requests"][index]
+    is_last = position + 1 == asked["output"] < asked.get("max_tokens", 0)
     return STOP if is_last else ANSWERS + SPAN * index + position
 
 
-def run(case):
-    """Serve a case, a batch at a time."""
-    scheduler = Bare(case)
-    arrivals = deque(enumerate(case["requests"]))
-    rows = [
-        {"scheduled": None, "first_token": None, "finish": None, "preemptions": 0, "cached": 0}
-        for _ in case["requests"]
-    ]
-    now, num_left, num_idle = 0.0, len(rows), 0
-    while num_left:
-        while arrivals and arrivals[0][1]["arrival"] <= now:
-            index, asked = arrivals.popleft()
-            scheduler.now = asked["arrival"]
-            scheduler._add_request_to_queue(ask(index, asked))
-        scheduler.now = now
-        batch = scheduler.get_next_batch_to_run()
-        scheduler.last_batch = batch
-        if batch is None:
-            # Its loop goes round: the batch may only now be known to be empty.
-            scheduler.new_token_ratio = scheduler.init_new_token_ratio
-            num_idle += 1
-            if num_idle == 3 or not scheduler.waiting_queue:
-                if not arrivals:
-                    raise RuntimeError(f"stuck at {now} s")
-                now, num_idle = arrivals[0][1]["arrival"], 0
-            continue
-        num_idle = 0
-        is_prompt = batch.forward_mode.is_extend()
-        tokens = batch.extend_num_tokens if is_prompt else len(batch.reqs)
+class Served:
+    """A case on the scheduler, in its normal loop or, with ``async_scheduling``, in its overlapped one."""
+
+    def __init__(self, case):
+        self.case, self.scheduler = case, Bare(case)
+        self.arrivals = deque(enumerate(case["requests"]))
+        self.rows = [
+            {"scheduled": None, "first_token": None, "finish": None, "preemptions": 0, "cached": 0}
+            for _ in case["requests"]
+        ]
+        self.num_left = len(self.rows)
+        self.now = self.free_at = 0.0
+
+    def receive(self):
+        """Hand over the requests that have arrived."""
+        while self.arrivals and self.arrivals[0][1]["arrival"] <= self.now:
+            index, asked = self.arrivals.popleft()
+            self.scheduler.now = asked["arrival"]
+            self.scheduler._add_request_to_queue(ask(index, asked))
+        self.scheduler.now = self.now
+
+    def launch(self, batch):
+        """Return a batch as it is now, and when it has run: behind the one before it."""
+        start = max(self.now, self.free_at)
+        tokens = batch.extend_num_tokens if batch.forward_mode.is_extend() else len(batch.reqs)
         for request in batch.reqs:
-            row = rows[int(request.rid)]
+            row = self.rows[int(request.rid)]
             if row["scheduled"] is None:
-                row["scheduled"], row["cached"] = now, request.cached_tokens
-        now += case["step_seconds"] + case["token_seconds"] * tokens
-        batch.output_ids = torch.tensor([next_token(case, request) for request in batch.reqs])
-        result = MagicMock(copy_done=None, next_token_ids=batch.output_ids, can_run_cuda_graph=False)
-        before = list(batch.reqs)
-        if is_prompt:
+                row["scheduled"], row["cached"] = start, request.cached_tokens
+        self.free_at = start + self.case["step_seconds"] + self.case["token_seconds"] * tokens
+        # What it will have generated is known later; nothing reads these.
+        batch.output_ids = torch.zeros(len(batch.reqs), dtype=torch.int64)
+        return batch.copy(), self.free_at
+
+    def process(self, batch, end):
+        """Hand the tokens of a batch to the scheduler, and note who has got what at its end."""
+        self.now, scheduler = max(self.now, end), self.scheduler
+        tokens = torch.tensor([next_token(self.case, request) for request in batch.reqs])
+        result = MagicMock(copy_done=None, next_token_ids=tokens, can_run_cuda_graph=False)
+        if batch.forward_mode.is_extend():
             scheduler.process_batch_result_prefill(batch, result)
         else:
             scheduler.process_batch_result_decode(batch, result)
-        for request in before:
-            row = rows[int(request.rid)]
+        for request in batch.reqs:
+            row = self.rows[int(request.rid)]
             if request.output_ids and row["first_token"] is None:
-                row["first_token"] = now
+                row["first_token"] = self.now
             if request.finished() and row["finish"] is None:
-                row["finish"] = now
+                row["finish"] = self.now
                 row["preemptions"] = scheduler.num_retracted.get(request.rid, 0)
-                num_left -= 1
-    return {"requests": rows}
+                self.num_left -= 1
+
+    def run(self):
+        """Serve everything, a batch at a time; overlapped, a batch is launched before the one before it is processed."""
+        scheduler, is_overlapped, num_idle = self.scheduler, self.case["async_scheduling"], 0
+        launched = deque()
+        while self.num_left or launched:
+            self.receive()
+            batch = scheduler.get_next_batch_to_run()
+            if batch is not None:
+                launched.append(self.launch(batch))
+            if launched and (len(launched) > is_overlapped or batch is None):
+                self.process(*launched.popleft())
+                num_idle = 0
+            elif batch is None:
+                # Its loop goes round: the batch may only now be known to be empty.
+                scheduler.new_token_ratio = scheduler.init_new_token_ratio
+                num_idle += 1
+                if num_idle == 3 or not scheduler.waiting_queue:
+                    if not self.arrivals:
+                        raise RuntimeError(f"stuck at {self.now} s")
+                    self.now, num_idle = max(self.now, self.arrivals[0][1]["arrival"]), 0
+            scheduler.last_batch = batch
+        return {"requests": self.rows}
 
 
 def main():
     """Serve the cases of stdin."""
     cases = json.load(sys.stdin)
-    json.dump({"version": sglang.__version__, "schedules": [run(case) for case in cases]}, sys.stdout)
+    json.dump({"version": sglang.__version__, "schedules": [Served(case).run() for case in cases]}, sys.stdout)
 
 
 if __name__ == "__main__":

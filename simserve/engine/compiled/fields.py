@@ -152,6 +152,8 @@ _REPLICA: dict[str, Kind] = {
             "last_decode_time",
             "last_requeue_time",
             "late_arrivals_sum",
+            "late_estimate",
+            "late_start",
             "left_estimate",
             "new_token_ratio",
             "start_time",
@@ -165,6 +167,8 @@ _REPLICA: dict[str, Kind] = {
             "has_encoder",
             "has_extras",
             "has_late_tokens",
+            "has_overlap",
+            "has_retracted",
             "has_plain_admission",
             "has_priorities",
             "has_slots",
@@ -196,6 +200,7 @@ _REPLICA: dict[str, Kind] = {
             "finish_heap",
             "finished",
             "gap_step_runs",
+            "late_prompts",
             "late_tokens",
             "prefilling",
             "residues",
@@ -243,7 +248,7 @@ _HOT = (
     ),
     *("batch_log", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
     *("waiting", "keeps_windows", "block_weight", "releases_late", "departing", "is_full"),
-    *("has_thinking", "answer_heap", "has_encoder"),
+    *("has_thinking", "answer_heap", "has_encoder", "has_overlap", "late_results", "num_beyond"),
 )
 _OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})
