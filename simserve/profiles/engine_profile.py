@@ -344,6 +344,8 @@ class KernelTraits(FrozenModel):
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
     num_group_router_kernels: int = Field(default=1, ge=1)
     """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
+    overlaps_shared_experts: bool = True
+    """Whether shared experts run beside the routed ones, on a second stream or as some of them."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)
