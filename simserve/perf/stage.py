@@ -30,7 +30,7 @@ from simserve.perf.expert_exchange import (
     exchange_seconds,
 )
 from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
-from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
+from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, slowed, wide_class
 from simserve.perf.indexer import indexer_parts
 from simserve.perf.linear_attention import mixing_parts
 from simserve.perf.measured import Line, MeasuredOperators, measured_operators
@@ -561,6 +561,9 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         precision.min_tile_rows,
         precision.overlap,
     )
+    if precision.is_block_scaled:
+        speed, gap = stage.shape.engine.block_scaled_speed, stage.shape.engine.block_scaled_gap
+        curve = slowed(curve, speed, speed).model_copy(update={"start_latency": curve.start_latency + gap})
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
