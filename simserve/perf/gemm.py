@@ -117,14 +117,14 @@ def gemm_curve(
         curve = _unpacking(machine.gemm_curves["bf16"], compute_share, min_tile_rows, overlap)
         curve = curve.model_copy(update={"fit": None})
     if curve is None and dtype == "fp4" and "fp8" in machine.gemm_curves:
-        curve = _slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
+        curve = slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None and machine.unpacking is not None:
-        curve = _slowed(class_curve(machine, dtype), compute_share, 1.0)  # one kernel either way, and one start
+        curve = slowed(class_curve(machine, dtype), compute_share, 1.0)  # one kernel either way, and one start
         if min_tile_rows != PLAIN_TILE_ROWS:
             curve = curve.model_copy(update={"min_tile_rows": min_tile_rows})
     if curve is None:
         curve = _unpacking(class_curve(machine, dtype), compute_share, min_tile_rows, overlap)
-    return _slowed(curve, machine.engine_scale, machine.memory_scale)
+    return slowed(curve, machine.engine_scale, machine.memory_scale)
 
 
 def class_curve(machine: Machine, dtype: str) -> GemmCurve:
@@ -183,10 +183,10 @@ def _unpacking(curve: GemmCurve, compute_share: float, min_tile_rows: int, overl
     changed = {"min_tile_rows": min_tile_rows, "start_latency": start}
     if overlap > 1.0:
         changed |= {"overlap": max(curve.overlap, overlap), "max_tile_rows": min_tile_rows}
-    return _slowed(curve, compute_share, 1.0).model_copy(update=changed)
+    return slowed(curve, compute_share, 1.0).model_copy(update=changed)
 
 
-def _slowed(curve: GemmCurve, compute: float, memory: float) -> GemmCurve:
+def slowed(curve: GemmCurve, compute: float, memory: float) -> GemmCurve:
     """Return the curve with its shares of the peaks scaled, at most to 1."""
     if compute == memory == 1.0:
         return curve

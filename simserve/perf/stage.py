@@ -30,7 +30,7 @@ from simserve.perf.expert_exchange import (
     exchange_seconds,
 )
 from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
-from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
+from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, slowed, wide_class
 from simserve.perf.indexer import indexer_parts
 from simserve.perf.linear_attention import mixing_parts
 from simserve.perf.measured import Line, MeasuredOperators, measured_operators
@@ -476,8 +476,9 @@ def _linear_calls(stage: Stage, *, has_prompts: bool) -> tuple[Call, ...]:
 def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:
     """Return projections and activation function of an MLP (or of router and shared experts) of one layer."""
     calls = []
+    has_overlap = stage.shape.engine.overlaps_shared_experts
     for gemm in gemms:
-        calls.append(_linear(stage, gemm, is_beside=gemm.name.startswith("shared_")))
+        calls.append(_linear(stage, gemm, is_beside=has_overlap and gemm.name.startswith("shared_")))
         if gemm.name == "shared_gate":
             moved = GATE_PASSES * stage.shape.model.hidden_size * ACTIVATION_BYTES
             calls.append(_elementwise(stage, moved, GATE_PASSES))
@@ -529,7 +530,7 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
     """Return one linear layer, in the formats that its part has or, where it stays out of them, in the wide dtype.
 
     ``is_beside``: in the shadow of the routed experts, so that its start shows no more: SGLang runs shared experts as
-    further routed ones, vLLM and TensorRT-LLM on a second stream.
+    further routed ones, vLLM (from 0.11.1 on) and TensorRT-LLM on a second stream.
     """
     seconds = stage.nothing(len(tokens))
     if gemm.part is None:
@@ -560,6 +561,9 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         precision.min_tile_rows,
         precision.overlap,
     )
+    if precision.is_block_scaled:
+        speed, gap = stage.shape.engine.block_scaled_speed, stage.shape.engine.block_scaled_gap
+        curve = slowed(curve, speed, speed).model_copy(update={"start_latency": curve.start_latency + gap})
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)

@@ -338,6 +338,10 @@ class KernelTraits(FrozenModel):
     fuses_activation_quantisation: bool = False
     """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
     tensor or a channel; otherwise a kernel of its own does."""
+    block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
+    """Share of the fitted rate at which products with FP8 scales by blocks run: kernels that came before DeepGEMM."""
+    block_scaled_gap: Seconds = Field(default=0, ge=0)
+    """Seconds that one of them takes longer to start."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)
     """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
     expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)
@@ -348,6 +352,8 @@ class KernelTraits(FrozenModel):
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
     num_group_router_kernels: int = Field(default=1, ge=1)
     """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
+    overlaps_shared_experts: bool = True
+    """Whether shared experts run beside the routed ones, on a second stream or as some of them."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)

@@ -70,7 +70,8 @@ class _Figures:
         servers: What was run.
         sources: Who measured it.
         errors: ``log(predicted / measured)`` as it is now.
-        counted: The same as it counts: of unseen reports, no less than in the first replay.
+        counted: The same as it counts: of an unseen report that is nearer now, each further off by what its median
+            error has lost since the first replay.
         is_learnt: Whether it counts: nothing was fitted to it.
     """
 
@@ -157,13 +158,29 @@ def _figures(
 ) -> _Figures:
     rows = [each for each in predictions if is_scored(each, metric)]
     errors = np.array([log_error(each, metric) for each in rows])
+    sources = np.array([source_of(each.point) for each in rows])
     return _Figures(
         [each.server for each in rows if each.server is not None],
-        np.array([source_of(each.point) for each in rows]),
+        sources,
         errors,
-        errors * np.array([widened.get((source_of(each.point), metric), 1.0) for each in rows]),
+        as_in_first_replay(errors, sources, {source: times for (source, of), times in widened.items() if of == metric}),
         np.array([metric not in each.point.fitted for each in rows], dtype=np.bool_),
     )
+
+
+def as_in_first_replay(errors: Floats, sources: NDArray[np.str_], widened: Mapping[str, float]) -> Floats:
+    """Return errors whose median size is so many times as large, by source.
+
+    Each is further off by the same: what was mended since is common to a report, and the rest of its errors are not
+    larger for it.
+    """
+    counted = errors.copy()
+    for source, factor in widened.items():
+        places = sources == source
+        if places.any():
+            lost = (factor - 1.0) * np.median(np.abs(errors[places]))
+            counted[places] += np.copysign(lost, errors[places])
+    return counted
 
 
 def _families(predictions: Sequence[Prediction]) -> tuple[Family, ...]:

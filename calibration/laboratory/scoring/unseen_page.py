@@ -30,9 +30,11 @@ The first replay of all 193 (2026-11-22), before any step time was changed for w
 +37 % (157). That one is the exam. Lengths of ShareGPT were taken as lognormal then; the same simulator with those that
 the benchmark sends (lengths/README.md) gives 22, 48 and 27 % in the median of TPOT, TTFT and throughput.
 Afterwards host time of vLLM before 0.5.5, experts in MXFP4 on A100, links of MI300X and PCIe, all-reduces over PCIe,
-launches without CUDA graphs, what preempted requests find in the prefix cache, and kernels of GPUs without tables were
-changed with constants of other sources, but in the knowledge of these errors: the tables below are of now, no longer of
-rows that nobody had seen. calibration/LOG.md says what moved.
+launches without CUDA graphs, what preempted requests find in the prefix cache, experts in 4 bits on A100, the rate of
+Marlin's kernels, routers and shared experts of older vLLM, and kernels of GPUs without tables were changed with
+constants of other sources, but in the knowledge of these errors: the tables below are of now, no longer of rows that
+nobody had seen. DeepSeek-R1 under SGLang on eight H200 had been described as on 64 of them until 2026-11-26.
+calibration/LOG.md says what moved.
 """
 
 

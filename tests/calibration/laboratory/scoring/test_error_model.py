@@ -14,6 +14,7 @@ import pytest
 from calibration.laboratory.scoring import error_model
 from calibration.laboratory.scoring.error_model import (
     MOST_WIDENED,
+    as_in_first_replay,
     first_replay_factors,
     fit_scale,
     learn,
@@ -230,6 +231,17 @@ def test_reports_count_as_in_their_first_replay() -> None:
     assert factors[source_of(near.point), "tpot"] == MOST_WIDENED
     assert factors[source_of(far.point), "tpot"] == 1.0
     assert source_of(near.point) == "unseen/gpustack-gpt-oss-20b-a100"
+
+
+def test_what_a_report_has_lost_is_added_to_each_of_its_errors() -> None:
+    """The median is as large as it was; the largest error is not larger by the same factor."""
+    errors = np.array([0.02, -0.04, 0.06, -1.0, 0.3])
+    sources = np.array(["unseen/a"] * 4 + ["b"])
+
+    counted = as_in_first_replay(errors, sources, {"unseen/a": 3.0, "unseen/c": 2.0})
+
+    assert counted == pytest.approx([0.12, -0.14, 0.16, -1.1, 0.3])
+    assert np.median(np.abs(counted[:4])) == pytest.approx(3.0 * np.median(np.abs(errors[:4])))
 
 
 def test_too_few_sources_are_refused() -> None:
