@@ -30,9 +30,11 @@ DEFAULT_HARDWARE = "h100-sxm-80gb"
 MAC_ENGINE = "llama.cpp"
 """Engine of a model on a Mac, where nothing names one."""
 
+_ENGINE_NAMES = {"trtllm": "tensorrt-llm"}
+"""Short names of engines, without hyphens -> the profile."""
 _GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*)?(\S.*)", re.IGNORECASE)
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)", re.IGNORECASE)
-_ENGINE = re.compile(r"([A-Za-z][\w.-]*?)(?:==?|[:@])v?(b?\d\S*)")
+_ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@])v?(b?\d\S*)")
 _LIMIT = re.compile(r"([A-Za-z]\w*)\s*(?:<=|>=|[=<>:\u2264\u2265]|\s)\s*(\S.*)")
 _PERCENTILE = re.compile(r"\bp\(?\d\d", re.IGNORECASE)
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
@@ -426,11 +428,17 @@ def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, coun
     return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
 
 
+def _plain_name(name: str) -> str:
+    """Return a name of an engine without what parts its words: ``TensorRT LLM`` and ``tensorrt_llm`` are one."""
+    return re.sub(r"[-_. ]", "", name.casefold())
+
+
 def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
     """Return the engine and version of ``vllm==0.20``; another engine than the scenario's is its newest version."""
     found = _ENGINE.fullmatch(text.strip())
     name, version = (text.strip(), None) if found is None else (found[1], found[2])
-    known = next((each for each in catalog.names("engine") if each.casefold() == name.casefold()), name)
+    engines = {_plain_name(each): each for each in catalog.names("engine")} | _ENGINE_NAMES
+    known = engines.get(_plain_name(name), name)
     if not catalog.has("engine", known) and not known.endswith(_ENDINGS):
         remedy = f"{nearest(known, catalog.names('engine'))} A version stands behind ==: vllm==0.20"
         raise ProfileError("is not a known engine", key="--engine", value=text, remedy=remedy)

@@ -237,6 +237,15 @@ def test_flags_change_a_bundled_scenario(simserve: Simserve) -> None:
     assert answer(simserve, "memory qwen3-8b --gpus 2xv6e-4")["num_gpus"] == 8
 
 
+@pytest.mark.parametrize("name", ["trtllm==1.2", "TensorRT LLM==1.2", "tensorrt_llm@1.2", "TRT-LLM:1.2"])
+def test_engines_are_read_as_people_write_them(simserve: Simserve, name: str) -> None:
+    """With blanks, underscores and hyphens, and by the name that ``export --to`` has."""
+    line = "memory qwen3-8b --gpus H100 --engine {}"
+
+    assert answer(simserve, line.format(f"'{name}'")) == answer(simserve, line.format("tensorrt-llm==1.2"))
+    assert answer(simserve, line.format(f"'{name}'")) != answer(simserve, line.format("vllm"))
+
+
 def test_a_pasted_command_line_stands_for_the_scenario(simserve: Simserve) -> None:
     """Of any engine; --gpus says what it runs on."""
     line = "'vllm serve Qwen/Qwen3-8B --max-model-len 8192 --max-num-seqs 64'"
