@@ -276,11 +276,26 @@ def _known_model(word: str) -> NamedModel:
     return named
 
 
+def repository_beside_record(word: str | None) -> str | None:
+    """Return the repository that a word names where only its architecture is on record: servers load it, not that one.
+
+    None: the word names none, or one on record.
+    """
+    if word is None or "/" not in word or catalog.has("scenario", word) or os.path.exists(Path(word).expanduser()):
+        return None
+    try:
+        named = find_model(word, None)
+    except ScenarioError:
+        return None
+    return None if named.is_exact else word
+
+
 def _of_model(named: NamedModel, word: str) -> _Base:
     deployment = {} if named.quantization is None else {"quantization": named.quantization}
     notes: tuple[str, ...] = ()
     if not named.is_exact:
-        notes = (f"{word} is taken to have the architecture of {named.model}, by its name.",)
+        stored = "" if named.quantization is None else f" and {named.quantization} weights"
+        notes = (f"{word} is taken to have the architecture of {named.model}{stored}, by its name.",)
     mapping = {"name": _last_part(word), "model": named.model, "deployment": deployment, "workload": {}}
     return _Base(mapping, notes=notes, is_complete=False)
 
