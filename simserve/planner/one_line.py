@@ -30,9 +30,11 @@ DEFAULT_HARDWARE = "h100-sxm-80gb"
 MAC_ENGINE = "llama.cpp"
 """Engine of a model on a Mac, where nothing names one."""
 
+_ENGINE_NAMES = {"trtllm": "tensorrt-llm"}
+"""Short names of engines, without hyphens -> the profile."""
 _GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*)?(\S.*)", re.IGNORECASE)
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)", re.IGNORECASE)
-_ENGINE = re.compile(r"([A-Za-z][\w.-]*?)(?:==?|[:@])v?(b?\d\S*)")
+_ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@])v?(b?\d\S*)")
 _LIMIT = re.compile(r"([A-Za-z]\w*)\s*(?:<=|>=|[=<>:\u2264\u2265]|\s)\s*(\S.*)")
 _PERCENTILE = re.compile(r"\bp\(?\d\d", re.IGNORECASE)
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
@@ -274,11 +276,26 @@ def _known_model(word: str) -> NamedModel:
     return named
 
 
+def repository_beside_record(word: str | None) -> str | None:
+    """Return the repository that a word names where only its architecture is on record: servers load it, not that one.
+
+    None: the word names none, or one on record.
+    """
+    if word is None or "/" not in word or catalog.has("scenario", word) or os.path.exists(Path(word).expanduser()):
+        return None
+    try:
+        named = find_model(word, None)
+    except ScenarioError:
+        return None
+    return None if named.is_exact else word
+
+
 def _of_model(named: NamedModel, word: str) -> _Base:
     deployment = {} if named.quantization is None else {"quantization": named.quantization}
     notes: tuple[str, ...] = ()
     if not named.is_exact:
-        notes = (f"{word} is taken to have the architecture of {named.model}, by its name.",)
+        stored = "" if named.quantization is None else f" and {named.quantization} weights"
+        notes = (f"{word} is taken to have the architecture of {named.model}{stored}, by its name.",)
     mapping = {"name": _last_part(word), "model": named.model, "deployment": deployment, "workload": {}}
     return _Base(mapping, notes=notes, is_complete=False)
 
@@ -447,11 +464,17 @@ def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, coun
     return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
 
 
+def _plain_name(name: str) -> str:
+    """Return a name of an engine without what parts its words: ``TensorRT LLM`` and ``tensorrt_llm`` are one."""
+    return re.sub(r"[-_. ]", "", name.casefold())
+
+
 def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
     """Return the engine and version of ``vllm==0.20``; another engine than the scenario's is its newest version."""
     found = _ENGINE.fullmatch(text.strip())
     name, version = (text.strip(), None) if found is None else (found[1], found[2])
-    known = next((each for each in catalog.names("engine") if each.casefold() == name.casefold()), name)
+    engines = {_plain_name(each): each for each in catalog.names("engine")} | _ENGINE_NAMES
+    known = engines.get(_plain_name(name), name)
     if not catalog.has("engine", known) and not known.endswith(_ENDINGS):
         remedy = f"{nearest(known, catalog.names('engine'))} A version stands behind ==: vllm==0.20"
         raise ProfileError("is not a known engine", key="--engine", value=text, remedy=remedy)

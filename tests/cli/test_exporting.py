@@ -46,6 +46,24 @@ def test_explicit_and_checkpoint_change_the_command(simserve: Simserve) -> None:
     assert "--block-size 16" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("moonshotai/Kimi-K2.6", "vllm serve moonshotai/Kimi-K2.6 "),
+        ("nvidia/Llama-4-Maverick-17B-128E-Instruct-FP8", "vllm serve nvidia/Llama-4-Maverick-17B-128E-Instruct-FP8 "),
+        ("Qwen/Qwen3-235B-A22B-FP8", "vllm serve Qwen/Qwen3-235B-A22B-FP8 "),
+        ("qwen3-235b-a22b", "vllm serve Qwen/Qwen3-235B-A22B "),
+    ],
+)
+def test_the_repository_that_was_named_is_loaded(simserve: Simserve, name: str, written: str) -> None:
+    """Also where only its architecture is on record, by its name; not the one on record, nor quantised on load."""
+    done = simserve("export", name, "--gpus", "8xH200", "--to", "vllm", "--json")
+
+    command = json.loads(done.stdout)["command"]
+    assert command.startswith(written)
+    assert "--quantization" not in command
+
+
 def test_out_writes_a_script_and_replaces_nothing(simserve: Simserve, folder: Path) -> None:
     """Unless it is forced to."""
     first = simserve("export", "chatbot", "--to", "vllm", "--out", "serve.sh", "--quiet")

@@ -237,6 +237,35 @@ def test_flags_change_a_bundled_scenario(simserve: Simserve) -> None:
     assert answer(simserve, "memory qwen3-8b --gpus 2xv6e-4")["num_gpus"] == 8
 
 
+@pytest.mark.parametrize(
+    ("name", "gpus", "weights"),
+    [
+        ("deepseek-ai/DeepSeek-V3.2-Exp", "8xH200", "fp8"),
+        ("moonshotai/Kimi-K2-Thinking", "8xH200", "int4"),
+        ("moonshotai/Kimi-K2.6", "8xH200", "int4"),
+        ("MiniMaxAI/MiniMax-M2.5", "8xH100", "fp8"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "2xH100", "bf16"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8", "H100", "fp8"),
+        ("Qwen/Qwen3.5-27B-FP8", "H100", "fp8"),
+    ],
+)
+def test_repositories_of_today_run_as_they_are_stored(simserve: Simserve, name: str, gpus: str, weights: str) -> None:
+    """Also those that were tuned from a model on record."""
+    told = answer(simserve, f"memory {name} --gpus {gpus}")
+
+    assert told["fits"]
+    assert (told["formats"]["weights"], told["formats"]["weights_source"]) == (weights, "as stored")
+
+
+@pytest.mark.parametrize("name", ["trtllm==1.2", "TensorRT LLM==1.2", "tensorrt_llm@1.2", "TRT-LLM:1.2"])
+def test_engines_are_read_as_people_write_them(simserve: Simserve, name: str) -> None:
+    """With blanks, underscores and hyphens, and by the name that ``export --to`` has."""
+    line = "memory qwen3-8b --gpus H100 --engine {}"
+
+    assert answer(simserve, line.format(f"'{name}'")) == answer(simserve, line.format("tensorrt-llm==1.2"))
+    assert answer(simserve, line.format(f"'{name}'")) != answer(simserve, line.format("vllm"))
+
+
 def test_a_pasted_command_line_stands_for_the_scenario(simserve: Simserve) -> None:
     """Of any engine; --gpus says what it runs on."""
     line = "'vllm serve Qwen/Qwen3-8B --max-model-len 8192 --max-num-seqs 64'"

@@ -43,6 +43,15 @@ _PARTING = re.compile(r"[-_: ]+")
 _PREFIX = re.compile(r"^(?:meta-|unsloth-|nvidia-)")
 _SAME_SHAPE = {
     "deepseek-v3.1": "deepseek-v3",
+    "deepseek-v3.1-terminus": "deepseek-v3",
+    "deepseek-v3.2-exp": "deepseek-v3.2",
+    "deepseek-v3.2-speciale": "deepseek-v3.2",
+    "kimi-k2.6": "kimi-k2.5",
+    "kimi-k2.7-code": "kimi-k2.5",
+    "minimax-m2.1": "minimax-m2",
+    "minimax-m2.5": "minimax-m2",
+    "mistral-small-3.1-24b": "mistral-small-24b",
+    "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
     "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
     "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
     "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
