@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from simserve.errors import InputError
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.result import RunResult
+from simserve.metrics.student import two_sided_quantile
+from simserve.planner.capacity.probe import own_traffic
+from simserve.planner.capacity.search import highest_promised
 from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.plan.explain import command
 from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
 from simserve.planner.plan.price import price_of
-from simserve.planner.search.trial import DOUBT, request_limit, run_holds
+from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, settings
 from simserve.planner.space.space import default_hardware
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.scenario.features import lack_of
-from simserve.scenario.finishable import find_finishable, has_load_ratio
+from simserve.scenario.finishable import Finishable, find_finishable, has_load_ratio
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deploy, run
@@ -37,12 +42,28 @@ MOST_CHANGES = 3
 """Changes that are named: the two of the deployment that cost least, and the load, or three of the deployment."""
 BUDGET = 60_000
 """Requests from which on no further change is tried, unless three runs of the scenario take more."""
+MOST_OF_LOAD_RATIO = 5000
+"""Of the requests that a load ratio takes, those that count: of conversations it takes many, and none would be left for
+a second change."""
+FRESH_RUNS = 8
+"""Runs of a change that holds, of seeds that the search has not seen: all must hold, and a further one by a bound."""
+FEWEST_FRESH_RUNS = 3
+MOST_FRESH_REQUESTS = 60_000
+"""Requests of these together from which on they are fewer: long runs differ less."""
+FRESH_SEED = 1_000_003
+"""Added to the scenario's seed for the first of them."""
+BOUND = 0.96
+"""Two-sided: with 98 % a further run is above the lower end."""
+FREE_SHARE = 0.5
+"""Of the budget, what may go into changes that cost nothing: replicas and the load must have their turn."""
 RUNS_WORTH = 3
 """Runs of the scenario that are always affordable."""
 LOOK_REQUESTS = 2000
 """Requests of a first look, where the beginning of a run says what the whole does; what holds is run whole."""
 MOST_REPLICAS = 8
 """Times the replicas up to which more are tried, unless the load alone takes more than half as many."""
+MOST_MORE = 3
+"""Numbers of replicas, from the first that may hold on, that are run whole and with fresh seeds."""
 MOST_HARDWARE = 3
 """Kinds of GPU that are tried."""
 MOST_SIZES = 6
@@ -51,6 +72,8 @@ LEAST_GAIN = 0.005
 """Attainment that twice the replicas must bring for still more to be tried."""
 LOAD_STEP = 0.05
 """Share of the scenario's load, or of what can be finished of it, to which the load that can be taken is found."""
+MOST_STEPS_DOWN = 8
+"""Steps down from the highest load that one run holds, for one that fresh runs hold."""
 LEAST_LOAD = 0.1
 """Share of the same below which it is not looked for."""
 FEWEST_SEATS = 8
@@ -71,9 +94,10 @@ def advise(
     """Return the smallest changes that make the SLO and the thresholds hold, the cheapest first and the load last.
 
     Every change is one run of the scenario's own requests, seed and length (the first, where several replications are
-    asked for): what ``simserve run`` prints for its command. Of changes of one price the one that leaves the
-    deployment most as it is comes first. The work is counted in simulated requests (`BUDGET`), so that it comes to the
-    same on any machine.
+    asked for): what ``simserve run`` prints for its command. It is advised where fresh seeds hold too
+    (`FRESH_RUNS`), at no load above what `simserve capacity` would promise. Of changes of one price the one that leaves
+    the deployment most as it is comes first. The work is counted in simulated requests (`BUDGET`, and of each change
+    that holds `MOST_FRESH_REQUESTS`), so that it comes to the same on any machine.
 
     Args:
         asked: What was run.
@@ -129,6 +153,7 @@ class _Tried:
         changes: Dotted key -> value.
         holds: Whether the run meets what is asked.
         may_hold: Whether a longer run might: a first look that nearly does.
+        finishable: What is finished with the change, where that was looked for.
         attainment: Share of requests within the SLO; None without one.
         usd_per_hour: What is paid; None without a price.
     """
@@ -138,6 +163,7 @@ class _Tried:
     may_hold: bool
     attainment: float | None
     usd_per_hour: float | None
+    finishable: Finishable | None = None
 
 
 @dataclass(slots=True)
@@ -152,8 +178,12 @@ class _Advising:
 
     def find(self) -> list[_Tried]:
         """Return what holds: what costs nothing is tried first, then replicas, the load, and other or more GPUs."""
-        for changes in (*self._knobs(), *self._formats()):
-            self._try_unless_enough(changes)
+        free = (*self._knobs(), *self._formats())
+        if self._load_ratio >= 1:
+            free = (*self._formats(), *self._knobs())  # a format finishes more, a knob seldom does
+        for changes in free:
+            if self.spent < FREE_SHARE * self._budget:
+                self._try_unless_enough(changes)
         if not self._has_enough:
             self._more_replicas()
         load = self._load()
@@ -203,9 +233,39 @@ class _Advising:
         there = self._with(changes)
         if there is None:
             return None
-        if look is not None and not has_load_ratio(there) and _beginning(there) is there:
-            return look
-        return self._run(changes, there, knows_load=True)
+        whole = look
+        if look is None or has_load_ratio(there) or _beginning(there) is not there:
+            whole = self._run(changes, there, knows_load=True)
+        if whole is None or not whole.holds:
+            return whole
+        return replace(whole, holds=self._keeps_holding(there, whole.finishable))
+
+    def _keeps_holding(self, there: Scenario, finishable: Finishable | None) -> bool:
+        """Return whether runs that the search has not seen hold as well, all of them and one more by a bound.
+
+        None is worth trying at a load so near to what is finished that nothing is promised there.
+        """
+        if finishable is not None and is_steady(there):
+            traffic = own_traffic(there)
+            if traffic.is_stationary and traffic.offered_rate > highest_promised(finishable):
+                return False
+        asked, runs = objective(there), FRESH_RUNS
+        shares: list[float] = []
+        while len(shares) < runs:
+            seed = there.run.seed + FRESH_SEED + len(shares)
+            fresh = with_overrides(there, {"run.seed": seed})
+            found = run(fresh, explain=False, accelerate=self.accelerate, finishable=finishable)
+            if found.simulation.was_interrupted:
+                raise KeyboardInterrupt
+            if not run_holds(fresh, found.summary):
+                return False
+            shares.append(found.summary["simserve"]["slo"]["attainment"])
+            fewer = MOST_FRESH_REQUESTS // max(len(found.simulation.records), 1)
+            runs = min(FRESH_RUNS, max(FEWEST_FRESH_RUNS, fewer))
+        if asked is None:
+            return True
+        spread = float(np.std(shares, ddof=1)) * math.sqrt(1 + 1 / len(shares))
+        return bool(np.mean(shares) - two_sided_quantile(len(shares) - 1, BOUND) * spread >= asked.attainment)
 
     def _with(self, changes: Overrides) -> Scenario | None:
         try:
@@ -222,7 +282,7 @@ class _Advising:
             resolved, finishable = resolve(there), None
             if knows_load:
                 finishable = find_finishable(resolved, deploy(resolved))
-                self.spent += 0 if finishable is None else finishable.requests
+                self.spent += 0 if finishable is None else min(finishable.requests, MOST_OF_LOAD_RATIO)
             found = run(resolved, explain=False, accelerate=self.accelerate, finishable=finishable)
         except InputError:
             # It does not fit, or does not go with the rest: no way out.
@@ -239,6 +299,7 @@ class _Advising:
             may_hold=holds or (is_part and may_hold and inner["stability"] != "overloaded"),
             attainment=attainment,
             usd_per_hour=inner["cost"]["usd_per_hour"],
+            finishable=finishable,
         )
 
     def _knobs(self) -> Iterator[Overrides]:
@@ -328,7 +389,7 @@ class _Advising:
             count = min(2 * low, most) if high is None else (low + high) // 2
             if count <= low or (high is not None and count >= high):
                 break
-        for more in range(2 if high is not None else 0):
+        for more in range(MOST_MORE if high is not None else 0):
             whole = self._whole(settings(deployment, (high or 0) + more))
             if whole is not None and whole.holds:
                 self.held.append(whole)
@@ -380,7 +441,7 @@ class _Advising:
             if tried is None:
                 break
             low, high = (middle, high) if tried.holds else (low, middle)
-        for steps in range(low, max(low - 3, 0), -1):
+        for steps in range(low, max(low - MOST_STEPS_DOWN, 0), -1):
             whole = self._whole(at(steps))
             if whole is None or whole.holds:
                 return whole

@@ -11,7 +11,6 @@ import numpy as np
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.result import RunResult
 from simserve.metrics.slo import requests_meeting
-from simserve.planner.cost.model import SECONDS_PER_MONTH
 from simserve.report import facts, tables
 from simserve.report.axes import BLUE, SKY, VERMILION, clock
 from simserve.report.curves import thinned
@@ -238,10 +237,9 @@ def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
         f"{api['name']}"
     )
     if even is not None:
-        finishable = result.summary["simserve"]["finishable_throughput"]
-        is_out_of_reach = finishable is not None and even > finishable * SECONDS_PER_MONTH
-        more = ", more than this deployment can finish" if is_out_of_reach else ""
-        text += f"; both cost the same at {number(even / 1e6)} million requests a month{more}"
+        text += f"; both cost the same at {number(even / 1e6)} million requests a month"
+    elif month["why_never"] is not None:
+        text += f"; as it stands it never costs less: {month['why_never']}"
     chosen = "" if api["is_named"] else "The scenario names no API: this is the cheapest listed one with its weights. "
     note = f"{chosen}{text}. A request: {dollars(month['self_host_usd_per_request'])} here, "
     note += f"{dollars(api['usd_per_request'])} there"

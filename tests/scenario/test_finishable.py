@@ -271,7 +271,7 @@ def test_agents_keep_up_while_their_cache_is_warm() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["multi-turn", "prefix-routing", "kv-offload"])
 def test_conversations_are_judged_as_a_long_run_judges_them(name: str) -> None:
-    """Of 200,000 requests of another seed the queue grows 4 % above what is found, and not 5 % below; on three seeds."""
+    """Of 200,000 requests of another seed the queue grows 4 % above what three seeds find, not 5 % below."""
     for seed in (1, 2, 3):
         found = finishable(load(name, [f"run.seed={seed}"]))
 

@@ -17,6 +17,7 @@ from simserve.metrics.result import RunResult
 from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.daily import HOURS_PER_DAY, day_shape
 from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison
+from simserve.planner.load_curve import LoadCurve
 from simserve.planner.scaling import steady_rate
 from simserve.profiles import catalog
 from simserve.profiles.api import ApiProfile, PromptCaching, load_api
@@ -134,9 +135,9 @@ def month(resolved: ResolvedScenario, result: RunResult) -> dict[str, Any] | Non
 
     Returns:
         ``requests_per_month self_host_usd_per_month self_host_usd_per_request``, ``break_even_requests_per_month`` from
-        which the deployment costs less, ``cheaper`` (``self_host`` or ``api``; None where the deployment cannot
-        serve the traffic) and ``api`` (``name date is_named usd_per_month usd_per_request``), the last three None
-        where no API is known.
+        which the deployment costs less (None where it does not hold the objective at so many: ``why_never`` says so),
+        ``cheaper`` (``self_host`` or ``api``; None where the deployment cannot serve the traffic) and ``api`` (``name
+        date is_named usd_per_month usd_per_request``), the last ones None where no API is known.
 
     Raises:
         InputError: A profile is missing by now.
@@ -151,7 +152,7 @@ def month(resolved: ResolvedScenario, result: RunResult) -> dict[str, Any] | Non
     model = _as_deployed(resolved, result, hourly, specs, prices)
     requests = model.requests_per_month or 0.0
     own = model.self_host_usd(requests)
-    even = as_deployed(model)["requests_per_month"]
+    even, why_never = _break_even(resolved, result, model)
     bill = model.api_usd(requests)
     is_served = prices is not None and result.summary["simserve"]["stability"] != "overloaded"
     return {
@@ -159,6 +160,7 @@ def month(resolved: ResolvedScenario, result: RunResult) -> dict[str, Any] | Non
         "self_host_usd_per_month": own,
         "self_host_usd_per_request": own / requests,
         "break_even_requests_per_month": even,
+        "why_never": why_never,
         "cheaper": ("self_host" if own < bill else "api") if is_served else None,
         "api": None
         if prices is None
@@ -175,6 +177,39 @@ def month(resolved: ResolvedScenario, result: RunResult) -> dict[str, Any] | Non
 def as_deployed(model: Comparison) -> dict[str, Any]:
     """Return the break-even of a deployment as it stands: no replica less at a small volume, none more at a large."""
     return cost_model.break_even(replace(model.beside_overflow(), capacity=None))
+
+
+def _break_even(resolved: ResolvedScenario, result: RunResult, model: Comparison) -> tuple[float | None, str | None]:
+    """Return the break-even of a run's deployment, None where it does not hold it, and then why.
+
+    Of a run that was interrupted, or while this is, nothing is said.
+    """
+    even: float | None = as_deployed(model)["requests_per_month"]
+    if even is None or not model.requests_per_month or result.simulation.was_interrupted:
+        return None, None
+    try:
+        is_held = _holds_at(resolved, result, even / model.requests_per_month)
+    except KeyboardInterrupt:
+        return None, None
+    if is_held:
+        return even, None
+    return None, f"at {even / 1e6:.3g} million requests a month it would not hold the objective"
+
+
+def _holds_at(resolved: ResolvedScenario, result: RunResult, multiple: float) -> bool:
+    """Return whether the deployment holds its objective at a multiple of a run's traffic, as `simserve cost` asks it.
+
+    No further run is made where it finishes less. A trace, or clients of a
+    closed loop, cannot be scaled to a rate: nothing is said against them, nor where an API takes what is too much.
+    """
+    scenario, inner = resolved.scenario, result.summary["simserve"]
+    own = steady_rate(scenario)
+    if own is None or scenario.deployment.overflow is not None:
+        return True
+    if inner["load_ratio"] is not None and multiple * inner["load_ratio"] >= 1:
+        return False
+    curve = LoadCurve(scenario)
+    return (multiple <= 1 and curve.as_it_is().holds) or curve.at(multiple * own).holds
 
 
 def _as_deployed(

@@ -204,6 +204,12 @@ def _comparison(resolved: ResolvedScenario, day: _Day, traffic: MeanRequest, api
     )
 
 
+def _within_reach(model: Comparison, requests: float | None) -> float | None:
+    """Return a volume where the units that the traffic takes hold it, else None."""
+    is_held = requests is not None and requests <= model.units * model.capacity_per_month
+    return requests if is_held else None
+
+
 def _electricity(resolved: ResolvedScenario, day: _Day) -> float:
     """Return a month's dollars of electricity for one GPU, where it is paid apart."""
     if not resolved.gpu_hour.pays_electricity:
@@ -237,7 +243,7 @@ def _summary(
         "hybrid": cost_model.hybrid(free),
         "break_even": {
             **cost_model.break_even(free),
-            "as_deployed_requests_per_month": as_deployed(model)["requests_per_month"],
+            "as_deployed_requests_per_month": _within_reach(model, as_deployed(model)["requests_per_month"]),
         },
         "left_out": ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD),
         "load_is_clients": curve.is_closed,

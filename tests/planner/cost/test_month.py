@@ -60,6 +60,26 @@ def test_cost_and_run_count_the_same_month(name: str) -> None:
     assert even == pytest.approx(ran["break_even_requests_per_month"])
 
 
+def test_run_gives_no_break_even_that_the_deployment_does_not_hold() -> None:
+    """Code completion costs what the API does at 54 requests/s, and misses its SLO there: both say never."""
+    scenario = ss.load("code-completion")
+
+    ran, priced = ss.run(scenario).summary["simserve"]["month"], ss.cost(scenario).summary
+
+    assert ran["break_even_requests_per_month"] is None
+    assert ran["why_never"] == "at 141 million requests a month it would not hold the objective"
+    even = priced["break_even"]
+    assert (even["requests_per_month"], even["as_deployed_requests_per_month"]) == (None, None)
+
+
+def test_run_gives_a_break_even_that_the_deployment_holds() -> None:
+    """Chat does at 6.2 requests/s, within its SLO."""
+    ran = ss.run(ss.load("chatbot")).summary["simserve"]["month"]
+
+    assert ran["break_even_requests_per_month"] == pytest.approx(16.2e6, rel=0.01)
+    assert ran["why_never"] is None
+
+
 @pytest.mark.slow
 def test_run_plan_and_cost_give_one_answer(tmp_path: Path) -> None:
     """What the plan deploys, run and priced, costs the plan's dollars a month, against the same API, to the cent."""
