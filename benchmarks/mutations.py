@@ -106,7 +106,8 @@ def page_of(found: dict[Fault, str]) -> str:
     lines = [
         "# Deliberate faults in the cluster's plane",
         "",
-        f"Of {len(tried)} faults of one line each that were tried, the tests of plane against reference notice {killed}."
+        f"Of {len(tried)} faults of one line each that were tried, the tests of plane against reference notice"
+        f" {killed}."
         " `python -m benchmarks.mutations --write` makes this table again.",
         "",
         "| fault | where | noticed first by |",
