@@ -100,8 +100,8 @@ def run(
             some hundreds of requests a second. What it does not cover is refused.
         router: A policy of one's own, ``router(request, replicas)``: it returns one of the replicas, or its number.
             What it sees is `simserve.sim.own_parts.RequestView` and `ReplicaView`.
-        admission: Admission control of one's own, ``admission(request, replicas)``: True, False, or why not; it is
-            asked before that of the scenario.
+        admission: Admission control of one's own, ``admission(request, replicas)``: True, False, or why not, as one of
+            ``rate_limit queue_full kv_headroom load deadline``; it is asked before that of the scenario.
         autoscaler: ``autoscaler(pool)``, a `simserve.sim.own_parts.PoolView`: how many replicas the pool should have,
             instead of the metric of ``deployment.autoscaling``.
         step_seconds: ``step_seconds(prompt_tokens, decode_tokens, context_tokens)``: the seconds of a step, instead of

@@ -76,7 +76,7 @@ class ReferenceClients:
 
     def simulation(self, *, was_interrupted: bool) -> Simulation:
         """Return what happened so far."""
-        found = simulation_of(self._cluster, self._deployment, self._setups, keep_steps=self._keep_steps)
+        found = simulation_of(self._cluster, self._deployment, self._setups, keep_steps=self._keep_steps, is_fed=True)
         return replace(found, is_open_loop=False, has_clients=True, was_interrupted=was_interrupted)
 
 

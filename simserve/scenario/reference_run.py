@@ -29,7 +29,7 @@ from simserve.sim.pools import PoolSetup, outcomes_of, together
 from simserve.sim.recorder import Recorder, RunTotals, series_sums
 from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.simulate import Simulation, setups_of
+from simserve.sim.simulate import Simulation, has_decisions, setups_of
 from simserve.sim.step_log import COLUMNS, StepTable
 from simserve.sim.timeline import FleetTimeline
 
@@ -259,9 +259,14 @@ def simulate_by_reference(
 
 
 def simulation_of(
-    cluster: NotedCluster, deployment: Deployment, setups: Sequence[PoolSetup], *, keep_steps: bool
+    cluster: NotedCluster,
+    deployment: Deployment,
+    setups: Sequence[PoolSetup],
+    *,
+    keep_steps: bool,
+    is_fed: bool = False,
 ) -> Simulation:
-    """Return what a cluster's run produced, once it is over."""
+    """Return what a cluster's run produced, once it is over; ``is_fed``: somebody else sent its requests."""
     control, specs, own = cluster.control, cluster.specs, None if cluster.judge is None else cluster.judge.parts
     records = records_of(cluster)
     last = np.fmax(records.admitted_time, records.finish_time)
@@ -269,7 +274,7 @@ def simulation_of(
     timeline = _timeline(cluster, setups, end_time)
     recorders = _recorders(cluster, setups, has_own_seconds=own is not None and own.step_seconds is not None)
     outcomes = outcomes_of(setups, recorders, records, end_time, timeline)
-    is_plain = control.is_plain and not deployment.pools and not cluster.clients.num_resent
+    is_decided = own is not None or is_fed or has_decisions(deployment, control, specs)
     totals: RunTotals = together(outcomes)
     num_schedulers = sum(len(replica.scheduler.schedulers) for replica in cluster.replicas)
     return Simulation(
@@ -283,7 +288,7 @@ def simulation_of(
         offered_rate=specs.offered_rate,
         was_interrupted=False,
         has_changing_fleet=control.changes_fleet or any(each.autoscaling is not None for each in setups),
-        timeline=None if is_plain and not any(each.timeout or each.retries for each in specs.classes) else timeline,
+        timeline=timeline if is_decided else None,
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=_transfer_sums(cluster),
         front=_front(cluster),

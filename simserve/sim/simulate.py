@@ -159,7 +159,7 @@ def simulate(
         log = StepLog()
     engine, priced = deployment.engine, deployment.priced
     control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
-    if own is not None or _has_decisions(deployment, control, specs):
+    if own is not None or has_decisions(deployment, control, specs):
         return _decided(deployment, control, specs, progress, log, accelerate, own)
     records, totals, end_time, was_interrupted = _run(
         engine, priced.step_times, priced, deployment.num_replicas, control.routing, specs, progress, log, accelerate
@@ -179,7 +179,7 @@ def simulate(
     )
 
 
-def _has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs) -> bool:
+def has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs) -> bool:
     """Return whether anything is decided in the run beyond where a request goes."""
     has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
     is_told = specs.time_limit is not None or specs.encoder_pool is not None

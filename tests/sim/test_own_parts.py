@@ -171,6 +171,17 @@ def test_an_admission_control_may_say_why() -> None:
     assert by_deadline["rejected"]["by_reason"]["deadline"] == 75
 
 
+def test_the_reference_counts_what_an_admission_control_refuses() -> None:
+    """Every second request, where the scenario itself decides nothing; plane and reference say the same."""
+    plane, reference = (
+        run({}, 20, admission=lambda request, _: request.number % 2 == 0, by_reference=by_reference)
+        for by_reference in (False, True)
+    )
+
+    assert plane.summary["simserve"]["rejected"]["refusals"] == {"load": 10}
+    assert reference.summary["simserve"]["rejected"] == plane.summary["simserve"]["rejected"]
+
+
 def test_an_autoscaler_stays_within_the_limits_of_the_scenario() -> None:
     """More than ``max_replicas`` are not launched."""
     result = run(SCALED, autoscaler=lambda _: 50)
