@@ -324,6 +324,10 @@ where it saves GPUs. The answer names the link, and says what the next slower on
 GPU: `simserve/planner/space/links.py`): whether the SLO still holds, and what breaks if not. Where the scenario says in
 `deployment.disaggregation` what the link is, no other is tried. With `--objective throughput` the link is the network.
 
+Fixed GPUs of two kinds (`--objective throughput --gpus 8xH100+8xH200`) are looked at alone, with prompts on all of one
+kind and answers on all of the other, and with the best equal replicas of each side by side: as pools that get as much
+of the traffic as each can sustain alone, and as one fleet. Workers of one role on both kinds are not tried.
+
 Which traffic: prompts of 1,000 tokens on average and more, a limit on TPOT, arrivals of their own, and an engine that
 hands over KV caches; or a scenario that has `deployment.disaggregation` itself.
 

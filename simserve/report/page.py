@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from simserve.report.brief import Brief
     from simserve.report.panels import Panel
 
-_CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: \d[\d.]*%?)?)")
-"""A command that ends a sentence, and an option with its number."""
+_CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: \d[\d.]*%?(?:/[a-z]+)?| [a-z\d]+=[^\s;]+)?)")
+"""A command that ends a sentence, and an option with its number, per month say, or with what it sets."""
 TEMPLATES = Path(__file__).parent / "templates"
 """Pages and style sheets; ``common.css`` is that of `simserve explore` as well."""
 

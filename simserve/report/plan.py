@@ -40,7 +40,7 @@ from simserve.report.plan_tables import (
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
 from simserve.report.quantities import dollars, share, text_columns
 from simserve.report.thresholds import TITLE as THRESHOLDS
-from simserve.report.thresholds import thresholds_lines, thresholds_sketch, thresholds_table
+from simserve.report.thresholds import load_sketch, thresholds_lines, thresholds_sketch, thresholds_table
 from simserve.report.throughput import throughput_brief, throughput_front, throughput_sections
 from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import Scenario
@@ -170,7 +170,9 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         said = "Replicas launched in one fresh run of the whole load, means of minutes."
         sketch = thresholds_sketch(summary["autoscaling"])
         picture = panel("autoscaler", "Replicas over time", said, sketch, f"Replicas over time. {said}")
-        sections.insert(place + 1, Section(title="Over time", panels=(picture,)))
+        told = "What arrives, means of the same minutes."
+        load = panel("load", "Load over time", told, load_sketch(summary["autoscaling"]), f"Requests/s. {told}")
+        sections.insert(place + 1, Section(title="Over time", panels=(picture, load)))
     return Page(
         name=f"simserve plan: {summary['scenario']}",
         answer=answer[0],

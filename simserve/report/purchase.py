@@ -117,7 +117,7 @@ def _bought(purchase: Mapping[str, Any]) -> Iterator[str]:
     if first["on_demand_replicas"]:
         terms.append(f"{most}{counted(first['on_demand_replicas'], 'replica')} on demand")
     if first["spot_replicas"]:
-        spare = f", {first['spot_reserve']} of them in reserve" if first["spot_reserve"] else ""
+        spare = f" ({first['spot_reserve']} in reserve)" if first["spot_reserve"] else ""
         terms.append(f"{most}{counted(first['spot_replicas'], 'spot replica')}{spare}")
     peak = f"{counted(last['peak_replicas'], 'replica')} at the peak of month {last['month']}"
     yield f"Buy {_joined(terms)} in month 1; {peak}."

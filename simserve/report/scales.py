@@ -72,9 +72,11 @@ def spaced(axis: Axis, points: float) -> Axis:
 
 
 def dollar_words(value: float) -> str:
-    """Return dollars at a tick."""
+    """Return dollars at a tick, whole ones without cents."""
     if abs(value) < 1e-9:
         return "$0"
+    if abs(value) >= 1 and abs(value - round(value)) < 1e-9 * abs(value):
+        return f"{'-' if value < 0 else ''}${abs(value):,.0f}"
     return dollars(value) if value > 0 else f"-{dollars(-value)}"
 
 

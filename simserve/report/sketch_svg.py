@@ -233,6 +233,8 @@ def _axes(frame: _Frame) -> Iterator[str]:
     for value, text in x.marked:
         place = frame.x(value)
         yield _line((place, frame.lower), (place, frame.lower + _TICK), INK, 0.8)
+        # The word at an end of the axis stays inside the picture.
+        place = min(place, WIDTH_INCHES * POINTS_AN_INCH - text_width(text, TEXT_POINTS) / 2)
         yield _text(text, place, frame.lower + _TICK + _PAD + 0.75 * TEXT_POINTS, anchor="middle")
     for value, text in y.marked:
         place = frame.y(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.report.axes import BLUE, GREY, ORANGE
+from simserve.report.axes import BLUE, GREEN, GREY, ORANGE
 from simserve.report.plan_tables import Table
 from simserve.report.quantities import counted, dollars, number, share
 from simserve.report.sketch import DASHED, Axis, Mark, Sketch, Steps
@@ -104,4 +104,19 @@ def thresholds_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
         x=Axis(label="hours", high=float(edges[-1])),
         y=Axis(label="replicas", high=highest * _ROOM, is_whole=True),
         marks=marks,
+    )
+
+
+def load_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
+    """Return the load over the same hours, which the replicas follow."""
+    steps = autoscaling["over_time"]
+    edges = np.array([*(each["time_s"] for each in steps), autoscaling["seconds"]]) / _SECONDS_PER_HOUR
+    rates = np.array([each["requests_per_second"] for each in steps], dtype=np.float64)
+    return Sketch(
+        x=Axis(label="hours", high=float(edges[-1])),
+        y=Axis(label="requests/s", high=float(rates.max()) * _ROOM or 1.0),
+        marks=[
+            Steps(edges=edges, values=rates, color=GREEN, is_filled=True),
+            Steps(edges=edges, values=rates, color=GREEN),
+        ],
     )

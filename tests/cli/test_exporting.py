@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Simserve
+from tests.observe.stand_in import Ways
+from tests.observe.stand_in import stand_in as stand_in_server
 
 
 def test_the_command_is_printed_with_a_line_a_flag(simserve: Simserve) -> None:
@@ -153,3 +158,26 @@ def test_a_second_export_has_a_benchmark_of_its_own(simserve: Simserve, folder: 
 
     assert "--scenario two.benchmark.scenario.yaml" in (folder / "two.benchmark.sh").read_text(encoding="utf-8")
     assert (folder / "benchmark.sh").is_file()
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_keep_the_promise_ends_the_benchmark_with_99(simserve: Simserve, folder: Path) -> None:
+    """The script as it is written, but for its time, against a small server whose tokens take ten times as long."""
+    lengths = ["--set", "workload.prompt_tokens=64", "--set", "workload.output_tokens=16"]
+    assert simserve("export", "single-gpu-7b", "--to", "vllm", "--out", "serve.sh", *lengths).code == 0
+    script = folder / "benchmark.sh"
+    script.write_text(script.read_text(encoding="utf-8").replace("--budget 5min", "--budget 10s"), encoding="utf-8")
+    program = folder / "bin" / "simserve"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m simserve "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
+    root = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+
+    with stand_in_server(Ways(token_seconds=0.2)) as server:
+        environment = {**os.environ, "PATH": path, "PYTHONPATH": root, "URL": server.url}
+        done = subprocess.run(["sh", "benchmark.sh"], cwd=folder, env=environment, capture_output=True, text=True)
+
+    assert done.returncode == 99, done.stderr
+    assert "mean tpot" in done.stdout
+    assert "slower" in done.stdout

@@ -27,3 +27,12 @@ def test_commands_and_options_in_prose_stand_as_code() -> None:
 
     assert command == "To see it: <code>simserve run chatbot --set a=1</code>"
     assert option == '&lt;42% hold it (<code class="option">--confidence 90%</code> for more), a one-in-ten chance'
+
+
+def test_what_an_option_is_set_to_stands_in_its_code() -> None:
+    """A share a month, and names with their values up to the next clause."""
+    decline = marked("--price-decline 2%/month says yours; the rest is assumed")
+    taken = marked("--interruptions mtbf=24h,mttr=10min says yours")
+
+    assert decline == '<code class="option">--price-decline 2%/month</code> says yours; the rest is assumed'
+    assert taken == '<code class="option">--interruptions mtbf=24h,mttr=10min</code> says yours'

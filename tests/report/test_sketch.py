@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import simserve as ss
-from simserve.report.axes import BLUE, VERMILION
+from simserve.report.axes import BLUE, TEXT_POINTS, VERMILION
 from simserve.report.deployment_plots import memory_bar
 from simserve.report.plots import kv_over_time, request_latency, requests_over_time, step_time
-from simserve.report.sketch import Axis, Curve, Dots, Note, Rule, Sketch, Steps, linear_ticks
+from simserve.report.scales import dollar_words
+from simserve.report.sketch import Axis, Curve, Dots, Note, Rule, Sketch, Steps, linear_ticks, text_width
 from simserve.report.sketch_figure import sketch_figure
 from simserve.report.sketch_svg import sketch_svg
 from tests.report.builders import run
@@ -125,3 +126,23 @@ def test_a_report_needs_no_matplotlib(tmp_path: Path) -> None:
 
     assert done.stdout.strip() == "False"
     assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8").count("<svg") >= 7
+
+
+def test_words_at_the_end_of_an_axis_stay_inside_the_picture() -> None:
+    """A tick at the right end has its word left of the picture's edge."""
+    x = Axis(high=500.0, ticks=((0.0, "0 ms"), (500.0, "500,000 ms")))
+    sketch = Sketch(x=x, y=Axis(high=1.0), marks=[], right=1.0)
+    root = ElementTree.fromstring(sketch_svg(sketch, "a", "b"))
+
+    word = next(each for each in root.iter() if each.text == "500,000 ms")
+    width = float(root.attrib["viewBox"].split()[2])
+    assert float(word.attrib["x"]) + text_width("500,000 ms", TEXT_POINTS) / 2 <= width + 0.1
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.0, "$0"), (200.0, "$200"), (1500.0, "$1,500"), (0.25, "$0.250"), (-200.0, "-$200"), (2.5, "$2.50")],
+)
+def test_whole_dollars_at_a_tick_have_no_cents(value: float, words: str) -> None:
+    """All ticks of an axis in one form."""
+    assert dollar_words(value) == words

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, prepare
+from simserve.planner.space.links import Side, domain_of, network_of
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
@@ -359,8 +360,16 @@ def link_note(workers: list[Worker]) -> list[str]:
     link = workers[0].whole.disaggregation
     if link is None or not is_disaggregated(workers):
         return []
+    speed = f"{link.transfer_bandwidth / 1e9:g} GB/s"
+    sides = [Side(each.deployment.resolved.shape.hardware, each.num_gpus, each.replicas) for each in workers]
+    domain, network = domain_of(sides), network_of(sides)
+    if domain is not None and (network is None or link.transfer_bandwidth > network.bandwidth):
+        return [
+            f"KV caches were simulated to cross {domain.name} at {speed}: all pods must run on one node, and their "
+            "containers must share GPU memory (CUDA IPC): over the network first tokens are later; measure yours"
+        ]
     return [
-        f"KV caches were simulated to cross a link of {link.transfer_bandwidth / 1e9:g} GB/s: over TCP they take "
+        f"KV caches were simulated to cross a link of {speed}: over TCP they take "
         "longer; pods need your cluster's RDMA device for it (rdma/ib or the like): measure yours"
     ]
 

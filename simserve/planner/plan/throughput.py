@@ -147,7 +147,7 @@ class _Group:
         """
         equal = [found for kind in self.search.goal.gpus_by_kind for found in self._equal(kind, beside)]
         if len(equal) > 1 and self.search.goal.spare_replicas == 0:
-            fleet = {POOLS_KEY: [self._pool_of(each) for each in equal], REPLICAS_KEY: 1}
+            fleet = {**_shared(equal), POOLS_KEY: [self._pool_of(each) for each in equal], REPLICAS_KEY: 1}
             loads = [value_of(each.held, is_closed=self.is_closed) for each in equal]
             weights = {each.hardware: float(f"{load:.3g}") for each, load in zip(equal, loads, strict=True)}
             self._try(fleet, is_drawn=True)
@@ -165,7 +165,7 @@ class _Group:
     def _pool_of(self, able: Able) -> dict[str, Any]:
         """Return equal replicas as a pool, named for their GPU."""
         there = deployed(self.space.scenario, able.member.overrides, able.replicas).as_mapping()["deployment"]
-        own = {key: there[key] for key in (GPU, FORMAT, *SIZE_KEYS, "engine") if key in there}
+        own = {key: there[key] for key in _OF_A_POOL if key in there}
         return {"name": able.hardware, "replicas": able.replicas, **own}
 
     def run(self) -> list[Able]:
@@ -318,6 +318,21 @@ class _Group:
         look = Look(load=load, margin=margin, trial=bare, num_requests=num_requests)
         able.looks = sorted([*(each for each in able.looks if each.load != load), look], key=lambda each: each.load)
         return look
+
+
+_OF_A_POOL = (GPU, FORMAT, *SIZE_KEYS, "engine")
+"""Keys of the deployment that a pool of equal replicas has for itself."""
+
+
+def _shared(able: Sequence[Able]) -> dict[str, Any]:
+    """Return what several deployments change alike, but for what their pools say: the KV format, drafts, routing."""
+    first, *others = (each.member.overrides for each in able)
+    own = tuple(f"deployment.{key}" for key in _OF_A_POOL)
+    return {
+        key: value
+        for key, value in first.items()
+        if not key.startswith(own) and all(key in each and each[key] == value for each in others)
+    }
 
 
 def _settling(able: Able, probe: LoadProbe, load: float) -> int:

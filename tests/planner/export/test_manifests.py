@@ -302,3 +302,12 @@ def test_compose_deals_the_gpus_of_a_host_and_routes() -> None:
             ),
             "compose",
         )
+
+
+def test_a_link_that_only_a_node_has_is_said_to_need_one() -> None:
+    """NVLink between containers of one node; over the network of the GPUs it is RDMA."""
+    inside = ["deployment.disaggregation={transfer_bandwidth: 450 GB/s}"]
+    near, far = (export(load("disaggregation", changes), "dynamo").notes for changes in (inside, []))
+
+    assert any("cross NVLink at 450 GB/s: all pods must run on one node" in note for note in near)
+    assert any("cross a link of 50 GB/s" in note and "RDMA" in note for note in far)

@@ -101,3 +101,44 @@ def test_throughput_buys_nothing() -> None:
     """Its GPUs are there."""
     with pytest.raises(UsageError, match="--horizon"):
         plan(scenario(), PlanOptions(objective="throughput", max_gpus=2, horizon=horizon_of("12mo")))
+
+
+def test_spot_replicas_are_in_the_mix_with_their_simulated_reserve() -> None:
+    """At the share below on demand that is said, taken back as is said; and what is assumed of them is said."""
+    bought = planned("12mo", "1%/month", commitments="1y=25%,spot=60%", interruptions="mtbf=48h,mttr=10min")["purchase"]
+
+    hourly, spot, year = bought["terms"]
+    assert (hourly["is_spot"], spot["is_spot"], year["years"]) == (False, True, 1)
+    assert spot["usd_per_gpu_hour"] == pytest.approx(0.4 * hourly["usd_per_gpu_hour"])
+    assert (bought["spot"]["mtbf_s"], bought["spot"]["mttr_s"], bought["spot"]["notice_s"]) == (172_800.0, 600.0, 30.0)
+    sizes = bought["spot"]["reserves"]
+    assert sizes[-1]["replicas"] >= max(row["peak_replicas"] for row in bought["months"])
+    assert all(each["attainment"] >= each["asked"] for each in sizes)
+    assert any(row["spot_replicas"] for row in bought["months"])
+    assert bought["total_usd"] < bought["without_spot_usd"] <= bought["all_on_demand_usd"]
+    said = " ".join(bought["assumes"])
+    assert "taken back every 48 h on average" in said
+    assert "--interruptions" not in said
+
+
+def test_without_spot_nothing_is_taken_back() -> None:
+    """Terms that name no spot price offer none, and that is said."""
+    bought = planned("12mo", "1%/month", commitments="1y=25%")["purchase"]
+
+    assert bought["spot"] is None
+    assert {row["spot_replicas"] for row in bought["months"]} == {0}
+    assert bought["total_usd"] == bought["without_spot_usd"]
+    assert "no spot replica is on offer" in " ".join(bought["assumes"])
+
+
+def test_a_plan_at_spot_prices_is_still_bought_on_every_term() -> None:
+    """Commitments lie below the price on demand, and spot hours are those of the market it was planned on."""
+    options = PlanOptions(
+        hardware=("h100-sxm-80gb",), choices=ONE_SHAPE, trials=0, market="spot", horizon=horizon_of("12mo")
+    )
+    summary = plan(scenario(), options).summary
+    by_hour, spot, *_ = summary["purchase"]["terms"]
+
+    assert spot["is_spot"]
+    assert spot["usd_per_gpu_hour"] == pytest.approx(summary["best"]["usd_per_gpu_hour"])
+    assert by_hour["usd_per_gpu_hour"] > spot["usd_per_gpu_hour"]

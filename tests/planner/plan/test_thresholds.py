@@ -18,7 +18,7 @@ from simserve.planner.plan.thresholds import autoscaler_of, check_autoscaler
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.trial import try_fleet
 from simserve.report.sketch import Steps
-from simserve.report.thresholds import thresholds_lines, thresholds_sketch, thresholds_table
+from simserve.report.thresholds import load_sketch, thresholds_lines, thresholds_sketch, thresholds_table
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -125,6 +125,8 @@ def test_it_is_said_in_lines_a_table_and_a_picture() -> None:
     assert table is not None
     assert table[1][0][0] == "running requests"
     assert [mark.label for mark in sketch.marks if isinstance(mark, Steps)][-1] == "autoscaler"
+    load = next(mark for mark in load_sketch(answered()).marks if isinstance(mark, Steps))
+    assert load.values.max() / load.values.min() == pytest.approx(4.0, rel=0.1)
     assert "keep" in thresholds_lines(none)[0]
     assert thresholds_table(none) is None
     assert thresholds_lines(None)[0].startswith("No fixed number")
