@@ -307,12 +307,9 @@ def would_admit(replica: Replica, requests: RequestTable) -> bool:
 
 
 def seconds_to_encode(requests: RequestTable, index: int, cached: int) -> float:
-    """Return what encoding the images of a prompt takes: its own, and those before them that its prefix cache lacks.
-
-    Images end with the prompt that they came in.
-    """
+    """Return what encoding the images of a prompt takes: its own, and those before them that its prefix cache lacks."""
     seconds, earlier = requests.encoder_seconds[index], requests.earlier_images[index]
-    while earlier >= 0 and requests.prompt_tokens[earlier] > cached:
+    while earlier >= 0 and requests.image_ends[earlier] > cached:
         seconds += requests.encoder_seconds[earlier]
         earlier = requests.earlier_images[earlier]
     return seconds

@@ -88,6 +88,7 @@ class RequestTable:
     answer_step        int    while it thinks and decodes: the step counter at which its answer begins; else -1
     encoder_seconds    s      what encoding its images adds to its first step; empty: there are none
     earlier_images     int    the nearest request with images whose prompt its own begins with, -1: none; likewise
+    image_ends         int    token of its prompt with which its images end; likewise
     answer_time        s      when the first token of its answer was there, where that is not its first token
     replica_id         int    -1: none
     adapter            int    LoRA adapter, -1: none; empty where no request has one
@@ -108,6 +109,7 @@ class RequestTable:
         "finish_time",
         "first_token_time",
         "generated_tokens",
+        "image_ends",
         "is_truncated",
         "itl_max",
         "joined_leap",
@@ -143,6 +145,7 @@ class RequestTable:
         thinking_tokens: NDArray[np.int64] | None = None,
         encoder_seconds: NDArray[np.float64] | None = None,
         earlier_images: NDArray[np.int64] | None = None,
+        image_ends: NDArray[np.int64] | None = None,
     ) -> None:
         """Apply the length limits of ``config`` and lay out the columns.
 
@@ -157,6 +160,7 @@ class RequestTable:
             is_lean: Whether columns that ``config`` never reads stay empty: no other engine serves these requests.
             thinking_tokens: Of ``output_tokens``, those before the answer, shape [N]; None: nobody thinks.
             encoder_seconds: What encoding its images takes, shape [N]; None: there are none.
+            image_ends: Token of each prompt with which its images end, shape [N]; None: they end it.
             earlier_images: The nearest request with images whose prompt its own begins with, -1: none, shape [N];
                 None: there is none for any.
 
@@ -204,6 +208,8 @@ class RequestTable:
             np.frombuffer(self.encoder_seconds)[:] = encoder_seconds
         none = np.full(len(self.encoder_seconds), -1)
         self.earlier_images = _whole("q", none if earlier_images is None else earlier_images)
+        ends = prompt_tokens if image_ends is None else image_ends
+        self.image_ends = _whole("q", ends[: len(self.encoder_seconds)])
 
 
 class Replica:

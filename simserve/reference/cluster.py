@@ -107,8 +107,9 @@ class Cluster:
     def images_in(self, index: int) -> Iterator[tuple[int, float]]:
         """Yield the end and the seconds of the images of a prompt, and of those that it begins with."""
         seconds, earlier = self.specs.encoder_seconds, self.specs.earlier_images
+        ends = self.specs.prompt_tokens if self.specs.image_ends is None else self.specs.image_ends
         while seconds is not None and index >= 0:
-            yield int(self.specs.prompt_tokens[index]), float(seconds[index])
+            yield int(ends[index]), float(seconds[index])
             index = -1 if earlier is None else int(earlier[index])
 
     def serving(self, request: Request) -> list[Pool]:

@@ -85,12 +85,17 @@ def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> Req
             _refuse_unlike(key, scenario)
     added = {key: medium.tokens for key, medium in media.items()}
     count, tokens = (_total(getattr(each, name) for each in media.values()) for name in ("count", "tokens"))
-    earlier, prefixes = None, specs.prefixes
+    earlier, ends, prefixes = None, None, specs.prefixes
     if prefixes is not None:
-        owner = _owners(specs, prefixes)
+        is_turns = scenario.workload.trace is not None and specs.turn is not None
+        own = _own_places(specs, prefixes, is_recorded=scenario.workload.trace is not None)
+        owner = np.full(int(prefixes.segments.max()) + 1, NONE, dtype=np.int64)
+        owner[prefixes.segments[own]] = np.arange(len(specs))
         added = {key: _lengthened(prefixes, owner, medium.tokens)[0] for key, medium in media.items()}
         _, prefixes = _lengthened(prefixes, owner, tokens)
         earlier = _earlier(prefixes, owner, count > 0)
+        if is_turns:
+            ends = np.minimum(prefixes.ends[own], specs.prompt_tokens + _total(added.values()))
     columns = {
         key: MediaColumns(
             count=medium.count,
@@ -110,7 +115,7 @@ def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> Req
     )
     total = _total(seconds.values())
     if spec is None:
-        return replace(specs, encoder_seconds=total, earlier_images=earlier)
+        return replace(specs, encoder_seconds=total, earlier_images=earlier, image_ends=ends)
     return replace(specs, encoder_pool=_pool(spec, encoders[0], list(media.values()), total))
 
 
@@ -306,21 +311,44 @@ def _pieces(
     return owner, is_cached, each | {"num_encoded": one, "positions": positions, "pairs": pairs}
 
 
-def _owners(specs: RequestSpecs, prefixes: PrefixSegments) -> np.ndarray:
-    """Return which request's images and recordings each segment holds, `NONE`: it is no request's own new text.
+def _own_places(specs: RequestSpecs, prefixes: PrefixSegments, *, is_recorded: bool) -> np.ndarray:
+    """Return where, among the segments, that of each request stands which holds its images and recordings.
 
-    Of turns and calls that is the segment in which the prompt ends; a trace's prompts may end in blocks that others
-    share, and theirs stand before the answer.
+    Of turns and calls that is the segment in which the prompt ends. A trace's prompts may end in blocks that others
+    share: those of its turns and calls stand where their new text begins, those of its other requests before the
+    answer.
     """
     last = prefixes.offsets[1:] - 1
     own = last
-    if specs.turn is not None:
+    if specs.turn is not None and is_recorded:
+        own = _first_new(specs, prefixes, last)
+    elif specs.turn is not None:
         row = np.repeat(np.arange(len(specs)), np.diff(prefixes.offsets))
         is_end = prefixes.ends >= specs.prompt_tokens[row]
         own = np.flatnonzero(is_end)[np.unique(row[is_end], return_index=True)[1]]
-    owner = np.full(int(prefixes.segments.max()) + 1, NONE, dtype=np.int64)
-    owner[prefixes.segments[own]] = np.arange(len(specs))
-    return owner
+    return own
+
+
+def _first_new(specs: RequestSpecs, prefixes: PrefixSegments, last: np.ndarray) -> np.ndarray:
+    """Return the place of the first segment of each turn, or call, that none before it has, and no other conversation.
+
+    ``last`` where all of them are shared.
+    """
+    assert specs.session is not None
+    row = np.repeat(np.arange(len(specs)), np.diff(prefixes.offsets))
+    session, segments = specs.session[row], prefixes.segments
+    num_segments = int(segments.max()) + 1
+    lowest = np.full(num_segments, np.iinfo(np.int64).max)
+    highest = np.full(num_segments, np.iinfo(np.int64).min)
+    np.minimum.at(lowest, segments, session)
+    np.maximum.at(highest, segments, session)
+    is_first = np.zeros(len(segments), dtype=bool)
+    is_first[np.unique(segments, return_index=True)[1]] = True
+    is_own = is_first & (lowest == highest)[segments]
+    rows, places = np.unique(row[is_own], return_index=True)
+    found = last.copy()
+    found[rows] = np.flatnonzero(is_own)[places]
+    return found
 
 
 def _lengthened(prefixes: PrefixSegments, owner: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, PrefixSegments]:

@@ -174,6 +174,7 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
             thinking_tokens=specs.thinking_tokens,
             encoder_seconds=specs.encoder_seconds,
             earlier_images=specs.earlier_images,
+            image_ends=specs.image_ends,
         )
     configs = [pool.engine for pool in pools]
     longest = min(config.max_model_len for config in configs)
@@ -192,6 +193,7 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
         thinking_tokens=specs.thinking_tokens,
         encoder_seconds=specs.encoder_seconds,
         earlier_images=specs.earlier_images,
+        image_ends=specs.image_ends,
     )
 
 

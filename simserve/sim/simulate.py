@@ -324,6 +324,7 @@ def _run(
         thinking_tokens=specs.thinking_tokens,
         encoder_seconds=specs.encoder_seconds,
         earlier_images=specs.earlier_images,
+        image_ends=specs.image_ends,
     )
     recorder = Recorder(config, times, priced, log=log)
     recorder.encodes_images = specs.encoder_seconds is not None

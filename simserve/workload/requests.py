@@ -134,6 +134,7 @@ class RequestSpecs:
         earlier_images: The nearest request before, whose prompt each one's begins with, that has images or recordings,
             -1: none, int64. Theirs are encoded again where a prefix cache does not hold them. None: no prompt holds
             another's.
+        image_ends: Token of each prompt with which its images and recordings end, int64; None: they end it.
         encoder_pool: What encodes both instead of the replicas, between ``own_wait`` and the router; None: nothing.
         own_wait: Seconds that each request waits behind the tokeniser by itself, for its images and recordings to be
             prepared and for its grammar, float64: others pass it (`in_order_of_readiness`). None: nobody does.
@@ -172,6 +173,7 @@ class RequestSpecs:
     audio: MediaColumns | None = None
     encoder_seconds: NDArray[np.float64] | None = None
     earlier_images: NDArray[np.int64] | None = None
+    image_ends: NDArray[np.int64] | None = None
     encoder_pool: EncoderPool | None = None
     time_limit: NDArray[np.float64] | None = None
 
@@ -272,6 +274,7 @@ class RequestSpecs:
             encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],
             encoder_pool=None if self.encoder_pool is None else self.encoder_pool.of_rows(np.arange(len(self))[some]),
             earlier_images=None if self.earlier_images is None else self.earlier_images[some],
+            image_ends=None if self.image_ends is None else self.image_ends[some],
             time_limit=None if self.time_limit is None else self.time_limit[some],
         )
 

@@ -233,15 +233,6 @@ class WorkloadSpec(FrozenModel):
         return self.has_images or self.has_audio
 
     @model_validator(mode="after")
-    def _check_images(self) -> Self:
-        if self.has_images and self.trace is not None and self.has_sessions:
-            raise ValueError(
-                "has images and also a trace whose turns wait for answers: which of its prompts hold the images of "
-                "the turns before is not known; leave one of the two out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _check_answers(self) -> Self:
         own = [(each.output_tokens or self.output_tokens, each.sessions, each.agents) for each in self.classes or ()]
         for length, sessions, agents in ((self.output_tokens, self.sessions, self.agents), *own):

@@ -575,7 +575,9 @@ def thinking_cases(draw: st.DrawFn) -> Case:
     if case.config.batching == "continuous" and draw(st.booleans()):
         images = [draw(st.sampled_from([0, 0, 1, 5])) for _ in outputs]
         seconds = np.array(images) * np.sqrt(47.0) / 32.0
-        specs = replace(specs, encoder_seconds=seconds, earlier_images=earlier_images(specs.prompt_tokens))
+        ends = np.maximum(specs.prompt_tokens // 2, 1) if draw(st.booleans()) else None
+        earlier = earlier_images(specs.prompt_tokens)
+        specs = replace(specs, encoder_seconds=seconds, earlier_images=earlier, image_ends=ends)
     return Case(config, case.times, specs)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,14 +156,6 @@ def test_later_turns_cost_an_encoder_pool_nothing() -> None:
     np.testing.assert_array_equal(specs.prompt_tokens, alone.prompt_tokens)
 
 
-def test_turns_of_a_trace_have_no_images() -> None:
-    """Which of a trace's prompts hold the images of the turns before is not known."""
-    replay = ("workload.trace={path: x.jsonl}", "workload.agents={}", "workload.arrivals=null")
-
-    with pytest.raises(ScenarioError, match="has images and also a trace whose turns wait for answers"):
-        load("images", (*replay, "workload.prompt_tokens=null", "workload.output_tokens=null"))
-
-
 TURNS = "workload.sessions={turns: 4, think_time: 2 s}"
 TASKS = "workload.agents={calls: {distribution: geometric, mean: 4, max: 8}, subagent_share: 0.4, fork_share: 0.5}"
 SMALL = (
@@ -311,3 +305,47 @@ def test_images_that_no_cache_holds_are_encoded_every_turn(is_cached: str, expec
 
     added = (slow.first_token_time - slow.arrival_time) - (fast.first_token_time - fast.arrival_time)
     assert (added / shown.encoder_seconds).tolist() == pytest.approx(expected)
+
+
+def recorded(path: Path, hashed: bool) -> tuple[str, ...]:
+    """Return what replays three conversations of three turns, which share a system prompt, with an image each turn."""
+    lines = []
+    for turn in range(3):
+        for talk in range(3):
+            # Blocks of 512 tokens: the system prompt of all, two of each turn, and one that only it ends in.
+            ids = [0, *(100 * talk + each for each in range(1, 2 * turn + 3)), 1000 + 10 * talk + turn]
+            row = {"timestamp": 1000 * talk + 20_000 * turn, "input_length": 512 * len(ids) - 100, "output_length": 50}
+            lines.append(json.dumps(row | {"session_id": str(talk)} | ({"hash_ids": ids} if hashed else {})))
+    path.write_text("\n".join(lines), encoding="utf-8")
+    drawn = ("workload.arrivals=null", "workload.prompt_tokens=null", "workload.output_tokens=null")
+    image = "workload.images={sizes: [{width: 512, height: 512}], preprocess_time: 0 ms}"
+    return (f"workload.trace={{path: {path}}}", *drawn, "workload.num_requests=null", "workload.sessions={}", image)
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_turns_of_a_trace_hold_the_images_of_those_before(tmp_path: Path, hashed: bool) -> None:
+    """An image of 256 tokens a turn, where its new text begins; other conversations share none of them."""
+    words = recorded(tmp_path / "t.jsonl", hashed)
+    shown, text = requests(*words), requests(*words, "workload.images=null")
+    assert shown.images is not None
+    assert shown.turn is not None
+    assert shown.prefixes is not None
+
+    assert set(shown.images.tokens.tolist()) == {256}
+    assert (shown.prompt_tokens - text.prompt_tokens).tolist() == (256 * shown.turn).tolist()
+    if hashed:
+        firsts = shown.prefixes.offsets[:-1]
+        assert set(shown.prefixes.ends[firsts].tolist()) == {512}
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_the_prefix_cache_knows_images_of_a_traces_turns(tmp_path: Path, hashed: bool) -> None:
+    """Later turns find them with the text around them, and nobody encodes them again; the plain simulator agrees."""
+    words = recorded(tmp_path / "t.jsonl", hashed)
+    cached, alone = (
+        run(load("images", [*words, f"deployment.engine.enable_prefix_caching={is_on}"])) for is_on in ("true", "false")
+    )
+    encoding = [each.summary["simserve"]["steps"]["seconds_by_operator"]["image_encoder"] for each in (cached, alone)]
+
+    assert encoding[1] > 1.5 * encoding[0]
+    assert verify(load("images", list(words)), accelerate="off").differing == {}

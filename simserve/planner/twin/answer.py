@@ -119,6 +119,10 @@ def twin(
         raise InputError("tells of no request and its length in this time", file=where)
     notes = _notes(seen, scenario)
     drawn = _drawn(scenario)
+    most = max(window.arrivals for window in seen.windows)
+    if most > MOST_REPLAYED:
+        rule = f"tells of {most:,.0f} requests between two scrapes; {MOST_REPLAYED:,} can be simulated"
+        raise InputError(rule, file=where, remedy="scrape more often, or one server of the fleet")
     windows, replayed = _replayed(seen, scenario, drawn, notes)
     traffic, alarms = _traffic(seen, drawn, scenario)
     scales: dict[str, float] = {}

@@ -686,6 +686,7 @@ def test_gpt_oss_120b_takes_one_h100_with_all_the_context_that_fits() -> None:
     assert planned_for.memory.max_model_len == resolve(scenario).memory.max_model_len
 
 
+@pytest.mark.slow
 def test_how_many_encoders_there_are_is_a_choice() -> None:
     """The dollars and watts of their GPUs are compared, and the answer names them beside the others."""
     kept = ("gpus", "weights", "kv-cache", "engine", "tensor-parallel")

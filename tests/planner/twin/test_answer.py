@@ -64,6 +64,15 @@ def test_the_replay_of_a_run_gives_its_latencies_back(unchanged: Twin, name: str
     assert unchanged.summary["drift"][name]["ratio"] == pytest.approx(1.0, abs=within)
 
 
+def test_more_requests_than_can_be_simulated_are_one_line() -> None:
+    """Counters that grow by a hundred million millions a window fill no memory."""
+    seen = _seen()
+    seen.windows[5].arrivals = 1e14
+
+    with pytest.raises(InputError, match="100,000,000,000,000 requests between two scrapes; 300,000 can be simulated"):
+        twin(seen, "x", _scenario(), horizon=0.0)
+
+
 def test_a_load_that_changes_at_noon_is_flagged_within_five_minutes(changed: Twin) -> None:
     """It is said since when, and only the rate is to blame: the deployment does what it does at such a rate."""
     row = changed.summary["drift"]["rate"]
