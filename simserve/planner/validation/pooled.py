@@ -116,7 +116,7 @@ def _decode_setup(pair: PoolPair, priced: Priced) -> PoolSetup:
     tokens = expected_tokens(MTP_ACCEPTANCE[:drafts]) if drafts else 1.0
     return PoolSetup(
         name="decode",
-        # Their answers go to Dynamo's processes, in tokens (skip-tokenizer-init), not through an API server of their own.
+        # Dynamo takes the tokens from it (skip-tokenizer-init); no API server of its own passes them on.
         engine=replace(plain.engine, api_token_seconds=0.0),
         step_times=_scaled(times, 1.0 / tokens),
         priced=None,
