@@ -59,6 +59,9 @@ _SOURCES = {
 
 _ON_REQUEST = {
     "inferencex_agg_blackwell": Source(("inferencex_agg_blackwell.csv",), inferencex.read_inferencex_blackwell),
+    "inferencex_disagg_blackwell": Source(
+        ("inferencex_disagg_blackwell.csv",), disaggregated.read_disaggregated_blackwell
+    ),
 }
 """Read where they are asked for by name: nothing is fitted to them, and no interval is learnt from them."""
 

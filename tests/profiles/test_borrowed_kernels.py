@@ -38,14 +38,17 @@ def test_collectives_need_the_same_link() -> None:
 
 
 def test_decode_attention_goes_with_the_ordinary_cores() -> None:
-    """From H200 to B300 tensor cores grow 2.3 times, softmax and conversion with FP32: 75 for 66.9 TFLOP/s."""
-    own, fitted = (load_hardware(name).attention_curves for name in ("b300-sxm-270gb", "h200-sxm-141gb"))
-    assert own is not None
-    assert fitted is not None
-    ratio = own.kernels[0].decode.compute / fitted.kernels[0].decode.compute
+    """From B200 to GB200 tensor cores grow 2.50 / 2.25 times, softmax and conversion with FP32: 80 for 75 TFLOP/s."""
+    own, fitted = (load_hardware(name) for name in ("gb200-186gb", "b200-sxm-180gb"))
+    ratio = (own.peak_flops("fp32") or 0.0) / (fitted.peak_flops("fp32") or 1.0)
+    ratio /= (own.peak_flops("bf16") or 0.0) / (fitted.peak_flops("bf16") or 1.0)
+    assert own.attention_curves is not None
+    assert fitted.attention_curves is not None
 
-    assert ratio == pytest.approx(75.0 / 66.9 / (2250.0 / 989.4), rel=1e-3)
-    assert own.num_multiprocessors == 148
+    found = own.attention_curves.kernels[0].decode.compute / fitted.attention_curves.kernels[0].decode.compute
+
+    assert found == pytest.approx(ratio, rel=1e-3)
+    assert own.attention_curves.num_multiprocessors == 148
 
 
 def test_borrowed_figures_are_no_fits() -> None:
@@ -65,6 +68,26 @@ def test_a_gpu_without_curves_of_its_own_lends_none(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="curves of its own") as caught:
         load_hardware(str(path))
     assert caught.value.key == "kernels_of"
+
+
+def test_blackwell_borrows_from_blackwell() -> None:
+    """GB200 and Blackwell Ultra have the kernels of a B200, not of Hopper: decoding over FP8 keys, 128 heads a rank."""
+    shapes = (
+        make_shape(
+            name,
+            "deepseek-r1",
+            engine="sglang",
+            version="0.5.8",
+            quantization="fp8",
+            kv_cache_dtype="fp8",
+            data_parallel_size=8,
+            enable_expert_parallel=True,
+        )
+        for name in ("b200-sxm-180gb", "gb200-186gb", "b300-sxm-270gb", "gb300-279gb")
+    )
+    first, *others = (price(shape, 64).step_times.decode_slope[32] for shape in shapes)
+
+    assert others == pytest.approx([first] * 3, rel=0.1)
 
 
 def test_few_rows_are_no_tile_of_64_where_arithmetic_is_scarce() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.disaggregated_recipes import Prefill, Recipe, prefill_of, recipes_of
-from calibration.laboratory.readers.names import engine_name, hardware_name, model_name
+from calibration.laboratory.readers.names import engine_name, hardware_name, model_name, quantization_name
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
 from simserve.planner.measured.point import NO_RECIPE, MeasuredPoint, Metric, PoolPair
@@ -27,6 +27,9 @@ SHORTEST_SHARE = 0.8
 
 VERSIONS = {"sglang": "0.5.8", "tensorrt-llm": "1.2.0"}
 """Engine in the containers of the recipes: SGLang 0.5.8; TensorRT-LLM 1.2.0, before its release, in Dynamo's 0.8.1."""
+
+RECIPE_VERSIONS = {"sglang": "0.5.8", "tensorrt-llm": "0.8.1"}
+"""Of SGLang, and of Dynamo's containers with TensorRT-LLM: rows of B200 and GB200 with others ran older recipes."""
 
 PORT_BANDWIDTH = {("tensorrt-llm", "h200"): 1e9}
 """Bytes/s of a GPU's port by engine and cluster; others: 25 GB/s, 400 Gbit/s at half their rate, which decides nothing.
@@ -39,26 +42,38 @@ HANDOVER = {"sglang": 0.09}
 """Seconds from a computed prompt to the decode worker's scheduler: SGLang's two workers agree on a transfer by polling
 once a step. Fitted to the 10 servers of H100 with prompts and answers of 1,024 tokens."""
 
+WIDE_EXPERTS = {"num_redundant_experts": 32, "enable_two_batch_overlap": False}
+"""Of SGLang's ranks on GB200, which exchange tokens by DeepEP (srt-slurm, recipes/gb200-fp8/1k1k/mid-curve.yaml)."""
+
 DECODE_KV_SHARE = {"sglang": 0.82, "tensorrt-llm": 0.9}
 """Share of memory of decode workers, by the engine's rule."""
 
 
 def read_disaggregated(folder: Path) -> list[MeasuredPoint]:
     """Return the points of ``inferencex_disagg.csv``: scored where one recipe alone fits, else shown."""
-    return [_point(row) for row in read_rows(folder / "inferencex_disagg.csv")]
+    return [_point(row, "inferencex_disagg") for row in read_rows(folder / "inferencex_disagg.csv")]
 
 
-def _point(row: Row) -> MeasuredPoint:
+def read_disaggregated_blackwell(folder: Path) -> list[MeasuredPoint]:
+    """Return the points of ``inferencex_disagg_blackwell.csv``: B200 and GB200, likewise."""
+    file = "inferencex_disagg_blackwell"
+    return [_point(row, file) for row in read_rows(folder / f"{file}.csv")]
+
+
+def _point(row: Row, source: str) -> MeasuredPoint:
     engine, hardware = engine_name(row.text("framework")), hardware_name(row.text("hardware"))
     prompt, output, clients = row.count("isl", 0), row.count("osl", 0), row.count("load_value", 1)
     key = (engine, hardware.partition("-")[0], row.text("precision"), prompt, output)
-    fitting = recipes_of(key, clients, row.count("prefill_moe_ep_size", 1) > 1)
+    is_blackwell = "b200" in hardware
+    is_known = not is_blackwell or row.text("version").startswith(RECIPE_VERSIONS[engine])
+    is_placed = None if is_blackwell else row.count("prefill_moe_ep_size", 1) > 1
+    fitting = recipes_of(key, clients, is_placed) if is_known else []
     model = model_name(row.text("model"))
     lengths = blocks.uniform_below(prompt, SHORTEST_SHARE), blocks.uniform_below(output, SHORTEST_SHARE)
     workload = build.closed_loop(clients, *lengths)
     unscored: tuple[Metric, ...] = ("ttft", "tpot") if len(fitting) > 1 else ()
     return MeasuredPoint(
-        source="inferencex_disagg",
+        source=source,
         label=row.label,
         engine=engine,
         version=VERSIONS.get(engine, row.text("version")),
@@ -80,7 +95,7 @@ def _pools(
     engine = engine_name(row.text("framework"))
     longest = row.count("isl", 0) + row.count("osl", 0) + blocks.LENGTH_SLACK
     common = {"name": engine, "version": VERSIONS[engine], "enable_prefix_caching": False, "max_model_len": longest}
-    kv_cache_dtype = "fp8" if engine == "tensorrt-llm" else "auto"
+    kv_cache_dtype = "fp8" if engine == "tensorrt-llm" or "b200" in hardware else "auto"
 
     def deployed(num_gpus: int, has_ranks: bool, is_placed: bool, knobs: dict[str, Any]) -> dict[str, Any]:
         ranks = num_gpus if has_ranks else 1
@@ -90,7 +105,7 @@ def _pools(
             tensor_parallel_size=num_gpus // ranks,
             data_parallel_size=ranks,
             expert_parallel_size=num_gpus if is_placed else 1,
-            quantization=row.text("precision"),
+            quantization=quantization_name(row.text("precision"), hardware),
             kv_cache_dtype=kv_cache_dtype,
         )
 
@@ -110,6 +125,10 @@ def _pools(
         recipe.layout != "tp",
         {"max_num_seqs": recipe.seats, "gpu_memory_utilization": DECODE_KV_SHARE[engine]},
     )
+    if engine == "sglang" and hardware.startswith("gb200") and recipe.layout == "dep":
+        decode |= WIDE_EXPERTS | {"all2all_backend": "deepep_low_latency"}
+        if prefilling.has_ranks:
+            prefill |= WIDE_EXPERTS | {"all2all_backend": "deepep_high_throughput"}
     return PoolPair(
         prefill=build.scenario(row.label, model, prefill, workload),
         decode=build.scenario(row.label, model, decode, workload),

@@ -171,6 +171,216 @@ _RECIPES: dict[Key, Sequence[tuple[Sequence[int], str]]] = {
         (_TO_128, "ctx1_gen1_tp16_batch512_mtp2"),
         (_TO_128[:-1], "ctx1_gen1_dep16_batch32_mtp2"),
     ),
+    ("tensorrt-llm", "b200", "fp4", 1024, 1024): (
+        ((1214,), "ctx1_gen2_dep8_batch64_mtp2"),
+        ((875,), "ctx1_gen5_dep8_batch16_mtp3"),
+        ((6,), "ctx1_gen5_tep8_batch1_mtp3"),
+        ((10, 15, 25, 45, 90, 180), "ctx1_gen5_tep8_batch32_mtp3"),
+        ((4968,), "ctx3_gen4_dep8_batch128_mtp1"),
+        ((10860,), "ctx3_gen5_dep4_batch512_mtp1"),
+        ((4096,), "ctx1_gen1_dep8_batch512_mtp0"),
+        ((2192,), "ctx1_gen2_dep8_batch128_mtp0"),
+        ((1365,), "ctx1_gen5_dep8_batch32_mtp0"),
+        ((6,), "ctx1_gen5_tep8_batch1_mtp0"),
+        ((10, 15, 25, 45, 90, 180), "ctx1_gen5_tep8_batch32_mtp0"),
+        ((450,), "ctx1_gen6_tep8_batch64_mtp0"),
+    ),
+    ("tensorrt-llm", "b200", "fp4", 8192, 1024): (
+        ((90,), "ctx1_gen1_dep8_batch8_mtp3"),
+        ((66,), "ctx1_gen3_tep8_batch16_mtp3"),
+        ((6,), "ctx1_gen5_tep8_batch1_mtp3"),
+        ((10, 15, 30, 60), "ctx1_gen5_tep8_batch8_mtp3"),
+        ((548,), "ctx3_gen1_dep8_batch64_mtp3"),
+        ((1096, 1691), "ctx5_gen1_dep8_batch192_mtp1"),
+        ((658,), "ctx5_gen2_dep8_batch32_mtp3"),
+        ((6,), "ctx1_gen5_tep8_batch1_mtp0"),
+        ((10, 15, 25, 50, 100), "ctx1_gen5_tep8_batch8_mtp0"),
+        ((370,), "ctx2_gen5_tep8_batch64_mtp0"),
+        ((1606,), "ctx4_gen1_dep8_batch192_mtp0"),
+        ((837,), "ctx4_gen3_dep8_batch32_mtp0"),
+        ((2222,), "ctx7_gen2_dep8_batch128_mtp0"),
+    ),
+    ("tensorrt-llm", "b200", "fp8", 1024, 1024): (
+        ((8,), "ctx1_gen8_tp8_batch1_mtp3"),
+        ((32,), "ctx1_gen8_tp8_batch4_mtp3"),
+        ((64,), "ctx1_gen8_tp8_batch8_mtp3"),
+        ((256,), "ctx1_gen8_tp8_batch32_mtp3"),
+        ((896,), "ctx1_gen7_dep8_batch128_mtp3"),
+        ((1024,), "ctx1_gen4_dep8_batch256_mtp3"),
+        ((1184,), "ctx1_gen3_dep8_batch384_mtp3"),
+        ((1600,), "ctx1_gen2_dep8_batch768_mtp2"),
+        ((4, 32, 128), "ctx1_gen3_tp8_batch1024_mtp0"),
+        ((1920,), "ctx1_gen5_dep8_batch48_mtp0"),
+        ((4096,), "ctx1_gen1_dep8_batch512_mtp0"),
+        ((5152,), "ctx2_gen5_dep8_batch128_mtp0"),
+    ),
+    ("tensorrt-llm", "b200", "fp8", 8192, 1024): (
+        ((8, 48), "ctx1_gen6_tp8_batch8_mtp3"),
+        ((8,), "ctx1_gen2_tp8_batch32_mtp3"),
+        ((64,), "ctx1_gen4_tp8_batch16_mtp3"),
+        ((224,), "ctx2_gen3_dep8_batch8_mtp3"),
+        ((288,), "ctx2_gen1_dep8_batch32_mtp3"),
+        ((1088,), "ctx4_gen1_dep8_batch128_mtp2"),
+        ((1,), "ctx1_gen1_tp8_batch1_mtp0"),
+        ((32, 128), "ctx1_gen4_tp8_batch32_mtp0"),
+        ((96,), "ctx1_gen6_tp8_batch16_mtp0"),
+        ((128,), "ctx1_gen1_dep8_batch128_mtp0"),
+        ((128,), "ctx1_gen2_dep8_batch64_mtp0"),
+        ((256,), "ctx1_gen1_dep8_batch256_mtp0"),
+        ((640,), "ctx2_gen1_dep8_batch640_mtp0"),
+    ),
+    ("tensorrt-llm", "gb200", "fp4", 1024, 1024): (
+        ((180,), "ctx1_gen1_dep32_batch4_mtp3"),
+        ((4, 8, 12, 24, 48), "ctx1_gen4_tep8_batch8_mtp3"),
+        ((4301,), "ctx2_gen1_dep16_batch256_mtp1"),
+        ((2253,), "ctx3_gen1_dep32_batch64_mtp1"),
+        ((16130,), "ctx3_gen5_dep4_batch768_mtp1"),
+        ((4301,), "ctx1_gen1_dep8_batch512_mtp0"),
+        ((666,), "ctx1_gen1_dep32_batch16_mtp0"),
+        ((6144,), "ctx1_gen2_dep4_batch768_mtp0"),
+        ((12, 24, 48, 96, 192), "ctx1_gen4_tep8_batch32_mtp0"),
+        ((5,), "ctx1_gen4_tep8_batch1_mtp0"),
+        ((4301,), "ctx2_gen1_dep16_batch256_mtp0"),
+        ((2253,), "ctx2_gen1_dep32_batch64_mtp0"),
+    ),
+    ("tensorrt-llm", "gb200", "fp4", 1024, 8192): (
+        ((4, 8, 12, 24, 28, 48), "ctx1_gen7_tep8_batch4_mtp3"),
+        ((7,), "ctx1_gen7_tep8_batch1_mtp3"),
+        ((128,), "ctx1_gen1_dep32_batch4_mtp3"),
+        ((512,), "ctx1_gen1_dep32_batch16_mtp3"),
+        ((3072,), "ctx1_gen3_dep16_batch64_mtp3"),
+        ((6144,), "ctx1_gen3_dep16_batch128_mtp1"),
+        ((8192,), "ctx1_gen1_dep32_batch256_mtp1"),
+        ((5,), "ctx1_gen7_tep8_batch1_mtp0"),
+        ((60,), "ctx1_gen15_tep4_batch4_mtp0"),
+        ((135,), "ctx1_gen15_tep4_batch8_mtp0"),
+        ((563,), "ctx1_gen1_dep32_batch16_mtp0"),
+        ((2048,), "ctx1_gen1_dep32_batch64_mtp0"),
+        ((4096,), "ctx1_gen1_dep32_batch128_mtp0"),
+        ((8192,), "ctx1_gen1_dep32_batch256_mtp0"),
+    ),
+    ("tensorrt-llm", "gb200", "fp4", 8192, 1024): (
+        ((4, 8, 12, 24, 48), "ctx1_gen4_tep8_batch8_mtp3"),
+        ((180,), "ctx3_gen1_dep32_batch4_mtp3"),
+        ((1229,), "ctx7_gen1_dep16_batch64_mtp1"),
+        ((666,), "ctx8_gen1_dep32_batch16_mtp3"),
+        ((4301,), "ctx11_gen1_dep16_batch256_mtp1"),
+        ((12, 44, 76), "ctx1_gen4_tep8_batch16_mtp0"),
+        ((5,), "ctx1_gen4_tep8_batch1_mtp0"),
+        ((333,), "ctx2_gen1_dep32_batch8_mtp0"),
+        ((1229,), "ctx7_gen1_dep32_batch32_mtp0"),
+        ((2253,), "ctx8_gen1_dep16_batch128_mtp0"),
+        ((4096,), "ctx10_gen1_dep16_batch256_mtp0"),
+    ),
+    ("tensorrt-llm", "gb200", "fp8", 1024, 1024): (
+        ((4301,), "ctx1_gen1_dep8_batch512_mtp1"),
+        ((2151,), "ctx1_gen1_dep8_batch256_mtp1"),
+        ((1229,), "ctx1_gen1_dep16_batch64_mtp1"),
+        ((615,), "ctx1_gen1_dep32_batch16_mtp3"),
+        ((36,), "ctx1_gen3_tep8_batch8_mtp3"),
+        ((18,), "ctx1_gen3_tep8_batch4_mtp3"),
+        ((9,), "ctx1_gen3_tep8_batch2_mtp3"),
+        ((6144,), "ctx1_gen1_dep8_batch768_mtp0"),
+        ((4301,), "ctx1_gen1_dep8_batch512_mtp0"),
+        ((2151,), "ctx1_gen1_dep16_batch128_mtp0"),
+        ((1127,), "ctx1_gen1_dep32_batch32_mtp0"),
+        ((256,), "ctx1_gen1_dep32_batch8_mtp0"),
+        ((27,), "ctx1_gen3_tep8_batch8_mtp0"),
+        ((3,), "ctx1_gen3_tep8_batch1_mtp0"),
+    ),
+    ("tensorrt-llm", "gb200", "fp8", 1024, 8192): (
+        ((8192,), "ctx1_gen2_dep16_batch256_mtp1"),
+        ((2152,), "ctx1_gen2_dep16_batch64_mtp1"),
+        ((564,), "ctx1_gen1_dep32_batch16_mtp3"),
+        ((72,), "ctx1_gen1_dep32_batch2_mtp3"),
+        ((4, 8), "ctx1_gen4_tep8_batch2_mtp3"),
+        ((8192,), "ctx1_gen2_dep16_batch256_mtp0"),
+        ((2048,), "ctx1_gen1_dep32_batch64_mtp0"),
+        ((564,), "ctx1_gen1_dep32_batch16_mtp0"),
+        ((36,), "ctx1_gen4_tep8_batch8_mtp0"),
+        ((4,), "ctx1_gen4_tep8_batch1_mtp0"),
+    ),
+    ("tensorrt-llm", "gb200", "fp8", 8192, 1024): (
+        ((666,), "ctx3_gen1_dep8_batch64_mtp3"),
+        ((666,), "ctx5_gen1_dep16_batch32_mtp3"),
+        ((333,), "ctx3_gen1_dep16_batch16_mtp3"),
+        ((333,), "ctx4_gen1_dep32_batch8_mtp3"),
+        ((90,), "ctx2_gen1_dep32_batch2_mtp3"),
+        ((15,), "ctx1_gen3_tep8_batch4_mtp3"),
+        ((6,), "ctx1_gen3_tep8_batch2_mtp3"),
+        ((1229,), "ctx5_gen1_dep16_batch64_mtp0"),
+        ((666,), "ctx4_gen1_dep32_batch16_mtp0"),
+        ((615,), "ctx3_gen1_dep16_batch32_mtp0"),
+        ((333,), "ctx2_gen1_dep32_batch8_mtp0"),
+        ((63,), "ctx1_gen3_tep8_batch16_mtp0"),
+        ((18,), "ctx1_gen3_tep8_batch4_mtp0"),
+        ((6,), "ctx1_gen3_tep8_batch1_mtp0"),
+    ),
+    ("sglang", "b200", "fp4", 1024, 1024): (
+        ((16, 128), "ctx1_gen5_tep8_batch512_mtp0"),
+        ((32, 64, 256), "ctx1_gen6_tep8_batch512_mtp0"),
+        ((512,), "ctx1_gen1_dep8_batch128_mtp0"),
+        ((512,), "ctx1_gen2_dep8_batch128_mtp0"),
+        ((16, 512), "ctx1_gen5_tep8_batch512_mtp2"),
+        ((32, 64, 256, 512), "ctx1_gen6_tep8_batch512_mtp2"),
+        ((512, 1024), "ctx1_gen1_dep8_batch128_mtp2"),
+        ((512,), "ctx1_gen2_dep8_batch128_mtp2"),
+    ),
+    ("sglang", "b200", "fp4", 8192, 1024): (
+        ((64, 128), "ctx1_gen1_tep8_batch512_mtp0"),
+        ((8,), "ctx1_gen5_tep8_batch512_mtp0"),
+        ((4, 128), "ctx2_gen5_tep8_batch512_mtp0"),
+        ((4, 8, 16, 64), "ctx1_gen1_tp8_batch512_mtp0"),
+        ((1024, 2048), "ctx7_gen2_dep8_batch128_mtp0"),
+        ((64, 128), "ctx1_gen1_tep8_batch512_mtp2"),
+        ((8,), "ctx1_gen5_tep8_batch512_mtp2"),
+        ((4, 128), "ctx2_gen5_tep8_batch512_mtp2"),
+        ((4, 8, 16, 64), "ctx1_gen1_tp8_batch512_mtp2"),
+    ),
+    ("sglang", "b200", "fp8", 1024, 1024): (
+        ((4,), "ctx1_gen1_tep8_batch512_mtp0"),
+        ((16, 32, 64, 128, 256), "ctx1_gen3_tep8_batch512_mtp0"),
+        ((1024, 2048, 4096), "ctx1_gen5_dep8_batch128_mtp0"),
+        ((2048, 4096), "ctx2_gen5_dep8_batch128_mtp0"),
+        ((4, 64), "ctx1_gen1_tep8_batch512_mtp2"),
+        ((4, 8, 16, 32, 128), "ctx1_gen3_tep8_batch512_mtp2"),
+        ((512, 4096), "ctx1_gen5_dep8_batch128_mtp2"),
+        ((1024, 2048, 4096), "ctx2_gen5_dep8_batch128_mtp2"),
+        ((512, 1024, 2048), "ctx1_gen2_dep8_batch128_mtp2"),
+    ),
+    ("sglang", "b200", "fp8", 8192, 1024): (
+        ((4, 32, 64, 512), "ctx1_gen1_tep8_batch512_mtp0"),
+        ((64, 512), "ctx1_gen4_tep8_batch512_mtp0"),
+        ((32,), "ctx1_gen6_tep8_batch512_mtp0"),
+        ((128, 512, 1024), "ctx1_gen1_dep8_batch128_mtp0"),
+        ((256, 512, 1024), "ctx2_gen1_dep8_batch128_mtp0"),
+        ((16, 32, 64), "ctx1_gen1_tep8_batch512_mtp2"),
+        ((8, 256), "ctx1_gen4_tep8_batch512_mtp2"),
+        ((4, 8, 16, 256), "ctx1_gen6_tep8_batch512_mtp2"),
+        ((256,), "ctx1_gen1_dep8_batch128_mtp2"),
+        ((128, 512), "ctx2_gen1_dep8_batch128_mtp2"),
+    ),
+    ("sglang", "gb200", "fp8", 1024, 1024): (
+        ((4, 8), "ctx1_gen1_tp4_batch512_mtp0"),
+        ((1024, 2048, 4096), "ctx3_gen1_dep48_batch512_mtp0"),
+        ((1024, 2048, 4096, 6144), "ctx2_gen1_dep32_batch512_mtp0"),
+        ((4096,), "ctx1_gen1_dep8_batch512_mtp0"),
+    ),
+    ("sglang", "gb200", "fp8", 8192, 1024): (
+        ((4, 8, 16), "ctx1_gen1_tp8_batch512_mtp0"),
+        ((512, 1024, 2048, 6144), "ctx5_gen1_dep32_batch512_mtp0"),
+        ((2048, 4096, 6144), "ctx6_gen1_dep24_batch512_mtp0"),
+    ),
+    ("sglang", "gb200", "fp4", 1024, 1024): (
+        ((4, 8, 32), "ctx1_gen2_tp4_batch512_mtp0"),
+        ((512, 2048, 4096, 8192), "ctx4_gen1_dep32_batch512_mtp0"),
+        ((2048, 4096), "ctx4_gen1_dep48_batch512_mtp0"),
+    ),
+    ("sglang", "gb200", "fp4", 8192, 1024): (
+        ((4, 8), "ctx1_gen4_tp4_batch512_mtp0"),
+        ((512, 2048, 4096), "ctx6_gen1_dep48_batch512_mtp0"),
+        ((2048,), "ctx10_gen1_dep32_batch512_mtp0"),
+    ),
 }
 """Clients and recipe. Those of TensorRT-LLM on H200 name the clients of one decode worker, not of all."""
 
@@ -179,8 +389,17 @@ _PREFILLS: Mapping[tuple[str, str, str, int], Prefill] = {
     ("tensorrt-llm", "h200", "fp8", 8192): Prefill(False, 2, 16640, 0.85),
     ("tensorrt-llm", "h100", "fp8", 1024): Prefill(True, 2, 2048, 0.6),
     ("tensorrt-llm", "h100", "fp8", 8192): Prefill(True, 1, 8224, 0.3),
+    ("tensorrt-llm", "b200", "fp8", 1024): Prefill(True, 16, 16384, 0.4),
+    ("tensorrt-llm", "b200", "fp8", 8192): Prefill(True, 1, 8320, 0.2),
+    ("tensorrt-llm", "b200", "fp4", 1024): Prefill(True, 16, 16384, 0.6),
+    ("tensorrt-llm", "b200", "fp4", 8192): Prefill(True, 2, 16640, 0.6),
+    ("tensorrt-llm", "gb200", "fp8", 1024): Prefill(True, 16, 16384, 0.4),
+    ("tensorrt-llm", "gb200", "fp8", 8192): Prefill(True, 1, 8320, 0.2),
+    ("tensorrt-llm", "gb200", "fp4", 1024): Prefill(True, 16, 16384, 0.6),
+    ("tensorrt-llm", "gb200", "fp4", 8192): Prefill(True, 2, 16640, 0.6),
 }
-"""Prefill workers by engine, GPU, format and prompt length, whatever decodes behind them."""
+"""Prefill workers by engine, GPU, format and prompt length, whatever decodes behind them. NVFP4 on B200 as on GB200,
+FP8 on GB200 as on B200: those files are not public."""
 
 _SGLANG_PREFILL = {
     1024: Prefill(False, 512, 163840, 0.82, is_placed=False),
@@ -190,25 +409,35 @@ _SGLANG_PREFILL = {
 _SGLANG_PREFILL_OF_RANKS = Prefill(True, 64, 32768, 0.75)
 
 
-def recipes_of(key: Key, clients: int, is_placed: bool) -> list[Recipe]:
+def recipes_of(key: Key, clients: int, is_placed: bool | None) -> list[Recipe]:
     """Return the recipes that so many clients may have been served by.
 
     Args:
         key: Engine, GPU, weight format and lengths.
         clients: Of the row.
         is_placed: Whether its prefill workers have their experts whole: what rows say of decode workers is a copy of
-            what they say of these.
+            what they say of these; None: they contradict each other.
     """
     found = [recipe for served, recipe in _parsed(key) if clients in served]
-    return [each for each in found if prefill_of(key, each.layout).is_placed == is_placed]
+    return [each for each in found if is_placed in (None, prefill_of(key, each.layout).is_placed)]
 
 
 def prefill_of(key: Key, decode: Layout) -> Prefill:
     """Return the prefill worker of a recipe, by how its decode workers are cut."""
     engine, hardware, precision, prompt, _ = key
+    if engine == "sglang" and hardware in ("b200", "gb200"):
+        return _sglang_on_blackwell(key, decode)
     if engine == "sglang":
         return _SGLANG_PREFILL_OF_RANKS if decode == "dep" and prompt == 1024 else _SGLANG_PREFILL[prompt]
     return _PREFILLS[(engine, hardware, precision, prompt)]
+
+
+def _sglang_on_blackwell(key: Key, decode: Layout) -> Prefill:
+    """Return the prefill worker: ranks before ranks, and on B200 in NVFP4 before all whose experts are placed."""
+    _, hardware, precision, prompt, _ = key
+    has_ranks = decode == "dep" and (hardware, precision, prompt) != ("gb200", "fp4", 8192)
+    has_ranks = has_ranks or (decode == "tep" and precision == "fp4")
+    return Prefill(has_ranks, 16, 32768, 0.75, is_placed=decode != "tp")
 
 
 def _parsed(key: Key) -> Iterator[tuple[Sequence[int], Recipe]]:

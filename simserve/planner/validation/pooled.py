@@ -116,7 +116,8 @@ def _decode_setup(pair: PoolPair, priced: Priced) -> PoolSetup:
     tokens = expected_tokens(MTP_ACCEPTANCE[:drafts]) if drafts else 1.0
     return PoolSetup(
         name="decode",
-        engine=plain.engine,
+        # Dynamo takes the tokens from it (skip-tokenizer-init); no API server of its own passes them on.
+        engine=replace(plain.engine, api_token_seconds=0.0),
         step_times=_scaled(times, 1.0 / tokens),
         priced=None,
         num_replicas=pair.num_decodes,

@@ -134,6 +134,20 @@ def test_steps_that_yield_more_tokens_are_as_much_shorter() -> None:
     assert plain / 2.5 < drafting < plain
 
 
+def test_answers_pass_no_api_server_of_the_worker() -> None:
+    """SGLang's would take 50 us a token, 25 ms of a step of 512 requests; Dynamo takes the tokens from it."""
+    deployment = {
+        "hardware": "h200-sxm-141gb",
+        "engine": {"name": "sglang", "version": "0.5.8", "max_model_len": 2048, "max_num_seqs": 512},
+    }
+    workload = {**pair().prefill["workload"], "arrivals": {"process": "closed_loop", "concurrency": 512}}
+    worker = pair().prefill | {"deployment": deployment, "workload": workload | {"num_requests": 1024}}
+
+    found = predict(point(pair(prefill=worker, decode=worker, num_prefills=8, num_decodes=1)), Pricer())
+
+    assert found.predicted["tpot"] < 0.020
+
+
 def test_a_slow_port_delays_the_first_token() -> None:
     """By what a cache takes through it, and by what the hand-over takes; tokens after it come as before."""
     fast, slow, late = (

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from calibration.laboratory.readers.disaggregated import read_disaggregated
+from calibration.laboratory.readers.disaggregated import (
+    read_disaggregated,
+    read_disaggregated_blackwell,
+)
+from calibration.laboratory.readers.disaggregated_recipes import _RECIPES, prefill_of, recipes_of
 from simserve.planner.measured.point import NO_RECIPE, MeasuredPoint
 from simserve.planner.validation.prediction import Pricer, predict
 from tests.planner.builders import agg_row, write_csv
@@ -124,3 +128,41 @@ def test_clients_without_a_seat_wait_for_one(tmp_path: Path) -> None:
     found = predict(read(tmp_path, hardware="h100_sxm", load_value=6, **gpus), Pricer()).predicted
 
     assert 0.8 < found["ttft"] / (found["tpot"] * 921) < 1.2
+
+
+def blackwell(folder: Path, **changes: Any) -> MeasuredPoint:
+    """Return the point of one row of GB200 in NVFP4 under TensorRT-LLM."""
+    given = {"hardware": "gb200", "precision": "fp4", "version": "0.8.1.post2", "load_value": 666}
+    write_csv(folder, "inferencex_disagg_blackwell.csv", [pool_row(**(given | changes))])
+    return read_disaggregated_blackwell(folder)[0]
+
+
+def test_blackwell_rows_run_recipes_of_their_own(tmp_path: Path) -> None:
+    """32 ranks of GB200 take 16 requests each, weights are NVFP4; containers before 0.8.1 ran older recipes."""
+    (only,) = blackwell(tmp_path).pools
+    old = blackwell(tmp_path, version="0.5.1-rc0.pre3")
+
+    assert only.decode["deployment"]["data_parallel_size"] == 32
+    assert only.decode["deployment"]["engine"]["max_num_seqs"] == 16
+    assert only.decode["deployment"]["quantization"] == "nvfp4"
+    assert old.reason == NO_RECIPE
+
+
+def test_wide_experts_of_sglang_on_gb200_exchange_tokens_by_deepep(tmp_path: Path) -> None:
+    """Low latency where they decode, high throughput where they prefill, 32 redundant experts."""
+    found = blackwell(tmp_path, framework="sglang", version="0.5.8", precision="fp8", load_value=6144)
+
+    (only,) = found.pools
+    assert only.decode["deployment"]["all2all_backend"] == "deepep_low_latency"
+    assert only.prefill["deployment"]["all2all_backend"] == "deepep_high_throughput"
+    assert only.decode["deployment"]["num_redundant_experts"] == 32
+
+
+def test_every_recipe_can_be_read() -> None:
+    """Names follow one pattern, and each has a prefill worker."""
+    for key, rows in _RECIPES.items():
+        for clients, name in rows:
+            found = [each for count in clients for each in recipes_of(key, count, None)]
+
+            assert found, name
+            assert all(prefill_of(key, each.layout).seats > 0 for each in found)
