@@ -13,6 +13,7 @@ from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, EngineProfile, load_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
+from simserve.scenario.speculative import load_draft
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,7 +165,7 @@ def _models_of(deployment: DeploymentSpec, model: ModelProfile, folder: Path | N
     yield model
     draft = None if deployment.speculative is None else deployment.speculative.draft_model
     if draft is not None:
-        yield load_model(draft, folder)
+        yield load_draft(draft, folder)
 
 
 def check_model(

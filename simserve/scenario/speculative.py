@@ -15,7 +15,7 @@ from simserve.metrics.speculation import SpeculationFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape, Speculation
-from simserve.profiles.model import load_model
+from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.formats import Quantization
 from simserve.validation import FrozenModel
 from simserve.workload.requests import RequestSpecs
@@ -113,6 +113,21 @@ class SpeculativeSpec(FrozenModel):
         return decaying_acceptance(self.acceptance_rate, decay, self.num_speculative_tokens)
 
 
+def load_draft(name: str, folder: Path | None) -> ModelProfile:
+    """Return the model of a ``draft_model``.
+
+    Raises:
+        InputError: It has no profile; names the key.
+    """
+    try:
+        return load_model(name, folder)
+    except InputError as failure:
+        if failure.file is not None:
+            raise
+        key = "deployment.speculative.draft_model"
+        raise ScenarioError(failure.rule, key=key, value=failure.value, remedy=failure.remedy) from None
+
+
 def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | None) -> ReplicaShape:
     """Return a replica that decodes speculatively, checked.
 
@@ -183,13 +198,7 @@ def _draft(target: ReplicaShape, spec: SpeculativeSpec, folder: Path | None, not
     if spec.method == "eagle":
         return layer_shape(target, "none" if asked_format == "auto" else asked_format, is_dense=True)
     assert spec.draft_model is not None
-    try:
-        model = load_model(spec.draft_model, folder)
-    except InputError as failure:
-        if failure.file is not None:
-            raise
-        key = "deployment.speculative.draft_model"
-        raise ScenarioError(failure.rule, key=key, value=failure.value, remedy=failure.remedy) from None
+    model = load_draft(spec.draft_model, folder)
     asked = ranks if spec.draft_tensor_parallel_size is None else spec.draft_tensor_parallel_size
     if asked not in (1, ranks):
         rule = f"must be 1 or the target's tensor_parallel_size (={ranks})"
