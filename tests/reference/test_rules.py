@@ -598,6 +598,18 @@ def test_who_comes_to_empty_queues_starts_level_with_who_left_last() -> None:
     assert sum(order[4:8]) in (2, 3)
 
 
+def test_a_class_with_three_times_the_share_has_three_turns_to_one() -> None:
+    """Both have more waiting than is served; of the first eight of equal length six are of the larger share."""
+    control = Control(fairness=validate(FairnessSpec, {"shares": {"c0": 3.0, "c1": 1.0}, "max_outstanding": 1}))
+    kinds = [0, 1] * 12
+    specs = in_classes(make_specs([0.0] * 24, 4, 4), kinds, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    first = np.argsort(records.scheduled_time, kind="stable")[:8]
+    assert [kinds[index] for index in first].count(0) == 6
+
+
 def test_of_classes_that_have_had_as_much_the_first_one_goes() -> None:
     """While the first class runs, the third comes and then the second; neither has had anything."""
     shares = {"c0": 1.0, "c1": 1.0, "c2": 1.0}
