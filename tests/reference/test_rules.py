@@ -218,6 +218,17 @@ def test_a_lost_replica_leaves_the_tokens_that_were_sent(is_ahead: bool) -> None
     assert (records.output_tokens[0], records.itl_max[0]) == (4, 1.0)
 
 
+@pytest.mark.parametrize(("num_losses", "reason"), [(9, ""), (10, "replica_lost")])
+def test_a_request_is_lost_with_its_tenth_replica(num_losses: int, reason: str) -> None:
+    """Each of its replicas is lost in the second step; nine times it begins anew on the next one."""
+    faults = [{"kind": "replica", "at": f"{1.5 + 3 * number} s", "duration": "1 s"} for number in range(num_losses)]
+    control = Control(faults=make_faults(*({**each, "replica": 0, "in_flight": "retry"} for each in faults)))
+
+    records = both(deployed(control), make_specs([0.0], 4, 9))
+
+    assert reasons(records) == [reason]
+
+
 def test_the_next_cache_is_taken_in_when_the_first_one_is_given_up() -> None:
     """Its client hangs up in front of a full decode replica; the one behind it is smaller, and fits at once."""
     link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
