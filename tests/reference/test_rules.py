@@ -148,6 +148,17 @@ def test_an_answer_holds_until_it_is_as_old_as_its_expiry(asked_at: float, is_he
     assert (records.served_by[1] == CACHE) is np.bool_(is_held)
 
 
+def test_an_answer_that_is_given_again_grows_no_younger() -> None:
+    """Made at 2 s with an expiry of 4 s and given at 5 s, it is too old at 7."""
+    cache = {"hit_share": 1.0, "questions": 1, "expiry": "4 s", "latency": "0 s"}
+    control = Control(response_cache=validate(ResponseCacheSpec, cache))
+
+    records = both(deployed(control), make_specs([0.0, 5.0, 7.0], 4, 2))
+
+    assert records.served_by is not None
+    assert [server == CACHE for server in records.served_by] == [False, True, False]
+
+
 def test_a_peak_counts_until_the_window_has_passed() -> None:
     """Three replicas asked for at 2 s are kept at 6 s, with a window of 4 s, and given back at 8 s."""
     scaling = {
