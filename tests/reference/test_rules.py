@@ -632,6 +632,30 @@ def test_a_class_with_three_times_the_share_has_three_turns_to_one() -> None:
     assert [kinds[index] for index in first].count(0) == 6
 
 
+def test_a_generated_token_counts_as_two_of_a_prompt() -> None:
+    """12 + 2 x 4 tokens a request against 4 + 2 x 12: seven turns to five."""
+    control = Control(fairness=validate(FairnessSpec, {"shares": {"c0": 1.0, "c1": 1.0}, "max_outstanding": 1}))
+    kinds = [0, 1] * 12
+    specs = in_classes(make_specs([0.0] * 24, [12, 4] * 12, [4, 12] * 12), kinds, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    first = np.argsort(records.scheduled_time, kind="stable")[:12]
+    assert [kinds[index] for index in first].count(0) == 7
+
+
+def test_who_comes_starts_level_with_the_least_of_those_that_wait() -> None:
+    """At 45 s the first class has had 16 tokens and the second 84: a third that comes then has the next turn, at 48."""
+    shares = {"c0": 1.0, "c1": 1.0, "c2": 1.0}
+    control = Control(fairness=validate(FairnessSpec, {"shares": shares, "max_outstanding": 1}))
+    kinds = [0] * 10 + [1] * 2 + [2]
+    specs = in_classes(make_specs([0.0] * 12 + [45.5], 4, [4] * 10 + [40] * 2 + [4]), kinds, {}, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    assert records.scheduled_time[12] == 48.0
+
+
 def test_of_classes_that_have_had_as_much_the_first_one_goes() -> None:
     """While the first class runs, the third comes and then the second; neither has had anything."""
     shares = {"c0": 1.0, "c1": 1.0, "c2": 1.0}
