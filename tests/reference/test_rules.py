@@ -31,6 +31,7 @@ from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import EncoderPool, RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_faults, make_specs
+from tests.sim.test_tasks import tasks
 from tests.theory.builders import make_deployment
 
 SECOND = constant_step_times(1.0)
@@ -559,6 +560,17 @@ def test_a_further_try_comes_when_the_server_has_let_go() -> None:
     records = both(deployed(Control()), in_classes(make_specs([0.0], 4, 30), [0], own))
 
     assert records.admitted_time[0] == 3.0
+
+
+def test_a_pause_ends_with_the_limit_of_the_task() -> None:
+    """Hung up at 3 s, the call would be sent again at 7 s; its client gives the task up at 5 s."""
+    retries = {"max": 2, "backoff": "4 s", "jitter": 0}
+    specs = tasks([[((), 20, 0.0)]], [0.0], prompt=4).within(5.0)
+    specs = in_classes(specs, [0], {"timeout": "3 s", "retries": retries})
+
+    records = both(deployed(Control()), specs)
+
+    assert (reasons(records), records.finish_time.tolist()) == (["task_cancelled"], [5.0])
 
 
 def test_of_two_drawn_that_are_as_busy_the_lower_is_chosen() -> None:
