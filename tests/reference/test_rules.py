@@ -31,6 +31,7 @@ from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import EncoderPool, RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_faults, make_specs
+from tests.sim.test_tasks import tasks
 from tests.theory.builders import make_deployment
 
 SECOND = constant_step_times(1.0)
@@ -148,6 +149,17 @@ def test_an_answer_holds_until_it_is_as_old_as_its_expiry(asked_at: float, is_he
     assert (records.served_by[1] == CACHE) is np.bool_(is_held)
 
 
+def test_an_answer_that_is_given_again_grows_no_younger() -> None:
+    """Made at 2 s with an expiry of 4 s and given at 5 s, it is too old at 7."""
+    cache = {"hit_share": 1.0, "questions": 1, "expiry": "4 s", "latency": "0 s"}
+    control = Control(response_cache=validate(ResponseCacheSpec, cache))
+
+    records = both(deployed(control), make_specs([0.0, 5.0, 7.0], 4, 2))
+
+    assert records.served_by is not None
+    assert [server == CACHE for server in records.served_by] == [False, True, False]
+
+
 def test_a_peak_counts_until_the_window_has_passed() -> None:
     """Three replicas asked for at 2 s are kept at 6 s, with a window of 4 s, and given back at 8 s."""
     scaling = {
@@ -216,6 +228,17 @@ def test_a_lost_replica_leaves_the_tokens_that_were_sent(is_ahead: bool) -> None
 
     assert reasons(records) == ["replica_lost"]
     assert (records.output_tokens[0], records.itl_max[0]) == (4, 1.0)
+
+
+@pytest.mark.parametrize(("num_losses", "reason"), [(9, ""), (10, "replica_lost")])
+def test_a_request_is_lost_with_its_tenth_replica(num_losses: int, reason: str) -> None:
+    """Each of its replicas is lost in the second step; nine times it begins anew on the next one."""
+    faults = [{"kind": "replica", "at": f"{1.5 + 3 * number} s", "duration": "1 s"} for number in range(num_losses)]
+    control = Control(faults=make_faults(*({**each, "replica": 0, "in_flight": "retry"} for each in faults)))
+
+    records = both(deployed(control), make_specs([0.0], 4, 9))
+
+    assert reasons(records) == [reason]
 
 
 def test_the_next_cache_is_taken_in_when_the_first_one_is_given_up() -> None:
@@ -539,6 +562,17 @@ def test_a_further_try_comes_when_the_server_has_let_go() -> None:
     assert records.admitted_time[0] == 3.0
 
 
+def test_a_pause_ends_with_the_limit_of_the_task() -> None:
+    """Hung up at 3 s, the call would be sent again at 7 s; its client gives the task up at 5 s."""
+    retries = {"max": 2, "backoff": "4 s", "jitter": 0}
+    specs = tasks([[((), 20, 0.0)]], [0.0], prompt=4).within(5.0)
+    specs = in_classes(specs, [0], {"timeout": "3 s", "retries": retries})
+
+    records = both(deployed(Control()), specs)
+
+    assert (reasons(records), records.finish_time.tolist()) == (["task_cancelled"], [5.0])
+
+
 def test_of_two_drawn_that_are_as_busy_the_lower_is_chosen() -> None:
     """Both replicas are idle whenever a request comes."""
     control = Control(routing=validate(RoutingSpec, {"policy": "power_of_two"}))
@@ -596,6 +630,42 @@ def test_who_comes_to_empty_queues_starts_level_with_who_left_last() -> None:
 
     order = [kinds[index] for index in np.argsort(records.scheduled_time, kind="stable")]
     assert sum(order[4:8]) in (2, 3)
+
+
+def test_a_class_with_three_times_the_share_has_three_turns_to_one() -> None:
+    """Both have more waiting than is served; of the first eight of equal length six are of the larger share."""
+    control = Control(fairness=validate(FairnessSpec, {"shares": {"c0": 3.0, "c1": 1.0}, "max_outstanding": 1}))
+    kinds = [0, 1] * 12
+    specs = in_classes(make_specs([0.0] * 24, 4, 4), kinds, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    first = np.argsort(records.scheduled_time, kind="stable")[:8]
+    assert [kinds[index] for index in first].count(0) == 6
+
+
+def test_a_generated_token_counts_as_two_of_a_prompt() -> None:
+    """12 + 2 x 4 tokens a request against 4 + 2 x 12: seven turns to five."""
+    control = Control(fairness=validate(FairnessSpec, {"shares": {"c0": 1.0, "c1": 1.0}, "max_outstanding": 1}))
+    kinds = [0, 1] * 12
+    specs = in_classes(make_specs([0.0] * 24, [12, 4] * 12, [4, 12] * 12), kinds, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    first = np.argsort(records.scheduled_time, kind="stable")[:12]
+    assert [kinds[index] for index in first].count(0) == 7
+
+
+def test_who_comes_starts_level_with_the_least_of_those_that_wait() -> None:
+    """At 45 s the first class has had 16 tokens and the second 84: a third that comes then has the next turn, at 48."""
+    shares = {"c0": 1.0, "c1": 1.0, "c2": 1.0}
+    control = Control(fairness=validate(FairnessSpec, {"shares": shares, "max_outstanding": 1}))
+    kinds = [0] * 10 + [1] * 2 + [2]
+    specs = in_classes(make_specs([0.0] * 12 + [45.5], 4, [4] * 10 + [40] * 2 + [4]), kinds, {}, {}, {})
+
+    records = both(deployed(control, max_num_seqs=1), specs)
+
+    assert records.scheduled_time[12] == 48.0
 
 
 def test_of_classes_that_have_had_as_much_the_first_one_goes() -> None:
