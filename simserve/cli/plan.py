@@ -81,7 +81,9 @@ def plan(
     ] = None,
     horizon: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Say what to buy for so long: 12mo, 3y: commitments, and hours on demand."),
+        typer.Option(
+            metavar="TIME", help="Say what to buy for so long: 12mo, 3y: commitments, hours on demand and spot."
+        ),
     ] = None,
     growth: Annotated[
         str | None,
@@ -107,8 +109,8 @@ def plan(
         str | None,
         typer.Option(
             metavar="TIMES",
-            help="How spot replicas are taken back: mtbf=24h,mttr=10min,notice=30s. Default: every 24 h, for the time "
-            "that a replica takes to start.",
+            help="How spot replicas are taken back: mtbf=24h,mttr=10min; also notice=30s. Default: every 24 h, for the "
+            "time that a replica takes to start.",
             show_default=False,
         ),
     ] = None,
