@@ -139,7 +139,7 @@ def _feed(
         refuse_flags({"--watch": watch, "--interval": interval}, "is for an address, not for saved metrics")
         scrapes = Source(source, None, _INTERVAL, is_prometheus=False, match="", quiet=True).scrapes()
         once = partial(look, scrapes, source, loaded, _HORIZON, measured)
-        return TwinFeed(lambda: iter([once()]), source=source, scenario=loaded.name, every=None)
+        return TwinFeed(lambda _tell: iter([once()]), source=source, scenario=loaded.name, every=None)
     every, between = watch or _WATCH, interval or _INTERVAL
     seconds = round_seconds(every, between)
     asked = partial(
@@ -152,7 +152,7 @@ def _feed(
     )
     # An address may hold a password: the page may be open to others.
     shown = re.sub(r"//[^/@]*@", "//", source)
-    return TwinFeed(asked, source=shown, scenario=loaded.name, every=seconds)
+    return TwinFeed(lambda tell: asked(tell=tell), source=shown, scenario=loaded.name, every=seconds)
 
 
 def _check_extra() -> None:

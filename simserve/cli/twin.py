@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -205,6 +205,10 @@ def round_seconds(every: str, interval: str) -> float:
     return seconds
 
 
+def _on_stderr(words: str) -> None:
+    typer.echo(f"simserve: {words}", err=True)
+
+
 def looks(
     source: str,
     every: str,
@@ -216,10 +220,12 @@ def looks(
     match: str,
     horizon: float,
     measured: float,
+    tell: Callable[[str], None] = _on_stderr,
 ) -> Iterator[Twin]:
     """Yield a look every so often, without end; of an engine, what was scraped before is remembered.
 
-    A round in which the source does not answer is said on stderr and left out; so it ends only in the first one.
+    A round in which the source does not answer is told, by default on stderr, and left out; so it ends only in the
+    first one.
     """
     from simserve.observe.scrapes import in_order
 
@@ -233,7 +239,7 @@ def looks(
         except InputError as failure:
             if not kept:
                 raise
-            typer.echo(f"simserve: {failure}", err=True)
+            tell(str(failure))
         else:
             kept = in_order([*kept, *scrapes]) if found.is_address else scrapes
             last = kept[-1].time or 0.0

@@ -14,18 +14,21 @@ from simserve.errors import SimserveError
 from simserve.metrics.figures import in_json
 from simserve.planner.twin.answer import Twin
 
+Looks = Callable[[Callable[[str], None]], Iterator[Twin]]
+
 
 class TwinFeed:
     """The last look at a deployment, and when the next one comes.
 
     Args:
-        looks: Returns looks one after another: one of saved metrics, without end of an address.
+        looks: Returns looks one after another: one of saved metrics, without end of an address. It is given what tells
+            of a look that failed.
         source: Names what is looked at, for the page.
         scenario: Names what is thought to be deployed.
         every: Seconds between looks; None: there is one.
     """
 
-    def __init__(self, looks: Callable[[], Iterator[Twin]], *, source: str, scenario: str, every: float | None) -> None:
+    def __init__(self, looks: Looks, *, source: str, scenario: str, every: float | None) -> None:
         self._looks, self._every = looks, every
         self._about = {"source": source, "scenario": scenario, "every_s": every}
         self._lock = threading.Lock()
@@ -42,10 +45,10 @@ class TwinFeed:
         """Look, and keep what is seen; where a source does not answer, keep what was seen before and why."""
         while True:
             try:
-                for found in self._looks():
+                for found in self._looks(self._miss):
                     self._keep(in_json(found.summary), None)
             except SimserveError as failure:
-                self._keep(None, str(failure))
+                self._miss(str(failure))
             if self._every is None:
                 return
             time.sleep(self._every)
@@ -63,6 +66,9 @@ class TwinFeed:
                 "count": self._count,
                 "due_s": due,
             }
+
+    def _miss(self, words: str) -> None:
+        self._keep(None, words)
 
     def _keep(self, summary: dict[str, Any] | None, error: str | None) -> None:
         with self._lock:

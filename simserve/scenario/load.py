@@ -200,7 +200,7 @@ def _attributed(failure: SimserveError, overrides: Sequence[Override], document:
 def _real_key(key: str, document: Any) -> str:
     """Return ``key`` without the parts that name a member of a union instead of a key of the document.
 
-    A value that is written short, such as a length as its number alone, ends it.
+    A length that is written as its number alone has no key ``value``.
     """
     parts = key.split(".")
     real: list[str] = []
@@ -214,7 +214,7 @@ def _real_key(key: str, document: Any) -> str:
             document = document[part]
         elif isinstance(document, list) and part.isdecimal() and int(part) < len(document):
             document = document[int(part)]
-        elif isinstance(document, Mapping) and part in document:
+        elif isinstance(document, Mapping) and part in document and parts[position + 1 :] == ["value"]:
             return ".".join([*real, part])
         elif not is_last:
             continue

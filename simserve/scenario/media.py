@@ -266,7 +266,15 @@ def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, repl
         for name in ("count", "tokens", "preprocess_seconds", "num_encoded", "positions", "pairs")
     }
     for spec, rows, suffix in _kinds(key, specs, scenario):
-        drawn = {"seed": scenario.run.seed, "replication": replication, "base_path": scenario.folder, "suffix": suffix}
+        drawn: dict[str, Any] = {
+            "seed": scenario.run.seed,
+            "replication": replication,
+            "base_path": scenario.folder,
+            "suffix": suffix,
+        }
+        if isinstance(spec, ImagesSpec) and specs.num_images is not None:
+            _check_recorded(spec, scenario)
+            drawn["recorded"] = specs.num_images[rows]
         owner, is_cached, each = _pieces(spec, tower, len(rows), **drawn)
         for name, values in each.items():
             is_work = name in ("num_encoded", "positions", "pairs")
@@ -274,6 +282,14 @@ def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, repl
             columns[name][rows] = np.bincount(owner, weights=weights, minlength=len(rows))
         columns["preprocess_seconds"][rows] *= spec.preprocess_seconds
     return _Medium(tower=tower, **columns)
+
+
+def _check_recorded(spec: ImagesSpec, scenario: Scenario) -> None:
+    """Refuse what a trace says itself."""
+    given = [name for name in ("share", "count") if name in spec.model_fields_set]
+    if given:
+        rule = "is not used: the trace says how many images each of its requests has"
+        scenario.refuse(f"workload.images.{given[0]}", rule, "leave it out, or the trace's column of images")
 
 
 def _pieces(

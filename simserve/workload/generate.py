@@ -195,6 +195,7 @@ def _from_trace(
         if blocks is None
         else recorded_prefixes(blocks, prompt_tokens, output_tokens, source.prompt_scale),
         session=None if trace.session is None else trace.session[:num_requests],
+        num_images=None if trace.num_images is None else trace.num_images[:num_requests],
         classes=classes,
         request_class=request_class,
         priority=None if request_class is None else priorities(classes, request_class),

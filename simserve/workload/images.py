@@ -31,7 +31,14 @@ class DrawnImages:
 
 
 def draw_images(
-    spec: ImagesSpec, num_requests: int, *, seed: int, replication: int, base_path: Path | None, suffix: str = ""
+    spec: ImagesSpec,
+    num_requests: int,
+    *,
+    seed: int,
+    replication: int,
+    base_path: Path | None,
+    suffix: str = "",
+    recorded: Integers | None = None,
 ) -> DrawnImages:
     """Return the images of so many requests, from the streams ``image_counts image_sizes image_cache``.
 
@@ -42,10 +49,13 @@ def draw_images(
         replication: Of the run.
         base_path: Folder that relative paths are tried against before the working folder.
         suffix: Of the streams: a class with images of its own has its own.
+        recorded: How many each request has, by a trace; None: that is drawn too.
     """
     counting = rng.stream(seed, f"image_counts{suffix}", replication)
     has_images = counting.random(num_requests) < spec.share
     counts = np.where(has_images, length_distribution(spec.count, base_path).sample(counting, num_requests), 0)
+    if recorded is not None:
+        counts = recorded
     total = int(counts.sum())
     edges = np.cumsum([each.weight for each in spec.sizes])
     uniforms = rng.stream(seed, f"image_sizes{suffix}", replication).random(total) * edges[-1]

@@ -128,6 +128,7 @@ class RequestSpecs:
             the same in all calls of a task. None: nobody gives up.
         is_prefill_only: Whether a request is done with its prompt, as an embedding is: to an engine it generates one
             token, to its client none, bool; None: all have answers.
+        num_images: How many images a trace says that each has, int64; None: it says nothing of them.
         images: What the images of each request hold; None: there are none.
         audio: What the recordings of each request hold; None: there are none.
         encoder_seconds: What encoding them adds to its first step, float64; None: there are none.
@@ -169,6 +170,7 @@ class RequestSpecs:
     thinking_tokens: NDArray[np.int64] | None = None
     own_wait: NDArray[np.float64] | None = None
     is_prefill_only: NDArray[np.bool_] | None = None
+    num_images: NDArray[np.int64] | None = None
     images: MediaColumns | None = None
     audio: MediaColumns | None = None
     encoder_seconds: NDArray[np.float64] | None = None
@@ -269,6 +271,7 @@ class RequestSpecs:
             own_wait=None if self.own_wait is None else self.own_wait[some],
             thinking_tokens=None if self.thinking_tokens is None else self.thinking_tokens[some],
             is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
+            num_images=None if self.num_images is None else self.num_images[some],
             images=None if self.images is None else self.images.of_rows(np.arange(len(self))[some]),
             audio=None if self.audio is None else self.audio.of_rows(np.arange(len(self))[some]),
             encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],

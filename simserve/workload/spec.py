@@ -39,7 +39,7 @@ TraceFormat = Literal[
     "weka",
     "columns",
 ]
-TraceColumn = Literal["arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "session"]
+TraceColumn = Literal["arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "session", "num_images"]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 
 
@@ -62,7 +62,8 @@ class TraceSpec(FrozenModel):
     (otel)."""
     columns: Annotated[dict[TraceColumn, str], Field(min_length=1)] | None = None
     """Which column of any CSV or JSON lines holds what: `{arrival_time: timestamp, prompt_tokens: prompt,
-    output_tokens: completion}`, also `max_tokens` and `session`. What is left out is found by its usual names
+    output_tokens: completion}`, also `max_tokens`, `session` and `num_images` (a number, or in JSON lines a list of
+    images: with `workload.images` each prompt has so many, of its sizes). What is left out is found by its usual names
     (`timestamp`, `arrived_at`, `prompt`, `num_prefill_tokens`, `completion`, ...). Times are seconds, ISO 8601 or
     seconds (to nanoseconds) since 1970; dates count from the first request."""
     block_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_page_without_a_deployment_says_so() -> None:
 
 def test_saved_metrics_are_looked_at_once() -> None:
     """The page gets the answer, and that no other will come."""
-    feed = TwinFeed(lambda: iter(answers(1.5)), source="a.prom", scenario="chat", every=None)
+    feed = TwinFeed(lambda _tell: iter(answers(1.5)), source="a.prom", scenario="chat", every=None)
     with TestClient(create_app(feed=feed), base_url=HOST) as client:
         before = client.get("/api/twin").json()
         feed.look()
@@ -50,8 +50,9 @@ def test_a_source_that_stops_answering_leaves_what_was_seen(monkeypatch: pytest.
     """With the reason beside it; the feed looks again after its time."""
     slept: list[float] = []
 
-    def looks() -> Iterator[Twin]:
+    def looks(tell: Callable[[str], None]) -> Iterator[Twin]:
         yield answers(1.0)[0]
+        tell("has not ended its answer")
         if not slept:
             raise InputError("does not answer", file="http://x/metrics")
         yield answers(2.0)[0]
@@ -65,8 +66,11 @@ def test_a_source_that_stops_answering_leaves_what_was_seen(monkeypatch: pytest.
         feed.look()
 
     assert slept == [300.0]
-    assert states[1]["error"] == "http://x/metrics: does not answer"
-    assert states[1]["summary"] == {"observed": {"rate": 1.0}}
+    assert [state["error"] for state in states[1:3]] == [
+        "has not ended its answer",
+        "http://x/metrics: does not answer",
+    ]
+    assert states[1]["summary"] == states[2]["summary"] == {"observed": {"rate": 1.0}}
     assert states[-1]["error"] is None
     assert states[-1]["summary"] == {"observed": {"rate": 2.0}}
     assert states[-1]["due_s"] is not None

@@ -349,3 +349,41 @@ def test_the_prefix_cache_knows_images_of_a_traces_turns(tmp_path: Path, hashed:
 
     assert encoding[1] > 1.5 * encoding[0]
     assert verify(load("images", list(words)), accelerate="off").differing == {}
+
+
+DRAWN = ("workload.arrivals=null", "workload.prompt_tokens=null", "workload.output_tokens=null")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["arrival_time,prompt_tokens,output_tokens,num_images", "0,100,10,2", "1,100,10,0", "2,100,10,"],
+        [
+            '{"arrival_time": 0, "prompt_tokens": 100, "output_tokens": 10, "images": ["a.png", "b.png"]}',
+            '{"arrival_time": 1, "prompt_tokens": 100, "output_tokens": 10, "images": []}',
+            '{"arrival_time": 2, "prompt_tokens": 100, "output_tokens": 10}',
+        ],
+    ],
+    ids=["csv", "json"],
+)
+def test_a_trace_may_say_how_many_images_each_request_has(tmp_path: Path, rows: list[str]) -> None:
+    """A number in a table, a list in JSON lines; the sizes are the scenario's."""
+    path = tmp_path / "t.txt"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    words = (f"workload.trace={{path: {path}, format: columns}}", *DRAWN, "workload.num_requests=null")
+    shown = requests(*words, "workload.images={sizes: [{width: 512, height: 512}]}")
+    assert shown.images is not None
+
+    assert shown.images.count.tolist() == [2, 0, 0]
+    assert shown.prompt_tokens.tolist() == [612, 100, 100]
+    with pytest.raises(ScenarioError, match=r"workload.images.share: is not used: the trace says how many"):
+        requests(*words, "workload.images={sizes: [{width: 512, height: 512}], share: 0.5}")
+
+
+def test_a_count_of_images_that_is_none_is_named(tmp_path: Path) -> None:
+    """With its row and its column."""
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_time,prompt_tokens,output_tokens,num_images\n0,100,10,many\n", encoding="utf-8")
+
+    with pytest.raises(SimserveError, match="num_images: 'many' is not a whole number of images, 1,000 at most"):
+        requests(f"workload.trace={{path: {path}, format: columns}}", *DRAWN, "workload.num_requests=null")

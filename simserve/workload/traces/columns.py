@@ -36,10 +36,13 @@ USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
         *("output_length", "output", "response", "osl"),
     ),
     "max_tokens": ("max_tokens", "max_new_tokens", "max_completion_tokens"),
+    "num_images": ("num_images", "image_count", "images"),
     "session": ("session", "session_id", "conversation_id", "conversation"),
 }
 """What a trace holds -> the names that its columns usually have, the likeliest first; case and signs do not count."""
 
+MOST_IMAGES = 1_000
+"""Images of one row."""
 _NEEDED = ("prompt_tokens", "output_tokens")
 _TIME_UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _UNIT_OF_NAME = re.compile(r".*[_. (\[](ns|us|ms|s)[)\]]?", re.IGNORECASE)
@@ -103,7 +106,7 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
     Args:
         path: The file.
         columns: What of a trace is in which column (``arrival_time`` ``prompt_tokens`` ``output_tokens``
-            ``max_tokens`` ``session``); what is absent is looked for under its usual names.
+            ``max_tokens`` ``session`` ``num_images``); what is absent is looked for under its usual names.
 
     Raises:
         TraceError: The file cannot be read, lacks a column, or a row breaks a rule.
@@ -143,6 +146,7 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
         output_tokens=outputs[is_served],
         max_tokens=None if limits is None else limits[is_served],
         session=session,
+        num_images=_counts(cells, "num_images")[is_served] if "num_images" in names else None,
         num_unserved=int(np.count_nonzero(~is_served)),
         remark=_remark(names),
     )
@@ -173,20 +177,27 @@ def _cells(path: Path, names: Mapping[str, str]) -> _Cells:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, list):  # of images, as AIPerf's data sets have them: how many
+        return str(len(value))
     return "" if value is None else str(value)
 
 
 def _counts(cells: _Cells, what: str) -> NDArray[np.int64]:
-    """Return a column of token counts, 0 and above; pandas writes whole numbers as ``12.0`` where some are missing."""
+    """Return a column of counts, 0 and above; pandas writes whole numbers as ``12.0`` where some are missing.
+
+    A row that says nothing of images has none.
+    """
+    of_images = what == "num_images"
+    most, noun = (MOST_IMAGES, "images") if of_images else (MAX_TOKENS, "tokens")
     found = np.empty(len(cells.of(what)), dtype=np.int64)
     for index, cell in enumerate(cells.of(what)):
         try:
-            value = float(cell)
+            value = 0.0 if of_images and not cell.strip() else float(cell)
         except ValueError:
             value = -0.5
-        if not (0 <= value <= MAX_TOKENS and value.is_integer()):
-            remedy = f"name the column that counts tokens: columns {what}=NAME"
-            raise cells.error(index, what, "is not a whole number of tokens", remedy)
+        if not (0 <= value <= most and value.is_integer()):
+            remedy = f"name the column that counts {noun}: columns {what}=NAME"
+            raise cells.error(index, what, f"is not a whole number of {noun}, {most:,} at most", remedy)
         found[index] = int(value)
     return found
 

@@ -48,6 +48,7 @@ class Trace:
         prefix_blocks: What prompts share, where the format says it.
         session: Number of the conversation of each request, negative: of none, int64; None where no row says it.
         tasks: Which requests are calls of agents' tasks, and what they waited for; None where the trace does not say.
+        num_images: Images of each request, int64; None where the trace does not say.
         num_unserved: Rows left out, as nothing was served.
         remark: What a reader has to know of the figures, such as that lengths are estimated.
     """
@@ -59,6 +60,7 @@ class Trace:
     prefix_blocks: PrefixBlocks | None = None
     session: NDArray[np.int64] | None = None
     tasks: RecordedTasks | None = None
+    num_images: NDArray[np.int64] | None = None
     num_unserved: int = 0
     remark: str | None = None
 
@@ -75,7 +77,15 @@ class Trace:
     def frozen(self) -> Trace:
         """Return the trace, with arrays that nobody can write to any more."""
         blocks = () if self.prefix_blocks is None else (self.prefix_blocks.ids, self.prefix_blocks.counts)
-        columns = (self.arrival_time, self.prompt_tokens, self.output_tokens, self.max_tokens, self.session, *blocks)
+        columns = (
+            self.arrival_time,
+            self.prompt_tokens,
+            self.output_tokens,
+            self.max_tokens,
+            self.session,
+            self.num_images,
+            *blocks,
+        )
         for column in columns:
             if column is not None:
                 column.flags.writeable = False
