@@ -160,8 +160,9 @@ def test_a_simulator_is_handed_in_by_name(
     """Without one, or under ours, it is refused in a line, and no page is written."""
     monkeypatch.setattr("benchmarks.exam.__main__.read_rows", lambda data: {})
     monkeypatch.setattr("benchmarks.exam.__main__.own_predictions", lambda table, data: {})
-    page = tmp_path / "page.md"
-    monkeypatch.setattr("sys.argv", ["exam", "--own", "own.parquet", "--predictions", text, "--out", str(page)])
+    page, own = tmp_path / "page.md", tmp_path / "own.parquet"
+    own.touch()
+    monkeypatch.setattr("sys.argv", ["exam", "--own", str(own), "--predictions", text, "--out", str(page)])
 
     assert main() == 2
     assert "must be NAME=FILE" in capsys.readouterr().err
