@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.exam.__main__ import render
+from benchmarks.exam.__main__ import main, render
 from benchmarks.exam.rows import FILES, Key, Prediction, Row, read_predictions, read_rows
 from benchmarks.exam.scores import scores, throughput
+from simserve.errors import InputError
 
 PLAIN = Row(
     file=FILES[0],
@@ -111,6 +112,69 @@ def test_files_are_read_by_their_ids(tmp_path: Path) -> None:
 
     assert list(read_rows(tmp_path)) == [(file, "one") for file in FILES]
     assert read_rows(tmp_path)[(FILES[0], "one")] == replace(PLAIN, id="one")
-    (found,) = read_predictions(own).values()
+    (found,) = read_predictions(own).said.values()
     assert math.isnan(found.ttft)
     assert (found.tpot, found.tpot_range) == (21.0, (19.0, 23.0))
+
+
+def handed_in(folder: Path, text: str) -> Path:
+    """Return a file of predictions."""
+    path = folder / "mine.csv"
+    path.write_text(text)
+    return path
+
+
+HEAD = "file,id,predicted_ttft_ms,predicted_tpot_ms,cpu_seconds\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("file,id,predicted_ttft_ms\n", "has no column predicted_tpot_ms"),
+        (HEAD + "inferencex_agg,one,fast,20,\n", "line 2, predicted_ttft_ms: fast must be a number above 0"),
+        (HEAD + "inferencex_agg,one,500,-1,\n", "line 2, predicted_tpot_ms: -1 must be a number above 0"),
+        (HEAD + "inferencex_agg,one,500,20,\ninferencex_agg,one,500,20,\n", "line 3: one is predicted twice"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_a_line(tmp_path: Path, text: str, word: str) -> None:
+    """File, line, value and rule."""
+    with pytest.raises(InputError) as caught:
+        read_predictions(handed_in(tmp_path, text))
+
+    assert word in str(caught.value).replace("'", "")
+
+
+def test_seconds_are_added_up_where_every_line_has_them(tmp_path: Path) -> None:
+    """One without says nothing about the whole."""
+    whole = read_predictions(handed_in(tmp_path, HEAD + "a,one,500,20,1.5\na,two,500,20,2.5\n"))
+    part = read_predictions(handed_in(tmp_path, HEAD + "a,one,500,20,1.5\na,two,500,20,\n"))
+
+    assert whole.seconds == 4.0
+    assert part.seconds is None
+
+
+@pytest.mark.parametrize("text", ["mine.csv", "=mine.csv", "mine=", "simserve=mine.csv"])
+def test_a_simulator_is_handed_in_by_name(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without one, or under ours, it is refused in a line, and no page is written."""
+    monkeypatch.setattr("benchmarks.exam.__main__.read_rows", lambda data: {})
+    monkeypatch.setattr("benchmarks.exam.__main__.own_predictions", lambda table, data: {})
+    page, own = tmp_path / "page.md", tmp_path / "own.parquet"
+    own.touch()
+    monkeypatch.setattr("sys.argv", ["exam", "--own", str(own), "--predictions", text, "--out", str(page)])
+
+    assert main() == 2
+    assert "must be NAME=FILE" in capsys.readouterr().err
+    assert not page.exists()
+
+
+@pytest.mark.parametrize(("flag", "word"), [("--data", "has no inferencex_agg.csv"), ("--own", "is no file")])
+def test_what_is_not_there_is_said_in_a_line(
+    flag: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measurements or our own table: before anything is run."""
+    monkeypatch.setattr("sys.argv", ["exam", flag, str(tmp_path / "none"), "--out", str(tmp_path / "page.md")])
+
+    assert main() == 2
+    assert word in capsys.readouterr().err

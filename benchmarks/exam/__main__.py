@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.exam.rows import FILES, Key, Prediction, Row, own_predictions, read_predictions, read_rows
 from benchmarks.exam.scores import Scores, scores
+from simserve.errors import SimserveError, UsageError
 
 PAGE = Path(__file__).with_name("RESULTS.md")
 _ABOUT = """# The open exam
@@ -28,8 +29,9 @@ Each table counts the rows for which all simulators in it have a figure, so that
 {command}
 
 To hand in another simulator, write a CSV with the columns `file, id, predicted_ttft_ms, predicted_tpot_ms` (and, if
-it says them, `low_ttft_ms, high_ttft_ms, low_tpot_ms, high_tpot_ms` of a 90 % range), a line a row of the
-measurements by the `id` in its notes, run the command with `--predictions NAME=FILE.csv`, and send both. Nothing
+it says them, `low_ttft_ms, high_ttft_ms, low_tpot_ms, high_tpot_ms` of a 90 % range and `cpu_seconds` of the line), a
+line a row of the measurements by the `id` in its notes and the name of its file, leave empty what it has no figure
+for, run the command with `--predictions NAME=FILE.csv` and `--out PAGE.md`, and send both. Nothing
 may be fitted to the rows; what was should be said. simserve's ranges are made without the row's own source; its
 constants were fitted on other families and on part of the rows of Hopper (`calibration/ACCURACY.md` says which);
 launch settings and curves of Blackwell were chosen with its rows in view (`calibration/LOG.md`).
@@ -49,6 +51,17 @@ def main() -> int:
     parser.add_argument("--own", type=Path, help="a table of simserve validate --out; else it is run")
     parser.add_argument("--out", type=Path, default=PAGE)
     arguments = parser.parse_args()
+    try:
+        return _score(arguments)
+    except SimserveError as failure:
+        print(f"exam: error: {failure}", file=sys.stderr)
+        return failure.exit_code
+
+
+def _score(arguments: argparse.Namespace) -> int:
+    if arguments.own is not None and not arguments.own.is_file():
+        rule = "is no file"
+        raise UsageError(rule, key="--own", value=str(arguments.own), remedy="name a table of simserve validate --out")
     rows = read_rows(arguments.data)
     said: dict[str, Mapping[Key, Prediction]] = {}
     seconds: dict[str, float] = {}
@@ -58,7 +71,17 @@ def main() -> int:
         said["simserve"], seconds["simserve"] = _run(arguments.data)
     for text in arguments.predictions:
         name, _, file = text.partition("=")
-        said[name] = read_predictions(Path(file))
+        if not name or not file or name in said:
+            rule = "must be NAME=FILE with a name of its own"
+            raise UsageError(rule, key="--predictions", value=text, remedy="write mine=predictions.csv")
+        handed = read_predictions(Path(file))
+        said[name] = handed.said
+        if handed.seconds is not None:
+            seconds[name] = handed.seconds
+        unknown = [each for each in handed.said if each not in rows]
+        if unknown:
+            first = "/".join(unknown[0])
+            print(f"exam: {len(unknown)} lines of {file} name no row that was measured: {first} first", file=sys.stderr)
     page = render(rows, said, seconds)
     arguments.out.write_text(page, encoding="utf-8")
     print(page)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import duckdb
 
+from simserve.errors import InputError, UsageError
+
 FILES = ("inferencex_agg", "inferencex_agg_blackwell")
 """Of ``measured/``: InferenceX, on Hopper and on Blackwell."""
 
@@ -76,10 +78,15 @@ def read_rows(data: Path) -> dict[Key, Row]:
 
     Args:
         data: Folder of measurements, or one that holds them below ``measured``.
+
+    Raises:
+        UsageError: It lacks one of their files.
     """
     folder = data / "measured" if (data / "measured").is_dir() else data
     found = {}
     for file in FILES:
+        if not (folder / f"{file}.csv").is_file():
+            raise UsageError(f"has no {file}.csv", file=data, key="--data", remedy="name the folder of measurements")
         with (folder / f"{file}.csv").open(encoding="utf-8", newline="") as lines:
             for line in csv.DictReader(lines):
                 name = re.search(r"(?:^|; )id=([^;]+)", line["notes"])
@@ -104,22 +111,66 @@ def read_rows(data: Path) -> dict[Key, Row]:
     return found
 
 
-def read_predictions(path: Path) -> dict[Key, Prediction]:
-    """Return what a file says: ``file, id, predicted_ttft_ms, predicted_tpot_ms``, and ``low_`` and ``high_``."""
+NEEDED = ("file", "id", "predicted_ttft_ms", "predicted_tpot_ms")
+RANGES = ("low_ttft_ms", "high_ttft_ms", "low_tpot_ms", "high_tpot_ms")
+SECONDS = "cpu_seconds"
+"""Column of what a row took to predict; a file may have it, as it may have the ranges."""
 
-    def number(line: dict[str, str], name: str) -> float:
-        return float(line.get(name) or math.nan)
 
-    with path.open(encoding="utf-8", newline="") as lines:
-        return {
-            (line["file"], line["id"]): Prediction(
-                ttft=number(line, "predicted_ttft_ms"),
-                tpot=number(line, "predicted_tpot_ms"),
-                ttft_range=(number(line, "low_ttft_ms"), number(line, "high_ttft_ms")),
-                tpot_range=(number(line, "low_tpot_ms"), number(line, "high_tpot_ms")),
+@dataclass(frozen=True, slots=True)
+class HandedIn:
+    """What a file of predictions holds.
+
+    Attributes:
+        said: Its predictions.
+        seconds: CPU seconds of all its lines; None: it does not say.
+    """
+
+    said: dict[Key, Prediction]
+    seconds: float | None
+
+
+def read_predictions(path: Path) -> HandedIn:
+    """Return what a file says: ``file, id, predicted_ttft_ms, predicted_tpot_ms``, and ``low_``, ``high_``, seconds.
+
+    Raises:
+        InputError: It cannot be read, lacks a column, names a row twice, or has a figure that is no time.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines)
+            columns, table = reader.fieldnames or (), list(reader)
+    except (OSError, UnicodeDecodeError) as failure:
+        raise InputError(f"cannot be read ({failure})", file=path, remedy="name a CSV file in UTF-8") from failure
+    missing = [name for name in NEEDED if name not in columns]
+    if missing:
+        raise InputError(f"has no column {', '.join(missing)}", file=path, remedy=f"write {', '.join(NEEDED)}")
+    said: dict[Key, Prediction] = {}
+    for number, line in enumerate(table, start=2):
+        key = (line["file"], line["id"])
+        if key in said:
+            raise InputError(
+                "is predicted twice", file=path, key=f"line {number}", value=line["id"], remedy="leave one"
             )
-            for line in csv.DictReader(lines)
-        }
+        ttft, tpot, *ranges = (_time(path, number, line, name) for name in (*NEEDED[2:], *RANGES))
+        said[key] = Prediction(
+            ttft=ttft, tpot=tpot, ttft_range=(ranges[0], ranges[1]), tpot_range=(ranges[2], ranges[3])
+        )
+    times = [_time(path, number, line, SECONDS) for number, line in enumerate(table, start=2)]
+    return HandedIn(said, sum(times) if SECONDS in columns and not any(map(math.isnan, times)) else None)
+
+
+def _time(path: Path, number: int, line: dict[str, str], name: str) -> float:
+    """Return a cell, NaN where it is empty or absent."""
+    text = (line.get(name) or "").strip()
+    try:
+        value = float(text or math.nan)
+    except ValueError:
+        value = -math.inf
+    if value <= 0.0 or math.isinf(value):
+        rule = "must be a number above 0, or empty where there is no figure"
+        raise InputError(rule, file=path, key=f"line {number}, {name}", value=text, remedy="mend the line")
+    return value
 
 
 def own_predictions(table: Path, data: Path) -> dict[Key, Prediction]:

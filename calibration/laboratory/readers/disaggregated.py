@@ -4,7 +4,7 @@ A row says how a worker is cut over GPUs, not how many workers there were, how m
 they drafted, or whether attention was data-parallel. The public recipes do (github.com/SemiAnalysisAI/InferenceX,
 .github/configs/nvidia-master.yaml at 0004cf5f, and the files of ishandhanani/srt-slurm that it names), by engine, GPU,
 lengths and clients. Where several recipes have the clients of a row, all of them are replayed, and the one whose TPOT
-is nearest counts: then both figures are shown, not scored.
+is nearest counts: then both figures are shown, not scored. Throughput follows from the two, and is shown.
 
 Most of TensorRT-LLM's recipes ask for 5 to 100 % more clients than their decode workers have seats. What is over waits
 with its KV in the prefill worker, and TTFT is that wait: 12 s where 6 clients share 3 seats.
@@ -20,7 +20,8 @@ from calibration.laboratory.readers.disaggregated_recipes import Prefill, Recipe
 from calibration.laboratory.readers.names import engine_name, hardware_name, model_name, quantization_name
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import NO_RECIPE, MeasuredPoint, Metric, PoolPair
+from simserve.planner.measured.point import NO_RECIPE, MeasuredPoint, Metric, PoolPair, Protocol
+from simserve.planner.validation.prediction import closed_loop_throughput
 
 SHORTEST_SHARE = 0.8
 """InferenceX draws lengths uniformly in [0.8 L, L] (random_range_ratio 0.8)."""
@@ -71,7 +72,10 @@ def _point(row: Row, source: str) -> MeasuredPoint:
     model = model_name(row.text("model"))
     lengths = blocks.uniform_below(prompt, SHORTEST_SHARE), blocks.uniform_below(output, SHORTEST_SHARE)
     workload = build.closed_loop(clients, *lengths)
-    unscored: tuple[Metric, ...] = ("ttft", "tpot") if len(fitting) > 1 else ()
+    unscored: tuple[Metric, ...] = ("ttft", "tpot", "throughput") if len(fitting) > 1 else ("throughput",)
+    times = row.latencies("tpot", "ttft")
+    mean_output = output * (1.0 + SHORTEST_SHARE) / 2.0
+    tokens = closed_loop_throughput(clients, mean_output, times["ttft"], times["tpot"])
     return MeasuredPoint(
         source=source,
         label=row.label,
@@ -82,7 +86,8 @@ def _point(row: Row, source: str) -> MeasuredPoint:
         load_kind="concurrency",
         load=clients,
         scenario={},
-        measured=row.latencies("tpot", "ttft"),
+        measured={**times, "throughput": tokens},
+        protocol=Protocol(is_steady_throughput=True),
         shown_only=frozenset(unscored),
         pools=tuple(_pools(row, each, prefill_of(key, each.layout), hardware, model, workload) for each in fitting),
         reason="" if fitting else NO_RECIPE,

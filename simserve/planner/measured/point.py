@@ -38,6 +38,8 @@ class Protocol:
         is_token_weighted: TPOT is the decode time of all requests over all their generated tokens (first one
             included), not the mean of each request's (E2E - TTFT) / (tokens - 1).
         is_total_throughput: Throughput counts prompt tokens too.
+        is_steady_throughput: Throughput is that of a closed loop whose every request takes the mean TTFT and TPOT, the
+            start and the end of the run left out (Little's law): the source gives the two times alone.
         is_batch_time: TTFT is the prompt phase of the whole batch: the last request's, not the mean.
         is_long_run: The run was so long that its start and end hardly count: figures are of the middle of the
             replay.
@@ -59,6 +61,7 @@ class Protocol:
     is_server_side: bool = False
     is_token_weighted: bool = False
     is_total_throughput: bool = False
+    is_steady_throughput: bool = False
     is_batch_time: bool = False
     is_long_run: bool = False
     beam_width: int = 1

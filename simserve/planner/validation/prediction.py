@@ -251,12 +251,21 @@ def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
     tpot = _statistic((latencies.tpot + stall / np.maximum(records.output_tokens - 1, 1))[counted], protocol)
     if protocol.is_token_weighted:
         tpot = float(decode_time.sum() / records.output_tokens.sum())
+    first = float(np.nanmax(ttft)) if protocol.is_batch_time else _statistic(ttft, protocol)
+    throughput = _throughput(records, protocol)
+    if protocol.is_steady_throughput:
+        throughput = closed_loop_throughput(int(is_cold.sum()), float(records.output_tokens.mean()), first, tpot)
     return {
         "tpot": tpot,
-        "ttft": float(np.nanmax(ttft)) if protocol.is_batch_time else _statistic(ttft, protocol),
+        "ttft": first,
         "e2e": _statistic((latencies.e2e - late + stall)[counted], protocol),
-        "throughput": _throughput(records, protocol) * protocol.num_copies / protocol.beam_width,
+        "throughput": throughput * protocol.num_copies / protocol.beam_width,
     }
+
+
+def closed_loop_throughput(clients: int, output_tokens: float, ttft: float, tpot: float) -> float:
+    """Return output tokens/s of clients whose every request takes such times, seconds (Little's law)."""
+    return clients * output_tokens / (ttft + tpot * (output_tokens - 1.0))
 
 
 def _counted(num_requests: int, protocol: Protocol) -> slice:
