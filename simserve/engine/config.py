@@ -112,7 +112,8 @@ class EngineConfig:
         releases_late: ``async_scheduling``: whether a finished request keeps seat and blocks until the step after its
             last one is scheduled (vLLM; `simserve.engine.departing`). Continuous batching with a KV cache alone.
         overlaps_results: ``async_scheduling``: whether a step is scheduled before the results of the one before it are
-            known, so that who has ended decodes once more (SGLang; `simserve.engine.overlap`); where `has_overlap` says so.
+            known, so that who has ended decodes once more (SGLang; `simserve.engine.overlap`), where `has_overlap` says
+            so.
         async_output: Whether tokens are handed over while the next step runs (`simserve.engine.kernel`); of ranks
             that step together, none are.
         transfer_step_seconds: ``async_output``: seconds of a step before the tokens of the one before are handed over.

@@ -516,7 +516,9 @@ class ContinuousScheduler(Scheduler):
         victim = next(request for request in reversed(self.running) if not request.is_stand_in)
         decoding = self.decoding_on
         if self.config.admission == "estimate" and decoding:
-            victim = min(decoding, key=lambda one: (self.known_tokens(one), -one.prompt_tokens, -self.running.index(one)))
+            victim = min(
+                decoding, key=lambda one: (self.known_tokens(one), -one.prompt_tokens, -self.running.index(one))
+            )
         elif self.config.scheduling_policy == "priority" and self.config.admission != "estimate":
             chunked = [request for request, _ in step.chunks]
             victim = max(
