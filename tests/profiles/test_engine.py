@@ -761,3 +761,11 @@ def test_graphs_for_decodes_alone_leave_prompts_to_single_launches() -> None:
     assert none.cuda_graph_sizes == ()
     with pytest.raises(ScenarioError, match="enforce_eager"):
         resolve("vllm", "0.12", cudagraph_mode="FULL", enforce_eager=True)
+
+
+def test_sglang_overlaps_results_from_0_4_on_unless_it_is_told_not_to() -> None:
+    """Its default loop; ``async_scheduling: false`` is ``--disable-overlap-schedule``."""
+    normal = resolve("sglang", "0.5.9", async_scheduling=False)
+
+    assert [resolve("sglang", version).overlaps_results for version in ("0.3", "0.4", "0.5.9")] == [False, True, True]
+    assert not normal.overlaps_results
