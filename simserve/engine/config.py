@@ -112,7 +112,8 @@ class EngineConfig:
         releases_late: ``async_scheduling``: whether a finished request keeps seat and blocks until the step after its
             last one is scheduled (vLLM; `simserve.engine.departing`). Continuous batching with a KV cache alone.
         overlaps_results: ``async_scheduling``: whether a step is scheduled before the results of the one before it are
-            known, so that who has ended decodes once more (SGLang; `simserve.engine.overlap`); where `has_overlap` says so.
+            known, so that who has ended decodes once more (SGLang; `simserve.engine.overlap`), where `has_overlap` says
+            so.
         async_output: Whether tokens are handed over while the next step runs (`simserve.engine.kernel`); of ranks
             that step together, none are.
         transfer_step_seconds: ``async_output``: seconds of a step before the tokens of the one before are handed over.
@@ -192,6 +193,7 @@ class EngineConfig:
         is_growing = self.kv_allocation == "paged" and self.admission == "estimate" and self.batching == "continuous"
         is_alone = self.pipeline_parallel_size == self.data_parallel_size == 1
         is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.num_speculative_tokens)
+        is_plain = is_plain and (self.has_radix_tree or not self.enable_prefix_caching)
         keeps_order = not self.priority_preemption and self.preemption_mode == "recompute"
         is_overlapped = self.async_scheduling and self.overlaps_results and self.scheduler == "prefill_first"
         return is_overlapped and is_growing and is_alone and is_plain and keeps_order

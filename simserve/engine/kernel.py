@@ -22,7 +22,14 @@ from math import ceil, inf, nextafter, sqrt
 
 from simserve.engine.admission import forget_left, note_left
 from simserve.engine.answers import begin_answers
-from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks, would_admit
+from simserve.engine.chunks import (
+    chunk_blocks,
+    complete_chunks,
+    forget_chunks,
+    plan_chunks,
+    schedule_chunks,
+    would_admit,
+)
 from simserve.engine.decoding import finish_decoding, growth_of_step, settle_decoders, steps_until_dry
 from simserve.engine.departing import release_departing
 from simserve.engine.gaps import end_stall
@@ -30,8 +37,8 @@ from simserve.engine.kv import used_tokens
 from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_waiting, lora_seconds, take_lora_loading
 from simserve.engine.numbers import sum_around
-from simserve.engine.preemption import decay_ratio, growth_of_batch, make_room, make_way
 from simserve.engine.overlap import expect_results, learn_results
+from simserve.engine.preemption import decay_ratio, growth_of_batch, make_room, make_way
 from simserve.engine.prefix_cache import evict, is_decoded
 from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import make_free_for_leap
@@ -462,7 +469,9 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
         if replica.chunk_requests:
             forget_chunks(replica)
         if replica.grows and (
-            replica.num_decoding + len(replica.departing) > replica.free_blocks or progress is not None or replica.keeps_windows
+            replica.num_decoding + len(replica.departing) > replica.free_blocks
+            or progress is not None
+            or replica.keeps_windows
         ):
             is_restless = make_room(replica, requests)
         if replica.cache is not None and replica.cache.contested and replica.num_decoding:

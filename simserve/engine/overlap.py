@@ -48,7 +48,7 @@ def growth_beyond(replica: Replica) -> int:
     return growth
 
 
-def is_in_flight(replica: Replica, requests: RequestTable, index: int) -> bool:
+def is_in_flight(replica: Replica, index: int) -> bool:
     """Return whether the newest token of a decoding request is not known yet."""
     if replica.late_results == LATE_DECODE:
         return True
@@ -59,7 +59,7 @@ def known_tokens(replica: Replica, requests: RequestTable, index: int) -> int:
     """Return the tokens that a request of the batch has generated, as far as the scheduler knows."""
     if index in replica.departing:
         return requests.output_tokens[index] - 1
-    return generated_by_now(replica, requests, index) - is_in_flight(replica, requests, index)
+    return generated_by_now(replica, requests, index) - is_in_flight(replica, index)
 
 
 def lose_token(replica: Replica, requests: RequestTable, index: int) -> None:

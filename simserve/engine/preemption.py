@@ -156,7 +156,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         heapify(replica.finish_heap)
         requests.last_token_time[index] = last_token_time
         requests.generated_tokens[index] = generated
-        if replica.has_overlap and is_in_flight(replica, requests, index):
+        if replica.has_overlap and is_in_flight(replica, index):
             requests.generated_tokens[index] = generated - 1
             lose_token(replica, requests, index)
         computed = requests.prompt_tokens[index] + generated - 1
@@ -168,7 +168,9 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     if replica.cache is not None and replica.cache.tree is not None:
         # What it has computed since its prompt is lost.
         leave_tree(replica, index, 0)
-        make_free(replica.cache, replica.free_blocks, RETRACT_DECODE_STEPS * (replica.num_decoding + len(replica.departing)))
+        make_free(
+            replica.cache, replica.free_blocks, RETRACT_DECODE_STEPS * (replica.num_decoding + len(replica.departing))
+        )
     elif replica.cache is not None:
         leave_prefix(replica, index, computed, replica.free_blocks - free_blocks)
     requests.num_preemptions[index] += 1

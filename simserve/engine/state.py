@@ -266,9 +266,9 @@ class Replica:
         "has_extras",
         "has_late_tokens",
         "has_overlap",
-        "has_retracted",
         "has_plain_admission",
         "has_priorities",
+        "has_retracted",
         "has_slots",
         "has_thinking",
         "has_window_pool",
@@ -441,8 +441,8 @@ class Replica:
         self.departing_window_blocks: list[int] = []
         # Where results are known late (`simserve.engine.overlap`): what the step that has ended did, whose prompts it
         # has computed to the end, what is expected of its requests because their last tokens are not known yet, when it
-        # began and whether memory ran out for the one behind it; and how many of those that are done decode once more in
-        # the planned step, with how many tokens in the KV cache.
+        # began and whether memory ran out for the one behind it; and how many of those that are done decode once more
+        # in the planned step, with how many tokens in the KV cache.
         self.late_results = LATE_NOTHING
         self.late_prompts: list[int] = []
         self.late_estimate: float = 0

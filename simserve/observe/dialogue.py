@@ -24,6 +24,15 @@ LARGEST_EVENT = 1_000_000
 ANSWER_SECONDS = 60.0
 """Longest silence within an answer."""
 
+PAUSE_SECONDS = 1.0
+"""How long who was refused waits, where the server does not say."""
+LONGEST_PAUSE = 60.0
+"""How long it waits at most, whatever the server says."""
+
+_IS_BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
+_MOST_PIECES = 10
+"""Pieces of an answer for each token that was asked for, beyond which it has no end."""
+
 _ID_RANGES = ((1_000, 20_000), (100, 1_000), (10, 100))
 """Ids that prompts are made of, the first that a server takes: small ones are often signs of their own."""
 _WORDS = ("time", "year", "people", "way", "day", "man", "thing", "life", "child", "world", "school", "state", "family")
@@ -63,6 +72,9 @@ class Exchange:
         pieces: When each piece of the answer came.
         output_tokens: As the server counted them, or the pieces where it does not.
         error: Why there is no answer; empty: there is one.
+        is_busy: Whether the server says that it has too much to do.
+        has_ended: Whether the server has said that the answer is whole.
+        pause: Seconds to wait before the next request.
     """
 
     prompt_tokens: int
@@ -71,6 +83,9 @@ class Exchange:
     pieces: list[float] = field(default_factory=list)
     output_tokens: int = 0
     error: str = ""
+    is_busy: bool = False
+    has_ended: bool = False
+    pause: float = 0.0
 
 
 async def learn_dialect(client: httpx.AsyncClient, server: Server, rng: np.random.Generator) -> Dialect:
@@ -85,6 +100,9 @@ async def learn_dialect(client: httpx.AsyncClient, server: Server, rng: np.rando
         if not answer.error and answer.pieces:
             return await _sized(client, server, dialect, rng) if dialect.ids is None else dialect
         error = answer.error or error
+        if answer.is_busy:
+            # That has nothing to do with how it is asked.
+            break
     raise InputError(f"answers no request: {error[:200]}", file=server.url, remedy="try it with curl first")
 
 
@@ -130,6 +148,8 @@ async def ask(
     try:
         async with client.stream("POST", server.url + dialect.path, json=body, timeout=ANSWER_SECONDS) as response:
             if response.status_code != httpx.codes.OK:
+                exchange.is_busy = response.status_code in _IS_BUSY
+                exchange.pause = _pause(response)
                 exchange.error = f"HTTP {response.status_code}: {await _beginning(response)}"
                 return exchange
             async for event in _events(response):
@@ -137,9 +157,13 @@ async def ask(
                 if exchange.error:
                     return exchange
     except httpx.HTTPError as failure:
-        exchange.error = f"{type(failure).__name__}: {failure}".rstrip(": ")
+        exchange.pause = PAUSE_SECONDS
+        if not exchange.has_ended:
+            exchange.error = f"{type(failure).__name__}: {failure}".rstrip(": ")
     if not exchange.error and not exchange.pieces:
         exchange.error = "an answer without tokens"
+    elif not exchange.error and not exchange.has_ended:
+        exchange.error = "an answer that breaks off"
     exchange.output_tokens = exchange.output_tokens or len(exchange.pieces)
     return exchange
 
@@ -159,6 +183,15 @@ def _body(
     if dialect.path.endswith("chat/completions"):
         return body | {"messages": [{"role": "user", "content": text}]}
     return body | {"prompt": text}
+
+
+def _pause(response: httpx.Response) -> float:
+    """Return how long to wait after a refusal: as the server says in seconds, within bounds."""
+    try:
+        asked = float(response.headers.get("Retry-After", ""))
+    except ValueError:
+        return PAUSE_SECONDS
+    return min(max(asked, PAUSE_SECONDS), LONGEST_PAUSE) if asked == asked else PAUSE_SECONDS
 
 
 async def _beginning(response: httpx.Response) -> str:
@@ -187,6 +220,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
             if name != b"data":
                 continue
             if data.strip() == b"[DONE]":
+                yield {"choices": [{"finish_reason": "done"}]}
                 return
             try:
                 event = json.loads(data)
@@ -207,8 +241,15 @@ def _take(exchange: Exchange, event: dict[str, Any], now: float) -> None:
         exchange.prompt_tokens = _count(usage.get("prompt_tokens"), exchange.prompt_tokens)
         exchange.output_tokens = _count(usage.get("completion_tokens"), exchange.output_tokens)
     choices = event.get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict) and _is_piece(choices[0]):
+    if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
+        return
+    exchange.has_ended = exchange.has_ended or bool(choices[0].get("finish_reason"))
+    if _is_piece(choices[0]):
         exchange.pieces.append(now)
+        if len(exchange.pieces) > _MOST_PIECES * max(exchange.asked_tokens, 10):
+            exchange.error = (
+                f"no end: more than {len(exchange.pieces) - 1:,} pieces for {exchange.asked_tokens:,} tokens"
+            )
 
 
 def _is_piece(choice: dict[str, Any]) -> bool:

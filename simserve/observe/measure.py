@@ -25,7 +25,7 @@ LENGTH_SPREAD = 0.3
 equal lengths leave step times and prompts hard to tell apart."""
 
 MOST_FAILURES = 8
-"""Failures at a load at which nothing was answered, after which it is given up."""
+"""Failures in a row, beside one of each client, after which a load is given up."""
 
 MOST_IN_FLIGHT = 512
 """Requests in flight of an open loop: a server that does not keep up is not buried."""
@@ -246,7 +246,10 @@ class _Clients:
         is_first = True
         while (is_first or self._may_send(run, stop)) and self._session.take_turn():
             is_first = False
-            await self._one(run)
+            pause = await self._one(run)
+            if pause:
+                # Who was refused does not ask again at once.
+                await asyncio.sleep(min(pause, max(stop - time.perf_counter(), 0.0)))
 
     async def _arrivals(self, run: Run, stop: float, group: asyncio.TaskGroup) -> None:
         """Send at random times, whatever has been answered."""
@@ -263,10 +266,12 @@ class _Clients:
             await asyncio.sleep(max(due - time.perf_counter(), 0.0))
 
     def _may_send(self, run: Run, stop: float) -> bool:
-        is_hopeless = len(run.exchanges) >= MOST_FAILURES and not any(not each.error for each in run.exchanges)
+        most = MOST_FAILURES + (run.load.concurrency or 0)
+        is_hopeless = len(run.exchanges) >= most and all(each.error for each in run.exchanges[-most:])
         return not is_hopeless and time.perf_counter() + self._longest < stop
 
-    async def _one(self, run: Run) -> None:
+    async def _one(self, run: Run) -> float:
+        """Send a request, keep what came of it, and return how long to wait after it, seconds."""
         prompt, output, rng = self._session.lengths(run.load, self._sent)
         self._sent += 1
         self._in_flight += 1
@@ -275,3 +280,4 @@ class _Clients:
         run.exchanges.append(exchange)
         if not exchange.error:
             self._longest = max(self._longest, exchange.pieces[-1] - exchange.sent)
+        return exchange.pause

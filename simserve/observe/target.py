@@ -135,28 +135,46 @@ async def page(client: httpx.AsyncClient, url: str) -> str | None:
     Raises:
         httpx.ConnectError: Nobody listens there.
     """
+    text, _ = await _page_or_reason(client, url)
+    return text
+
+
+async def _page_or_reason(client: httpx.AsyncClient, url: str) -> tuple[str | None, str]:
+    """Return the text of a page, or None and what came instead."""
     body = b""
     try:
         async with client.stream("GET", url, timeout=PAGE_SECONDS) as response:
+            if response.has_redirect_location:
+                return None, f"redirects to {response.headers['Location'][:200]}"
             if response.status_code != httpx.codes.OK:
-                return None
+                return None, f"answers HTTP {response.status_code}"
             async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > LARGEST_PAGE:
-                    return None
+                    return None, f"answers more than {LARGEST_PAGE:,} bytes"
     except httpx.ConnectError:
         raise
-    except (httpx.HTTPError, httpx.InvalidURL):
-        return None
-    return body.decode("utf-8", errors="replace")
+    except httpx.TimeoutException:
+        return None, f"says nothing for {PAGE_SECONDS:g} s"
+    except (httpx.HTTPError, httpx.InvalidURL) as failure:
+        return None, f"breaks off ({type(failure).__name__})"
+    return body.decode("utf-8", errors="replace"), ""
 
 
 async def _models(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
     remedy = "is it the address of an OpenAI-compatible server, such as http://localhost:8000?"
     try:
-        text = await page(client, f"{url}/v1/models")
-    except httpx.ConnectError:
-        raise InputError("does not answer", file=url, remedy=remedy) from None
+        text, reason = await _page_or_reason(client, f"{url}/v1/models")
+    except httpx.ConnectError as failure:
+        # Of what goes wrong before anybody listens, only TLS has a reason of its own.
+        why = f": {failure}" if "SSL" in str(failure) or "certificate" in str(failure).lower() else ""
+        raise InputError(f"does not answer{why}", file=url, remedy=remedy) from None
+    if reason:
+        if "HTTP 401" in reason or "HTTP 403" in reason:
+            remedy = "does it want a key? --api-key-env NAME"
+        elif reason.startswith("redirects"):
+            remedy = "give the address that it redirects to; nothing is sent to another by itself"
+        raise InputError(f"{reason} at /v1/models", file=url, remedy=remedy)
     told = _json(text)
     data = told.get("data") if isinstance(told, dict) else None
     entries = data if isinstance(data, list) else []

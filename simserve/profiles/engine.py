@@ -177,6 +177,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     cuda_graph_max_prompt_tokens: int
     """Tokens up to which a step that prefills runs on graphs too."""
     releases_late: bool
+    overlaps_results: bool
     async_output: bool
     """Whether tokens are handed over while the next step runs, once its kernels have been launched."""
     host_seconds_per_step: float
@@ -632,6 +633,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
     return {
         "async_scheduling": is_async,
         "releases_late": is_async and known.scheduling.releases_late,
+        "overlaps_results": is_async and known.scheduling.overlaps_results,
         "async_output": known.scheduling.async_output,
         "host_slowdown": slowdown,
         "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),

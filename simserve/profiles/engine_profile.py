@@ -129,6 +129,8 @@ class Scheduling(FrozenModel):
     """Whether `async_scheduling` stays on by default in a worker that only prefills."""
     releases_late: bool = False
     """With `async_scheduling`: whether a finished request keeps seat and blocks until the next step is scheduled."""
+    overlaps_results: bool = False
+    """With `async_scheduling`: whether who has ended decodes once more, since results are known a step late."""
     async_output: bool = False
     """Whether the tokens of a step are handed over while the next one runs, once its kernels have been launched."""
     reserve_full_prompt: bool = False

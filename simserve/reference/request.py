@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from simserve.reference.replica import Pool, Replica
 
+MAX_ESTIMATED_TOKENS = 4096
+"""SGLang expects no more new tokens of a request (``CLIP_MAX_NEW_TOKENS``)."""
 ONE_TOKEN = 16
 """A pace of one token a step: paces count sixteenths."""
 
@@ -156,3 +158,15 @@ class Request:
         self.max_tokens = room if self.asked_tokens < 0 else min(self.asked_tokens, room)
         self.output_tokens = min(self.output_tokens, self.max_tokens)
         return True
+
+
+def new_tokens(request: Request) -> int:
+    """Return the new tokens that ``estimate`` allows a request that does not decode."""
+    return min(request.max_tokens - request.generated, MAX_ESTIMATED_TOKENS)
+
+
+def estimated_tokens(request: Request) -> float:
+    """Return the new tokens that ``estimate`` expects of a request at most."""
+    if request.max_tokens > MAX_ESTIMATED_TOKENS:
+        return MAX_ESTIMATED_TOKENS
+    return request.max_tokens - request.generated - request.fraction

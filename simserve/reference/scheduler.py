@@ -9,17 +9,16 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from simserve.reference.invariants import check
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.kv_tiers import waiting_seconds
-from simserve.reference.request import ONE_TOKEN, Request
+from simserve.reference.request import MAX_ESTIMATED_TOKENS, ONE_TOKEN, Request, estimated_tokens, new_tokens
 from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
 
-MAX_ESTIMATED_TOKENS = 4096
-"""SGLang expects no more new tokens of a request (``CLIP_MAX_NEW_TOKENS``)."""
 RATIO_LOOKAHEAD_TOKENS = 20
 """Decode steps that SGLang's new ratio looks ahead after a retraction (``retract_decode_steps``)."""
 
@@ -88,14 +87,14 @@ class ContinuousScheduler(Scheduler):
                 self.is_full = False
                 self.ratio = config.new_token_ratio_initial
                 step = self.planned(now)
-            self.check(step)
+            check(self, step)
             step.blocked_by = self.blocked_by(step)
             self.learn_results(step)
             step.seconds = self.seconds(step)
             return step
         if self.departing:
             if step.requests:
-                self.check(step)
+                check(self, step)
             self.release_departing()
             if not step.requests:
                 # Nothing could be scheduled ahead: the engine waits for the step that ran, and looks again.
@@ -104,16 +103,16 @@ class ContinuousScheduler(Scheduler):
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
                 step = self.planned(now)
-                self.check(step)
+                check(self, step)
         elif step.requests or not self.left:
-            self.check(step)
+            check(self, step)
         else:
             # Only those that left are in the batch: its loop goes round once more.
             self.left.clear()
             self.is_full = False
             self.ratio = config.new_token_ratio_initial
             step = self.planned(now)
-            self.check(step)
+            check(self, step)
         self.update_ratio(step)
         step.blocked_by = self.blocked_by(step)
         self.forget_left(step)
@@ -517,7 +516,9 @@ class ContinuousScheduler(Scheduler):
         victim = next(request for request in reversed(self.running) if not request.is_stand_in)
         decoding = self.decoding_on
         if self.config.admission == "estimate" and decoding:
-            victim = min(decoding, key=lambda one: (self.known_tokens(one), -one.prompt_tokens, -self.running.index(one)))
+            victim = min(
+                decoding, key=lambda one: (self.known_tokens(one), -one.prompt_tokens, -self.running.index(one))
+            )
         elif self.config.scheduling_policy == "priority" and self.config.admission != "estimate":
             chunked = [request for request, _ in step.chunks]
             victim = max(
@@ -578,9 +579,7 @@ class ContinuousScheduler(Scheduler):
     def lose_token(self, victim: Request) -> None:
         """Take from a victim the token that is on its way; it is generated again."""
         self.in_flight.remove(victim)
-        if victim in self.departing:
-            return
-        victim.generated -= 1
+        victim.generated -= victim not in self.departing
         if not victim.generated:
             victim.token_times.clear()
             victim.handed_over = math.nan
@@ -759,9 +758,8 @@ class ContinuousScheduler(Scheduler):
         Their newest tokens have been computed, and are lost.
         """
         decoding = self.decoding_on
-        if step.chunks or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
-            return
-        if any(not request.is_decoding for request in self.active):
+        is_decode = not step.chunks and all(request.is_decoding for request in self.active)
+        if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
             return
         if self.waiting and not self.is_full:
             coming = Step(end, budget=self.config.max_num_batched_tokens, longest_chunk=self.config.max_chunk_tokens)
@@ -800,59 +798,3 @@ class ContinuousScheduler(Scheduler):
         for request in [*self.running, *self.waiting]:
             if len(request.token_times) == 1 and math.isnan(request.handed_over):
                 request.handed_over = step.start + min(wait, end - step.start)
-
-    def check(self, step: Step) -> None:
-        """Assert what must hold of every planned step."""
-        config = self.config
-        assert step.requests or step.beyond, "a step that holds nothing"
-        assert len(set(step.requests)) == len(step.requests)
-        assert all(request in self.running for request in step.requests)
-        assert self.own + self.in_pool(len(self.cached), 0) <= self.capacity
-        assert self.free >= 0
-        assert self.free_window >= 0
-        assert len(self.running) <= config.max_num_seqs
-        assert all(request.blocks == 0 for request in self.waiting)
-        if config.kv_allocation == "none":
-            return
-        self.check_space(step)
-        tokens = self.tokens_per_decode * len(step.decoding) + sum(chunk for _, chunk in step.chunks)
-        assert tokens <= config.max_num_batched_tokens * config.pipeline_parallel_size
-        assert all(0 < chunk <= step.longest_chunk for _, chunk in step.chunks)
-        if config.scheduler == "prefill_first":
-            assert not (step.chunks and step.decoding)
-        if self.waiting and not (step.has_preempted or step.moved_blocks or step.asks_nobody):
-            asked = next((request for request in self.waiting if self.has_adapter_seat(request)), None)
-            assert asked is not self.waiting[0] or self.head_chunk(step) == 0, "the head would be admitted"
-
-    def check_space(self, step: Step) -> None:
-        """Assert that every token of the step has a place, and no place has two owners."""
-        for request in self.active:
-            chunk = sum(tokens for one, tokens in step.chunks if one is request)
-            after = request.computed + chunk + (request in step.decoding)
-            assert after <= request.prompt_tokens + request.output_tokens - 1
-            drafts = self.config.num_speculative_tokens if request.is_decoding else 0
-            if self.is_growing and drafts and request not in step.decoding:
-                assert self.blocks_of(after) <= request.blocks <= self.blocks_of(after + drafts)
-            elif self.is_growing:
-                assert request.blocks == self.blocks_of(after + drafts)
-            elif self.config.kv_allocation == "paged":
-                assert request.blocks * self.config.block_size >= after
-            elif self.config.kv_allocation != "static":
-                assert request.span[1] - request.span[0] >= after
-            if self.keeps_windows:
-                assert request.window_blocks >= self.window_of(self.blocks_of(after))
-        edges = [edge for span in sorted(self.spans) for edge in span]
-        assert edges == sorted(edges)
-        assert not edges or (edges[0] >= 0 and edges[-1] <= self.kv_tokens)
-
-
-def new_tokens(request: Request) -> int:
-    """Return the new tokens that ``estimate`` allows a request that does not decode."""
-    return min(request.max_tokens - request.generated, MAX_ESTIMATED_TOKENS)
-
-
-def estimated_tokens(request: Request) -> float:
-    """Return the new tokens that ``estimate`` expects of a request at most."""
-    if request.max_tokens > MAX_ESTIMATED_TOKENS:
-        return MAX_ESTIMATED_TOKENS
-    return request.max_tokens - request.generated - request.fraction

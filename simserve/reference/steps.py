@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Step:
     """What one step holds; ``chunks`` pairs a prefilling request with its tokens.
 
-    ``beyond`` are those that are done and decode once more, since nobody knows it yet. ``longest_chunk`` is what a request may have of its budget.
+    ``beyond`` are those that are done and decode once more, since nobody knows it yet; ``longest_chunk`` is what a
+    request may have of its budget.
     ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks``, ``scatter`` or, where
     everybody who waits needs an adapter that the batch has no seat for, ``loras``.
     """

@@ -96,7 +96,10 @@ def compare(kind: str, data: st.DataObject) -> None:
     case = data.draw(KINDS[kind]().filter(is_covered))
     is_async = data.draw(st.booleans())
     config = dataclasses.replace(
-        case.config, async_scheduling=is_async, releases_late=is_async and case.config.admission == "on_demand"
+        case.config,
+        async_scheduling=is_async,
+        releases_late=is_async and case.config.admission == "on_demand",
+        overlaps_results=data.draw(st.booleans()),
     )
     cluster: dict[str, Any] = {
         "num_replicas": data.draw(st.integers(1, 3)),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from simserve.engine.config import EngineConfig
 from tests.agreement import NEAR, assert_agrees, closest_tie
 from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs
 from tests.engine.strategies import (
@@ -56,6 +57,23 @@ def test_the_kernel_agrees_with_the_walker_when_it_schedules_ahead(case: Case) -
     assume(config.batching == "continuous" and config.kv_allocation == "paged" and config.data_parallel_size == 1)
     is_vllm = config.admission == "on_demand" and config.preemption_mode == "recompute"
     agree_or_discard(replace(case, config=replace(config, async_scheduling=True, releases_late=is_vllm)))
+
+
+@given(st.one_of(cases(), pressed_cases(), shared_cases(), ordered_cases()).filter(lambda case: has_overlap(case)))
+@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_where_results_are_known_late(case: Case) -> None:
+    """SGLang's overlapped loop: who is done decodes once more, and who is retracted loses the token on its way."""
+    agree_or_discard(replace(case, config=overlapped(case.config)))
+
+
+def overlapped(config: EngineConfig) -> EngineConfig:
+    """Return an engine that launches a step before it knows what the one before it has brought."""
+    return replace(config, async_scheduling=True, overlaps_results=True)
+
+
+def has_overlap(case: Case) -> bool:
+    """Whether the engine of a case can."""
+    return overlapped(case.config).has_overlap
 
 
 @given(adapted_cases())

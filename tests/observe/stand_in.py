@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import Any
 
 VLLM_METRICS = """# HELP vllm:num_requests_running Number of requests.
@@ -35,6 +36,10 @@ class Ways:
         error: What it answers to every request instead; empty: an answer.
         broken: What it streams instead of events; empty: events.
         key: Bearer token without which it refuses.
+        most_at_once: Requests in flight beyond which it refuses, and says to come again in a minute.
+        breaks_after: Pieces after which an answer breaks off.
+        is_endless: Whether answers have no end.
+        moved_to: Where ``/v1/models`` has moved; empty: nowhere.
     """
 
     token_seconds: float = 0.002
@@ -51,6 +56,10 @@ class Ways:
     error: str = ""
     broken: bytes = b""
     key: str = ""
+    most_at_once: int = 1 << 30
+    breaks_after: int = 1 << 30
+    is_endless: bool = False
+    moved_to: str = ""
 
 
 @dataclass
@@ -108,6 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
         ways = self._standing.ways
         if ways.key and self.headers.get("Authorization") != f"Bearer {ways.key}":
             self._answer(401, "no key")
+        elif ways.moved_to:
+            self._answer(307, "", {"Location": ways.moved_to})
         elif self.path == "/v1/models" and ways.models:
             data = [{"id": name, "owned_by": "nobody", "max_model_len": 4096} for name in ways.models]
             self._answer(200, json.dumps({"object": "list", "data": data}))
@@ -123,9 +134,12 @@ class _Handler(BaseHTTPRequestHandler):
             server.last_arrival = time.perf_counter()
             server.in_flight += 1
             server.most_in_flight = max(server.most_in_flight, server.in_flight)
+            is_full = server.in_flight > server.ways.most_at_once
         try:
             refusal = self._refusal(body)
-            if refusal:
+            if is_full:
+                self._answer(429, "too many requests", {"Retry-After": "60"})
+            elif refusal:
                 self._answer(400, refusal)
             else:
                 self._stream(body)
@@ -157,9 +171,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if is_chat:
             self._event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
-        for number in range(body["max_tokens"]):
+        for number in count() if ways.is_endless else range(body["max_tokens"]):
+            if number == ways.breaks_after:
+                return
             time.sleep(ways.token_seconds)
-            end = "length" if number + 1 == body["max_tokens"] else None
+            end = "length" if number + 1 == body["max_tokens"] and not ways.is_endless else None
             piece = {"delta": {"content": "a "}} if is_chat else {"text": "a "}
             self._event({"choices": [piece | {"finish_reason": end}]})
         if "stream_options" in body:
@@ -172,9 +188,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         self.wfile.flush()
 
-    def _answer(self, status: int, text: str) -> None:
+    def _answer(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
         data = text.encode()
         self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

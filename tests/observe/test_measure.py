@@ -159,14 +159,18 @@ def test_a_server_is_asked_in_a_way_that_it_takes(ways: Ways, is_as_asked: Calla
 @pytest.mark.parametrize(
     ("ways", "words"),
     [
-        (Ways(models=()), "lists no models"),
+        (Ways(models=()), "HTTP 404 at /v1/models"),
         (Ways(models=("a", "b")), "serves 2 models"),
         (Ways(error="no GPU left"), "no GPU left"),
         (Ways(broken=b"data: {}\n\n"), "without tokens"),
         (Ways(broken=b"data: [1, 2]\n\n"), "no JSON object"),
         (Ways(broken=b"data: " + b"x" * 3_000_000), "more than 1,000,000 bytes"),
         (Ways(broken=b'data: {"error": {"message": "out of memory"}}\n\n'), "out of memory"),
-        (Ways(key="secret"), "lists no models"),
+        (Ways(key="secret"), r"HTTP 401 at /v1/models.*--api-key-env"),
+        (Ways(moved_to="http://elsewhere/v1/models"), "redirects to http://elsewhere/v1/models"),
+        (Ways(is_endless=True, token_seconds=0.0), "no end: more than 100 pieces for 2 tokens"),
+        (Ways(breaks_after=1), "breaks off"),
+        (Ways(most_at_once=0), "HTTP 429: too many requests"),
     ],
 )
 def test_what_answers_nothing_sensible_is_refused(ways: Ways, words: str) -> None:
@@ -198,6 +202,30 @@ def test_a_server_that_falls_silent_ends_with_the_budget() -> None:
         _, (run,) = measured(server, plan)
 
     assert (len(run.exchanges), run.cut) == (0, 2)
+
+
+def test_who_is_refused_waits_as_long_as_the_server_says() -> None:
+    """Two of six clients are served at a time; the others are told to come again in a minute, and do not till then."""
+    with stand_in(Ways(most_at_once=2, token_seconds=0.005)) as server:
+        plan = replace(PLAN, loads=(Load(concurrency=6),), max_requests=60, budget=6.0)
+        _, (run,) = measured(server, plan)
+
+    assert 4 <= len(run.errors) <= 6
+    assert len(run.answers) > 10
+
+
+def test_a_busy_server_is_not_asked_in_other_ways() -> None:
+    """One refusal for want of room says nothing about how it wants to be asked."""
+    with stand_in(Ways(most_at_once=0)) as server, pytest.raises(InputError):
+        measured(server)
+
+    assert len(server.bodies) == 1
+
+
+def test_what_is_wrong_with_tls_is_said() -> None:
+    """A server that speaks plain HTTP is asked by HTTPS."""
+    with stand_in() as server, pytest.raises(InputError, match=r"does not answer: .*SSL"):
+        observe(server.url.replace("http:", "https:"), PLAN, found=lambda _: None, keep=lambda _: None)
 
 
 def test_a_load_at_which_everything_fails_is_given_up() -> None:

@@ -776,3 +776,11 @@ def test_a_worker_that_only_prefills_may_not_reach_the_rate_of_its_kernels(name:
     assert worker.compute_efficiency == pytest.approx(0.8 * server.compute_efficiency)
     assert worker.max_num_batched_tokens == server.max_num_batched_tokens
     assert other.compute_efficiency == server.compute_efficiency
+
+
+def test_sglang_overlaps_results_from_0_4_on_unless_it_is_told_not_to() -> None:
+    """Its default loop; ``async_scheduling: false`` is ``--disable-overlap-schedule``."""
+    normal = resolve("sglang", "0.5.9", async_scheduling=False)
+
+    assert [resolve("sglang", version).overlaps_results for version in ("0.3", "0.4", "0.5.9")] == [False, True, True]
+    assert not normal.overlaps_results

@@ -69,19 +69,25 @@ def compare_sglang(asked: argparse.Namespace) -> None:
     python = environment.make(SGLANG, "sglang")
     seeds = range(asked.first_seed, asked.first_seed + asked.cases)
     kinds = OF_SGLANG if asked.classes == ",".join(CLASSES) else asked.classes.split(",")
-    cases = [as_sglang(draw_case(kind, seed, is_async=False)) for kind in kinds for seed in seeds]
-    equal: Counter[str] = Counter()
+    loops = (False, True)
+    cases = [as_sglang(draw_case(kind, seed, is_async=each)) for kind in kinds for each in loops for seed in seeds]
+    equal: Counter[tuple[str, bool]] = Counter()
     preemptions: Counter[str] = Counter()
     print(f"SGLang {SGLANG}, {asked.cases} workloads a class: identical schedules")
-    print(f"{'':14}{'normal loop':>14}{'retractions':>14}")
+    print(f"{'':14}{'normal loop':>14}{'overlapped':>14}{'retractions':>14}")
     for case, schedule in zip(cases, schedules_of(python, cases, "sglang"), strict=True):
         difference = earliest_difference(schedule, simulate_sglang(case).records)
-        equal[case["kind"]] += difference is None
-        preemptions[case["kind"]] += sum(row["preemptions"] for row in schedule["requests"])
+        kind, is_overlapped = case["kind"], case["async_scheduling"]
+        equal[kind, is_overlapped] += difference is None
+        preemptions[kind] += sum(row["preemptions"] for row in schedule["requests"])
         if difference is not None and asked.differences:
-            print(json.dumps({"kind": case["kind"], "seed": case["seed"], **difference.as_json()}))
+            row = {"kind": kind, "seed": case["seed"], "overlapped": is_overlapped, **difference.as_json()}
+            print(json.dumps(row))
     for kind in kinds:
-        print(f"{kind:14}{equal[kind] / asked.cases:>14.0%}{preemptions[kind]:>14}")
+        shares = "".join(f"{equal[kind, each] / asked.cases:>14.0%}" for each in loops)
+        print(f"{kind:14}{shares}{preemptions[kind]:>14}")
+    totals = [sum(equal[kind, each] for kind in kinds) / (asked.cases * len(kinds)) for each in loops]
+    print(f"{'all':14}{totals[0]:>14.1%}{totals[1]:>14.1%}{preemptions.total():>14}")
 
 
 if __name__ == "__main__":

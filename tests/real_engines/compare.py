@@ -27,7 +27,7 @@ OF_SGLANG = (
     *("plain", "chunked", "kv_short", ENDING_EARLY, "priority", "prefix", "prefix_short", "conversations", "forks"),
     "kv_short_cached",
 )
-"""Classes of workloads that its driver serves, in its normal loop."""
+"""Classes of workloads that its driver serves, in its normal and its overlapped loop."""
 RETRACTING = ("kv_short", "kv_short_cached", "priority", "prefix_short")
 """Classes that SGLang serves with so small an estimate of what answers need that it has to retract."""
 _CACHE = {"caches_decoded": True, "evicts_by_block": True}

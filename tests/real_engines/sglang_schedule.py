@@ -1,7 +1,8 @@
 """Run SGLang's own scheduler over workloads and print what it scheduled. Imports SGLang; knows nothing of simserve.
 
 As `tests.real_engines.vllm_schedule`, with `Scheduler.get_next_batch_to_run`, `PrefillAdder` and `ScheduleBatch` of the
-wheel: its normal loop, without overlap, on token pools in host memory, with a radix cache where prompts share tokens.
+wheel: its normal loop and its overlapped one, on token pools in host memory, with a radix cache where prompts share
+tokens.
 Modules that its imports ask for and nobody has installed, GPU kernels all of them, are empty: no scheduling calls them.
 """
 
@@ -240,7 +241,7 @@ class Served:
                 self.num_left -= 1
 
     def run(self):
-        """Serve everything, a batch at a time; overlapped, a batch is launched before the one before it is processed."""
+        """Serve everything; overlapped, a batch is launched before the one before it is processed."""
         scheduler, is_overlapped, num_idle = self.scheduler, self.case["async_scheduling"], 0
         launched = deque()
         while self.num_left or launched:

@@ -19,12 +19,13 @@ NUM_CASES = 6
 
 
 @pytest.mark.slow
-def test_schedules_are_those_of_its_normal_loop() -> None:
+@pytest.mark.parametrize("is_overlapped", [False, True])
+def test_schedules_are_those_of_its_loops(is_overlapped: bool) -> None:
     """First steps, tokens, ends, retractions, tokens from the radix cache: 95 of 100 workloads to the step."""
     python = environment.python_of(SGLANG, "sglang")
     if python is None:
         pytest.skip(f"SGLang {SGLANG} is not installed: python -m tests.real_engines --version sglang")
-    drawn = [draw_case(kind, 5000 + seed, is_async=False) for kind in OF_SGLANG for seed in range(NUM_CASES)]
+    drawn = [draw_case(kind, 5000 + seed, is_async=is_overlapped) for kind in OF_SGLANG for seed in range(NUM_CASES)]
     cases = [as_sglang(case) for case in drawn]
 
     schedules = schedules_of(python, cases, "sglang")

@@ -58,7 +58,8 @@ def test_an_undisturbed_run_leaves_out_nothing_that_matters(
 ) -> None:
     """Open and closed loops, to the last request or until clients stop, any scheduler, any router: the same bytes."""
     specs = case.specs if case.specs.concurrency is None else replace(case.specs, closes_at=closes_at)
-    config = replace(case.config, async_scheduling=case.config.batching == "continuous" and num_replicas == 2)
+    is_ahead = case.config.batching == "continuous" and num_replicas == 2
+    config = replace(case.config, async_scheduling=is_ahead, overlaps_results=True)
     control = Control(routing=routing)
     assert control.is_plain
     deployment = replace(make_deployment(config, case.times, num_replicas), control=control)

@@ -121,6 +121,7 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
     config = replace(
         case.config,
         async_scheduling=draw(st.booleans()),
+        overlaps_results=draw(st.booleans()),
         api_token_seconds=api_seconds,
         tokenization_per_token=draw(st.sampled_from([0.0, 0.0713])),
     )

@@ -1,0 +1,56 @@
+"""What must hold of every step that the reference plans: a broken one ends the run at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simserve.reference.steps import Step
+
+if TYPE_CHECKING:
+    from simserve.reference.scheduler import ContinuousScheduler
+
+
+def check(scheduler: ContinuousScheduler, step: Step) -> None:
+    """Assert what must hold of every planned step."""
+    config = scheduler.config
+    assert step.requests or step.beyond, "a step that holds nothing"
+    assert len(set(step.requests)) == len(step.requests)
+    assert all(request in scheduler.running for request in step.requests)
+    assert scheduler.own + scheduler.in_pool(len(scheduler.cached), 0) <= scheduler.capacity
+    assert scheduler.free >= 0
+    assert scheduler.free_window >= 0
+    assert len(scheduler.running) <= config.max_num_seqs
+    assert all(request.blocks == 0 for request in scheduler.waiting)
+    if config.kv_allocation == "none":
+        return
+    check_space(scheduler, step)
+    tokens = scheduler.tokens_per_decode * len(step.decoding) + sum(chunk for _, chunk in step.chunks)
+    assert tokens <= config.max_num_batched_tokens * config.pipeline_parallel_size
+    assert all(0 < chunk <= step.longest_chunk for _, chunk in step.chunks)
+    if config.scheduler == "prefill_first":
+        assert not (step.chunks and step.decoding)
+    if scheduler.waiting and not (step.has_preempted or step.moved_blocks or step.asks_nobody):
+        asked = next((request for request in scheduler.waiting if scheduler.has_adapter_seat(request)), None)
+        assert asked is not scheduler.waiting[0] or scheduler.head_chunk(step) == 0, "the head would be admitted"
+
+
+def check_space(scheduler: ContinuousScheduler, step: Step) -> None:
+    """Assert that every token of the step has a place, and no place has two owners."""
+    for request in scheduler.active:
+        chunk = sum(tokens for one, tokens in step.chunks if one is request)
+        after = request.computed + chunk + (request in step.decoding)
+        assert after <= request.prompt_tokens + request.output_tokens - 1
+        drafts = scheduler.config.num_speculative_tokens if request.is_decoding else 0
+        if scheduler.is_growing and drafts and request not in step.decoding:
+            assert scheduler.blocks_of(after) <= request.blocks <= scheduler.blocks_of(after + drafts)
+        elif scheduler.is_growing:
+            assert request.blocks == scheduler.blocks_of(after + drafts)
+        elif scheduler.config.kv_allocation == "paged":
+            assert request.blocks * scheduler.config.block_size >= after
+        elif scheduler.config.kv_allocation != "static":
+            assert request.span[1] - request.span[0] >= after
+        if scheduler.keeps_windows:
+            assert request.window_blocks >= scheduler.window_of(scheduler.blocks_of(after))
+    edges = [edge for span in sorted(scheduler.spans) for edge in span]
+    assert edges == sorted(edges)
+    assert not edges or (edges[0] >= 0 and edges[-1] <= scheduler.kv_tokens)
