@@ -562,8 +562,9 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         precision.overlap,
     )
     if precision.is_block_scaled:
-        speed, gap = stage.shape.engine.block_scaled_speed, stage.shape.engine.block_scaled_gap
-        curve = slowed(curve, speed, speed).model_copy(update={"start_latency": curve.start_latency + gap})
+        engine = stage.shape.engine
+        curve = slowed(curve, engine.block_scaled_speed, engine.block_scaled_bandwidth)
+        curve = curve.model_copy(update={"start_latency": curve.start_latency + engine.block_scaled_gap})
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)

@@ -58,6 +58,7 @@ from simserve.perf.stage import (
     has_fitted_gemms,
     measured_parts,
     shared_parts,
+    stage_blocks,
     stage_of,
     stage_parts,
     stage_seconds,
@@ -65,7 +66,7 @@ from simserve.perf.stage import (
     wide_projection,
 )
 from simserve.perf.traffic import traffic_of
-from simserve.profiles.model import AttentionLayers
+from simserve.profiles.model import AttentionLayers, MixtureOfExperts
 
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough that arithmetic binds where the straight line takes over."""
@@ -566,7 +567,18 @@ layer, Llama-2-70B 0.36; vLLM of 2023), tested on its A100 nodes."""
 
 LLAMA_LAUNCHES = 10
 """Kernels of a layer of Llama: two norms, four products, rotary embedding, cache, attention, activation function. Each
-further norm is one more: of queries, of keys (Qwen3), behind attention and MLP (Gemma)."""
+further norm is one more: of queries, of keys (Qwen3), behind attention and MLP (Gemma). So is each rounding of inputs
+to 8 bits."""
+
+LATENT_LAUNCHES = 3
+"""Further ones of latent attention: a norm of the latent form, a product into it before attention and one out of it
+behind. Where queries have a latent form too, a norm and a product more."""
+
+SHARED_EXPERT_LAUNCHES = 4
+"""Further ones of shared experts: two products, an activation function, a sum."""
+
+MLP_LAUNCHES = 3
+"""Llama's of an MLP, which routed experts replace."""
 
 
 def launch_wait(
@@ -594,14 +606,41 @@ def launch_wait(
     launching = stage.num_whole_layers * layer_seconds
     if not model.is_gated_mlp and model.num_norms_per_layer > 1:
         launching *= UNGATED_LAUNCHES
-    further_norms = max(model.num_norms_per_layer - 2, 0) + (0 if model.qk_norm == "none" else 2)
-    launching *= 1 + further_norms / LLAMA_LAUNCHES
+    launching *= 1 + _further_launches(stage) / LLAMA_LAUNCHES
     is_compiled = engine.cuda_graph_max_prompt_tokens > 0
     if not has_prompts and is_compiled:
         with_experts = 0.0
     if not engine.eager_expert_formats or stage.expert_precision.name in engine.eager_expert_formats:
         launching += with_experts * engine.eager_seconds_per_expert_layer
+    elif model.moe is not None:
+        launching += with_experts * layer_seconds * _one_operator_launches(stage, model.moe) / LLAMA_LAUNCHES
     return np.where(is_eager, np.maximum(launching - gpu_seconds, 0.0) + gaps, 0.0)
+
+
+def _further_launches(stage: Stage) -> float:
+    """Return how many kernels a layer has beyond Llama's, whatever its MLP."""
+    model = stage.shape.model
+    norms = max(model.num_norms_per_layer - 2, 0) + (0 if model.qk_norm == "none" else 2)
+    roundings = sum(
+        block.count * share
+        for block in stage_blocks(stage)
+        for call in block.calls
+        if call.gemm is not None and call.gemm.part is not None
+        for precision, share in stage.precisions[call.gemm.part]
+        if precision.is_quantizing_activations
+    )
+    latent = 0
+    if model.mla is not None:
+        latent = LATENT_LAUNCHES + (2 if model.mla.q_lora_rank else 0)
+    return norms + latent + roundings / stage.num_layers
+
+
+def _one_operator_launches(stage: Stage, moe: MixtureOfExperts) -> int:
+    """Return how many kernels more than an MLP a layer has whose routed experts are one operator: its router, its
+    shared experts."""
+    router = 1 + (stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1)
+    shared = SHARED_EXPERT_LAUNCHES if moe.num_shared_experts else 0
+    return router + 1 + shared - MLP_LAUNCHES
 
 
 FLASH_ATTENTION_2 = ((8.0, 9.0), (12.0, 13.0))

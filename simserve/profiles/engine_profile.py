@@ -341,7 +341,9 @@ class KernelTraits(FrozenModel):
     """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
     tensor or a channel; otherwise a kernel of its own does."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
-    """Share of the fitted rate at which products with FP8 scales by blocks run: kernels that came before DeepGEMM."""
+    """Share of the fitted FLOP/s that products with FP8 scales by blocks reach: kernels that came before DeepGEMM."""
+    block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)
+    """Share of the fitted bandwidth at which they read."""
     block_scaled_gap: Seconds = Field(default=0, ge=0)
     """Seconds that one of them takes longer to start."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)

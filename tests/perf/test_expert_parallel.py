@@ -233,6 +233,24 @@ def test_products_scaled_by_blocks_were_slower_before_deepgemm() -> None:
     assert np.all(before / after < 1.7)
 
 
+def test_sglang_multiplied_scales_by_blocks_with_triton_before_deepgemm() -> None:
+    """DeepSeek-V3's queries under SGLang 0.4.5 and 0.4.6: one row 1.2, thousands 1.7 to 1.9 times as long."""
+    rows = np.array([1.0, 4096.0])
+    before, after = (
+        projection(
+            stage_of(shape), next(each for each in stage_gemms(stage_of(shape)) if each.name == "q_b"), rows
+        ).sum(0)
+        for shape in (
+            make_shape("h200-sxm-141gb", "deepseek-v3", engine="sglang", quantization="fp8", version=version)
+            for version in ("0.4.5", "0.4.6")
+        )
+    )
+
+    few, many = before / after
+    assert 1.1 < few < 1.3
+    assert 1.7 < many < 1.9
+
+
 def test_one_scale_a_channel_is_no_matter_of_deepgemm() -> None:
     """FP8 products of Llama, whose checkpoint has no blocks, are the same under both."""
     old, new = (

@@ -389,3 +389,36 @@ def test_experts_in_fp8_computed_slower_before_hoppers_kernels() -> None:
 
     assert prompt("0.9", "fp8") > 1.3 * prompt("0.14", "fp8")
     assert prompt("0.9", "none") == pytest.approx(prompt("0.14", "none"), rel=0.05)
+
+
+def _launched_layer(model: str, engine: str, version: str, quantization: str) -> float:
+    """Return the seconds of a layer of a step of one sequence whose kernels are launched one by one, slowly."""
+    launch = {"eager_seconds_per_layer": 0.1, "host_seconds_per_step": 0.0, "host_seconds_per_request": 0.0}
+    fields = {**launch, "cuda_graph_sizes": (), "cuda_graph_max_batch": 0, "cuda_graph_max_prompt_tokens": 0}
+    shape = make_shape(
+        "h200-sxm-141gb",
+        model,
+        engine=engine,
+        version=version,
+        quantization=quantization,
+        tensor_parallel_size=8,
+        engine_fields={**fields, "eager_gap_seconds_per_layer": 0.0},
+    )
+    return float(price(shape, 64).step_times.decode_base[1]) / shape.model.num_hidden_layers
+
+
+def test_inputs_rounded_to_8_bits_are_launched_too() -> None:
+    """One kernel more for each of a layer's four products."""
+    wide, narrow = (_launched_layer("llama-3.1-70b", "vllm", "0.12", each) for each in ("none", "fp8"))
+
+    assert narrow / wide == pytest.approx(1.4, rel=1e-3)
+
+
+def test_launches_of_latent_attention_and_of_experts_in_one_operator_are_counted() -> None:
+    """DeepSeek-V3 under TensorRT-LLM 0.17 in FP8, kernels a layer beyond Llama's ten.
+
+    5 of latent attention, 6 roundings; in 58 of 61 layers 9 of router, experts and shared experts, less the MLP.
+    """
+    layer = _launched_layer("deepseek-v3", "tensorrt-llm", "0.17", "fp8")
+
+    assert layer == pytest.approx(0.1 * (1 + (5 + 6 + 9 * 58 / 61) / 10), rel=1e-3)

@@ -638,11 +638,20 @@ def test_no_largest_cuda_graph_without_any(version: str, overrides: dict[str, An
 
 
 def test_engines_without_a_launch_time_of_their_own_lose_their_graphs_alone() -> None:
-    """TensorRT-LLM states none."""
-    eager = resolve("tensorrt-llm", "1.0", enforce_eager=True)
+    """SGLang states none."""
+    eager = resolve("sglang", "0.5.9", enforce_eager=True)
 
     assert eager.cuda_graph_sizes == ()
-    assert eager.eager_seconds_per_layer == resolve("tensorrt-llm", "1.0").eager_seconds_per_layer
+    assert eager.eager_seconds_per_layer == resolve("sglang", "0.5.9").eager_seconds_per_layer
+
+
+@pytest.mark.parametrize(("version", "seconds"), [("0.14", 0.0), ("0.17", 0.27e-3), ("1.2", 0.27e-3)])
+def test_tensorrt_llm_without_graphs_launches_every_layer_from_python(version: str, seconds: float) -> None:
+    """From 0.17 on, which brought the PyTorch backend; an engine that is built ahead of time launches itself."""
+    usual, eager = (resolve("tensorrt-llm", version, enforce_eager=is_eager) for is_eager in (False, True))
+
+    assert usual.eager_seconds_per_layer == 0.0
+    assert eager.eager_seconds_per_layer == pytest.approx(seconds)
 
 
 def test_vllm_schedules_ahead_from_0_14() -> None:
