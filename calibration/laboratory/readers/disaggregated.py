@@ -4,8 +4,8 @@ A row says how a worker is cut over GPUs, not how many workers there were, how m
 they drafted, or whether attention was data-parallel. The public recipes do (github.com/SemiAnalysisAI/InferenceX,
 .github/configs/nvidia-master.yaml at 0004cf5f, and the files of ishandhanani/srt-slurm that it names), by engine, GPU,
 lengths and clients. Where several recipes have the clients of a row, all of them are replayed, and the one whose TPOT
-is nearest counts: then TPOT is shown, not scored. TTFT is shown: intervals of servers without pools would be learnt from
-waits that those do not have. Throughput follows from the two, and is shown.
+is nearest counts: then TPOT is shown, not scored. TTFT is shown alone: intervals of servers without pools would be
+learnt from waits that those do not have. Throughput follows from the two, and is shown.
 
 Most of TensorRT-LLM's recipes ask for 5 to 100 % more clients than their decode workers have seats. What is over waits
 with its KV in the prefill worker, and TTFT is that wait: 12 s where 6 clients share 3 seats.
