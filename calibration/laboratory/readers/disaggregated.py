@@ -4,7 +4,8 @@ A row says how a worker is cut over GPUs, not how many workers there were, how m
 they drafted, or whether attention was data-parallel. The public recipes do (github.com/SemiAnalysisAI/InferenceX,
 .github/configs/nvidia-master.yaml at 0004cf5f, and the files of ishandhanani/srt-slurm that it names), by engine, GPU,
 lengths and clients. Where several recipes have the clients of a row, all of them are replayed, and the one whose TPOT
-is nearest counts: then both figures are shown, not scored. Throughput follows from the two, and is shown.
+is nearest counts: then TPOT is shown, not scored. TTFT is shown alone: intervals of servers without pools would be
+learnt from waits that those do not have. Throughput follows from the two, and is shown.
 
 Most of TensorRT-LLM's recipes ask for 5 to 100 % more clients than their decode workers have seats. What is over waits
 with its KV in the prefill worker, and TTFT is that wait: 12 s where 6 clients share 3 seats.
@@ -51,7 +52,7 @@ DECODE_KV_SHARE = {"sglang": 0.82, "tensorrt-llm": 0.9}
 
 
 def read_disaggregated(folder: Path) -> list[MeasuredPoint]:
-    """Return the points of ``inferencex_disagg.csv``: scored where one recipe alone fits, else shown."""
+    """Return the points of ``inferencex_disagg.csv``: TPOT scored where one recipe alone fits."""
     return [_point(row, "inferencex_disagg") for row in read_rows(folder / "inferencex_disagg.csv")]
 
 
@@ -72,7 +73,7 @@ def _point(row: Row, source: str) -> MeasuredPoint:
     model = model_name(row.text("model"))
     lengths = blocks.uniform_below(prompt, SHORTEST_SHARE), blocks.uniform_below(output, SHORTEST_SHARE)
     workload = build.closed_loop(clients, *lengths)
-    unscored: tuple[Metric, ...] = ("ttft", "tpot", "throughput") if len(fitting) > 1 else ("throughput",)
+    unscored: tuple[Metric, ...] = ("ttft", "tpot", "throughput") if len(fitting) > 1 else ("ttft", "throughput")
     times = row.latencies("tpot", "ttft")
     mean_output = output * (1.0 + SHORTEST_SHARE) / 2.0
     tokens = closed_loop_throughput(clients, mean_output, times["ttft"], times["tpot"])

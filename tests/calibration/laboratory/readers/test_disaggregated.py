@@ -39,7 +39,7 @@ def test_a_row_runs_the_recipe_that_has_its_clients(tmp_path: Path) -> None:
     assert only.decode["deployment"]["tensor_parallel_size"] == 8
     assert only.decode["deployment"]["enable_expert_parallel"] is True
     assert only.decode["workload"]["arrivals"] == {"process": "closed_loop", "concurrency": 36}
-    assert found.shown_only == {"throughput"}
+    assert found.shown_only == {"ttft", "throughput"}
     assert not found.reason
 
 
