@@ -681,7 +681,7 @@ def test_of_classes_that_have_had_as_much_the_first_one_goes() -> None:
 
 @pytest.mark.parametrize(("is_overlapped", "scheduled"), [(True, 3.0), (False, 2.25)])
 def test_who_is_done_decodes_once_more_where_results_are_known_late(is_overlapped: bool, scheduled: float) -> None:
-    """The first is done at 2 s, which its server does not know yet: the second waits for a step that holds nobody else."""
+    """The first is done at 2 s, which its server does not know yet: the second waits for a step of nobody else."""
     engine = {"scheduler": "prefill_first", "admission": "estimate", "async_scheduling": True}
 
     records = both(deployed(Control(), overlaps_results=is_overlapped, **engine), make_specs([0.0, 2.25], 4, 2))
