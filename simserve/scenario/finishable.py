@@ -71,6 +71,8 @@ OPEN_STAYS = 10.0
 OPEN_STEP, OPEN_REACH = 1.05, 1.016
 """Factors between the loads that open runs are at: the first up or down, squared until one load is kept up with and one
 is not, then halved until they are so near."""
+MOST_OPEN_STEPS = 5
+"""Steps up or down, 4.5 times the load that a backlogged run says, after which its word stands."""
 OPEN_WARMUP = 0.3
 """Share of an open run before its queue is looked at: conversations have come to their rate, and caches are full."""
 OPEN_POINTS = 140
@@ -217,9 +219,12 @@ def _kept_up_with(scenario: Scenario, relaxed: Deployment, backlogged: Finishabl
     traffic = _OpenTraffic.of(scenario, relaxed, requests, backlogged.rate)
     if traffic is None:
         return backlogged
-    low, high = traffic.limits(backlogged.rate)
+    limits = traffic.limits(backlogged.rate)
+    if limits is None:
+        return replace(backlogged, requests=backlogged.requests + traffic.simulated)
+    low, high = limits
     return Finishable(
-        rate=low * traffic.reached,
+        rate=float(low) * traffic.reached,
         half_width=high - low,
         requests=backlogged.requests + traffic.simulated,
     )
@@ -277,16 +282,21 @@ class _OpenTraffic:
         moved = replace(specs.of_rows(rows), arrival_time=arrival_time, encoder_pool=None)
         return cls(deployment, moved, float(times[-1]))
 
-    def limits(self, start: float) -> tuple[float, float]:
-        """Return a load that is kept up with and one that is not, by a factor of at most `OPEN_REACH`."""
-        low = high = start
-        step = OPEN_STEP
-        if self.is_kept_up_with(start):
-            while self.is_kept_up_with(high := low * step):
-                low, step = high, step**2
+    def limits(self, start: float) -> tuple[float, float] | None:
+        """Return a load that is kept up with and one that is not, by a factor of at most `OPEN_REACH`.
+
+        None where none of the loads up to `MOST_OPEN_STEPS` away divides them.
+        """
+        is_kept_up_with = self.is_kept_up_with(start)
+        near, factor = start, OPEN_STEP if is_kept_up_with else 1 / OPEN_STEP
+        for _ in range(MOST_OPEN_STEPS):
+            far = near * factor
+            if self.is_kept_up_with(far) != is_kept_up_with:
+                break
+            near, factor = far, factor**2
         else:
-            while not self.is_kept_up_with(low := high / step):
-                high, step = low, step**2
+            return None
+        low, high = sorted((near, far))
         while high > OPEN_REACH * low:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if self.is_kept_up_with(middle) else (low, middle)
@@ -301,14 +311,15 @@ class _OpenTraffic:
             raise KeyboardInterrupt
         self.simulated += len(sent)
         records, end = simulation.records, self.last_beginning * stretch
-        arrived, finished = np.sort(records.arrival_time), np.sort(records.finish_time)
+        is_served = np.isfinite(records.finish_time)  # prompts that are too long never are
+        arrived, finished = np.sort(records.arrival_time[is_served]), np.sort(records.finish_time[is_served])
         times = np.linspace(OPEN_WARMUP * end, end, OPEN_POINTS)
         inside = np.searchsorted(arrived, times) - np.searchsorted(finished, times)
         first, second = np.split(inside, 2)
-        came = int(np.searchsorted(arrived, times[-1]) - np.searchsorted(arrived, times[0]))
+        came = np.count_nonzero((records.arrival_time >= times[0]) & (records.arrival_time < times[-1]))
         is_kept_up_with = bool(second.mean() - first.mean() <= LEAST_OPEN_GROWTH * came / 2)
         if is_kept_up_with:
-            self.reached = came / float(times[-1] - times[0]) / rate
+            self.reached = float(came / (times[-1] - times[0]) / rate)
         return is_kept_up_with
 
 

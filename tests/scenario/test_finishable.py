@@ -287,3 +287,13 @@ def test_conversations_are_judged_as_a_long_run_judges_them(name: str) -> None:
             inside = [row - np.searchsorted(finished, arrived[row]) for row in rows.astype(int)]
             growth = (inside[1] - inside[0]) / (0.4 * len(arrived))
             assert (growth > 0.003) == (share > 1), (seed, share, growth)
+
+
+def test_conversations_whose_prompts_become_too_long_are_kept_up_with() -> None:
+    """Turns that the model's length refuses wait in no queue: with a short one more requests are answered, not none."""
+    talking = {"workload.sessions": {"turns": {"distribution": "fixed", "value": 6}, "think_time": "2 s"}}
+
+    short = finishable(scenario(**talking, **{"deployment.engine.max_model_len": 2048}))
+    long = finishable(scenario(**talking, **{"deployment.engine.max_model_len": 8192}))
+
+    assert short.rate > 1.3 * long.rate
