@@ -230,6 +230,16 @@ def test_a_lost_replica_leaves_the_tokens_that_were_sent(is_ahead: bool) -> None
     assert (records.output_tokens[0], records.itl_max[0]) == (4, 1.0)
 
 
+def test_a_lost_replica_loses_what_its_scheduler_had_not_seen_yet() -> None:
+    """The second comes at 1.25 s, to be seen after 2 s, when the replica is gone."""
+    faults = make_faults({"kind": "replica", "at": "1.5 s", "duration": "9 s", "replica": 0})
+    deployment = deployed(Control(faults=faults), async_scheduling=True)
+
+    records = both(deployment, make_specs([0.0, 1.25], 4, 9))
+
+    assert reasons(records) == ["replica_lost", "replica_lost"]
+
+
 @pytest.mark.parametrize(("num_losses", "reason"), [(9, ""), (10, "replica_lost")])
 def test_a_request_is_lost_with_its_tenth_replica(num_losses: int, reason: str) -> None:
     """Each of its replicas is lost in the second step; nine times it begins anew on the next one."""
