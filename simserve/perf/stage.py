@@ -604,12 +604,28 @@ def _activation_quantisation(stage: Stage, precision: Precision, gemm: Gemm, row
         return None
     moved = gemm.in_features * (ACTIVATION_BYTES + precision.input_bytes)
     fitted, machine = stage.machine.activation_quantisation, stage.machine
+    is_apart = ~_is_rounded_by_all_reduce(stage, precision, gemm, rows)
     if fitted is None:
-        return elementwise_parts(moved, rows, machine)
+        return elementwise_parts(moved, rows, machine) * is_apart
     parts = np.zeros((len(PART_NAMES), len(rows)))
     parts[HOST] = fitted.start_latency
     parts[COMPUTE] = moved * rows / (machine.bandwidth * fitted.memory_efficiency)
-    return parts
+    return parts * is_apart
+
+
+BEHIND_ALL_REDUCE = ("qkv", "gate_up")
+"""Products whose inputs come from the norm behind an all-reduce."""
+
+LEAST_ROUNDING_WIDTH = 4096
+"""Hidden size above which TensorRT-LLM's all-reduce rounds (_torch/models/modeling_llama.py, enable_fusion: smaller
+models lose accuracy)."""
+
+ROUNDING_BYTES: Mapping[int, float] = {2: 16e6}
+"""Tensor-parallel ranks -> largest message of TensorRT-LLM's own all-reduce, bytes (max_workspace_size_auto); longer
+ones are NCCL's, behind which a kernel of its own rounds (thop/allreduceOp.cpp)."""
+
+OTHER_ROUNDING_BYTES = 8e6
+"""The same over more ranks."""
 
 
 def _is_fused(stage: Stage, precision: Precision, gemm: Gemm) -> bool:
@@ -619,6 +635,17 @@ def _is_fused(stage: Stage, precision: Precision, gemm: Gemm) -> bool:
     """
     is_fusing = stage.shape.engine.fuses_activation_quantisation and not precision.is_block_scaled
     return is_fusing and gemm.name != "output"
+
+
+def _is_rounded_by_all_reduce(stage: Stage, precision: Precision, gemm: Gemm, rows: Array) -> NDArray[np.bool_]:
+    """Return for each number of rows whether the all-reduce before a linear layer rounds its inputs."""
+    shape = stage.shape
+    model, ranks = shape.model, shape.tensor_parallel_size
+    is_known = model.family in shape.engine.all_reduce_rounds_families and model.hidden_size > LEAST_ROUNDING_WIDTH
+    is_behind = ranks > 1 and gemm.name in BEHIND_ALL_REDUCE and not precision.is_block_scaled
+    message = rows * model.hidden_size * ACTIVATION_BYTES
+    limit = ROUNDING_BYTES.get(ranks, OTHER_ROUNDING_BYTES)
+    return np.asarray((message <= limit) & (is_known and is_behind))
 
 
 def has_fitted_gemms(stage: Stage) -> bool:

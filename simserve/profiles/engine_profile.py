@@ -340,6 +340,9 @@ class KernelTraits(FrozenModel):
     fuses_activation_quantisation: bool = False
     """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
     tensor or a channel; otherwise a kernel of its own does."""
+    all_reduce_rounds_families: tuple[str, ...] = ()
+    """Families of models, hidden sizes above 4,096, whose all-reduces hold norm and rounding of the inputs of the
+    product behind them, where weights have one scale a tensor or a channel."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
     """Share of the fitted FLOP/s that products with FP8 scales by blocks reach: kernels that came before DeepGEMM."""
     block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)

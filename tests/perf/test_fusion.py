@@ -81,3 +81,48 @@ def test_vllm_computes_the_padding() -> None:
             for each in (model, padded)
         )
         assert (narrow.token_seconds[4096] == wide.token_seconds[4096]) is is_padding
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "ranks", "kernels"),
+    [
+        ("llama-3.1-70b", "1.1", 8, 2),
+        ("llama-3.1-70b", "0.14", 8, 0),
+        ("llama-3.1-70b", "1.1", 1, 0),
+        ("llama-3.1-8b", "1.1", 8, 0),
+        ("qwen3-32b", "1.1", 4, 0),
+    ],
+)
+def test_all_reduces_of_a_large_llama_round_what_products_read(
+    model: str, version: str, ranks: int, kernels: int
+) -> None:
+    """Under TensorRT-LLM's PyTorch backend, in FP8 with one scale a tensor: so many kernels fewer a layer."""
+    sizes = {"engine": "tensorrt-llm", "version": version, "quantization": "fp8", "tensor_parallel_size": ranks}
+    shape = make_shape("h200-sxm-141gb", model, **sizes)
+    apart = make_shape("h200-sxm-141gb", model, engine_fields={"all_reduce_rounds_families": ()}, **sizes)
+    rounding = shape.hardware.activation_quantisation
+    assert rounding is not None
+
+    saved = price(apart, 64).step_times.token_seconds[1] - price(shape, 64).step_times.token_seconds[1]
+    least = kernels * shape.model.num_hidden_layers * rounding.start_latency
+    assert least - 1e-9 <= saved <= 1.1 * least + 1e-9
+
+
+def test_long_all_reduces_are_rounded_apart() -> None:
+    """Over 8 MB on eight ranks, 488 tokens of 8,192, NCCL reduces."""
+    shape, apart = (
+        make_shape(
+            "h200-sxm-141gb",
+            "llama-3.1-70b",
+            engine="tensorrt-llm",
+            version="1.1",
+            quantization="fp8",
+            tensor_parallel_size=8,
+            engine_fields=fields,
+        )
+        for fields in ({}, {"all_reduce_rounds_families": ()})
+    )
+    saved = np.subtract(*(price(each, 512).step_times.token_seconds for each in (apart, shape)))
+
+    assert saved[488] > 0
+    assert saved[489] == pytest.approx(0, abs=1e-9)
