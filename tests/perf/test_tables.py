@@ -407,11 +407,15 @@ def _launched_layer(model: str, engine: str, version: str, quantization: str) ->
     return float(price(shape, 64).step_times.decode_base[1]) / shape.model.num_hidden_layers
 
 
-def test_inputs_rounded_to_8_bits_are_launched_too() -> None:
-    """One kernel more for each of a layer's four products."""
+def test_inputs_rounded_by_blocks_are_launched_too() -> None:
+    """One kernel more for each of a layer's four products; by token or tensor, as Llama's in FP8, none that counts."""
     wide, narrow = (_launched_layer("llama-3.1-70b", "vllm", "0.12", each) for each in ("none", "fp8"))
+    by_blocks = _launched_layer("qwen3-32b", "vllm", "0.12", "fp8") / _launched_layer(
+        "qwen3-32b", "vllm", "0.12", "none"
+    )
 
-    assert narrow / wide == pytest.approx(1.4, rel=1e-3)
+    assert narrow / wide == pytest.approx(1.0, rel=1e-3)
+    assert by_blocks == pytest.approx(16 / 12, rel=1e-3)
 
 
 def test_launches_of_latent_attention_and_of_experts_in_one_operator_are_counted() -> None:
