@@ -40,7 +40,7 @@ from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 MOST_CHANGES = 3
 """Changes that are named: the two of the deployment that cost least, and the load, or three of the deployment."""
-BUDGET = 60_000
+BUDGET = 80_000
 """Requests from which on no further change is tried, unless three runs of the scenario take more."""
 MOST_OF_LOAD_RATIO = 5000
 """Of the requests that a load ratio takes, those that count: of conversations it takes many, and none would be left for
