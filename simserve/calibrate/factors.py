@@ -25,7 +25,7 @@ REPEATABILITY = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
 """How far repeated runs of one server differ, as a share: the least noise of a figure."""
 
 FREEDOM = 4.0
-"""Degrees of freedom of factors and figures: one odd run must not steer the fit, nor one odd factor pull in the rest."""
+"""Degrees of freedom of factors and figures: no odd run may steer the fit, and a factor may be odd."""
 
 INFORMATION = (FREEDOM + 1.0) / (FREEDOM + 3.0)
 """Fisher information of the place of Student's t with the scale 1."""
@@ -284,10 +284,11 @@ def solve(linear: Linear, place: Array, priors: Priors) -> tuple[Array, Array]:
         covariance = np.linalg.inv(slopes.T @ (of_figures[:, None] * slopes) + np.diag(of_factors / scales**2))
         found = np.clip(-covariance @ (slopes.T @ (of_figures * offset)), -FARTHEST, FARTHEST)
         of_figures, of_factors = weights(offset + slopes @ found), weights(found / scales)
-    return found, covariance
+    return found, np.asarray(covariance)
 
 
 WEIGHINGS = 50
+"""Enough for the weights to settle."""
 
 
 def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> float:
@@ -314,4 +315,4 @@ def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> floa
 def _standardised(linear: Linear, place: Array, priors: Priors) -> tuple[Array, Array]:
     """Return the residuals that the linearised runs have with the profile alone, and their slopes, over their scale."""
     scale = SCALE * linear.noise(priors)
-    return (linear.residuals - linear.slopes @ place) / scale, linear.slopes / scale[:, None]
+    return np.asarray((linear.residuals - linear.slopes @ place) / scale), np.asarray(linear.slopes / scale[:, None])
