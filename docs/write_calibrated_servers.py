@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 
 from calibration.laboratory.sources import read_points
 from simserve import __version__
-from simserve.calibrate.factors import FactorSearch, Linear, Priors
+from simserve.calibrate.factors import FREEDOM, FactorSearch, Linear, Priors
 from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.simulated import slowed
 from simserve.perf.parts import PricedDeployment
@@ -149,7 +149,6 @@ def _as_priors(logs: Sequence[float]) -> Priors:
 
 GUESS = (0.1, 0.3, 0.15, 0.15, 0.5, 0.05, 0.15)
 """Widths of the factors, then misfits of TPOT and TTFT, where the search begins."""
-FREEDOM = 4.0
 MOST_RESIDUAL = 0.7
 MOST_RUNS = 6
 """Runs of a server that the priors look at, evenly over its loads."""

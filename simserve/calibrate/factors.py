@@ -1,7 +1,9 @@
 """Factors of one server against its engine profile, by maximum a posteriori from one measured run up.
 
-Log-normal factors (`simserve.profiles.engine_profile.FACTORS`) whose prior is the profile itself: what the runs do
-not tell keeps the profile's value. Knows measured figures and a function that predicts them; no files, no scenario.
+The prior of the log factors (`simserve.profiles.engine_profile.FACTORS`) is the profile itself: what the runs do not
+tell keeps the profile's value. Factors and figures follow Student's t, as odd servers and odd runs are common; of what
+is found, that share is taken by which the runs are explained better than noise alone would be (`believed`). Knows
+measured figures and a function that predicts them; no files, no scenario.
 """
 
 from __future__ import annotations
@@ -22,8 +24,14 @@ Predict = Callable[[int, Factors], Mapping[str, float]]
 REPEATABILITY = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
 """How far repeated runs of one server differ, as a share: the least noise of a figure."""
 
-TAIL = 2.0
-"""Standard errors beyond which the pull of a figure stops growing: one odd run must not steer the fit."""
+FREEDOM = 4.0
+"""Degrees of freedom of factors and figures: no odd run may steer the fit, and a factor may be odd."""
+
+INFORMATION = (FREEDOM + 1.0) / (FREEDOM + 3.0)
+"""Fisher information of the place of Student's t with the scale 1."""
+
+SCALE = float(np.sqrt((FREEDOM - 2.0) / FREEDOM))
+"""Scale of Student's t with the standard deviation 1."""
 
 HALF_STEP = 0.06
 """Half of the difference in log factors that slopes are taken over: large against the jitter of who shares a step."""
@@ -40,11 +48,12 @@ FARTHEST = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priors:
-    """How far servers are from their profiles: standard deviations of logarithms.
+    """How far servers are from their profiles, in logarithms.
 
     Attributes:
-        widths: Factor -> that of the servers' factors around 1.
-        misfit: ``tpot`` or ``ttft`` -> what a run is off beside all factors: what the model leaves out.
+        widths: Factor -> scale of the servers' factors around 1.
+        misfit: ``tpot`` or ``ttft`` -> standard deviation of what a run is off beside all factors: what the model
+            leaves out.
     """
 
     widths: Mapping[str, float]
@@ -52,7 +61,11 @@ class Priors:
 
     def covariance(self, names: Sequence[str] = FACTORS) -> Array:
         """Return that of the log factors."""
-        return np.diag([self.widths[name] ** 2 for name in names])
+        return np.diag(self.scales(names) ** 2)
+
+    def scales(self, names: Sequence[str] = FACTORS) -> Array:
+        """Return those of the log factors."""
+        return np.array([self.widths[name] for name in names])
 
 
 def kind_of(figure: str) -> str:
@@ -204,14 +217,18 @@ class FactorSearch:
             linear = self.linear_at(place)
         count = len(self.measured)
         at_start = np.zeros(len(FACTORS))
+        share = believed(linear, place, place, self.priors)
+        held_out = self._held_out(linear, place) if is_held_out else ()
+        covariance = solve(linear, place, self.priors)[1]
+        place = share * place
         return FactorFit(
             log_factors=place,
-            covariance=solve(linear, place, self.priors)[1],
+            covariance=covariance,
             priors=self.priors,
             linear=linear,
             before=[self.simulated(run, at_start) for run in range(count)],
             after=[self.simulated(run, place) for run in range(count)],
-            held_out=self._held_out(linear, place) if is_held_out else (),
+            held_out=held_out,
             num_simulations=self.num_simulations,
         )
 
@@ -226,35 +243,76 @@ class FactorSearch:
         return place
 
     def _cost(self, log_factors: Array, residuals: Array, noise: Array) -> float:
-        widths = np.array([self.priors.widths[name] for name in FACTORS])
-        far = 2.0 * TAIL**2 * np.sum(np.sqrt(1.0 + (residuals / noise / TAIL) ** 2) - 1.0)
-        return float(far + np.sum((log_factors / widths) ** 2))
+        return surprise(residuals / (SCALE * noise)) + surprise(log_factors / self.priors.scales())
 
     def _held_out(self, linear: Linear, place: Array) -> Sequence[Mapping[str, float]]:
         """Return each run under the factors of the others, found along the slopes at the fit."""
         count = len(self.measured)
         if count < FEWEST_FOR_HOLDING_OUT:
             return ()
-        return [
-            self.simulated(run, solve(linear.of(linear.runs != run), place, self.priors)[0]) for run in range(count)
-        ]
+        found = []
+        for run in range(count):
+            others = linear.of(linear.runs != run)
+            aim = solve(others, place, self.priors)[0]
+            found.append(self.simulated(run, believed(others, place, aim, self.priors) * aim))
+        return found
 
 
 FEWEST_FOR_HOLDING_OUT = 3
 """Runs from which each can be predicted from the others."""
 
 
+def surprise(standardised: Array) -> float:
+    """Return minus twice the logarithm of the density of Student's t, beside a constant."""
+    return float((FREEDOM + 1.0) * np.sum(np.log1p(standardised**2 / FREEDOM)))
+
+
+def weights(standardised: Array) -> Array:
+    """Return the weights with which squares stand for `surprise` around some values."""
+    return np.asarray((FREEDOM + 1.0) / (FREEDOM + standardised**2))
+
+
 def solve(linear: Linear, place: Array, priors: Priors) -> tuple[Array, Array]:
     """Return the most probable log factors of the linearised runs, and their covariance.
 
-    Least squares whose weights fall beyond `TAIL` standard errors, a few times over.
+    Least squares, weighted anew a few times over; it begins as if nothing were odd.
     """
-    noise, precision = linear.noise(priors), np.linalg.inv(priors.covariance())
-    slopes = linear.slopes / noise[:, None]
-    offset = (linear.residuals - linear.slopes @ place) / noise
-    found = place
-    for _ in range(10):
-        weights = 1.0 / np.sqrt(1.0 + ((offset + slopes @ found) / TAIL) ** 2)
-        covariance = np.linalg.inv(slopes.T @ (weights[:, None] * slopes) + precision)
-        found = np.clip(-covariance @ (slopes.T @ (weights * offset)), -FARTHEST, FARTHEST)
-    return found, covariance
+    offset, slopes = _standardised(linear, place, priors)
+    scales = priors.scales()
+    of_figures, of_factors = np.ones(len(offset)), np.ones(len(scales))
+    for _ in range(WEIGHINGS):
+        covariance = np.linalg.inv(slopes.T @ (of_figures[:, None] * slopes) + np.diag(of_factors / scales**2))
+        found = np.clip(-covariance @ (slopes.T @ (of_figures * offset)), -FARTHEST, FARTHEST)
+        of_figures, of_factors = weights(offset + slopes @ found), weights(found / scales)
+    return found, np.asarray(covariance)
+
+
+WEIGHINGS = 50
+"""Enough for the weights to settle."""
+
+
+def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> float:
+    """Return the share of some log factors that is taken: gain / (gain + gain of noise alone).
+
+    The gain is what the factors take from the surprise of runs and prior. Were the server just as its profile says,
+    noise would gain about one for each factor that the runs tell, and a half for one that they tell by halves.
+
+    Args:
+        linear: The runs around ``place``.
+        place: Log factors.
+        found: The log factors that are judged.
+        priors: How far servers are from their profiles.
+    """
+    offset, slopes = _standardised(linear, place, priors)
+    scales = priors.scales()
+    after = offset + slopes @ found
+    gain = surprise(offset) - surprise(after) - surprise(found / scales)
+    told = INFORMATION * slopes.T @ slopes
+    by_noise = float(np.trace(np.linalg.solve(told + np.diag(weights(np.zeros(len(scales))) / scales**2), told)))
+    return gain / (gain + by_noise) if gain > 0.0 else 0.0
+
+
+def _standardised(linear: Linear, place: Array, priors: Priors) -> tuple[Array, Array]:
+    """Return the residuals that the linearised runs have with the profile alone, and their slopes, over their scale."""
+    scale = SCALE * linear.noise(priors)
+    return np.asarray((linear.residuals - linear.slopes @ place) / scale), np.asarray(linear.slopes / scale[:, None])

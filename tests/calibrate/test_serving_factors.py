@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import simserve as ss
 from simserve.calibrate.factors import FactorSearch, Priors
+from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping
 from simserve.calibrate.serving_profile import factors_text
 from simserve.calibrate.simulated import ServingModel, replay_of, slowed
@@ -136,6 +138,36 @@ def test_three_runs_are_each_predicted_from_the_others() -> None:
 
     assert [each["median_tpot"] for each in found.held_out] == pytest.approx([0.012] * 3, rel=0.01)
     assert found.factors["gpu"] == pytest.approx(1.2, rel=0.01)
+
+
+def _gpu_factor(shares: Sequence[float]) -> float:
+    """Return the factor that runs whose TPOT is so many times the profile's give under the priors in use."""
+    measured = [{"median_tpot": 0.010 * share} for share in shares]
+    return FactorSearch(measured, lambda run, f: {"median_tpot": 0.010 * f["gpu"]}, PRIORS).fit().factors["gpu"]
+
+
+def test_what_noise_alone_would_gain_hardly_moves_a_factor() -> None:
+    """Of 3 % in two runs less than half is taken; of 30 % nearly all, and of a difference of nothing nothing."""
+    few, many = _gpu_factor([1.03, 1.03]), _gpu_factor([1.3, 1.3])
+
+    assert 1.0 < few < 1.015
+    assert 1.26 < many < 1.3
+    assert _gpu_factor([1.0, 1.0]) == 1.0
+
+
+def test_one_odd_run_does_not_steer_the_fit() -> None:
+    """Two runs as the profile says outvote one that took nearly twice as long."""
+    assert _gpu_factor([1.0, 1.0, 1.9]) == pytest.approx(1.0, abs=0.02)
+
+
+def test_what_is_held_out_is_taken_by_its_own_share() -> None:
+    """One that two ask nothing for has the profile's own figure; it hardly moves what it and another say of one."""
+    measured = [{"median_tpot": 0.010}, {"median_tpot": 0.010}, {"median_tpot": 0.013}]
+
+    found = FactorSearch(measured, lambda run, f: {"median_tpot": 0.010 * f["gpu"]}, PRIORS).fit()
+
+    assert found.held_out[2]["median_tpot"] == pytest.approx(0.010, rel=1e-6)
+    assert found.held_out[0]["median_tpot"] < 0.0102
 
 
 def test_a_queue_weighs_less_than_a_step() -> None:
