@@ -53,7 +53,7 @@ GRIDS: Mapping[str, Options] = {
     "batching": {"lengths": (_MIXED, LONG_TAIL, 3 * LONG_TAIL, (20,) * 24), "slots": (8, 2, 4, 16)},
     "paging": {
         "model": ("qwen3-8b", "llama-3.1-8b"),
-        "hardware": ("l40s-48gb", "h100-sxm-80gb"),
+        "hardware": ("l40s-48gb",),
         "max_model_len": (4096, 2048, 16_384),
         "prompt_tokens": (300, 100, 1000),
         "output_tokens": (200, 50, 800),

@@ -358,16 +358,16 @@ def test_what_does_not_fit_anywhere_is_a_miss_of_memory() -> None:
 def test_versions_too_old_for_the_model_are_left_out_and_lead_the_answer() -> None:
     """The others are searched; where none is left, one line says which have the model."""
     scenario = busy_scenario(model="qwen3-0.6b", slo=None)
-    small = options(choices={**SMALL, "deployment.engine.version": ("0.8.3", "0.12")})
+    small = options(choices={**SMALL, "deployment.engine.version": ("0.6.6", "0.12")})
 
     summary = plan(scenario, small).summary
 
-    left_out = "vllm 0.8.3 has no code for qwen3-0.6b (Qwen3ForCausalLM; versions with it: 0.8.4 and newer)"
+    left_out = "vllm 0.6.6 has no code for qwen3-0.6b (Qwen3ForCausalLM; versions with it: 0.8.4 and newer)"
     assert summary["warnings"][0] == f"left out: {left_out}"
     assert summary["search"]["left_out"]["version"] == left_out
-    assert all(each["overrides"].get("deployment.engine.version") != "0.8.3" for each in summary["candidates"])
-    with pytest.raises(InputError, match=r"engine\.version: .* 0\.8\.3 has no code for qwen3-0\.6b"):
-        plan(scenario, options(choices={**SMALL, "deployment.engine.version": ("0.8.3",)}))
+    assert all(each["overrides"].get("deployment.engine.version") != "0.6.6" for each in summary["candidates"])
+    with pytest.raises(InputError, match=r"engine\.version: .* 0\.6\.6 has no code for qwen3-0\.6b"):
+        plan(scenario, options(choices={**SMALL, "deployment.engine.version": ("0.6.6",)}))
 
 
 def test_an_offline_batch_is_paid_by_the_token() -> None:

@@ -486,15 +486,19 @@ def tight_first_tokens() -> Scenario:
             "output_tokens": {"distribution": "fixed", "value": 200},
             "num_requests": 600,
         },
-        slo={"ttft": "940 ms", "tpot": "25 ms", "attainment": 0.5},
+        slo={"ttft": "760 ms", "tpot": "25 ms", "attainment": 0.5},
     )
+
+
+AS_STORED = {**FEW, "deployment.quantization": ["none"]}
+"""An A100 multiplies FP8 in 16 bits after unpacking it: prompts take longer than as they are stored."""
 
 
 def test_a_faster_link_is_taken_where_it_saves_a_gpu() -> None:
     """One worker of each role holds inside a node alone: over the network it takes a third GPU."""
-    space, goal = space_of(tight_first_tokens()), Goal(objective="gpus", max_gpus=8)
+    space, goal = space_of(tight_first_tokens(), AS_STORED), Goal(objective="gpus", max_gpus=8)
     best = search_roles(space, goal).best
-    stated = space_of(with_overrides(tight_first_tokens(), {LINK_KEY: {"transfer_bandwidth": "25 GB/s"}}))
+    stated = space_of(with_overrides(tight_first_tokens(), {LINK_KEY: {"transfer_bandwidth": "25 GB/s"}}), AS_STORED)
     over_the_network = search_roles(stated, goal).best
 
     assert best is not None
@@ -508,7 +512,7 @@ def test_a_faster_link_is_taken_where_it_saves_a_gpu() -> None:
 def test_a_plan_says_which_link_it_has_and_what_a_slower_one_breaks() -> None:
     """What it was searched with comes first; over the network the SLO breaks, and nothing slower is tried."""
     scenario = tight_first_tokens()
-    best = search_roles(space_of(scenario), Goal(objective="gpus", max_gpus=8)).best
+    best = search_roles(space_of(scenario, AS_STORED), Goal(objective="gpus", max_gpus=8)).best
     assert best is not None
 
     found = link_mapping(link_limits(Fleet(scenario=scenario, overrides=best.overrides, replicas=2)))
