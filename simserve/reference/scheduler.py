@@ -128,7 +128,7 @@ class ContinuousScheduler(Scheduler):
         for request in self.departing:
             self.note_left(request)
         # Of prompts in the order of their step; who decodes once more has its last token in the KV cache too.
-        for request in [*self.in_flight, *self.departing]:
+        for request in [*self.in_flight, *(one for one in self.departing if one not in self.in_flight)]:
             if request in self.departing:
                 self.release_departed(request, request.computed + (request in step.beyond))
             elif self.tree is not None and request.computed == request.target:
