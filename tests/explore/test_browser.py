@@ -126,7 +126,7 @@ _MOVES = (
     ("simulator", "simulator-a-speculative_decoding", True, "p95_tpot_ms", -1),
     ("memory-wall", "memory-wall-a-batch", 64, "tokens_per_second", 1),
     ("memory-wall", "memory-wall-a-batch", 64, "tokens_per_second_each", -1),
-    ("memory-wall", "memory-wall-a-billion_parameters", 30, "step_ms", 1),
+    ("memory-wall", "memory-wall-a-billion_parameters", 70, "step_ms", 1),
     ("kv-growth", "kv-growth-a-context_tokens", 8192, "most_requests", -1),
     ("batching", "batching-a-slots", 2, "gain", -1),
     ("paging", "paging-a-max_model_len", 2048, "waste_static", -1),
@@ -310,12 +310,12 @@ def test_one_change_is_compared_at_a_click(browser: Any, address: str) -> None:
     visit = Visit(browser, address)
     visit.open("simulator")
 
-    visit.page.get_by_role("button", name="4-bit weights").click()
+    visit.page.get_by_role("button", name="FP8 weights").click()
     visit.settle(0, 1)
     for place in (0, 1):
         visit.page.locator(f".answer[data-loads] >> nth={place}").wait_for()
 
-    assert visit.page.url.endswith("#simulator?b=1&b.quantization=awq-int4")
+    assert visit.page.url.endswith("#simulator?b=1&b.quantization=fp8")
     assert visit.value("most", 1) > visit.value("most", 0)
     heads = visit.page.eval_on_selector_all(".both form", "all => all.map((each) => each.getBoundingClientRect().top)")
     assert heads[0] == heads[1]
