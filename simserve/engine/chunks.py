@@ -307,11 +307,11 @@ def would_admit(replica: Replica, requests: RequestTable) -> bool:
 
 
 def seconds_to_encode(requests: RequestTable, index: int, cached: int) -> float:
-    """Return what encoding the images of a prompt takes: its own, and those before them that its prefix cache lacks."""
-    seconds, earlier = requests.encoder_seconds[index], requests.earlier_images[index]
-    while earlier >= 0 and requests.image_ends[earlier] > cached:
-        seconds += requests.encoder_seconds[earlier]
-        earlier = requests.earlier_images[earlier]
+    """Return what encoding the images of a prompt takes that its prefix cache lacks: its own, and those before them."""
+    seconds, place = 0.0, index
+    while place >= 0 and requests.image_ends[place] > cached:
+        seconds += requests.encoder_seconds[place]
+        place = requests.earlier_images[place]
     return seconds
 
 
