@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 
 from simserve.scenario.reference_run import records_of
 from simserve.sim.simulate import replay
+from simserve.workload.prefixes import system_prompts
 from tests.agreement import NEAR, assert_near, closest_tie
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
 from tests.engine.strategies import Case, thinking_cases
@@ -49,6 +50,27 @@ def agree(case: Case) -> None:
     assert_near("answer_time", records.answer_time, expected.answer_time)
     assert_near("first_token_time", records.first_token_time, expected.first_token_time)
     assert_near("finish_time", records.finish_time, expected.finish_time)
+
+
+@pytest.mark.parametrize(("ends", "seconds"), [(4, 1.0), (8, 3.0)])
+def test_images_that_the_prefix_cache_holds_are_not_encoded_again(ends: int, seconds: float) -> None:
+    """Two prompts share four tokens: an image that ends with these is there for the second, a later one is not."""
+    shared = system_prompts(np.zeros(2, np.int64), 1, np.full(2, 4), np.full(2, 9))
+    specs = replace(
+        make_specs([0.0, 5.0], 8, 1),
+        prefixes=shared,
+        encoder_seconds=np.array([0.0, 2.0]),
+        image_ends=np.array([4, ends]),
+    )
+    config = make_config(enable_prefix_caching=True, block_size=4)
+
+    records = replay(config, constant_step_times(), specs).records
+    walk = Walk(config, constant_step_times(), specs)
+    walk.outcome()
+
+    assert records.cached_tokens.tolist() == [0, 4]
+    assert records.finish_time.tolist() == [1.0, 5.0 + seconds]
+    assert records_of(walk).finish_time.tolist() == [1.0, 5.0 + seconds]
 
 
 def thinking(case_specs: object, *tokens: int) -> object:
