@@ -75,13 +75,17 @@ _NOT_OF_VLLM = (
 
 @pytest.mark.parametrize("name", sorted({*scenario_names()} - {*_NOT_OF_VLLM}))
 def test_the_command_of_a_bundled_scenario_comes_back(name: str) -> None:
-    """The same replica, but for what no flag says: images and grammars, and requests that are all there at once."""
+    """The same replica, but for what no flag says: media, grammars, and requests that are all there at once."""
     scenario = load(name, ["deployment.engine.priority_preemption=false"])
     line = export(scenario, "vllm")
 
     back = import_vllm_command(line.lines, hardware=resolve(scenario).shape.hardware.name, version=line.version)
     served, traffic = back.scenario, scenario.workload
-    unsaid = {"images": traffic.images, "structured_output": traffic.structured_output}
+    unsaid = {
+        "images": traffic.images,
+        "audio": traffic.audio,
+        "structured_output": traffic.structured_output,
+    }
     if isinstance(traffic.arrivals, AllAtOnceArrivals):
         unsaid["arrivals"] = traffic.arrivals
     served = served.model_copy(update={"workload": served.workload.model_copy(update=unsaid)})
