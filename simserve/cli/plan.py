@@ -241,13 +241,13 @@ def _write(result: PlanPage, out: Path) -> Path | None:
         UsageError: The file cannot be written.
     """
     from simserve.planner.importers.draft import Draft, moved
-    from simserve.report.plan_lines import answer_lines
+    from simserve.report.plan import plan_sections
 
     deployed = result.deployed
     if deployed is None:
         return None
     mapping = moved(deployed.as_mapping(), deployed.folder or Path(), out.parent)
-    told = answer_lines(result.summary)
+    _, told, _ = next(plan_sections(result.summary))
     try:
         out.write_text(Draft(mapping, tuple(each.strip() for each in told[1:]), told[0]).text, encoding="utf-8")
     except OSError as failure:

@@ -12,7 +12,7 @@ from simserve.report.axes import BLUE, GREEN, GREY, INK
 from simserve.report.brief import Brief, Fact, Way
 from simserve.report.plan_lines import capital, probability_lines, term
 from simserve.report.plan_tables import Table
-from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, number, share
+from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, listed, number, share
 from simserve.report.scales import from_zero
 from simserve.report.sketch import DOTTED, Curve, Dots, Mark, Note, Rule, Sketch
 from simserve.scenario.formats import formats_line
@@ -75,7 +75,7 @@ def _answer(summary: Mapping[str, Any]) -> list[str]:
     idle = summary["max_gpus"] - best["num_gpus"]
     left = f" ({counted(idle, 'GPU')} left over)" if idle else ""
     lines = [
-        f"{summary['max_gpus']} x {best['hardware']} can do {_whole(best['output_throughput'])} output tokens/s, "
+        f"{_there(summary)} can do {_whole(best['output_throughput'])} output tokens/s, "
         f"{_whole(best['tokens_per_second_per_gpu'])} a GPU and {number(best['tokens_per_second_per_user'])} a user: "
         f"{best['label']}{left}.",
         f"{capital(formats_line(best['formats']))}.",
@@ -93,6 +93,12 @@ def _answer(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _there(summary: Mapping[str, Any]) -> str:
+    """Return the GPUs that there are: ``2 x l4-24gb and 1 x l40s-48gb``."""
+    kinds = summary["gpus_by_kind"] or {summary["best"]["hardware"]: summary["max_gpus"]}
+    return listed([f"{number_of} x {kind}" for kind, number_of in kinds.items()])
+
+
 def _sustained(summary: Mapping[str, Any], best: Mapping[str, Any], key: str, unit: str) -> str:
     breaks = {None: "nothing breaks up to there", "overload": "beyond it the queue grows without end"}.get(
         summary["binding"], f"{term(summary['binding'])} breaks first"
@@ -100,7 +106,7 @@ def _sustained(summary: Mapping[str, Any], best: Mapping[str, Any], key: str, un
     simulated = "" if best[key] == best[f"max_{key}"] else f" ({_load(summary, best[f'max_{key}'])} as simulated)"
     return (
         f"The SLO holds up to {_load(summary, best[key])} {unit}{simulated} (there {share(best['attainment'])} of "
-        f"requests meet it; p95: TTFT {latency(best['p95_ttft_ms'])}, TPOT {latency(best['p95_tpot_ms'])}); {breaks}."
+        f"requests meet it, p95: TTFT {latency(best['p95_ttft_ms'])}, TPOT {latency(best['p95_tpot_ms'])}); {breaks}."
     )
 
 

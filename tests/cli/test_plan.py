@@ -94,6 +94,19 @@ def test_a_plan_is_written_as_a_scenario_that_runs(simserve: Simserve, scenario:
     assert run["simserve"]["slo"]["attainment"] >= 0.95
 
 
+def test_the_most_of_fixed_gpus_is_written_with_its_load(simserve: Simserve) -> None:
+    """What runs is the deployment at the load that the answer names, not at the rate that was asked with."""
+    line = ["plan", "llama-3.2-1b", "--objective", "throughput", "--gpus", "1xL4", "--rate", "1", "--trials", "0"]
+    line += ["--prompt-tokens", "90", "--output-tokens", "20", "--slo", "ttft=1s,tpot=50ms", "--jobs", "1"]
+
+    answer = json.loads(simserve(*line, "--keep", "weights,kv-cache", "--out", "most.yaml", "--json").stdout)
+    written = Path("most.yaml").read_text(encoding="utf-8")
+
+    assert yaml.safe_load(written)["workload"]["arrivals"]["rate"] == answer["best"]["rate"] > 1
+    assert written.startswith("# ")
+    assert simserve("run", "most.yaml", "--check").code == 0
+
+
 def test_where_nothing_holds_no_scenario_is_written(simserve: Simserve, scenario: str, folder: Path) -> None:
     """There is nothing to run."""
     outcome = simserve("plan", scenario, "--set", "slo.tpot=10 us", "--out", str(folder / "best.yaml"), *_SMALL)

@@ -258,6 +258,7 @@ def test_gpus_of_two_kinds_do_more_together_than_either_alone(short_runs: None) 
     assert (best["num_gpus"], answer["max_gpus"], answer["gpus_by_kind"]) == (3, 3, {"l4-24gb": 2, "l40s-48gb": 1})
     assert {pool["hardware"]: pool["replicas"] for pool in best["deployment"]["pools"]} == answer["gpus_by_kind"]
     assert best["rate"] == pytest.approx(sum(alone.values()), rel=0.1)
+    assert next(plan_sections(answer))[1][0].startswith("2 x l4-24gb and 1 x l40s-48gb can do ")
     shares = best["deployment"]["routing"]["weights"]
     assert shares["l40s-48gb"] / shares["l4-24gb"] == pytest.approx(alone["l40s-48gb"] / alone["l4-24gb"], rel=0.05)
 
