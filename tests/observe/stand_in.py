@@ -39,6 +39,7 @@ class Ways:
         most_at_once: Requests in flight beyond which it refuses, and says to come again in a minute.
         breaks_after: Pieces after which an answer breaks off.
         is_endless: Whether answers have no end.
+        is_held_back: Whether an answer comes in one piece, once it is whole, as through a proxy that buffers.
         moved_to: Where ``/v1/models`` has moved; empty: nowhere.
     """
 
@@ -59,6 +60,7 @@ class Ways:
     most_at_once: int = 1 << 30
     breaks_after: int = 1 << 30
     is_endless: bool = False
+    is_held_back: bool = False
     moved_to: str = ""
 
 
@@ -175,6 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
             if number == ways.breaks_after:
                 return
             time.sleep(ways.token_seconds)
+            if ways.is_held_back and number + 1 < body["max_tokens"]:
+                continue
             end = "length" if number + 1 == body["max_tokens"] and not ways.is_endless else None
             piece = {"delta": {"content": "a "}} if is_chat else {"text": "a "}
             self._event({"choices": [piece | {"finish_reason": end}]})
