@@ -283,3 +283,13 @@ def test_a_copy_of_a_cached_block_is_found_once_that_one_has_gone() -> None:
 
     assert records.scheduled_time.tolist() == [0.0, 0.0, 4.0, 30.0]
     assert records.cached_tokens.tolist() == [0, 0, 0, 4]
+
+
+def test_who_was_admitted_first_gives_way_first_of_those_that_end_together() -> None:
+    """At 3 s both are done, request 1 with its prompt: request 2 takes the blocks that request 0 has left, not its."""
+    specs = make_specs([0.0, 1.5, 3.5, 30.0, 60.0], [8, 8, 20, 9, 9], [3, 1, 1, 1, 1])
+
+    records = served(specs, [[(7, 8)], [(8, 8)], [], [(8, 8)], [(7, 8)]], num_blocks=7).records
+
+    assert records.finish_time.tolist()[:2] == [3.0, 3.0]
+    assert records.cached_tokens.tolist() == [0, 0, 0, 8, 0]
