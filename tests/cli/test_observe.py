@@ -57,9 +57,7 @@ def test_the_answer_names_server_loads_and_next_commands(tmp_path: Path, capsys:
     assert json.loads((tmp_path / "rate-20.json").read_text())["request_rate"] == 20.0
 
 
-def test_a_model_that_is_known_by_its_name_is_not_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_is_known_by_its_name_is_not_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the server calls the model is enough for the next command."""
     with stand_in(Ways(models=("meta-llama/Llama-3.1-8B-Instruct",))) as server:
         main(["observe", server.url, "--out", str(tmp_path), "--json", *QUICK])
