@@ -179,8 +179,8 @@ class _Kept:
             self.notes.append(f"{name}: {run.cut} requests were in flight when their time was over, and are left out")
         if held_back := sum(each.is_held_back for each in answers):
             self.notes.append(
-                f"{name}: {held_back} of {len(answers)} answers came in one piece: something on the way, such as a "
-                "proxy, holds them back until they are whole; their TTFT is that of the last token, and they have no TPOT"
+                f"{name}: {held_back} of {len(answers)} answers came in one piece: something on the way holds them "
+                "back until they are whole, as a proxy may; their TTFT is that of the last token, and they have no TPOT"
             )
         if not answers or server is None:
             return
