@@ -331,7 +331,10 @@ def _worker(
     )
 
 
-_SAID_BY_MANIFESTS = ("autoscaling", "pools", "disaggregation", "liveness", "updates", "faults")
+_SAID_BY_MANIFESTS = (
+    *("autoscaling", "pools", "disaggregation", "encoder_disaggregation"),
+    *("liveness", "updates", "faults"),
+)
 """Keys that manifests say or refuse; faults are of the simulation alone."""
 
 

@@ -96,10 +96,10 @@ def test_few_scenarios_are_told_to_every_release_in_its_own_flags(target: str, v
 
 
 _WRITTEN_BY_NONE = (
-    *("static-vs-continuous", "encoder-pool"),
+    "static-vs-continuous",
     *("canary", "halve-the-api-bill", "small-model-first", "two-pools", "two-regions"),
 )
-"""What no single command of a release starts: static batching, encoders apart, several kinds of server."""
+"""What no command of a release starts: static batching, several kinds of server."""
 
 
 @pytest.mark.slow
