@@ -161,11 +161,8 @@ def test_a_second_export_has_a_benchmark_of_its_own(simserve: Simserve, folder: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("token_seconds", "code", "told"), [(0.2, 99, "slower"), (0.001, 0, "faster than promised")])
-def test_a_server_that_does_not_keep_the_promise_ends_the_benchmark_with_99(
-    token_seconds: float, code: int, told: str, simserve: Simserve, folder: Path
-) -> None:
-    """The script as it is written, but for its time, against a small server: tokens ten times as slow, and fast."""
+def test_a_server_that_does_not_keep_the_promise_ends_the_benchmark_with_99(simserve: Simserve, folder: Path) -> None:
+    """The script as it is written, but for its time, against a small server whose tokens take ten times as long."""
     lengths = ["--set", "workload.prompt_tokens=64", "--set", "workload.output_tokens=16"]
     assert simserve("export", "single-gpu-7b", "--to", "vllm", "--out", "serve.sh", *lengths).code == 0
     script = folder / "benchmark.sh"
@@ -177,10 +174,11 @@ def test_a_server_that_does_not_keep_the_promise_ends_the_benchmark_with_99(
     path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
     root = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
 
-    with stand_in_server(Ways(token_seconds=token_seconds)) as server:
+    with stand_in_server(Ways(token_seconds=0.2)) as server:
         environment = {**os.environ, "PATH": path, "PYTHONPATH": root, "URL": server.url}
         done = subprocess.run(["sh", "benchmark.sh"], cwd=folder, env=environment, capture_output=True, text=True)
 
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 99, done.stderr
+    assert "--may-be-faster" in script.read_text(encoding="utf-8")
     assert "mean tpot" in done.stdout
-    assert told in done.stdout
+    assert "slower" in done.stdout

@@ -22,6 +22,7 @@ from simserve.planner.export.workers import (
     refuse_other_makers,
     refuse_scaling,
     shared_notes,
+    together,
 )
 
 RELEASE = "1.4.0"
@@ -107,6 +108,10 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
         {"image": image, "env": [{"name": key, "value": value} for key, value in _router_mode(workers).items()]},
     )
     graph_workers = [_worker(worker, image) for worker in workers]
+    labels, affinity = together(name, workers)
+    for each in graph_workers if labels else []:
+        each["podTemplate"]["metadata"] = {"labels": labels}
+        each["podTemplate"]["spec"] |= affinity
     if encoders is not None:
         graph_workers.append(_encoder(encoders, image))
     graph = {
@@ -258,7 +263,13 @@ def _worker(worker: Worker, image: str) -> dict[str, Any]:
         "image": image,
         "workingDir": f"/workspace/examples/backends/{target}",
         "command": ["python3", "-m", f"dynamo.{target}"],
-        "args": [*model, *words, *_ROLE_WORDS.get((target, worker.role), []), *_told_events(worker), *dynamo_encoded_words(worker)],
+        "args": [
+            *model,
+            *words,
+            *_ROLE_WORDS.get((target, worker.role), []),
+            *_told_events(worker),
+            *dynamo_encoded_words(worker),
+        ],
         "envFrom": _TOKEN,
         "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
     }

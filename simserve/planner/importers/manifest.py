@@ -236,7 +236,9 @@ def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
 def _is_front(words: Sequence[str]) -> bool:
     """Return whether a command starts what hands requests to prefill and decode servers."""
     is_proxy = tuple(words[:2]) == ENCODER_PROXY
-    return "vllm-router" in words[:1] or "sglang_router.launch_router" in words[:3] or _is_trtllm_front(words) or is_proxy
+    return (
+        "vllm-router" in words[:1] or "sglang_router.launch_router" in words[:3] or _is_trtllm_front(words) or is_proxy
+    )
 
 
 def _is_trtllm_front(words: Sequence[str]) -> bool:
