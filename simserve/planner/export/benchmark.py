@@ -64,8 +64,8 @@ def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
     each = f'set --\nfor file in {measured}; do set -- "$@" --against "$file"; done\n'
     without = f"# Text alone is sent, and judged: without the scenario's {' and '.join(unsent)}.\n" if unsent else ""
     script = (
-        "#!/bin/sh\n# Sends the traffic that was simulated to a server; exit 99 where it is slower than promised by more "
-        f'than TOLERANCE.\n{without}set -eu\ncd "$(dirname "$0")"\nURL=${{URL:-http://localhost:8000}}\n{_joined(words)}\n{each}'
+        "#!/bin/sh\n# Sends the traffic that was simulated to a server; exit 99 where it is slower than promised by "
+        f'more than TOLERANCE.\n{without}set -eu\ncd "$(dirname "$0")"\nURL=${{URL:-http://localhost:8000}}\n{_joined(words)}\n{each}'
         f'{check} "$@" --scenario {JUDGED_BY} --may-be-faster '
         f'--tolerance "${{TOLERANCE:-{_TOLERANCE}}}"\n'
     )

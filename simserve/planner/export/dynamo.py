@@ -146,8 +146,8 @@ _TRTLLM_NOTES = (
 
 
 _ENCODER_NOTE = (
-    "the encode workers are those of Dynamo's arguments and were not run; embeddings go over NIXL, at the speed of your "
-    "network"
+    "the encode workers are those of Dynamo's arguments and were not run; embeddings go over NIXL, at the speed of "
+    "your network"
 )
 
 

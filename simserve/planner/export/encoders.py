@@ -17,8 +17,8 @@ from simserve.scenario.schema import Scenario
 
 KEY = "deployment.encoder_disaggregation"
 WITH_ENCODERS = ("vllm", "sglang", "dynamo")
-"""Targets that start an encoder pool: SGLang's servers know its addresses (SGLang docs, epd_disaggregation), vLLM's have
-a proxy in front (vllm-project/vllm, examples/disaggregated/disaggregated_encoder/README.md), Dynamo's workers find it
+"""Targets that start an encoder pool: SGLang's servers know its addresses (SGLang docs, epd_disaggregation), vLLM's
+have a proxy in front (vllm-project/vllm, examples/disaggregated/disaggregated_encoder/README.md), Dynamo's find it
 (ai-dynamo 1.4.0, dynamo/vllm/backend_args.py and dynamo/sglang/args.py)."""
 _STEP_TOKENS = "114688"
 """Tokens a step of vLLM's encoder workers: more than any batch of images, as its example has it
@@ -27,7 +27,7 @@ DYNAMO_ENCODER = ("--enable-multimodal", "--disaggregation-mode", "encode")
 """What makes a worker of Dynamo encode for the others."""
 SHARED_PATH = "/tmp/ec_cache"
 _CONNECTOR = "ECExampleConnector"
-"""vLLM's reference for handing embeddings over: files in a folder that both sides see (docs/features/disagg_encoder)."""
+"""vLLM's reference for handing embeddings over: files in a folder that both sides see (docs, disagg_encoder)."""
 _TRANSFER = ["--encoder-transfer-backend", "zmq_to_scheduler"]
 """SGLang's default transfer, over ZeroMQ to the scheduler."""
 _KEPT = ("--dtype", "--max-model-len", "--context-length")
@@ -78,8 +78,8 @@ def encoder_command(encoders: Worker) -> list[str]:
     start = next(place for place, word in enumerate(serving.command) if word.startswith("--"))
     if serving.target == "sglang":
         start += 2  # --model-path and what stands behind it
-        words = [*serving.command[:start], *_kept(encoders), *flags.render("--encoder-only", True, key=key), *_TRANSFER]
-        return words
+        only = flags.render("--encoder-only", True, key=key)
+        return [*serving.command[:start], *_kept(encoders), *only, *_TRANSFER]
     return [
         *serving.command[:start],
         *_kept(encoders),

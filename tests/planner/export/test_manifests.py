@@ -399,7 +399,7 @@ def embedded(value: Any, key: str) -> Iterator[Any]:
 
 
 def embedded_pods(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield what has containers: pods, and roles of charts with the fields of a pod alone; of a chart's model its own."""
+    """Yield what has containers: pods, roles of charts with the fields of a pod alone, and a chart's model as one."""
     if isinstance(value, dict):
         if "image" in str(value.get("containers")):
             keys = ("containers", "initContainers", "volumes", "tolerations", "nodeSelector", "affinity")
