@@ -137,7 +137,7 @@ def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
     written = yaml.safe_load(text)["deployment"].get("autoscaling")
     assert outcome.code == 0, outcome.stderr
     assert "Scaling" in outcome.stdout
-    assert "Scale on running requests: 7 a replica, 1 to 3 replicas" in " ".join(text.replace("\n#", "").split())
+    assert "Scale on running requests: 7.00 a replica, 1 to 3 replicas" in " ".join(text.replace("\n#", "").split())
     assert (written is not None) == (holds and of_fixed < 1)
     assert written is None or written["target"] == 7
     assert simserve("export", "best.yaml", "--to", "k8s", "--quiet").code == 0
