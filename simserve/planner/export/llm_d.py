@@ -30,8 +30,8 @@ _SCHEDULER = {"name": "llm-d-inference-scheduler", "hub": "ghcr.io/llm-d", "tag"
 """The image that has the plugins named here; the chart's own has neither roles nor these scorers (llm-d/llm-d at
 126f65d, guides/pd-disaggregation/gaie-pd/values.yaml)."""
 _POOL_CHART = "v1.4.0"
-"""The chart that llm-d's guides install (guides/tiered-prefix-cache); older ones take flags as a list with names, and one
-port."""
+"""The chart that llm-d's guides install (guides/tiered-prefix-cache); older ones take flags as a list with names, and
+one port."""
 _BY_HAND = (
     "the chart's values have no pod affinity (templates/decode-deployment.yaml at 04ae170): patch both Deployments"
 )
