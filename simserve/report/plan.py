@@ -267,7 +267,12 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
     best, month = summary["best"], summary["month"]
     lines = answer_lines(summary)
     usd = best["usd_per_month"] if month is None else month["self_host_usd_per_month"]
-    facts = [Fact("SLO", met_line(summary, with_latencies=deployed is None).rstrip("."))]
+    facts = []
+    if summary.get("purchase"):
+        bought, paid, *beside = [line.rstrip(".") for line in purchase_lines(summary["purchase"])]
+        facts = [Fact("To buy", f"{bought}. {paid}")]
+        facts += [Fact("", line, is_extra=True) for line in beside if not line.startswith("Assumed")]
+    facts.append(Fact("SLO", met_line(summary, with_latencies=deployed is None).rstrip(".")))
     if usd is not None:
         paid = f"{dollars(usd)} a month on {gpus_of(best)}"
         facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}"))
@@ -275,8 +280,6 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         first, *rest = [line.rstrip(".") for line in thresholds_lines(summary["autoscaling"])]
         facts.append(Fact("Scaling", first))
         facts += [Fact("", line, is_extra=True) for line in rest if not line.startswith("simserve ")]
-    if summary.get("purchase"):
-        facts.append(Fact("To buy", " ".join(purchase_lines(summary["purchase"])[:2]).rstrip(".")))
     more, *stands = [line.rstrip(".") for line in robustness_lines(summary)]
     facts.append(Fact("Load", _load(summary, deployed) or more))
     facts += [Fact("" if place else "Also", line, is_extra=True) for place, line in enumerate(stands[:-1])]
