@@ -52,7 +52,7 @@ MOST_AT_FIRST = 512
 """Requests at once of one scheduler that are tried first; more only where they bring throughput."""
 MORE_CLIENTS = 1.5
 """Times as many clients where too few of them wait."""
-MORE_CLIENTS_OF_ADAPTERS = 4.0
+MORE_CLIENTS_OF_ADAPTERS = 3.5
 """The same of many adapters: each step brings more than the noise of a run for as long as batches fill up further."""
 FEWEST_WAITING = 0.02
 """Requests that must wait in the queue on average, over those that a deployment can hold."""
@@ -64,9 +64,9 @@ MORE_THROUGHPUT = 1.01
 NUM_BATCHES = 20
 OPEN_REQUESTS = 20_000
 """Requests of an open run that decides whether a load is kept up with, at least."""
-OPEN_CONVERSATIONS = 4000
-"""Conversations of it, at least: in fewer long ones the chance of single ones is seen."""
 MOST_OPEN_REQUESTS = 320_000
+NEARLY_FULL = 0.9
+"""Clients of the closed run that says where to begin, over those that a deployment holds: none of them waits long."""
 OPEN_STAYS = 12.0
 """Conversations of the mean length that an open run outlasts at least; a fleet for which that takes more than
 `MOST_OPEN_REQUESTS` is left to the backlogged run."""
@@ -238,11 +238,11 @@ def _kept_up_with(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
 
 
 def _full_rate(scenario: Scenario, relaxed: Deployment, sample: RequestSpecs) -> tuple[float, int]:
-    """Return about what a deployment finishes that is full and has no queue, requests/s, and the requests it took.
+    """Return about what a deployment finishes that is nearly full, requests/s, and the requests it took.
 
     Many clients without a pause tell about how many of them it takes once they pause.
     """
-    held = math.ceil(min(_held(relaxed, sample), MOST_AT_FIRST * _num_schedulers(relaxed)))
+    held = math.ceil(NEARLY_FULL * min(_held(relaxed, sample), MOST_AT_FIRST * _num_schedulers(relaxed)))
     hurried = _run(scenario, relaxed, held, 2 * held, 0.0, is_hurried=True)
     if not hurried.rate:
         return 0.0, hurried.requests
@@ -255,9 +255,8 @@ def _full_rate(scenario: Scenario, relaxed: Deployment, sample: RequestSpecs) ->
 
 def _open_requests(relaxed: Deployment, sample: RequestSpecs, rate: float) -> int | None:
     """Return the requests of an open run that outlasts its conversations; None where they are too many."""
-    length = len(sample) / (len(_edges(sample)) - 1)
-    seconds = (_held(relaxed, sample) / rate + _mean_pause(sample)) * length
-    requests = max(OPEN_REQUESTS, math.ceil(OPEN_CONVERSATIONS * length), math.ceil(OPEN_STAYS * rate * seconds))
+    conversation = (_held(relaxed, sample) / rate + _mean_pause(sample)) * len(sample) / (len(_edges(sample)) - 1)
+    requests = max(OPEN_REQUESTS, math.ceil(OPEN_STAYS * rate * conversation))
     return requests if requests <= MOST_OPEN_REQUESTS else None
 
 
