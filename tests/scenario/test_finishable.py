@@ -280,10 +280,10 @@ def test_agents_keep_up_while_their_cache_recovers_from_peaks() -> None:
 
 
 def test_conversations_take_some_runs_of_twenty_thousand_requests() -> None:
-    """What keeps up is found from fewer than 130,000 requests, and the same within 1 % from seed to seed."""
+    """What keeps up is found from fewer than 150,000 requests, and the same within 1 % from seed to seed."""
     founds = [finishable(load("multi-turn", [f"run.seed={seed}"])) for seed in (1, 2)]
 
-    assert all(found.requests < 130_000 for found in founds)
+    assert all(found.requests < 150_000 for found in founds)
     assert founds[0].rate == pytest.approx(founds[1].rate, rel=0.01)
 
 
