@@ -346,7 +346,7 @@ class _OpenTraffic:
             return float(np.mean(np.searchsorted(arrived, times) - np.searchsorted(finished, times)))
 
         came = np.count_nonzero((records.arrival_time >= begin + window) & (records.arrival_time < end))
-        is_kept_up_with = inside(end - window) - inside(begin) <= LEAST_OPEN_GROWTH * came
+        is_kept_up_with = bool(inside(end - window) - inside(begin) <= LEAST_OPEN_GROWTH * came)
         if is_kept_up_with:
             self.reached = float(came / (end - begin - window) / rate)
         return is_kept_up_with
