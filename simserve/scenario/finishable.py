@@ -53,7 +53,8 @@ MOST_AT_FIRST = 512
 MORE_CLIENTS = 1.5
 """Times as many clients where too few of them wait."""
 MORE_CLIENTS_OF_ADAPTERS = 3.5
-"""The same of many adapters: each step brings more than the noise of a run for as long as batches fill up further."""
+"""The same of many adapters: each step brings more than the noise of a run for as long as batches fill up further. Of
+`hundred-tenants` the last queue is then about as long as those of runs of 400,000 requests near the limit."""
 FEWEST_WAITING = 0.02
 """Requests that must wait in the queue on average, over those that a deployment can hold."""
 HALF_WIDTH = 0.03
@@ -79,7 +80,7 @@ EVEN_BEGINNINGS = 100
 """Beginnings of conversations that take as long as the rate says; among themselves chance spaces them."""
 PEAK_DEVIATIONS = 5.0
 """Conversations that a peak brings beyond those under way, over the standard deviation of the work under way. Chosen
-on `multi-turn`, and tried on others (docs/promises.md): what runs of 400,000 requests meet."""
+on `multi-turn` and `coding-agents`, and tried on others (docs/promises.md): what runs of 400,000 requests meet."""
 PEAK_FROM = 0.35
 """Share of the conversations that have begun when the peak comes: they have come to their rate, and caches are full."""
 OPEN_WINDOW = 0.15
@@ -145,8 +146,7 @@ def find_finishable(
 
     A first, short run tells how long a request then stays, over which the clients of the second begin, and how many of
     them it takes where people think between their turns. Conversations with a prefix cache are then sent in open runs.
-    All run compiled where that is to be had, whatever is asked
-    of the run itself: the figures are the same to the bit.
+    All run compiled where that is to be had, whatever is asked of the run itself: the figures are the same to the bit.
 
     Args:
         resolved: The scenario.
@@ -297,12 +297,13 @@ class _OpenTraffic:
         work = np.add.reduceat(_work(deployment, specs), begins)
         under_way = math.ceil(_held(deployment, specs) + rate * _mean_pause(specs))
         chosen = _balanced(work, under_way, scenario.run.seed)
-        later = specs.arrival_time - np.repeat(specs.arrival_time[begins], lengths)
         rows = np.concatenate([np.arange(edges[each], edges[each + 1]) for each in chosen])
-        deviation = math.sqrt(under_way * (1 + float(work.var() / work.mean() ** 2)))
-        times, peak_end = _with_peak(
-            _evened(specs.arrival_time[begins[: len(chosen)]]), under_way, math.ceil(PEAK_DEVIATIONS * deviation)
-        )
+        began = specs.arrival_time[begins]
+        later = specs.arrival_time - np.repeat(began, lengths)
+        # Of a renewal process the number that comes varies by the squared variation of its gaps, its work by its own.
+        deviation = math.sqrt(under_way * (_squared_variation(np.diff(began)) + _squared_variation(work)))
+        more = math.ceil(PEAK_DEVIATIONS * deviation)
+        times, peak_end = _with_peak(_evened(began[: len(chosen)]), under_way, more)
         arrival_time = np.repeat(times, lengths[chosen]) + later[rows]
         moved = replace(specs.of_rows(rows), arrival_time=arrival_time, encoder_pool=None)
         return cls(deployment, moved, peak_end, float(times[-1]))
@@ -350,6 +351,11 @@ class _OpenTraffic:
         if is_kept_up_with:
             self.reached = float(came / (end - begin - window) / rate)
         return is_kept_up_with
+
+
+def _squared_variation(values: NDArray[np.float64]) -> float:
+    """Return the variance over the square of the mean."""
+    return float(values.var() / values.mean() ** 2)
 
 
 def _evened(times: NDArray[np.float64]) -> NDArray[np.float64]:
