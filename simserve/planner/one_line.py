@@ -307,6 +307,10 @@ def _last_part(word: str) -> str:
     return scenario_name(path.absolute().parent.name if last == "config" else last or "model")
 
 
+_EXAMPLES = {"--gpus": "2xH100", "--rate": "3", "--prompt-tokens": "2k", "--output-tokens": "500"}
+"""What each flag that a model needs may say, for the remedy."""
+
+
 def _check_complete(
     base: _Base, flags: OneLine, changes: Sequence[str], *, needs_traffic: bool, needs_load: bool, is_plan: bool
 ) -> None:
@@ -325,11 +329,9 @@ def _check_complete(
             lacking.append("--rate (or --concurrency, --trace)")
         lacking += [flag for flag in ("--prompt-tokens", "--output-tokens") if flag not in flags.given]
     if lacking:
-        example = "for example --gpus 2xH100 --rate 3 --prompt-tokens 2k --output-tokens 500"
+        example = " ".join(f"{flag} {_EXAMPLES[flag]}" for flag in (each.partition(" ")[0] for each in lacking))
         rule = f"is a model, and lacks {', '.join(lacking)}"
-        raise UsageError(
-            rule, value=base.mapping["model"], remedy=example if needs_traffic else "such as --gpus 2xH100"
-        )
+        raise UsageError(rule, value=base.mapping["model"], remedy=f"add for example {example}")
 
 
 def _with_defaults(mapping: Mapping[str, Any], gpu: str | None, *, is_plan: bool) -> dict[str, Any]:

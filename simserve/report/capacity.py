@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity.answer import Capacity
+from simserve.planner.plan.explain import plan_command
 from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
 from simserve.report.page import Page, Section, html_table
@@ -212,11 +213,11 @@ def _times(ratio: float) -> str:
 def _ways(capacity: Capacity, reference: Sequence[str], *, is_held: bool) -> list[Way]:
     """Return what to do: deploy more where the own traffic is too much, else look at the largest load."""
     named = " ".join(shlex.quote(word) for word in reference)
-    plan = f"simserve plan {named}"
+    plan, more = plan_command(reference), plan_command(reference, needs_more=True)
     if not capacity.found.largest.value:
-        return [Way("No load is low enough. To find a deployment that holds:", plan)]
+        return [Way("No load is low enough. To find a deployment that holds:", more)]
     if not is_held:
-        return [Way("Its own traffic is more than that. To find what holds:", plan)]
+        return [Way("Its own traffic is more than that. To find what holds:", more)]
     key = LOAD_KEYS[capacity.is_closed_loop]
     if not hasattr(capacity.scenario.workload.arrivals, capacity.load_key):
         return [Way("It holds its own traffic. To look for a cheaper deployment:", plan)]

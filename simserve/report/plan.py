@@ -78,7 +78,17 @@ class PlanPage(Plan):
         deployed = self.deployed
         if deployed is None or self.was_interrupted:
             return plan_brief(self.summary, reference=self.reference)
-        return plan_brief(self.summary, deployed_brief(deployed), self.reference)
+        return plan_brief(self.summary, deployed_brief(self._as_confirmed(deployed)), self.reference)
+
+    def _as_confirmed(self, deployed: Scenario) -> Scenario:
+        """Return what is to be deployed under as many requests as a run that confirmed it, if those are more."""
+        confirmed, workload = self.summary["best"]["confirmed"], deployed.workload
+        if not confirmed["is_confirmed"] or workload.num_requests is None:
+            return deployed
+        count = confirmed["requests"] // confirmed["replications"]
+        if count <= workload.num_requests:
+            return deployed
+        return deployed.model_copy(update={"workload": workload.model_copy(update={"num_requests": count})})
 
     @cached_property
     def deployed(self) -> Scenario | None:
