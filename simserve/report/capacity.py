@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _WIDEST = 100
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT", "task": "the makespan of tasks"}
+_LEAST_SHARE = 0.01
+"""Of the largest load: less than that on nine in ten real servers is told as such, and not as a rate."""
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
 
 
@@ -174,16 +176,16 @@ def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED, *, has
 
 def _at_largest_load(capacity: Capacity, answered: str, reference: Sequence[str]) -> Brief:
     """Return the brief of a deployment without a load of its own: what it does at the largest one."""
-    scenario, load, real = capacity.scenario, capacity.found.largest.value, capacity.sustained
+    scenario, load = capacity.scenario, capacity.found.largest.value
     arrivals = scenario.workload.arrivals
     assert arrivals is not None  # a load was found
     at_load = {"arrivals": arrivals.model_copy(update={capacity.load_key: load})}
     workload = scenario.workload.model_copy(update=at_load)
     deployed = deployed_brief(scenario.model_copy(update={"workload": workload}), reference)
     runs = trust_lines(capacity)[0].partition(",")[0]
-    known = "" if real is None or not real.load else f"90% of real servers hold {_load(capacity, real.load)}; "
+    known = _on_real_servers(capacity)
     changed = {
-        "Load": f"{known}{fact_text(deployed, 'Load').partition('; ')[0]}",
+        "Load": f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}",
         "Trust": "; ".join([*capacity.notes, runs, fact_text(deployed, "Trust")]),
     }
     facts = [replace(each, text=changed.get(each.label, each.text)) for each in deployed.facts]
@@ -194,16 +196,21 @@ def _at_largest_load(capacity: Capacity, answered: str, reference: Sequence[str]
 
 def _beside_load(capacity: Capacity, text: str) -> str:
     """Return the own load beside the largest one, and what nine in ten real servers sustain."""
-    unit, most, real = (
-        "clients" if capacity.is_closed_loop else "requests/s",
-        capacity.found.largest,
-        capacity.sustained,
-    )
+    unit, most = "clients" if capacity.is_closed_loop else "requests/s", capacity.found.largest
     own = getattr(capacity.scenario.workload.arrivals, capacity.load_key, None)
     if own is None or not most.value:
         return text
-    now = f"{_load(capacity, own)} {unit} now, {_times(own / most.value)} that"
-    return now if real is None or not real.load else f"{now}; 90% of real servers hold {_load(capacity, real.load)}"
+    now, known = f"{_load(capacity, own)} {unit} now, {_times(own / most.value)} that", _on_real_servers(capacity)
+    return f"{now}; {known}" if known else now
+
+
+def _on_real_servers(capacity: Capacity) -> str:
+    """Return what nine in ten real servers hold; empty where that was not looked for, or nothing is."""
+    real, most = capacity.sustained, capacity.found.largest.value
+    if real is None or not real.load or not most:
+        return ""
+    held = _load(capacity, real.load) if real.load >= _LEAST_SHARE * most else f"less than {share(_LEAST_SHARE)} of it"
+    return f"90% of real servers hold {held}"
 
 
 def _times(ratio: float) -> str:
