@@ -82,12 +82,13 @@ def _answer_lines(capacity: Capacity) -> list[str]:
         lines.append(f"{mean} (95% interval {low} to {high}).")
     borne = capacity.sustained
     if borne is not None:
-        far = (
-            f"up to {_load(capacity, borne.load)} {unit}"
-            if borne.load
-            else f"not even at {_load(capacity, borne.lowest)}"
-        )
-        lines.append(f"On 90% of real servers it holds {far}: {borne.basis}.")
+        if not borne.load:
+            far = f"not even at {_load(capacity, borne.lowest)}"
+        elif borne.load < _LEAST_SHARE * value:
+            far = f"at less than {share(_LEAST_SHARE)} of that"
+        else:
+            far = f"up to {_load(capacity, borne.load)} {unit}"
+        lines.append(f"On 90% of real servers it holds {far} ({borne.basis.removeprefix('foreign: ')}).")
     failing = found.level(found.largest.fails_at)
     if failing is not None:
         parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())
