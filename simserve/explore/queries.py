@@ -233,7 +233,7 @@ class FilmQuery(SimulatorQuery):
             ValueError: One GPU is no pipeline.
         """
         if self.against == "pipeline stages" and self.gpus == 1:
-            raise ValueError("one GPU is no pipeline; set the number of GPUs to 2 or more")
+            raise ValueError("One GPU is no pipeline: set the number of GPUs to 2 or more.")
         stages = self.gpus if self.tensor_parallel_size == 1 else self.tensor_parallel_size
         changes: Mapping[str, dict[str, Any]] = {
             "static batching": {"continuous_batching": False},
