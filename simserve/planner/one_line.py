@@ -450,6 +450,9 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
         UsageError: There is no name, or no GPU.
         ProfileError: There is no such GPU; names the nearest.
     """
+    if "," in text or "+" in text:
+        remedy = "name one; replicas of several kinds are pools of a scenario: simserve scenarios two-pools"
+        raise UsageError("names several kinds of GPU", key="--gpus", value=text, remedy=remedy)
     found = _GPUS.fullmatch(text.strip())
     is_number = text.strip().isdecimal() and not catalog.has("hardware", hardware_name(text.strip()))
     if found is None or is_number:

@@ -500,7 +500,8 @@
     // A film that was taken off the page has no width to draw on.
     const layout = () => { if (!host.clientWidth) return; for (const lane of lanes) lane.size(); draw(); };
     new ResizeObserver(layout).observe(host);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", layout);
+    // Paper has colours of its own.
+    for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", layout);
     at = film.length * .6;
     layout();
   };
