@@ -82,8 +82,9 @@ class PlanPage(Plan):
 
     def _as_confirmed(self, deployed: Scenario) -> Scenario:
         """Return what is to be deployed under as many requests as a run that confirmed it, if those are more."""
-        confirmed, workload = self.summary["best"]["confirmed"], deployed.workload
-        if not confirmed["is_confirmed"] or workload.num_requests is None:
+        # The most that fixed GPUs can do is found at its own load, and confirmed by no runs.
+        confirmed, workload = self.summary["best"].get("confirmed"), deployed.workload
+        if confirmed is None or not confirmed["is_confirmed"] or workload.num_requests is None:
             return deployed
         count = confirmed["requests"] // confirmed["replications"]
         if count <= workload.num_requests:
