@@ -15,6 +15,7 @@ from simserve.cli.options import JsonOption, QuietOption, console, print_json, p
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
+    from simserve.workload.traces.media import RecordedMedia
     from simserve.workload.traces.statistics import ArrivalStatistics, LengthStatistics
     from simserve.workload.traces.trace import Trace
 
@@ -94,6 +95,8 @@ def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:
         "prefixes": _prefixes(read),
         "sessions": None if read.session is None else len(set(read.session.tolist())),
         "tasks": None if tasks is None else tasks.as_mapping(),
+        "images": _media(read.images),
+        "audio": _media(read.audio),
     }
 
 
@@ -123,6 +126,18 @@ def _prefixes(read: Trace) -> dict[str, Any] | None:
         "distinct_blocks": blocks.num_distinct,
         "reuse": blocks.reuse,
     }
+
+
+def _media(recorded: RecordedMedia | None) -> dict[str, float] | None:
+    """Return how many requests have images, or recordings, and how many; recordings also how long they are."""
+    if recorded is None:
+        return None
+    counts, sizes = recorded.counts, recorded.sizes
+    block = {"requests": int((counts > 0).sum()), "pieces": int(counts.sum())}
+    if sizes is None or not len(sizes):
+        return block
+    key = "mean_seconds" if sizes.shape[1] == 1 else "mean_megapixels"
+    return block | {key: float(sizes[:, 0].mean() if sizes.shape[1] == 1 else sizes.prod(axis=1).mean() / 1e6)}
 
 
 def _show(answer: dict[str, Any]) -> None:
@@ -155,6 +170,9 @@ def _show(answer: dict[str, Any]) -> None:
         out.print(_tasks(answer["tasks"]))
     elif answer["sessions"] is not None:
         out.print(f"{answer['sessions']:,} conversations")
+    for key, noun in (("images", "image"), ("audio", "recording")):
+        if answer[key] is not None:
+            out.print(_media_line(answer[key], noun))
     if answer["unserved"]:
         rows_left = "1 further row is" if answer["unserved"] == 1 else f"{answer['unserved']:,} further rows are"
         out.print(f"{rows_left} left out: nothing was served")
@@ -167,6 +185,17 @@ def _show(answer: dict[str, Any]) -> None:
     elif arrivals is not None:
         command = shlex.join(["simserve", "run", "MODEL", "--gpus", "GPU", "--trace", answer["file"]])
         out.print(f"To replay it: {command}", markup=False, soft_wrap=True)
+
+
+def _media_line(block: dict[str, float], noun: str) -> str:
+    from simserve.report.quantities import counted
+
+    text = f"{counted(int(block['pieces']), noun)} in {counted(int(block['requests']), 'request')}"
+    if "mean_seconds" in block:
+        text += f", of {_figure(block['mean_seconds'])} s in the mean"
+    if "mean_megapixels" in block:
+        text += f", of {_figure(block['mean_megapixels'])} megapixels in the mean"
+    return text
 
 
 def _burstiness(arrivals: dict[str, float]) -> str:
