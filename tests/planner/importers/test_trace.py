@@ -144,7 +144,9 @@ def test_images_and_recordings_of_a_trace_are_drawn_and_replayed(tmp_path: Path)
     """By a model that takes both; each size as often as it comes, and the scenario loads and runs."""
     path = tmp_path / "m.csv"
     path.write_text(MEDIA, encoding="utf-8")
-    draft, _ = fitted_scenario(path, read_trace(path), model="qwen3-omni-30b-a3b", hardware=None, name="m")
+    draft, files = fitted_scenario(path, read_trace(path), model="qwen3-omni-30b-a3b", hardware=None, name="m")
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     replay = replay_scenario(path, "auto", model="qwen3-omni-30b-a3b", hardware=None, shown=str(path))
     (tmp_path / "drawn.yaml").write_text(draft.text, encoding="utf-8")
     (tmp_path / "replay.yaml").write_text(replay.text, encoding="utf-8")
