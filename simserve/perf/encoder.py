@@ -31,10 +31,10 @@ ATTENTION_START = 12e-6
 """Seconds of a call of that attention whatever it holds: the same tables, 11.5 to 13.5 us for one patch."""
 LAUNCH_SECONDS = 0.27e-3
 """Seconds that the host takes at least to launch a layer, kernel by kernel: engines put no encoder on a CUDA graph by
-default. What vLLM and TensorRT-LLM take for layers of language models without one (``enforced_eager_seconds_per_layer``);
-SGLang's Whisper takes 0.22 ms a layer on B200 (sgl-project/sglang pull request 22361), Qwen3-Omni's encoder 0.35 ms
-under vLLM (vllm-project/vllm pull request 30735) and 0.42 ms as transformers has it (sgl-project/sglang-omni pull
-request 333, H100)."""
+default. So long take layers of language models without one under vLLM and TensorRT-LLM
+(``enforced_eager_seconds_per_layer``); SGLang's Whisper takes 0.22 ms on B200 (sgl-project/sglang pull request 22361),
+Qwen3-Omni's encoder 0.35 ms under vLLM (vllm-project/vllm pull request 30735) and 0.42 ms as transformers has it
+(sgl-project/sglang-omni pull request 333, H100)."""
 LAYER_PASSES = 10
 """Times the elementwise work of a layer moves its hidden state: two norms with their sums, rotary embedding, and the
 activation on an MLP four times as wide."""
