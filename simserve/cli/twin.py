@@ -125,7 +125,7 @@ def twin(
                 print_lines([f"metrics at {page.url}"])
             _watch(rounds, page, out, until_drift=once)
         return
-    where = {"is_prometheus": prometheus, "match": match}
+    where: dict[str, Any] = {"is_prometheus": prometheus, "match": match}
     save = _scrapes_file(out, source)
     found = Source(source, scrape_for, interval, **where, quiet=quiet or as_json, save=save)
     answer = look(found.scrapes(), source, loaded, ahead, measured)

@@ -30,7 +30,7 @@ from simserve.planner.twin.drift import (
 from simserve.planner.twin.forecast import Hour, forecast
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.resolve import resolve
-from simserve.scenario.run import run
+from simserve.scenario.run import Progress, run
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED
 from simserve.workload.arrival_spec import DailyArrivals, RampArrivals, SpikeArrivals, StepArrivals
@@ -64,10 +64,12 @@ class Twin:
     Attributes:
         summary: What ``--json`` prints.
         has_drifted: Whether a test of the traffic has an alarm, or a figure lies outside its interval.
+        seen: What was observed, for another look at the same hours.
     """
 
     summary: Mapping[str, Any]
     has_drifted: bool
+    seen: Observed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ def twin(
     *,
     horizon: float = 86_400.0,
     calibrate_for: float = 0.0,
+    calibration: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> Twin:
     """Return how a deployment compares with its simulation, and the replicas it needs in the time to come.
 
@@ -105,6 +109,9 @@ def twin(
         horizon: How far to look, seconds; 0: no forecast.
         calibrate_for: Seconds at the beginning that say by how much this server's latencies differ from the simulated
             ones; later ones are held to the simulation times that. Intervals keep their relative width. 0: none.
+        calibration: That of another look at the same hours, to be used instead: of the deployment as it is, for one
+            that might be.
+        progress: Called now and then.
 
     Raises:
         InputError: There are too few scrapes, nothing arrived, or the calibration leaves nothing to compare.
@@ -123,10 +130,12 @@ def twin(
     if most > MOST_REPLAYED:
         rule = f"tells of {most:,.0f} requests between two scrapes; {MOST_REPLAYED:,} can be simulated"
         raise InputError(rule, file=where, remedy="scrape more often, or one server of the fleet")
-    windows, replayed = _replayed(seen, scenario, drawn, notes)
+    windows, replayed = _replayed(seen, scenario, drawn, notes, progress)
     traffic, alarms = _traffic(seen, drawn, scenario)
     scales: dict[str, float] = {}
-    if calibrate_for > 0:
+    if calibration is not None:
+        scales, windows = calibration["factors"], [each for each in windows if each.start >= calibration["end_s"]]
+    elif calibrate_for > 0:
         first, windows = _parted(windows, calibrate_for, where)
         scales = _scales(first, replayed)
     rows = {**traffic, **_system(windows, replayed, scales)}
@@ -147,8 +156,8 @@ def twin(
         "notes": notes,
     }
     if horizon > 0:
-        summary |= _forecast(seen, scenario, horizon, notes)
-    return Twin(summary, bool(summary["has_drifted"]))
+        summary |= _forecast(seen, scenario, horizon, notes, progress)
+    return Twin(summary, bool(summary["has_drifted"]), seen)
 
 
 def _notes(seen: Observed, scenario: Scenario) -> list[str]:
@@ -178,7 +187,9 @@ def _drawn(scenario: Scenario) -> _Drawn:
     return _Drawn(lengths, rate, np.diff(np.sort(times[np.isfinite(times)])))
 
 
-def _replayed(seen: Observed, scenario: Scenario, drawn: _Drawn, notes: list[str]) -> tuple[list[Window], _Replay]:
+def _replayed(
+    seen: Observed, scenario: Scenario, drawn: _Drawn, notes: list[str], progress: Progress | None
+) -> tuple[list[Window], _Replay]:
     """Return the windows that are simulated, and what became of them."""
     windows: list[Window] = []
     total = 0.0
@@ -202,7 +213,7 @@ def _replayed(seen: Observed, scenario: Scenario, drawn: _Drawn, notes: list[str
         workload = WorkloadSpec.model_validate(block)
         settings = scenario.run.model_copy(update={"replications": 1, "warmup": "none"})
         copy = scenario.model_copy(update={"workload": workload, "run": settings, "thresholds": {}})
-        result = run(resolve(copy))
+        result = run(resolve(copy), progress=progress)
     return windows, _Replay(result, lead, windows[0].start)
 
 
@@ -544,14 +555,16 @@ def _between(windows: Sequence[Window], expected: Floats, block: Window) -> floa
     return float(np.interp(block.end, times, sums) - np.interp(block.start, times, sums))
 
 
-def _forecast(seen: Observed, scenario: Scenario, horizon: float, notes: list[str]) -> dict[str, Any]:
+def _forecast(
+    seen: Observed, scenario: Scenario, horizon: float, notes: list[str], progress: Progress | None
+) -> dict[str, Any]:
     seconds = seen.whole.seconds
     length = _HOUR if seconds >= 6 * _HOUR else max(seconds / 12, 1.0)
     rates = _rates(seen.windows, length)
     hours, is_seasonal = forecast(rates, length, horizon=horizon, step=min(_HOUR, horizon))
     if not is_seasonal:
         notes.append("Under two days were seen: the forecast is a level, not the hours of a day.")
-    per_replica = _per_replica(seen, scenario, notes)
+    per_replica = _per_replica(seen, scenario, notes, progress)
     rows = [_hour(hour, seen.windows[-1].end, per_replica) for hour in hours]
     return {"per_replica_rate": per_replica, "forecast": rows, "notes": notes}
 
@@ -578,7 +591,7 @@ def _behind(counts: Counts, tokens: int) -> Counts:
     return found
 
 
-def _per_replica(seen: Observed, scenario: Scenario, notes: list[str]) -> float | None:
+def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress: Progress | None) -> float | None:
     """Return the most that one replica can sustain within the SLO, with the lengths that came; None: not known."""
     if scenario.slo is None:
         notes.append("Replicas are not said: the scenario has no slo.")
@@ -604,8 +617,9 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str]) -> float 
     copy = scenario.model_copy(
         update={"workload": WorkloadSpec.model_validate(block), "deployment": deployment, "thresholds": {}}
     )
+    told = None if progress is None else lambda done, total: progress(done, round(total))
     try:
-        found = capacity(copy, replications=2, num_requests=5_000)
+        found = capacity(copy, replications=2, num_requests=5_000, progress=told)
     except (InfeasibleError, ScenarioError) as failure:
         notes.append(f"Replicas are not said: {failure}.")
         return None

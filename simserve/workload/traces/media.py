@@ -74,9 +74,8 @@ def read_media(
     images = None if counts is None else RecordedMedia(counts)
     if "image_sizes" in columns:
         images = _pieces("image_sizes", columns["image_sizes"], error, 1.0)
-        unlike = [] if counts is None else np.flatnonzero(counts != images.counts)
-        if len(unlike):
-            index = int(unlike[0])
+        if counts is not None and (counts != images.counts).any():
+            index = int(np.flatnonzero(counts != images.counts)[0])
             rule = f"is not the number of the row's image sizes, {images.counts[index]}"
             raise error(index, "num_images", rule, None)
     audio = None
