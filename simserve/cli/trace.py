@@ -61,7 +61,7 @@ def trace(
     if scenario is None and (model is not None or hardware is not None):
         given = "--model" if model is not None else "--hardware"
         raise UsageError("has no effect without --scenario", key=given, remedy="add --scenario OUT.yaml")
-    path = find_file(str(file))
+    path = find_file(str(file), takes_folder=True)
     check_format(trace_format)
     named = trace_columns(columns, trace_format)
     known = COLUMNS if named else detect(path) if trace_format == AUTO else trace_format
@@ -133,7 +133,7 @@ def _media(recorded: RecordedMedia | None) -> dict[str, float] | None:
     if recorded is None:
         return None
     counts, sizes = recorded.counts, recorded.sizes
-    block = {"requests": int((counts > 0).sum()), "pieces": int(counts.sum())}
+    block: dict[str, float] = {"requests": int((counts > 0).sum()), "pieces": int(counts.sum())}
     if sizes is None or not len(sizes):
         return block
     key = "mean_seconds" if sizes.shape[1] == 1 else "mean_megapixels"
@@ -207,7 +207,9 @@ def _burstiness(arrivals: dict[str, float]) -> str:
 
 
 def _tasks(tasks: dict[str, Any]) -> str:
-    text = f"{tasks['tasks']:,} tasks of agents, {_figure(tasks['calls'])} calls each"
+    from simserve.report.quantities import counted
+
+    text = f"{counted(tasks['tasks'], 'task')} of agents, {_figure(tasks['calls'])} calls each"
     if not math.isnan(tasks["tool_time_s"]):
         text += f", {_figure(tasks['tool_time_s'])} s of tools between them (cv {_figure(tasks['tool_time_cv'])})"
     if tasks["subagent_share"]:

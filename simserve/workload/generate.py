@@ -157,7 +157,7 @@ def _from_trace(
     from simserve.workload.traces.formats import read_trace
     from simserve.workload.traces.table import find_file
 
-    file = find_file(source.path, base_path)
+    file = find_file(source.path, base_path, takes_folder=True)
     trace = read_trace(file, source.format, source.columns).scaled(
         time=source.time_scale, prompt=source.prompt_scale, output=source.output_scale
     )

@@ -40,8 +40,14 @@ TraceFormat = Literal[
     "columns",
 ]
 TraceColumn = Literal[
-    *("arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "session"),
-    *("num_images", "image_sizes", "audio_seconds"),
+    "arrival_time",
+    "prompt_tokens",
+    "output_tokens",
+    "max_tokens",
+    "session",
+    "num_images",
+    "image_sizes",
+    "audio_seconds",
 ]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 
@@ -50,7 +56,8 @@ class TraceSpec(FrozenModel):
     """Recorded traffic to replay."""
 
     path: str
-    """The file, plain or gzip; relative to the scenario's folder, then to the working folder."""
+    """The file, plain or gzip, or a folder of JSON files (Weka's tasks, Dynamo's shards); relative to the scenario's
+    folder, then to the working folder."""
     format: TraceFormat = "auto"
     """`auto`: told by the first row. `azure`: TIMESTAMP, ContextTokens, GeneratedTokens; the first request arrives at
     0; NumImages is read. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and
@@ -244,11 +251,12 @@ class WorkloadSpec(FrozenModel):
 
     @model_validator(mode="after")
     def _check_media(self) -> Self:
-        for each in (self, *(self.classes or ())):
-            if self.trace is None and each.images is not None and each.images.sizes is None:
-                raise ValueError("has images without sizes; give images.sizes, or a trace that says them")
-            if self.trace is None and each.audio is not None and each.audio.seconds is None:
-                raise ValueError("has audio without seconds; give audio.seconds, or a trace that says them")
+        classes = self.classes or ()
+        images, audio = [each.images for each in classes], [each.audio for each in classes]
+        if self.trace is None and any(each and each.sizes is None for each in (self.images, *images)):
+            raise ValueError("has images without sizes; give images.sizes, or a trace that says them")
+        if self.trace is None and any(each and each.seconds is None for each in (self.audio, *audio)):
+            raise ValueError("has audio without seconds; give audio.seconds, or a trace that says them")
         if self.trace is not None and self.trace.counts_media is not None and not self.has_media:
             raise ValueError("has trace.counts_media, and neither images nor audio; add one of them, or leave it out")
         return self

@@ -116,7 +116,7 @@ class Search:
         if known is None or known.makeup is None or self.space.scenario.deployment.pools or not _is_there(scaling):
             return 0.0, 0.0
         gpus = gpus_of(self.space.scenario, overrides)
-        makeup = replace(known.makeup, gpus=(gpus,), weights=(1,), scaled=None, smallest=1)
+        makeup = replace(known.makeup.without_encoders(), gpus=(gpus,), weights=(1,), scaled=None, smallest=1)
         return self.least_value(replace(known, num_gpus=gpus, makeup=makeup, bound=NO_BOUND))
 
     def member(self, overrides: Overrides) -> Member:
@@ -155,7 +155,7 @@ class Search:
         if bound.out_of_reach is not None:
             return replace(member, status="out_of_reach", reason=bound_reason(bound, scenario))
         if bound.least_replicas > self.most_replicas(member):
-            needed = (bound.least_replicas + self.goal.spare_replicas) * member.num_gpus
+            needed = (bound.least_replicas + self.goal.spare_replicas) * member.num_gpus + member.encoders
             reason = f"needs at least {needed} GPUs (bound), and {self.goal.max_gpus} are allowed"
             if self.goal.replicas is not None:
                 reason = f"needs at least {bound.least_replicas} replicas (bound), and {self.goal.replicas} are kept"
@@ -207,7 +207,7 @@ class Search:
     def value(self, trial: Trial) -> Value:
         """Return the objective of a fleet that was tried, spares included."""
         share = (trial.replicas + self.goal.spare_replicas) / trial.replicas
-        gpus = trial.num_gpus * share
+        gpus = trial.gpus_with(self.goal.spare_replicas)
         usd = math.inf if trial.usd_per_hour is None else trial.usd_per_hour * share
         if self.goal.objective == "latency":
             return trial.latencies["p95_e2el_ms"] or math.inf, usd

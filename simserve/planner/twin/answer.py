@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.errors import InfeasibleError, InputError, ScenarioError
 from simserve.metrics.result import RunResult
-from simserve.observe.windows import Counts, Observed, Window, hit_rate, together
+from simserve.observe.windows import Counts, Observed, Window, hit_rate, mean_length, together
 from simserve.planner.capacity.answer import capacity
 from simserve.planner.importers.lengths import lengths_like
 from simserve.planner.twin.drift import (
@@ -48,6 +48,7 @@ _LATENCIES = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "itl": "mean_itl_m
 _TRAFFIC = ("rate", "prompt_tokens", "output_tokens")
 _NUM_DRAWN = 50_000
 _Z = 1.6449
+_LENGTH_NAMES = {"prompt_tokens": "prompt lengths", "output_tokens": "answer lengths"}
 _SHORTEST_BLOCK = 60.0
 _NUM_BLOCKS = 60
 _LONGEST_LEAD = 120.0
@@ -122,8 +123,8 @@ def twin(
         raise InputError(
             f"holds {len(seen.windows) + 1} scrapes; needs {_FEWEST_WINDOWS + 1}", file=where, remedy=remedy
         )
-    if not seen.whole.arrivals > 0 or "output_tokens" not in seen.whole.histograms:
-        raise InputError("tells of no request and its length in this time", file=where)
+    if not seen.whole.arrivals > 0:
+        raise InputError("tells of no request in this time", file=where)
     notes = _notes(seen, scenario)
     drawn = _drawn(scenario)
     most = max(window.arrivals for window in seen.windows)
@@ -170,6 +171,12 @@ def _notes(seen: Observed, scenario: Scenario) -> list[str]:
         notes.append(f"{seen.num_resets} counters fell, as of a server that was started again; what came since counts.")
     if seen.num_refused:
         notes.append(f"{seen.num_refused} figures are left out: they are negative or too large.")
+    told = [_LENGTH_NAMES[name] for name in _TRAFFIC[1:] if name not in seen.whole.histograms]
+    if told:
+        has_means = not math.isnan(mean_length(seen, "output_tokens"))
+        how = "their means are those of the counters" if has_means else "they are the scenario's, and not tested"
+        flag = "; SGLang tells them with --enable-metrics --collect-tokens-histogram" if seen.engine == "sglang" else ""
+        notes.append(f"No histogram of {' and '.join(told)} is told: {how}{flag}.")
     if scenario.workload.classes or scenario.workload.sessions:
         notes.append("Metrics do not tell classes or sessions apart: the replay has neither.")
     return notes
@@ -248,10 +255,13 @@ def _lengths(
     counts = window.histograms.get(name)
     if counts is None or not counts.count:
         counts = seen.whole.histograms.get(name)
-    if counts is None or not counts.count:
-        tokens, finished = seen.whole.counters.get("prompt", 0.0), seen.whole.counters.get("finished", 0.0)
-        counts = Counts(total=max(tokens, finished, 1.0), count=max(finished, 1.0))
-    return generator.permutation(lengths_like(counts, count, shape))
+    if counts is not None and counts.count:
+        return generator.permutation(lengths_like(counts, count, shape))
+    # Without a histogram lengths lie as the scenario's do, around the mean that counters tell, if they tell one.
+    mean = mean_length(seen, name)
+    drawn = generator.choice(shape, count)
+    scaled = drawn if math.isnan(mean) else drawn * (mean / shape.mean())
+    return np.asarray(np.maximum(np.rint(scaled), 1), dtype=np.int64)
 
 
 class _Replay:
@@ -359,6 +369,8 @@ def _traffic(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[dict[st
         add("rate", seen.rate, float(expected.sum()) / whole.seconds, ratios[0], ratios[1])
     for name in _TRAFFIC[1:]:
         counts_of = [window.histograms.get(name) for window in windows]
+        if name not in whole.histograms and not math.isnan(mean := mean_length(seen, name)):
+            rows[name] = _row(mean, float(drawn.lengths[name].mean()), None, flagged_s=None)
         if name in whole.histograms:
             ratios = [length_ratios(counts_of, drawn.lengths[name], factor) for factor in (CHANGE, 1 / CHANGE)]
             add(name, whole.histograms[name].mean, float(drawn.lengths[name].mean()), ratios[0], ratios[1])
@@ -603,12 +615,15 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress:
 
     block: dict[str, Any] = {"arrivals": {"process": "poisson", "rate": max(seen.rate, 0.01)}, "num_requests": 2_000}
     for name in _TRAFFIC[1:]:
-        counts = seen.whole.histograms.get(name)
-        if counts is None or not counts.count:
-            notes.append(f"Replicas are not said: {name} are not told.")
+        counts, own = seen.whole.histograms.get(name), getattr(scenario.workload, name)
+        if counts is not None and counts.count:
+            block[name] = fitted_block(counts)[0]
+        elif own is not None:
+            block[name] = own.model_dump()
+        else:
+            notes.append(f"Replicas are not said: neither the metrics nor the scenario tell {name}.")
             return None
-        block[name] = fitted_block(counts)[0]
-    if scenario.workload.shared_prefix is not None:
+    if scenario.workload.shared_prefix is not None and "prompt_tokens" in seen.whole.histograms:
         # A scenario's prompts are what comes behind the prefix, a server counts both.
         shared = scenario.workload.shared_prefix
         block["shared_prefix"] = shared.model_dump()
