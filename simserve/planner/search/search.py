@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,7 @@ from simserve.planner.search.trial import (
 )
 from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
 from simserve.planner.space.space import Space, gpus_of
+from simserve.scenario.media import with_media
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
@@ -170,6 +172,10 @@ class Search:
             if limit is not None:
                 workload = workload.model_copy(update={"num_requests": limit, "duration": None})
             self._specs = generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
+            # Tokens of images and recordings are those of the model, whatever it runs on. Where this deployment cannot
+            # encode them they are left out, and no bound counts.
+            with suppress(InputError):
+                self._specs = with_media(self._specs, scenario, 0)
         return self._specs
 
     def most_replicas(self, member: Member) -> int:
