@@ -199,7 +199,7 @@ def test_a_missing_trace_names_where_it_was_looked_for(tmp_path):
     """The scenario's folder comes first, then the working folder; an empty folder is no trace."""
     with pytest.raises(TraceError, match=r"no such file in .* or the working folder"):
         generate(WorkloadSpec(trace=TraceSpec(path="none.csv", format="csv")), seed=1, base_path=tmp_path)
-    with pytest.raises(TraceError, match="is a folder without files that end in .json"):
+    with pytest.raises(TraceError, match=r"is a folder without files that end in \.json"):
         generate(WorkloadSpec(trace=TraceSpec(path=".", format="csv")), seed=1, base_path=tmp_path)
 
 
