@@ -114,7 +114,7 @@ function whatIf({ catalogue, values, last, change }) {
     wait(found, false);
     found.dataset.done = String(Number(found.dataset.done ?? 0) + 1);
   };
-  return node("section", { "aria-label": "What if" }, [node("h2", { text: "What if another deployment had served this traffic?" }), node("form", { class: "row", "aria-label": "What if", onsubmit: asked }, [...Object.keys(SETTINGS).map(field), button]), found]);
+  return node("section", { "aria-label": "What if" }, [node("h3", { text: "What if another deployment had served this traffic?" }), node("form", { class: "row", "aria-label": "What if", onsubmit: asked }, [...Object.keys(SETTINGS).map(field), button]), found]);
 }
 
 function idle() {
