@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from simserve.errors import InputError
 from simserve.profiles import catalog
 from simserve.scenario.formats import KVCacheDtype, Quantization
 from simserve.scenario.load import from_mapping
@@ -27,6 +28,12 @@ def _name_of(kind: catalog.Kind) -> AfterValidator:
         return name
 
     return AfterValidator(check)
+
+
+def _hardware_or_none(name: str) -> str:
+    if name and name not in catalog.names("hardware"):
+        raise ValueError("is no hardware of the catalogue")
+    return name
 
 
 Name = Annotated[str, Field(max_length=80)]
@@ -439,3 +446,33 @@ class ParallelQuery(DeploymentQuery):
     """Tokens of each sequence."""
     prompt_tokens: Annotated[int, Field(ge=1, le=8192)] = 1000
     """Tokens of a prompt."""
+
+
+class TwinQuery(FrozenModel):
+    """What else might be deployed where a deployment is watched; what is left as it is stays that of the scenario."""
+
+    hardware: Annotated[Name, AfterValidator(_hardware_or_none)] = ""
+    """The GPU; empty: as it is."""
+    replicas: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Replicas; 0: as they are."""
+    tensor_parallel_size: Annotated[int, Field(ge=0, le=64)] = 0
+    """GPUs that share every layer of a replica; 0: as they are."""
+    quantization: Quantization | Literal[""] = ""
+    """Format of the weights; empty: as it is."""
+    kv_cache_dtype: KVCacheDtype | Literal[""] = ""
+    """Format of the KV cache; empty: as it is."""
+    max_num_seqs: Annotated[int, Field(ge=0, le=65_536)] = 0
+    """Batch limit of a replica; 0: as it is."""
+
+    def overrides(self) -> list[str]:
+        """Return what is changed, as ``--set`` takes it.
+
+        Raises:
+            InputError: Nothing is.
+        """
+        keys = {name: f"deployment.{name}" for name in type(self).model_fields}
+        keys["max_num_seqs"] = "deployment.engine.max_num_seqs"
+        changed = [f"{key}={getattr(self, name)}" for name, key in keys.items() if getattr(self, name)]
+        if not changed:
+            raise InputError("is the deployment as it is", key="what-if", remedy="change one of its settings")
+        return changed

@@ -6,6 +6,7 @@ other, and written nowhere: redirects are not followed.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -94,8 +95,15 @@ def scrape_now(client: httpx.Client, url: str) -> Scrape:
     return scrapes_of(page(client, address), address, now)[-1]
 
 
-def scrape_for(client: httpx.Client, url: str, seconds: float, interval: float, keep: Callable[[Scrape], None]) -> None:
-    """Scrape a server for a time; what fails once is left out, three times in a row ends it.
+def scrape_for(
+    client: httpx.Client,
+    url: str,
+    seconds: float,
+    interval: float,
+    keep: Callable[[Scrape], None],
+    miss: Callable[[InputError], None],
+) -> None:
+    """Scrape a server for a time, to its end whatever it answers meanwhile: counters tell later what was missed.
 
     Args:
         client: Who asks.
@@ -103,21 +111,22 @@ def scrape_for(client: httpx.Client, url: str, seconds: float, interval: float, 
         seconds: For how long.
         interval: Between two scrapes, seconds.
         keep: Takes every scrape as it comes.
+        miss: Takes why one failed; what it raises ends the time.
 
     Raises:
-        InputError: It does not answer.
+        InputError: The first scrape failed.
     """
     start = time.monotonic()
-    failures = count = 0
+    count = 0
     while True:
         try:
             keep(scrape_now(client, url))
-            failures = 0
-        except InputError:
-            failures += 1
-            if failures == 3 or not count:
+        except InputError as failure:
+            if not count:
                 raise
-        count += 1
+            miss(failure)
+        # What answers slowly, or is slow to fail, does not make the whole longer.
+        count = max(count + 1, math.ceil((time.monotonic() - start) / interval))
         if count * interval > seconds or count > MOST_SCRAPES:
             return
         time.sleep(max(start + count * interval - time.monotonic(), 0.0))

@@ -686,6 +686,16 @@ def test_gpt_oss_120b_takes_one_h100_with_all_the_context_that_fits() -> None:
     assert planned_for.memory.max_model_len == resolve(scenario).memory.max_model_len
 
 
+def test_the_gpus_of_an_encoder_pool_are_among_those_allowed() -> None:
+    """A replica of two GPUs and two that encode do not go into three; nothing has to run to say so."""
+    kept = ("gpus", "weights", "kv-cache", "engine", "tensor-parallel", "replicas")
+    found = ss.plan("encoder-pool", keep=kept, max_gpus=3, trials=0).summary
+
+    assert not found["feasible"]
+    assert (found["binding"], found["nearest_miss"]["reached"]) == ("gpus", 4.0)
+    assert found["nearest_miss"]["relax"] == "allow at least 4 GPUs (--max-gpus 4; bound)"
+
+
 @pytest.mark.slow
 def test_how_many_encoders_there_are_is_a_choice() -> None:
     """The dollars and watts of their GPUs are compared, and the answer names them beside the others."""
