@@ -89,7 +89,8 @@ def weights_name(name: str, relative_to: Path | None = None) -> str:
 def profile_named_like(name: str) -> str | None:
     """Return the profile whose architecture weights have that no profile lists; None: none is near enough.
 
-    Weights known to be tuned from a model have its shape. Otherwise the name without tuning and number format decides, or a profile's name without its size: ``Mistral-Small``.
+    Weights known to be tuned from a model have its shape. Otherwise the name without tuning and number format decides,
+    or a profile's name without its size: ``Mistral-Small``.
     """
     tuned = tuned_from(name)
     if tuned is not None:

@@ -39,8 +39,8 @@ def find_model(name: str, file: object) -> NamedModel:
     """Return what a repository, a file or a folder stands for.
 
     A name is looked for among the profiles, a repository among those of their checkpoints; then what it is like is
-    taken (`profile_named_like`), and a repository stays itself. Blanks, colons and underscores are read as hyphens. A local
-    folder with a ``config.json`` is taken as it is.
+    taken (`profile_named_like`), and a repository stays itself. Blanks, colons and underscores are read as hyphens. A
+    local folder with a ``config.json`` is taken as it is.
 
     Args:
         name: The repository or path.
