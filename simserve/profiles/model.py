@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_SIZE = re.compile(r"e?\d+(?:\.\d+)?b(?:-a\d+b)?")
+_SIZE = re.compile(r"[ea]?\d+(?:\.\d+)?b(?:-a\d+b)?")
 _ENDINGS = (".yaml", ".yml", ".json")
 _CONFIG_NAME, _QUANTIZATION_NAME = "config.json", "hf_quant_config.json"
 
