@@ -203,7 +203,7 @@ class _Kept:
         version = f" --engine-version {shlex.quote(server.version)}" if server is not None and server.version else ""
         first = shlex.quote(self.rows[0]["file"])
         return [
-            f"simserve import bench {first} --hardware GPU{version} --out my-server.yaml",
+            f"simserve import bench {first} --gpus GPU{version} --out my-server.yaml",
             f"simserve calibrate serving {shlex.quote(str(self._folder))}/*.json --scenario my-server.yaml "
             "--out my-engine.yaml",
         ]

@@ -109,7 +109,7 @@ def _served(
     found = find_model(result.model, path) if model is None else None
     deployment: dict[str, Any] = {"hardware": hardware or ASSUMED_HARDWARE}
     if hardware is None:
-        notes.append(f"The result does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
+        notes.append(f"The result does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
     if not result.engine:
         notes.append("The result does not say its engine: vllm is assumed; --scenario names what served it.")
     if version is None:

@@ -292,7 +292,7 @@ def assumptions(engine: str, newest: str, *, hardware: str | None, says_version:
     """Return notes on what a command line does not say, and what is taken instead."""
     notes = []
     if hardware is None:
-        notes.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
+        notes.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
     if not says_version:
         notes.append(f"The line does not say its version: read as {engine} {newest}, the newest known.")
     return notes
