@@ -18,7 +18,7 @@ from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.attention_layers import AttentionLayers
 from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model_blocks import LatentAttention, LinearAttention, Mamba2, MixtureOfExperts, SparseIndexer
-from simserve.profiles.model_names import plain_name, stored_format, tuned_from
+from simserve.profiles.model_names import context_of, is_on_record, plain_name, stored_format, tuned_from
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
@@ -118,7 +118,8 @@ def _of_repository(name: str) -> ModelProfile | None:
         named = [own for own in model.checkpoints if (own.repository or "").lower() == name.lower()]
         if named:
             rest = [own for own in model.checkpoints if own is not named[0]]
-            return model.model_copy(update={"checkpoints": (*named, *rest)})
+            longest = context_of(name) or model.max_position_embeddings
+            return model.model_copy(update={"checkpoints": (*named, *rest), "max_position_embeddings": longest})
     like = profile_named_like(name)
     return None if like is None else _named_like(load_model(like), name)
 
@@ -128,20 +129,19 @@ def _named_like(model: ModelProfile, repository: str) -> ModelProfile:
 
     The model's other checkpoints are of the same weights, but where these were tuned from another model.
     """
-    tuned = tuned_from(repository)
-    is_on_record = tuned is not None and tuned[0].lower() == repository.lower()
     stored = stored_format(repository) or model.stored.format
     source = f"the name {repository}, which is like that of {model.name}"
     named = {"repository": repository, "source": source}
     known = model.checkpoint(stored)
     own = Checkpoint(format=stored, **named) if known is None else known.model_copy(update=named)
-    others = () if tuned is not None else model.checkpoints
+    others = () if tuned_from(repository) is not None else model.checkpoints
     return model.model_copy(
         update={
             "name": repository,
             "shape_of": model.name,
-            "is_named_like": not is_on_record,
+            "is_named_like": not is_on_record(repository),
             "checkpoints": (own, *others),
+            "max_position_embeddings": context_of(repository) or model.max_position_embeddings,
         }
     )
 

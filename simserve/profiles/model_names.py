@@ -76,7 +76,7 @@ model that they were tuned from (Qwen3.6: the class and sizes of Qwen3.5, lemona
 
 def stored_format(name: str) -> str | None:
     """Return the number format that a name of weights tells of; None: none."""
-    last = name.rstrip("/").rsplit("/", 1)[-1].lower()
+    last = _last_part(name)
     return next((quantization for part, quantization in _FORMATS if part in last), None)
 
 
@@ -106,3 +106,57 @@ def tuned_from(name: str) -> tuple[str, str] | None:
     """Return the repository of weights that were tuned from another model, and the profile of their shape; None: it is
     none of these, or that is not known."""
     return _TUNED.get(plain_name(name))
+
+
+_CONTEXTS = {
+    "Qwen/Qwen3-4B-Instruct-2507": 262_144,
+    "Qwen/Qwen3-4B-Thinking-2507": 262_144,
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": 262_144,
+    "Qwen/Qwen3-30B-A3B-Thinking-2507": 262_144,
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": 262_144,
+    "Qwen/Qwen3-235B-A22B-Thinking-2507": 262_144,
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": 262_144,
+    "Qwen/QwQ-32B": 40_960,
+    "moonshotai/Kimi-K2-Instruct-0905": 262_144,
+    "moonshotai/Kimi-K2-Thinking": 262_144,
+    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": 131_072,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": 131_072,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": 131_072,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": 131_072,
+}
+"""Repositories of weights -> their longest context, tokens, where the profile of their shape has another: model cards
+and config.json."""
+_TUNINGS = (
+    "deepseek-ai/DeepSeek-R1-0528",
+    "deepseek-ai/DeepSeek-V3-0324",
+    "meta-llama/Llama-3.1-405B-Instruct",
+    "meta-llama/Llama-3.1-70B-Instruct",
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "meta-llama/Llama-3.2-1B-Instruct",
+    "meta-llama/Llama-3.2-3B-Instruct",
+    "meta-llama/Meta-Llama-3-70B-Instruct",
+    "meta-llama/Meta-Llama-3-8B-Instruct",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1",
+)
+"""Repositories of another tuning of the weights that a profile is of, the same in size and context: model cards."""
+
+
+def is_on_record(repository: str) -> bool:
+    """Return whether the shape of a repository is on record, though no profile lists it; else its name tells it."""
+    known = (*_SAME_SHAPE, *_CONTEXTS, *_TUNINGS)
+    return repository.lower() in (each.lower() for each in known)
+
+
+def context_of(name: str) -> int | None:
+    """Return the longest context of weights by their name, of whatever format; None: that of their shape."""
+    last = _last_part(name)
+    return next((length for known, length in _CONTEXTS.items() if last.startswith(_last_part(known))), None)
+
+
+def repository_of_context(name: str) -> str | None:
+    """Return the repository with a context of its own that a name without an owner is; None: it is none of these."""
+    return next((known for known in _CONTEXTS if _last_part(known) == name.lower()), None)
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1].lower()

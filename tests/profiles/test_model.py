@@ -541,11 +541,28 @@ def test_weights_tuned_from_a_model_keep_their_name_and_have_no_other_checkpoint
     assert weights_name(repository) == repository
 
 
+@pytest.mark.parametrize(
+    ("repository", "longest"),
+    [
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", 262_144),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507-FP8", 262_144),
+        ("unsloth/Qwen3-Coder-30B-A3B-Instruct", 262_144),
+        ("Qwen/Qwen3-30B-A3B-FP8", 40_960),
+        ("moonshotai/Kimi-K2-Thinking", 262_144),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 131_072),
+    ],
+)
+def test_weights_with_a_context_of_their_own_have_it(repository: str, longest: int) -> None:
+    """A repository on record as well as one that is known by its shape."""
+    assert load_model(repository).max_position_embeddings == longest
+
+
 def test_another_tuning_of_the_same_name_keeps_the_models_checkpoints() -> None:
     """An instruction-tuned repository beside one of the base model: FP8 weights of that name are there for both."""
-    model, profile = load_model("meta-llama/Meta-Llama-3.1-8B-Instruct"), load_model("llama-3.1-8b")
+    model, profile = load_model("unsloth/Meta-Llama-3.1-8B-Instruct"), load_model("llama-3.1-8b")
 
-    assert model.stored.repository == "meta-llama/Meta-Llama-3.1-8B-Instruct"
+    assert load_model("meta-llama/Llama-3.1-8B-Instruct").assumption is None
+    assert model.stored.repository == "unsloth/Meta-Llama-3.1-8B-Instruct"
     assert model.checkpoints[1:] == profile.checkpoints
     assert "llama-3.1-8b and bf16 weights, by its name" in str(model.assumption)
     assert weights_name(model.name) == "llama-3.1-8b"

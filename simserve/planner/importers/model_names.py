@@ -8,7 +8,7 @@ from pathlib import Path
 from simserve.errors import ScenarioError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.model import is_repository, load_model, profile_named_like
-from simserve.profiles.model_names import letters, plain_name, stored_format, tuned_from
+from simserve.profiles.model_names import letters, plain_name, repository_of_context, stored_format, tuned_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,9 @@ def find_model(name: str, file: object) -> NamedModel:
     like, tuned = profile_named_like(name), tuned_from(name)
     if like is not None and is_repository(name):
         return NamedModel(name, None, is_exact=not load_model(name).is_named_like)
+    known = repository_of_context(name) or (None if tuned is None else tuned[0])
     if like is not None:
-        return NamedModel(like if tuned is None else tuned[0], stored_format(name), is_exact=False)
+        return NamedModel(known or like, stored_format(name), is_exact=False)
     raise ScenarioError(
         "is no model that has a profile",
         file=file,
