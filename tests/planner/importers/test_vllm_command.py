@@ -336,7 +336,7 @@ def test_the_gpu_is_assumed_with_a_note() -> None:
     draft = import_vllm_command("vllm serve meta-llama/Llama-3.1-8B", version="0.12")
 
     assert draft.scenario.deployment.hardware == "h100-sxm-80gb"
-    assert "--hardware names yours" in draft.notes[0]
+    assert "--gpus names yours" in draft.notes[0]
 
 
 def test_a_deployment_that_does_not_fit_is_written_with_a_note() -> None:
