@@ -815,3 +815,22 @@ def test_chunks_of_vllm_v0_grow_with_0_6_5(version: str, budget: int) -> None:
 def test_cuda_graphs_of_vllm_follow_the_seats_from_0_10_on(version: str, largest: int) -> None:
     """At most twice the seats are captured; 0.9.2 captures up to 512 whatever they are."""
     assert resolve(version=version, max_num_seqs=64).cuda_graph_max_batch == largest
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "budget", "share", "largest"),
+    [
+        ("0.4.5", "h200-sxm-141gb", 8192, 0.88, 160),
+        ("0.4.5", "rtx-4090-24gb", 2048, 0.88, 8),
+        ("0.4.6", "h200-sxm-141gb", 8192, 0.907, 256),
+        ("0.4.7", "h200-sxm-141gb", 8192, 0.872, 256),
+        ("0.4.8", "h100-sxm-80gb", 8192, 0.874, 160),
+        ("0.4.10", "h200-sxm-141gb", 8192, 0.911, 256),
+    ],
+)
+def test_sglang_0_4_follows_its_releases(version: str, gpu: str, budget: int, share: float, largest: int) -> None:
+    """Chunks, static share and largest CUDA graph, as each release's server_args.py and cuda_graph_runner.py set them."""
+    engine = resolve("sglang", version, gpu=gpu)
+
+    assert (engine.max_num_batched_tokens, engine.cuda_graph_max_batch) == (budget, largest)
+    assert engine.gpu_memory_utilization == pytest.approx(share, abs=0.001)
