@@ -829,7 +829,7 @@ def test_cuda_graphs_of_vllm_follow_the_seats_from_0_10_on(version: str, largest
     ],
 )
 def test_sglang_0_4_follows_its_releases(version: str, gpu: str, budget: int, share: float, largest: int) -> None:
-    """Chunks, static share and largest CUDA graph, as each release's server_args.py and cuda_graph_runner.py set them."""
+    """Chunks, static share and largest CUDA graph, as each release sets them in its server_args.py."""
     engine = resolve("sglang", version, gpu=gpu)
 
     assert (engine.max_num_batched_tokens, engine.cuda_graph_max_batch) == (budget, largest)
