@@ -215,7 +215,7 @@ class _Kept:
         version = f" --engine-version {shlex.quote(server.version)}" if server is not None and server.version else ""
         first = shlex.quote(self.rows[0]["file"])
         return [
-            f"simserve import bench {first} --hardware GPU{model}{version} --out my-server.yaml",
+            f"simserve import bench {first} --gpus GPU{model}{version} --out my-server.yaml",
             f"simserve calibrate serving {shlex.quote(str(self._folder))}/*.json --scenario my-server.yaml "
             "--out my-engine.yaml",
         ]

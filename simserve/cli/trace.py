@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.importing import ForceOption, HardwareOption, write_all
+from simserve.cli.importing import ForceOption, HardwareOption, named_gpu, on_gpus, write_all
 from simserve.cli.one_line import ColumnsOption
 from simserve.cli.options import JsonOption, QuietOption, console, print_json, print_table
 from simserve.errors import UsageError
@@ -59,7 +59,7 @@ def trace(
     from simserve.workload.traces.table import find_file
 
     if scenario is None and (model is not None or hardware is not None):
-        given = "--model" if model is not None else "--hardware"
+        given = "--model" if model is not None else "--gpus"
         raise UsageError("has no effect without --scenario", key=given, remedy="add --scenario OUT.yaml")
     path = find_file(str(file), takes_folder=True)
     check_format(trace_format)
@@ -68,7 +68,9 @@ def trace(
     read = read_trace(path, known, named)
     answer = _answer(read, file, known)
     if scenario is not None:
-        draft, files = fitted_scenario(path, read, model=model, hardware=hardware, name=scenario.stem)
+        gpu, count = named_gpu(hardware)
+        draft, files = fitted_scenario(path, read, model=model, hardware=gpu, name=scenario.stem)
+        draft = on_gpus(draft, count, is_laid_out=False)
         texts = {scenario.parent / name: text for name, text in files.items()} | {scenario: draft.text}
         write_all(texts, force=force)
         answer |= {"scenario": str(scenario), "notes": list(draft.notes)}

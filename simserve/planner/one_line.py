@@ -16,12 +16,13 @@ from typing import Any, get_args
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.planner.importers.model_names import NamedModel, find_model, format_named
+from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware, slice_of
 from simserve.profiles.model import load_model
+from simserve.profiles.model_names import format_named
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.workload.spec import TraceColumn
@@ -294,31 +295,15 @@ def _known_model(word: str) -> NamedModel:
         if not remedy.startswith("did you mean"):
             remedy = "simserve scenarios and simserve models list them; a config.json works as well"
         raise ScenarioError(rule, value=word, remedy=remedy) from None
-    if named.is_exact and named.quantization is not None:
-        return NamedModel(word, None, is_exact=True)  # a checkpoint of its own, which the repository names
     return named
-
-
-def repository_beside_record(word: str | None) -> str | None:
-    """Return the repository that a word names where only its architecture is on record: servers load it, not that one.
-
-    None: the word names none, or one on record.
-    """
-    if word is None or "/" not in word or catalog.has("scenario", word) or os.path.exists(Path(word).expanduser()):
-        return None
-    try:
-        named = find_model(word, None)
-    except ScenarioError:
-        return None
-    return None if named.is_exact else word
 
 
 def _of_model(named: NamedModel, word: str) -> _Base:
     deployment = {} if named.quantization is None else {"quantization": named.quantization}
     notes: tuple[str, ...] = ()
-    if not named.is_exact:
+    if not named.is_exact and named.model != word:  # else every answer says so by itself
         stored = "" if named.quantization is None else f" and {named.quantization} weights"
-        notes = (f"{word} is taken to have the architecture of {named.model}{stored}, by its name.",)
+        notes = (f"{word} is taken to be {named.model}{stored}, by its name.",)
     mapping = {"name": _last_part(word), "model": named.model, "deployment": deployment, "workload": {}}
     return _Base(mapping, notes=notes, is_complete=False)
 

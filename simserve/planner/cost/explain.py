@@ -8,6 +8,7 @@ from typing import Any
 from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison, break_even
 from simserve.profiles.api import load_api
 from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.profiles.model import weights_name
 from simserve.scenario.resolve import ResolvedScenario
 
 
@@ -112,12 +113,13 @@ def _error(expected: Mapping[str, Any]) -> str:
 def _quality(resolved: ResolvedScenario, model: Comparison) -> str:
     scenario, name = resolved.scenario, "the API" if model.api is None else model.api.name
     weights = _weights(name)
+    is_same = weights == weights_name(scenario.model, scenario.folder)
     formats = resolved.formats
-    if weights == scenario.model and formats["weights_source"] == "as stored":
+    if is_same and formats["weights_source"] == "as stored":
         return f"{name} serves the same weights, in a number format of its provider's choice; yours are as stored"
-    if weights == scenario.model and formats["weights"] in WIDE_FORMATS:
+    if is_same and formats["weights"] in WIDE_FORMATS:
         return f"{name} serves the same weights, in a number format of its provider's choice"
-    if weights == scenario.model:
+    if is_same:
         return f"{name} serves the same weights; yours are rounded to {formats['weights']}"
     return (
         f"{name} is not known to be {scenario.model}: prices say nothing of the answers; compare both on your own "

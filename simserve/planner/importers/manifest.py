@@ -649,7 +649,7 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
         found = import_vllm_command(line, **asked)
     if known is not None or server.product is None:
         return found
-    note = f"{server.product} is no GPU of the catalogue by that label: {ASSUMED_HARDWARE} is assumed; --hardware"
+    note = f"{server.product} is no GPU of the catalogue by that label: {ASSUMED_HARDWARE} is assumed; --gpus"
     return Draft(found.mapping, (*found.notes, f"{note} names yours."), found.title)
 
 

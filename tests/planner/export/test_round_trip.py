@@ -12,7 +12,7 @@ import pytest
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.perf.shape import ReplicaShape
-from simserve.planner.export.deployment import Export
+from simserve.planner.export.deployment import Export, public_checkpoint
 from simserve.planner.export.export import WHOLE, export
 from simserve.planner.importers.manifest import import_manifest
 from simserve.planner.importers.sglang_command import import_sglang_command
@@ -44,13 +44,15 @@ def replica(scenario: Scenario, result: Export) -> object:
 
 
 def plain(shape: ReplicaShape, unsaid: list[str]) -> ReplicaShape:
-    """Return a shape without where its knobs are from."""
+    """Return a shape without where its knobs are from, and of its checkpoints with the one that is loaded."""
     own = {"sources": {}, "requested_version": None} | dict.fromkeys(unsaid)
     speculation = shape.speculation
     if speculation is not None:
         draft = None if speculation.draft is None else plain(speculation.draft, unsaid)
         speculation = dataclasses.replace(speculation, draft=draft, notes=())  # words on where its settings are from
-    return dataclasses.replace(shape, engine=shape.engine.model_copy(update=own), speculation=speculation)
+    loaded = public_checkpoint(shape.model, shape.quantization)
+    model = shape.model.model_copy(update={"checkpoints": (loaded,)})
+    return dataclasses.replace(shape, model=model, engine=shape.engine.model_copy(update=own), speculation=speculation)
 
 
 def imported(line: str, scenario: Scenario) -> Scenario:
