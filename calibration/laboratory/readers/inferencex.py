@@ -20,11 +20,18 @@ from calibration.laboratory.readers.names import (
     quantization_name,
     version_number,
 )
-from calibration.laboratory.readers.recipes import BALANCE_STEPS, Recipe, front_seconds, is_data_parallel, recipe_of
+from calibration.laboratory.readers.recipes import (
+    BALANCE_STEPS,
+    Recipe,
+    drafting_recipe,
+    front_seconds,
+    is_data_parallel,
+    recipe_of,
+)
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
-from simserve.planner.validation.pooled import MTP_ACCEPTANCE
+from simserve.planner.validation.pooled import expected_tokens
 
 SHORTEST_SHARE = 0.8
 """InferenceX draws lengths uniformly in [0.8 L, L] (random_range_ratio 0.8)."""
@@ -100,8 +107,10 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     lengths = _lengths(prompt, output, is_public=is_public)
     has_script = is_public and not _is_dynamo(row)
     recipe = recipe_of(engine, version, model, hardware, _date(row)) if has_script else Recipe()
-    workload = build.closed_loop(clients, *lengths, clients * recipe.prompts)
     tensor, expert, ranks = _parallel_sizes(row, is_blackwell=hardware.startswith("b200"))
+    if has_script and row.text("precision") == "fp8":
+        recipe = drafting_recipe(engine, model, hardware, tensor * ranks, expert, row.note("id")) or recipe
+    workload = build.closed_loop(clients, *lengths, clients * recipe.prompts)
     balance = None
     if has_script and is_data_parallel(engine, model, hardware, clients, prompt):
         tensor, expert, ranks = 1, tensor, tensor
@@ -130,7 +139,7 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         kv_cache_dtype=_kv_dtype(row, recipe, model, hardware),
     )
     if recipe.drafts:
-        deployed["speculative"] = _drafting(1 if ranks > 1 else recipe.drafts)
+        deployed["speculative"] = _drafting(1 if ranks > 1 else recipe.drafts, recipe.draft_acceptance)
     is_mixed = expert > 1 and row.note("moe_tp") not in ("", "1") and expert != tensor * ranks
     return MeasuredPoint(
         source=source,
@@ -149,9 +158,9 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     )
 
 
-def _drafting(num_drafts: int) -> dict[str, Any]:
+def _drafting(num_drafts: int, acceptance: tuple[float, ...]) -> dict[str, Any]:
     """Return speculative decoding with the model's MTP layer."""
-    accepted = np.cumprod(MTP_ACCEPTANCE[:num_drafts]).round(4).tolist()
+    accepted = np.cumprod(acceptance[:num_drafts]).round(4).tolist()
     return {"method": "mtp", "num_speculative_tokens": num_drafts, "acceptance_per_position": accepted}
 
 
@@ -159,11 +168,12 @@ def _protocol(recipe: Recipe, clients: int, front: float) -> Protocol:
     """Return how the figures were taken: of a burst of prompts, one waits on average for half, and half wait for it."""
     burst = clients * recipe.cold_seconds_per_client
     polled = recipe.polled_steps * (1 if clients < RARELY_POLLED_FROM else RARELY_POLLED)
+    tokens = expected_tokens(recipe.draft_acceptance[: recipe.drafts]) if recipe.drafts else 1.0
     return Protocol(
         cold_seconds=recipe.cold_seconds + burst,
         cold_stall_seconds=burst,
         front_seconds=front,
-        polled_steps=polled,
+        polled_tokens=polled * tokens,
     )
 
 

@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simserve.planner.measured.build import PROMPTS_PER_CLIENT
+from simserve.planner.validation.pooled import MTP_ACCEPTANCE
+
+QWEN_MTP_ACCEPTANCE = (0.93, 0.86, 0.83)
+"""The same of Qwen3.5's MTP layer: acceptance lengths 1.93, 2.73 and 3.39 (InferenceX golden_al_distribution,
+Qwen3.5-397B-A17B in NVFP4, MTP, thinking on)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,7 @@ class Recipe:
         prompts: Prompts a client.
         places_experts: Expert parallelism, whatever a row says; None: as the row says.
         drafts: Drafts a step of the model's MTP layer; one where attention is data-parallel.
+        draft_acceptance: Probability that each draft is accepted when those before it were.
         cudagraph_mode: Which steps run on CUDA graphs.
         polled_steps: Under SGLang, decode steps between two looks for new requests, with fewer than 16 clients; else
         3 times
@@ -46,6 +52,7 @@ class Recipe:
     prompts: int = PROMPTS_PER_CLIENT
     places_experts: bool | None = None
     drafts: int = 0
+    draft_acceptance: tuple[float, ...] = MTP_ACCEPTANCE
     cudagraph_mode: str | None = None
     polled_steps: int = 0
     cold_seconds: float = 0.0
@@ -138,6 +145,15 @@ _B200_RECIPES = {
 }
 """Where the scripts of B200 say otherwise than those of Hopper."""
 
+_B200_SGLANG_DRAFTS = {
+    # dsr1_fp8_b200_mtp and qwen3.5_fp8_b200_mtp (285b662, 2ecc5ce)
+    "deepseek-r1": replace(_B200_RECIPES["sglang", "deepseek-r1"], max_num_batched_tokens=16384, drafts=2),
+    "qwen3.5-397b-a17b": replace(
+        _B200_RECIPES["sglang", "qwen3.5-397b-a17b"], share=0.8, drafts=3, draft_acceptance=QWEN_MTP_ACCEPTANCE
+    ),
+}
+"""SGLang's scripts with drafts of the model's MTP layer, FP8 on B200."""
+
 _DRAFTING_DAYS = ("2026-01-14", "2026-02-05", "2026-02-06")
 """Days on which the runs of DeepSeek-R1 under TensorRT-LLM on B200 were those of the scripts with MTP
 (`dsr1_fp4_b200_trt_mtp`, `dsr1_fp8_b200_trt_mtp`), which no column says: on 2026-01-29 and 2026-02-03 the same
@@ -181,6 +197,28 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, date: str) -
         # Scripts of 2025 gave a step room for every running request and one prompt, whatever that came to.
         return replace(recipe, least_budget=0)
     return recipe
+
+
+def drafting_recipe(engine: str, model: str, hardware: str, tensor: int, expert: int, run: str) -> Recipe | None:
+    """Return the script with drafts that a server in FP8 under SGLang on B200 ran; None: it did not draft.
+
+    No column says so. Of Qwen3.5 nvidia-master.yaml has 4 GPUs without expert parallelism with drafts alone. Of
+    DeepSeek-R1 it has 256 and 512 clients, and prompts of 8,192 above 4 clients on 8 GPUs, with drafts alone; these stand
+    in the sweep whose names begin with a day, whose 8 GPUs take 5.8 ms a token where the server named by its
+    configuration takes 8.6 at the same load.
+
+    Args:
+        engine: As the catalogue names it.
+        model: Likewise.
+        hardware: Likewise.
+        tensor: GPUs of the server.
+        expert: Groups of experts.
+        run: Name of the measurement.
+    """
+    if engine != "sglang" or not hardware.startswith("b200"):
+        return None
+    is_drafting = {"deepseek-r1": tensor == 8 and run.startswith("20"), "qwen3.5-397b-a17b": tensor == 4}
+    return _B200_SGLANG_DRAFTS[model] if expert == 1 and is_drafting.get(model) else None
 
 
 H200_FRONT_SECONDS = 0.008
