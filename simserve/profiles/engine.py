@@ -475,6 +475,8 @@ def _limits(
 
 def _seats(choices: _Choices, known: EngineVersion, place: _Place, batching: str) -> int:
     default, note = place.count(known.limits.max_num_seqs), ""
+    if place.drafter and known.limits.max_num_seqs_with_drafts:
+        default, note = known.limits.max_num_seqs_with_drafts, f"with drafts by {place.drafter}"
     size = choices.asked.static_batch_size
     if batching == "static" and size is not None:
         default, note = size, "set to static_batch_size"
@@ -708,7 +710,12 @@ def _is_async(choices: _Choices, rules: Scheduling, place: _Place) -> bool:
     note = ""
     if rules.async_scheduling and not rules.async_pipeline and place.num_ranks > place.tensor_parallel_size:
         note = "off with pipeline stages"
-    elif rules.async_scheduling and place.drafter and place.drafter not in (rules.async_drafters or (place.drafter,)):
+    elif (
+        rules.async_scheduling
+        and place.drafter
+        and rules.async_drafters is not None
+        and (place.drafter not in rules.async_drafters)
+    ):
         note = f"off with drafts by {place.drafter}"
     elif rules.async_scheduling and place.only_prefills and not rules.async_prefill:
         note = "off in a worker that only prefills"

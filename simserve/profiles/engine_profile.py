@@ -177,6 +177,8 @@ class Limits(FrozenModel):
 
     max_num_seqs: Tiered
     """Most requests that hold KV at once."""
+    max_num_seqs_with_drafts: int | None = Field(default=None, ge=1)
+    """The same with speculative decoding; absent: as without."""
     max_num_batched_tokens: Tiered
     """Token budget of a step."""
     block_size: int = Field(ge=1)
