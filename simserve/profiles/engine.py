@@ -627,6 +627,8 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
         raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
     sorting = host.seconds_per_nucleus_request if choices.asked.sampling == "nucleus" else 0.0
     agreeing = host.seconds_per_parallel_step if place.num_ranks > 1 else 0.0
+    streamed = host.seconds_per_streamed_request
+    served = host.seconds_per_request + streamed + host.seconds_per_verified_token * (place.drafter is not None)
     prompt_launching = host.eager_prompt_seconds_per_layer
     ranks = place.tensor_parallel_size if place.tensor_parallel_size > 1 else 0
     splitting = host.row_split_seconds_per_layer * (ranks > 0) + host.row_split_seconds_per_layer_rank * ranks
@@ -640,8 +642,8 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
         "host_slowdown": slowdown,
         "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),
         "row_split_seconds_per_layer": slowdown * splitting,
-        "host_seconds_per_request": slowdown * (host.seconds_per_request + host.seconds_per_streamed_request) + sorting,
-        "host_seconds_per_streamed_request": slowdown * host.seconds_per_streamed_request,
+        "host_seconds_per_request": slowdown * served + sorting,
+        "host_seconds_per_streamed_request": slowdown * streamed,
         "eager_seconds_per_layer": slowdown * host.eager_seconds_per_layer,
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,

@@ -31,7 +31,8 @@ from calibration.laboratory.readers.recipes import (
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
-from simserve.planner.validation.pooled import expected_tokens
+from simserve.planner.validation.pooled import MTP_ACCEPTANCE
+from simserve.workload.acceptance import expected_tokens
 
 SHORTEST_SHARE = 0.8
 """InferenceX draws lengths uniformly in [0.8 L, L] (random_range_ratio 0.8)."""
@@ -139,7 +140,7 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         kv_cache_dtype=_kv_dtype(row, recipe, model, hardware),
     )
     if recipe.drafts:
-        deployed["speculative"] = _drafting(1 if ranks > 1 else recipe.drafts, recipe.draft_acceptance)
+        deployed["speculative"] = _drafting(1 if ranks > 1 else recipe.drafts)
     is_mixed = expert > 1 and row.note("moe_tp") not in ("", "1") and expert != tensor * ranks
     return MeasuredPoint(
         source=source,
@@ -158,9 +159,9 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     )
 
 
-def _drafting(num_drafts: int, acceptance: tuple[float, ...]) -> dict[str, Any]:
+def _drafting(num_drafts: int) -> dict[str, Any]:
     """Return speculative decoding with the model's MTP layer."""
-    accepted = np.cumprod(acceptance[:num_drafts]).round(4).tolist()
+    accepted = np.cumprod(MTP_ACCEPTANCE[:num_drafts]).round(4).tolist()
     return {"method": "mtp", "num_speculative_tokens": num_drafts, "acceptance_per_position": accepted}
 
 
@@ -168,7 +169,7 @@ def _protocol(recipe: Recipe, clients: int, front: float) -> Protocol:
     """Return how the figures were taken: of a burst of prompts, one waits on average for half, and half wait for it."""
     burst = clients * recipe.cold_seconds_per_client
     polled = recipe.polled_steps * (1 if clients < RARELY_POLLED_FROM else RARELY_POLLED)
-    tokens = expected_tokens(recipe.draft_acceptance[: recipe.drafts]) if recipe.drafts else 1.0
+    tokens = expected_tokens(MTP_ACCEPTANCE[: recipe.drafts]) if recipe.drafts else 1.0
     return Protocol(
         cold_seconds=recipe.cold_seconds + burst,
         cold_stall_seconds=burst,

@@ -9,11 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simserve.planner.measured.build import PROMPTS_PER_CLIENT
-from simserve.planner.validation.pooled import MTP_ACCEPTANCE
-
-QWEN_MTP_ACCEPTANCE = (0.93, 0.86, 0.83)
-"""The same of Qwen3.5's MTP layer: acceptance lengths 1.93, 2.73 and 3.39 (InferenceX golden_al_distribution,
-Qwen3.5-397B-A17B in NVFP4, MTP, thinking on)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +27,6 @@ class Recipe:
         prompts: Prompts a client.
         places_experts: Expert parallelism, whatever a row says; None: as the row says.
         drafts: Drafts a step of the model's MTP layer; one where attention is data-parallel.
-        draft_acceptance: Probability that each draft is accepted when those before it were.
         cudagraph_mode: Which steps run on CUDA graphs.
         polled_steps: Under SGLang, decode steps between two looks for new requests, with fewer than 16 clients; else
         3 times
@@ -52,7 +46,6 @@ class Recipe:
     prompts: int = PROMPTS_PER_CLIENT
     places_experts: bool | None = None
     drafts: int = 0
-    draft_acceptance: tuple[float, ...] = MTP_ACCEPTANCE
     cudagraph_mode: str | None = None
     polled_steps: int = 0
     cold_seconds: float = 0.0
@@ -148,9 +141,7 @@ _B200_RECIPES = {
 _B200_SGLANG_DRAFTS = {
     # dsr1_fp8_b200_mtp and qwen3.5_fp8_b200_mtp (285b662, 2ecc5ce)
     "deepseek-r1": replace(_B200_RECIPES["sglang", "deepseek-r1"], max_num_batched_tokens=16384, drafts=2),
-    "qwen3.5-397b-a17b": replace(
-        _B200_RECIPES["sglang", "qwen3.5-397b-a17b"], share=0.8, drafts=3, draft_acceptance=QWEN_MTP_ACCEPTANCE
-    ),
+    "qwen3.5-397b-a17b": replace(_B200_RECIPES["sglang", "qwen3.5-397b-a17b"], share=0.8, drafts=3),
 }
 """SGLang's scripts with drafts of the model's MTP layer, FP8 on B200."""
 
@@ -203,9 +194,9 @@ def drafting_recipe(engine: str, model: str, hardware: str, tensor: int, expert:
     """Return the script with drafts that a server in FP8 under SGLang on B200 ran; None: it did not draft.
 
     No column says so. Of Qwen3.5 nvidia-master.yaml has 4 GPUs without expert parallelism with drafts alone. Of
-    DeepSeek-R1 it has 256 and 512 clients, and prompts of 8,192 above 4 clients on 8 GPUs, with drafts alone; these stand
-    in the sweep whose names begin with a day, whose 8 GPUs take 5.8 ms a token where the server named by its
-    configuration takes 8.6 at the same load.
+    DeepSeek-R1 it has 256 and 512 clients, and prompts of 8,192 above 4 clients on 8 GPUs, with drafts alone (at
+    48f302c); these stand in the sweep whose names begin with a day, whose 8 GPUs take 5.8 ms a token where the server
+    that is named by its configuration takes 8.6 at the same load.
 
     Args:
         engine: As the catalogue names it.
