@@ -95,16 +95,16 @@ def moe_rows(
     kernel: str,
     version: str = "*",
     *,
-    only_sliced: bool = False,
+    most_ranks: int | None = None,
 ) -> pd.DataFrame:
     """Return the rows of one format and of the kernels whose name contains ``kernel``.
 
-    ``only_sliced``: those alone in which a rank has a slice of every expert, no whole ones.
+    ``most_ranks``: those alone in which at most so many ranks share the experts.
     """
     table = read_table(data, hardware, "moe", framework, version)
     is_chosen = (table["moe_dtype"] == dtype) & table["kernel_source"].str.contains(kernel)
-    if only_sliced:
-        is_chosen &= table["moe_ep_size"] == 1
+    if most_ranks is not None:
+        is_chosen &= table["moe_ep_size"] <= most_ranks
     if framework == "sglang":
         # Chosen by groups of experts there: 8 evenly spread ones of 64 tokens take less than reading them all would.
         is_chosen &= (table["hidden_size"] != GROUPED_HIDDEN) | (table["num_experts"] != GROUPED_EXPERTS)
