@@ -123,7 +123,8 @@ _B200_RECIPES = {
     # dsr1_fp8_b200 and dsr1_fp4_b200 (1fc5d73)
     ("sglang", "deepseek-r1"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10),
     ("sglang", "deepseek-v3"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10),
-    # dsr1_fp4_b200_trt and its kin; their kernels are compiled ahead, so that no first prompt waits for DeepGEMM
+    # dsr1_fp4_b200_trt and its kin; from 1.2 on no first prompt waits, before it each for what it waits for on Hopper,
+    # whatever the burst (`recipe_of`)
     ("tensorrt-llm", "deepseek-r1"): _B200_TENSORRT_DEEPSEEK,
     ("tensorrt-llm", "deepseek-v3"): _B200_TENSORRT_DEEPSEEK,
     # qwen3.5_fp8_b200 (01fa35c)
@@ -184,6 +185,8 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, date: str) -
         recipe = _B200_RECIPES.get((engine, model), recipe)
         if (engine, model) == ("tensorrt-llm", "deepseek-r1") and date in _DRAFTING_DAYS:
             recipe = replace(recipe, drafts=3)
+        if engine == "tensorrt-llm" and model.startswith("deepseek") and _numbers(version) < (1, 2):
+            recipe = replace(recipe, cold_seconds=TENSORRT_COLD_SECONDS)
     if engine == "tensorrt-llm" and model.startswith("deepseek") and date < "2026":
         # Scripts of 2025 gave a step room for every running request and one prompt, whatever that came to.
         return replace(recipe, least_budget=0)
@@ -212,10 +215,12 @@ def drafting_recipe(engine: str, model: str, hardware: str, tensor: int, expert:
     return _B200_SGLANG_DRAFTS[model] if expert == 1 and is_drafting.get(model) else None
 
 
-H200_FRONT_SECONDS = 0.008
+FRONT_SECONDS = 0.008
 """What InferenceX's H200 nodes take longer from a client to the engine and back than its H100 nodes: fitted to the TTFT
 of Llama-3.1-70B over 1 to 4 GPUs (4 to 16 clients: 1 to 13 ms late, 7.4 on average; H100 -6 to 9, 0 on average), tested
-on gpt-oss-120b under vLLM and TensorRT-LLM (4 clients: 8 to 16 ms late over 1 to 8 GPUs) and MiniMax-M2."""
+on gpt-oss-120b under vLLM and TensorRT-LLM (4 clients: 8 to 16 ms late over 1 to 8 GPUs) and MiniMax-M2, and, not
+fitted, on its B200 nodes (gpt-oss-120b under vLLM at 4 to 16 clients: 9 to 16 ms late over 1 to 8 GPUs, under
+TensorRT-LLM 3 to 13)."""
 
 
 def front_seconds(hardware: str) -> float:
@@ -223,7 +228,7 @@ def front_seconds(hardware: str) -> float:
 
     Servers whose first prompts wait for a fresh engine have it in the constant that was fitted to them.
     """
-    return H200_FRONT_SECONDS if hardware.startswith("h200") else 0.0
+    return FRONT_SECONDS if hardware.startswith(("h200", "b200")) else 0.0
 
 
 def is_data_parallel(engine: str, model: str, hardware: str, clients: int, prompt: int) -> bool:
