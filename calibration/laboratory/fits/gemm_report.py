@@ -262,9 +262,7 @@ AMPERE_EXPERTS = (
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="vllm", kernel=""),
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="sglang", kernel="", engines=("sglang",)),
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="trtllm", kernel="", engines=("tensorrt-llm",)),
-    ExpertCase(
-        kernels="int4_weight_only", dtype="int4_wo", framework="sglang", kernel="", tile_rows=16, most_ranks=1
-    ),
+    ExpertCase(kernels="int4_weight_only", dtype="int4_wo", framework="sglang", kernel="", tile_rows=16, most_ranks=1),
 )
 """Of an A100. Rows of Marlin with whole experts on a rank take up to 1.6 times as long as the form says that fits the
 others, at 8 ranks more than at 2 and at 128: one fit of all is 19 % too slow where a rank has a slice of every

@@ -12,7 +12,7 @@ import pytest
 from calibration.laboratory.readers.community import read_accelmark
 from calibration.laboratory.readers.inferencex import read_inferencex, read_inferencex_blackwell, read_inhouse
 from calibration.laboratory.readers.names import hardware_name, model_name, quantization_name, version_number
-from calibration.laboratory.readers.recipes import H200_FRONT_SECONDS
+from calibration.laboratory.readers.recipes import FRONT_SECONDS
 from calibration.laboratory.readers.replays import read_apex, read_llmservingsim
 from calibration.laboratory.readers.splitwise import read_splitwise
 from calibration.laboratory.readers.table import read_rows
@@ -226,7 +226,7 @@ def test_h200_nodes_are_further_from_their_clients(tmp_path: Path) -> None:
     write_csv(tmp_path, "inferencex_agg.csv", rows)
     write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", rows)
 
-    assert [point.protocol.front_seconds for point in read_inferencex(tmp_path)] == [0.0, H200_FRONT_SECONDS, 0.0]
+    assert [point.protocol.front_seconds for point in read_inferencex(tmp_path)] == [0.0, FRONT_SECONDS, 0.0]
     assert not any(point.protocol.front_seconds for point in read_inhouse(tmp_path))
 
 
