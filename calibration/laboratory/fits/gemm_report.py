@@ -88,6 +88,7 @@ class ExpertCase:
         is_profiled: Whether profiles hold it.
         beside: Format that runs on the same kernels and is fitted with it.
         kept: Parameters taken from the block's curve for any engine.
+        narrow: Rows of a tile in steps of few tokens, and up to how many; None: as in others.
         version: Of the framework in the tables; a star: the last.
         most_ranks: Ranks that share the experts, at most, in the rows that it is fitted to; 1: every rank has a slice
             of every expert.
@@ -102,6 +103,7 @@ class ExpertCase:
     is_profiled: bool = True
     beside: str = ""
     kept: tuple[str, ...] = ()
+    narrow: tuple[int, int] | None = None
     version: str = "*"
     most_ranks: int | None = None
 
@@ -200,6 +202,10 @@ decodes faster than the table says (programmatic launches) and keeps the start o
 (FlashInfer) are left out: neither bandwidth nor peak binds them, and a fit on H200 is 30 % off on H100."""
 
 
+TRITON_NARROW = (16, 64)
+"""Tiles of vLLM's Triton kernel for FP8 experts by blocks where no file is tuned for the GPU: of 16 rows up to 64
+tokens, of 64 beyond (fused_moe.py, get_default_config)."""
+
 NODE_RANKS = 8
 """Ranks up to which FP4 experts of TensorRT-LLM's and SGLang's kernels on Blackwell are fitted: with more, a rank's few
 popular experts take up to twice as long as the form says, since the kernels choose their tiles by the mean load, and
@@ -246,6 +252,7 @@ BLACKWELL_EXPERTS = (
         kernel="fused_moe",
         engines=("vllm",),
         version="0.19.0",
+        narrow=TRITON_NARROW,
     ),
     _of_rc20("nvfp4", "nvfp4", "min_latency", most_ranks=NODE_RANKS),
     ExpertCase(kernels="nvfp4", dtype="nvfp4", framework="vllm", kernel="monolithic", engines=("vllm",)),
@@ -390,7 +397,9 @@ def _expert_calls(data: Path, hardware: str, case: ExpertCase) -> tuple[ExpertCa
 
 
 def _kept(data: Path, hardware: str, case: ExpertCase) -> dict[str, float]:
-    """Return the parameters that a case takes from the curve of its block for any engine."""
+    """Return the parameters of a case that are not fitted: its own tiles, those of its block's curve for any engine."""
+    if case.narrow is not None:
+        return {"narrow_tile_rows": case.narrow[0], "narrow_tokens": case.narrow[1]}
     if not case.kept:
         return {}
     base = next(each for each in HOPPER_EXPERTS if each.kernels == case.kernels and not each.engines)

@@ -136,6 +136,7 @@ def expert_calls(rows: pd.DataFrame, dtype: str) -> ExpertCalls:
         distinct=np.minimum(column["distinct"], column["pairs"]),
         routed=column["num_tokens"] * column["topk"],
         held=column["num_experts"] / column["moe_ep_size"],
+        tokens=column["num_tokens"],
     )
     return ExpertCalls(shape=shape, load=load, seconds=column["seconds"])
 
@@ -211,6 +212,7 @@ def joined(parts: Sequence[tuple[ExpertCalls, pd.DataFrame]]) -> ExpertCalls:
         distinct=column(lambda calls: calls.load.distinct),
         routed=column(lambda calls: calls.load.routed),
         held=np.concatenate([rows["num_experts"].to_numpy(dtype=np.float64) for _, rows in parts]),
+        tokens=column(lambda calls: calls.load.tokens),
     )
     return ExpertCalls(shape=shape, load=load, seconds=column(lambda calls: calls.seconds))
 
@@ -241,6 +243,7 @@ def chosen_calls(calls: ExpertCalls, chosen: NDArray[Any]) -> ExpertCalls:
             distinct=load.distinct[chosen],
             routed=load.routed[chosen],
             held=np.asarray(load.held)[chosen],
+            tokens=load.tokens[chosen],
         ),
         seconds=calls.seconds[chosen],
     )

@@ -36,7 +36,11 @@ def measured(num_experts: int, weight_bits: float) -> tuple[ExpertCalls, pd.Data
     width = np.repeat([256.0, 512.0, 1024.0, 2048.0], 15)
     pairs = 8.0 * tokens
     load = ExpertLoad(
-        pairs=pairs, distinct=np.minimum(pairs, num_experts), routed=pairs, held=np.full(60, float(num_experts))
+        pairs=pairs,
+        distinct=np.minimum(pairs, num_experts),
+        routed=pairs,
+        held=np.full(60, float(num_experts)),
+        tokens=tokens,
     )
     shape = ExpertShape(
         hidden_size=np.full(60, 4096.0),
