@@ -15,7 +15,7 @@ import httpx
 
 from simserve.errors import InputError
 from simserve.observe.scrapes import MOST_SCRAPES, Scrape, in_order, scrapes_of
-from simserve.observe.target import LARGEST_PAGE, PAGE_SECONDS, is_this_machine, url_of
+from simserve.observe.target import LARGEST_PAGE, PAGE_SECONDS, is_this_machine, trusted_authorities, url_of
 from simserve.observe.windows import COUNTERS, GAUGES, HISTOGRAMS
 
 TOKEN_VARIABLE = "SIMSERVE_METRICS_TOKEN"
@@ -40,7 +40,9 @@ def client_for(url: str) -> Iterator[httpx.Client]:
     url_of(url, example="http://localhost:8000/metrics", secret=f"put the token into {TOKEN_VARIABLE}")
     token = os.environ.get(TOKEN_VARIABLE)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with httpx.Client(headers=headers, trust_env=not is_this_machine(url), timeout=PAGE_SECONDS) as client:
+    with httpx.Client(
+        headers=headers, trust_env=not is_this_machine(url), timeout=PAGE_SECONDS, verify=trusted_authorities()
+    ) as client:
         yield client
 
 

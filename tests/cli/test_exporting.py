@@ -146,7 +146,7 @@ def test_the_benchmark_sends_the_traffic_and_ends_as_the_check_does(
     assert "http://host:9" in sent
     assert ("--request-rate 5.5" in sent) == (name == "chatbot")
     assert checked.startswith("simserve calibrate check vllm --against measured")
-    assert checked.endswith("--scenario benchmark.scenario.yaml --tolerance 7%")
+    assert checked.endswith("--scenario benchmark.scenario.yaml --may-be-faster --tolerance 7%")
     assert done.returncode == (99 if name == "chatbot" else 0)
     assert simserve("run", "benchmark.scenario.yaml", "--check").code == 0
 
@@ -179,5 +179,6 @@ def test_a_server_that_does_not_keep_the_promise_ends_the_benchmark_with_99(sims
         done = subprocess.run(["sh", "benchmark.sh"], cwd=folder, env=environment, capture_output=True, text=True)
 
     assert done.returncode == 99, done.stderr
+    assert "--may-be-faster" in script.read_text(encoding="utf-8")
     assert "mean tpot" in done.stdout
     assert "slower" in done.stdout

@@ -75,7 +75,6 @@ def test_a_command_parses_with_the_flags_of_its_version(version: str, explicit: 
 
 
 _NOT_OF_VLLM = {
-    "encoder-pool": "deployment.encoder_disaggregation: cannot be exported: its workers",
     "static-vs-continuous": "'static' cannot be exported: vllm 0.12 knows continuous only",
     **{
         name: rf"deployment.pools: '{pools}' cannot be exported as one command: each pool has servers of its own; use"
