@@ -35,7 +35,7 @@ _STEPS: Options = {"model": _MODELS, "hardware": _GPUS, "batch": (16, 1, 4, 64, 
 _MIXED = (10, 34, 6, 22, 8, 40, 12, 5, 18, 7, 26, 9, 14, 38, 6, 11, 20, 8, 30, 5, 16, 9, 12, 7)
 GRIDS: Mapping[str, Options] = {
     "tour": {"stop": tuple(stop.id for stop in STOPS)},
-    "film": {"rate": (4.0, 8.0), "against": get_args(Against)[:5]},
+    "film": {"rate": (4.0, 8.0), "against": get_args(Against)[:6]},
     "simulator": {
         "model": _MODELS[:1],
         "hardware": _GPUS[:2],

@@ -198,6 +198,7 @@ Against = Literal[
     "prompts in one piece",
     "no prefix caching",
     "drafts",
+    "pipeline stages",
     "nothing",
 ]
 """What a film shows beside the run."""
@@ -213,11 +214,27 @@ class FilmQuery(SimulatorQuery):
     """Requests that arrive a second, at random (Poisson)."""
     num_requests: Annotated[int, Field(ge=20, le=1000)] = 300
     """Requests of the run."""
+    pipeline: bool = False
+    """The GPUs of a replica hold consecutive layers, as pipeline stages; off: they share every layer."""
     against: Against = "static batching"
     """What is different in the second film; the requests are the same."""
 
+    def deployment(self, engine: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the deployment of a scenario, the GPUs of a replica as stages where that is asked."""
+        found = super().deployment(engine)
+        if self.pipeline:
+            found |= {"tensor_parallel_size": 1, "pipeline_parallel_size": self.tensor_parallel_size}
+        return found
+
     def other(self) -> FilmQuery | None:
-        """Return the run to set beside this one; None: there is none."""
+        """Return the run to set beside this one; None: there is none.
+
+        Raises:
+            ValueError: One GPU is no pipeline.
+        """
+        if self.against == "pipeline stages" and self.gpus == 1:
+            raise ValueError("One GPU is no pipeline: set the number of GPUs to 2 or more.")
+        stages = self.gpus if self.tensor_parallel_size == 1 else self.tensor_parallel_size
         changes: Mapping[str, dict[str, Any]] = {
             "static batching": {"continuous_batching": False},
             "reserved KV memory": {"paged_kv": False},
@@ -225,6 +242,7 @@ class FilmQuery(SimulatorQuery):
             "prompts in one piece": {"chunked_prefill": False},
             "no prefix caching": {"prefix_caching": False},
             "drafts": {"speculative_decoding": True},
+            "pipeline stages": {"pipeline": True, "tensor_parallel_size": stages},
         }
         return self.model_copy(update=changes[self.against]) if self.against in changes else None
 

@@ -84,7 +84,18 @@ class PlanPage(Plan):
         deployed = self.deployed
         if deployed is None or self.was_interrupted:
             return plan_brief(self.summary, reference=self.reference)
-        return plan_brief(self.summary, deployed_brief(deployed), self.reference)
+        return plan_brief(self.summary, deployed_brief(self._as_confirmed(deployed)), self.reference)
+
+    def _as_confirmed(self, deployed: Scenario) -> Scenario:
+        """Return what is to be deployed under as many requests as a run that confirmed it, if those are more."""
+        # The most that fixed GPUs can do is found at its own load, and confirmed by no runs.
+        confirmed, workload = self.summary["best"].get("confirmed"), deployed.workload
+        if confirmed is None or not confirmed["is_confirmed"] or workload.num_requests is None:
+            return deployed
+        count = confirmed["requests"] // confirmed["replications"]
+        if count <= workload.num_requests:
+            return deployed
+        return deployed.model_copy(update={"workload": workload.model_copy(update={"num_requests": count})})
 
     @cached_property
     def deployed(self) -> Scenario | None:

@@ -182,3 +182,12 @@ def test_a_server_that_does_not_keep_the_promise_ends_the_benchmark_with_99(sims
     assert "--may-be-faster" in script.read_text(encoding="utf-8")
     assert "mean tpot" in done.stdout
     assert "slower" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "target"), [("Kubernetes", "k8s"), ("docker-compose", "compose"), ("vLLM", "vllm")])
+def test_a_target_has_the_name_that_people_give_it(simserve: Simserve, name: str, target: str) -> None:
+    """In any case."""
+    told = [json.loads(simserve("export", "chatbot", "--to", each, "--json").stdout) for each in (name, target)]
+
+    assert told[0] == told[1]
+    assert told[0]["target"] == target

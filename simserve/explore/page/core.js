@@ -128,7 +128,7 @@ export async function ask(place, question, values, tell = null) {
 
 const LABELS = {
   billion_parameters: "Another size, billion parameters (0: as it is)", against: "Beside it, the same with",
-  model: "Model", hardware: "GPU", gpus: "GPUs", tensor_parallel_size: "GPUs a replica (tensor parallel)", quantization: "Weights", kv_cache_dtype: "KV cache format",
+  model: "Model", hardware: "GPU", gpus: "GPUs", tensor_parallel_size: "GPUs a replica (tensor parallel)", pipeline: "As pipeline stages, not tensor parallel", quantization: "Weights", kv_cache_dtype: "KV cache format",
   max_model_len: "Longest sequence, tokens", rate: "Requests a second", prompt_tokens: "Prompt, tokens", output_tokens: "Answer, tokens", length_cv: "Spread of lengths (cv)",
   num_requests: "Requests of the run", max_num_seqs: "Batch limit", max_num_batched_tokens: "Token budget of a step", continuous_batching: "Continuous batching", paged_kv: "Paged KV memory",
   kv_cache: "KV cache", chunked_prefill: "Chunked prefill", flash_attention: "FlashAttention", cuda_graphs: "CUDA graphs", async_scheduling: "Asynchronous scheduling",

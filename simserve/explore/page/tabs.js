@@ -254,7 +254,7 @@ export const TABS = [
     controls: [
       { title: "Beside it", items: ["against"] },
       { title: "Traffic", items: ["rate", "prompt_tokens", "output_tokens", "length_cv", "shared_prefix_tokens", "num_requests", "seed"] },
-      { title: "Deployment", items: ["model", "hardware", "gpus", "tensor_parallel_size", "quantization", "kv_cache_dtype"] },
+      { title: "Deployment", items: ["model", "hardware", "gpus", "tensor_parallel_size", "pipeline", "quantization", "kv_cache_dtype"] },
       { title: "Limits", items: ["max_num_seqs", "max_num_batched_tokens", "max_model_len"] },
       { title: "Optimisations", items: ["continuous_batching", "kv_cache", "paged_kv", "chunked_prefill", "cuda_graphs", "async_scheduling", "prefix_caching", "speculative_decoding", "num_speculative_tokens", "acceptance_rate"] },
     ],

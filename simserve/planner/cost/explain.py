@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison
+from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison, break_even
 from simserve.profiles.api import load_api
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.scenario.resolve import ResolvedScenario
@@ -34,12 +34,14 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
         rows.append(("operations (assumed: 30 hours at $100)", assumed, False))
     if not model.spare_units:
         rows.append(("one spare replica", model.unit_usd_per_month, False))
+    # Where more GPUs never catch up with the API, no sum of a month is a volume at which they would.
+    crosses = bool(model.api_usd_per_request) and break_even(model.from_one_unit)["requests_per_month"] is not None
     counted = 0.0
     shown = []
     for term, usd, is_counted in rows:
         counted += usd if is_counted else 0.0
         total = counted if is_counted else counted + usd
-        crossing = model.api_requests(total) if model.api_usd_per_request else None
+        crossing = model.api_requests(total) if crosses else None
         shown.append(
             {
                 "term": term,

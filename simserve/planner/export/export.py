@@ -45,6 +45,8 @@ WHOLE: dict[str, Callable[[str, list[Worker]], Export]] = {
 }
 """Target -> what writes the whole deployment down: all its replicas, pools and their autoscaler."""
 TARGETS = (*ENGINES, *WHOLE)
+_SHORT = {"kubernetes": "k8s", "docker-compose": "compose", "docker": "compose", "tensorrt-llm": "trtllm"}
+"""What people call a target -> the target."""
 _WITH_ROLES = {"dynamo": ("vllm", "sglang", "trtllm")}
 """Target -> whose servers it tells that they prefill or decode, where these are not vLLM's and SGLang's alone."""
 
@@ -71,7 +73,7 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
 
     Args:
         scenario: What was simulated.
-        target: One of `TARGETS`.
+        target: One of `TARGETS`, in any case, or what people call it.
         explicit: Say the knobs too that equal the engine's defaults.
         checkpoint: Repository or path that the engine loads; None: the model's own.
 
@@ -81,6 +83,7 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         InfeasibleError: It does not fit.
         InvariantError: A manifest has a field that the API it is for does not have.
     """
+    target = _SHORT.get(target.lower(), target.lower())
     if target not in TARGETS:
         raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
     refuse_encoders(scenario, target)

@@ -36,7 +36,7 @@ _OF_THEMSELVES = ("nvfp4", "mxfp4", "fp8", "int8", "int4", "bf16")
 """Parts that are formats themselves."""
 _SUFFIX = re.compile(
     r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|dynamic|static|pertensor|"
-    r"kv|channel|block|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
+    r"kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
 )
 """What names a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
 _PARTING = re.compile(r"[-_: ]+")
@@ -115,7 +115,8 @@ def find_model(name: str, file: object) -> NamedModel:
     if wanted in _SAME_SHAPE:
         return NamedModel(_SAME_SHAPE[wanted], stored_format(name), is_exact=False)
     for profile, repository in repositories.items():
-        if wanted in (_plain(profile), _plain(repository or profile)):
+        # A tag of Ollama parts the size by a colon alone: ``llama3.1:8b-instruct-q4_K_M``.
+        if _letters(wanted) in (_letters(_plain(profile)), _letters(_plain(repository or profile))):
             return NamedModel(profile, stored_format(name), is_exact=False)
     begun = [profile for profile in models if profile.startswith(f"{wanted.replace(' ', '-')}-")]
     if len(begun) == 1:
