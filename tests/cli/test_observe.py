@@ -53,7 +53,7 @@ def test_the_answer_names_server_loads_and_next_commands(tmp_path: Path, capsys:
     assert answer.startswith("tiny under vllm 0.20.2\n")
     assert "rate-20" in answer
     assert "simserve import bench" in answer
-    assert " --hardware GPU --model MODEL --engine-version 0.20.2 " in answer
+    assert " --gpus GPU --model MODEL --engine-version 0.20.2 " in answer
     assert json.loads((tmp_path / "rate-20.json").read_text())["request_rate"] == 20.0
 
 
