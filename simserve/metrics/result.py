@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -54,6 +55,7 @@ class RunResult:
         slo: The objective that ``slo_ok`` is judged by; None without one.
         background: What pictures show besides (`simserve.report.background`), as plain values; empty where nobody
             asked for pictures.
+        folder: Where relative paths of the scenario start; None: the working folder.
     """
 
     summary: Mapping[str, Any]
@@ -61,6 +63,7 @@ class RunResult:
     simulation: Simulation = field(repr=False)
     slo: SLO | None = None
     background: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    folder: Path | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "summary", _freeze(self.summary))

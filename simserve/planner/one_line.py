@@ -18,6 +18,7 @@ from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
+from simserve.planner.importers.trace import media_blocks
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware, slice_of
@@ -26,6 +27,8 @@ from simserve.profiles.model_names import format_named
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.workload.spec import TraceColumn
+from simserve.workload.traces.formats import read_trace
+from simserve.workload.traces.table import find_file
 
 DEFAULT_HARDWARE = "h100-sxm-80gb"
 """GPU of a scenario that only has to be planned for: the plan chooses its own."""
@@ -175,6 +178,8 @@ def ask(
     if flags.like is not None and needs_traffic:
         notes += _assumed(flags, changes, mapping, needs_load=needs_load)
     scenario = from_mapping(mapping, [*overrides, *changes], file=base.file, folder=folder)
+    if media := _recorded_media(scenario, flags, notes):
+        scenario = from_mapping(mapping, [*overrides, *media, *changes], file=base.file, folder=folder)
     return Question(
         scenario=scenario, notes=tuple(notes), gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu, has_load=has_load
     )
@@ -498,7 +503,8 @@ def _plain_name(name: str) -> str:
 
 def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
     """Return the engine and version of ``vllm==0.20``; another engine than the scenario's is its newest version."""
-    found = _ENGINE.fullmatch(text.strip())
+    is_file = text.strip().endswith(_ENDINGS)
+    found = None if is_file else _ENGINE.fullmatch(text.strip())
     name, version = (text.strip(), None) if found is None else (found[1], found[2])
     engines = {_plain_name(each): each for each in catalog.names("engine")} | _ENGINE_NAMES
     known = engines.get(_plain_name(name), name)
@@ -563,6 +569,16 @@ def _trace(path: str, folder: Path | None) -> list[Override]:
     is_hidden = folder is not None and (folder / here).exists() and not os.path.samefile(folder, os.curdir)
     found = Override("workload.trace", {"path": str(here.absolute() if is_hidden else here)}, "--trace")
     return [*(Override(f"workload.{key}", None, "--trace") for key in absent), found]
+
+
+def _recorded_media(scenario: Scenario, flags: OneLine, notes: list[str]) -> list[Override]:
+    """Return the images and recordings of ``--trace``, unless the scenario says itself what it has of them."""
+    source = scenario.workload.trace
+    if flags.trace is None or source is None or scenario.workload.has_media:
+        return []
+    trace = read_trace(find_file(source.path, scenario.folder, takes_folder=True), source.format, source.columns)
+    blocks = media_blocks(trace, load_model(scenario.model, scenario.folder), notes)
+    return [Override(f"workload.{key}", block, "--trace") for key, block in blocks.items()]
 
 
 def tokens(text: str, flag: str) -> int:

@@ -210,7 +210,7 @@ def _shapes(result: RunResult) -> list[ResolvedScenario]:
     Raises:
         InputError: A profile is missing by now.
     """
-    resolved = resolve(from_mapping(result.scenario))
+    resolved = resolve(from_mapping(result.scenario, folder=result.folder))
     return list(resolved.pools or (resolved,))
 
 

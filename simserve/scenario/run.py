@@ -153,6 +153,7 @@ def run(
         scenario=scenario.as_mapping(),
         simulation=first,
         slo=runs.facts.slo,
+        folder=scenario.folder,
     )
 
 

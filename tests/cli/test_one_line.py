@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from simserve.profiles import catalog
 from tests.cli.conftest import Simserve
 
 LINE = (
@@ -218,6 +219,38 @@ def test_a_trace_with_usual_columns_is_replayed(simserve: Simserve) -> None:
     assert usual["mean_ttft_ms"] == other["mean_ttft_ms"]
     assert usual["total_input_tokens"] == sum(500 + second for second in range(20))
     assert imported["scenario"]["workload"]["trace"]["columns"]["prompt_tokens"] == "a"
+
+
+def test_a_trace_has_its_images_and_recordings(simserve: Simserve) -> None:
+    """Those that the model takes, as `import trace` has them; what is left out is said."""
+    rows = "".join(f"{second},500,20,1024x1024; 512x512,12.5\n" for second in range(4))
+    Path("media.csv").write_text(
+        f"arrival_time,prompt_tokens,output_tokens,image_sizes,audio_seconds\n{rows}", encoding="utf-8"
+    )
+    simserve("import", "trace", "media.csv", "--model", "qwen3-omni-30b-a3b", "--gpus", "H100", "--out", "both.yaml")
+
+    both = answer(simserve, "run qwen3-omni-30b-a3b --gpus H100 --trace media.csv --out one")
+    imported = answer(simserve, "run both.yaml --out two")
+    text = simserve("run", "llama-3.1-8b", "--gpus", "H100", "--trace", "media.csv", "--json", "--out", "three")
+
+    assert both["simserve"]["images"]["images"] == imported["simserve"]["images"]["images"] == 8
+    assert both["simserve"]["audio"]["recordings"] == imported["simserve"]["audio"]["recordings"] == 4
+    assert both["total_input_tokens"] == imported["total_input_tokens"] > 2000
+    assert json.loads(text.stdout)["total_input_tokens"] == 2000
+    assert "The trace has images, which llama-3.1-8b does not take: they are left out." in text.stderr
+    assert "The trace has recordings, which llama-3.1-8b does not take: they are left out." in text.stderr
+
+
+def test_a_file_of_an_engine_may_have_a_number_in_its_name(simserve: Simserve) -> None:
+    """`my-vllm-2.yaml` is a file, and no version 2 of `my-vllm`."""
+    profile = catalog.find("engine", "vllm").read_text(encoding="utf-8")
+    Path("my-vllm-2.yaml").write_text(profile.replace("name: vllm", "name: my-vllm-2\nbase: vllm", 1), "utf-8")
+
+    found = simserve("run", "chatbot", "--engine", "my-vllm-2.yaml", "--num-requests", "20", "--out", "one")
+
+    assert found.code == 0, found.stderr
+    resolved = yaml.safe_load(Path("one/scenario.resolved.yaml").read_text(encoding="utf-8"))
+    assert resolved["deployment"]["engine"]["name"] == "my-vllm-2.yaml"
 
 
 def test_flags_change_a_bundled_scenario(simserve: Simserve) -> None:

@@ -574,3 +574,12 @@ def test_a_profile_named_like_the_beginning_of_a_name_differs_by_its_size_alone(
     assert profile_named_like("zai-org/GLM-4.5-Air-FP8") == "glm-4.5-air"
     assert profile_named_like("org/glm-4") is None
     assert profile_named_like("org/minimax") is None
+
+
+@pytest.mark.parametrize(
+    ("repository", "stored"),
+    [("amd/Llama-3.1-70B-Instruct-MXFP4", "mxfp4"), ("nvidia/Llama-3.1-70B-Instruct-FP4", "nvfp4")],
+)
+def test_a_name_tells_which_four_bits(repository: str, stored: str) -> None:
+    """MXFP4 holds the letters of FP4, which alone is NVIDIA's."""
+    assert load_model(repository).stored.format == stored

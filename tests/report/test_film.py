@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from simserve.engine.state import EVICTED
 from simserve.errors import InvariantError, UsageError
 from simserve.metrics.result import RunResult
 from simserve.perf.parallelism import pipeline_bubble
+from simserve.profiles import catalog
 from simserve.report.film import MOST_REPLICAS, MOST_STEPS, film_of, film_page, worst_moment
 from simserve.report.pipeline_rounds import pipeline_rounds
 from simserve.sim.step_log import StepLog
@@ -156,6 +158,22 @@ def test_a_film_of_a_pipeline_shows_rounds_by_stage_and_micro_batch() -> None:
     assert mixed
     assert 0.0 < pipeline["idle"] < 0.5
     assert film_of({"run": plain()})["scenes"][0]["replicas"][0]["pipeline"] is None
+
+
+def test_a_film_of_a_pipeline_finds_what_lies_beside_the_scenario(tmp_path: Path) -> None:
+    """Profiles whose paths start in the folder of the scenario file, wherever the film is asked for."""
+    profile = catalog.find("model", "llama-3.1-8b").read_text(encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(profile.replace("llama-3.1-8b", "mine", 1), encoding="utf-8")
+    (tmp_path / "scenario.yaml").write_text(
+        "name: mine\nmodel: mine.yaml\n"
+        "deployment: {hardware: h100-sxm-80gb, pipeline_parallel_size: 2}\n"
+        "workload: {arrivals: {process: poisson, rate: 2}, prompt_tokens: 200, output_tokens: 20, num_requests: 10}\n",
+        encoding="utf-8",
+    )
+
+    film = film_of({"run": ss.run(ss.load(tmp_path / "scenario.yaml"), steps=True)})
+
+    assert film["scenes"][0]["replicas"][0]["pipeline"]["layers"] == (16, 16)
 
 
 def test_every_micro_batch_passes_every_stage_in_a_round() -> None:

@@ -73,7 +73,8 @@ class Draft:
             check_fit(resolved)
         except (InputError, InfeasibleError) as failure:
             return Draft(self.mapping, (*self.notes, f"It cannot be run as it is: {failure}."), self.title)
-        return Draft(self.mapping, (*self.notes, f"Simulated with {formats_line(resolved.formats)}."), self.title)
+        formats = f"Simulated with {formats_line(resolved.formats)}."  # said already where a part was checked
+        return Draft(self.mapping, (*(note for note in self.notes if note != formats), formats), self.title)
 
 
 def moved(value: Any, source: Path, target: Path) -> Any:

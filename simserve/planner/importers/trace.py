@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.profiles.model import load_model
+from simserve.profiles.model import ModelProfile, load_model
 from simserve.units import to_text
 from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.length_spec import LognormalLength
@@ -87,8 +87,7 @@ def replay_scenario(
     if trace.tasks is not None:
         workload["agents"] = {}
     notes = list(_trace_notes(trace))
-    for key, recorded in _taken_media(trace, model or ASSUMED_MODEL, notes).items():
-        workload[key] = {} if recorded.sizes is not None else {"sizes": [ASSUMED_IMAGE]}
+    workload |= media_blocks(trace, load_model(model or ASSUMED_MODEL), notes)
     if not trace.has_arrival_times:
         workload = {"arrivals": {"process": "poisson", "rate": _DEFAULT_RATE}, **workload}
         notes.append(f"The trace holds no arrival times: {_DEFAULT_RATE:g} request a second is a placeholder.")
@@ -111,7 +110,7 @@ def fitted_scenario(
     fit = fit_workload(trace, name)
     question = f"What does this deployment do under traffic like that of {path.name}?"
     notes = [*_trace_notes(trace), *fit.notes]
-    media = _taken_media(trace, model or ASSUMED_MODEL, notes)
+    media = _taken_media(trace, load_model(model or ASSUMED_MODEL), notes)
     workload = {**fit.workload, **{key: _fit_media(recorded) for key, recorded in media.items()}}
     return _draft(path, trace, workload, notes, question, model=model, hardware=hardware), fit.files
 
@@ -248,9 +247,20 @@ def _lognormal_block(statistics: LengthStatistics) -> dict[str, Any]:
     }
 
 
-def _taken_media(trace: Trace, model: str, notes: list[str]) -> dict[str, RecordedMedia]:
+def media_blocks(trace: Trace, profile: ModelProfile, notes: list[str]) -> dict[str, Any]:
+    """Return the `workload.images` and `workload.audio` that replay what a trace has of them and the model takes.
+
+    Args:
+        trace: What was read.
+        profile: The model.
+        notes: What is assumed, and what is left out, is added to them.
+    """
+    media = _taken_media(trace, profile, notes)
+    return {key: {} if each.sizes is not None else {"sizes": [ASSUMED_IMAGE]} for key, each in media.items()}
+
+
+def _taken_media(trace: Trace, profile: ModelProfile, notes: list[str]) -> dict[str, RecordedMedia]:
     """Return the images and recordings of a trace that a model takes, adding what is assumed and left out."""
-    profile = load_model(model)
     found = {}
     for key, recorded, tower, noun in (
         ("images", trace.images, profile.vision, "images"),

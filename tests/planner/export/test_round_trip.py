@@ -188,7 +188,9 @@ def test_an_encoder_pool_comes_back(target: str, overrides: list[str], is_split:
 
     files = [*result.files.values()]
     texts = files if target == "dynamo" else [f"#!/bin/sh\nexec {result.lines}\n", *files]
-    again = import_manifest(texts, version=scenario.deployment.engine.version).scenario
+    draft = import_manifest(texts, version=scenario.deployment.engine.version)
+    again = draft.scenario
+    assert len(set(draft.notes)) == len(draft.notes)
     asked, told = scenario.deployment.encoder_disaggregation, again.deployment.encoder_disaggregation
     assert asked is not None
     assert told is not None
