@@ -62,7 +62,7 @@ def comparable(control: Control) -> Control:
     scaling = control.autoscaling
     if scaling is not None and scaling.metric == "kv_usage":
         scaling = scaling.model_copy(update={"metric": "running"})
-    return replace(control, admission=admission, autoscaling=scaling, streaming=None)
+    return replace(control, admission=admission, autoscaling=scaling)
 
 
 def own_times(specs: RequestSpecs) -> RequestSpecs:
