@@ -436,9 +436,7 @@ def records_of(cluster: Cluster) -> RequestRecords:
     )
 
 
-def seen(
-    cluster: Cluster, records: RequestRecords, end_time: float = 0.0
-) -> tuple[RequestRecords, ClientView | None]:
+def seen(cluster: Cluster, records: RequestRecords, end_time: float = 0.0) -> tuple[RequestRecords, ClientView | None]:
     """Return the records as the clients see them, and what was sent; without streaming they see what happens.
 
     Args:
