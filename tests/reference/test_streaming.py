@@ -13,12 +13,14 @@ from simserve.reference.streaming import Delivery, Event, busy_share, events_of,
 from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
 from simserve.sim.control import Control
+from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.pools import PoolSetup
 from simserve.sim.records import REASONS, STATUSES, RequestRecords
-from simserve.sim.simulate import simulate
+from simserve.sim.simulate import Deployment, simulate
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
-from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
+from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs
 from tests.theory.builders import make_deployment
 
 
@@ -30,7 +32,11 @@ def spec_of(**own: Any) -> StreamingSpec:
 def both(specs: RequestSpecs, streaming: StreamingSpec, **limits: Any) -> RequestRecords:
     """Return what clients see, which is the same on the plane and on the reference."""
     deployment = make_deployment(make_config(**limits), constant_step_times(1.0), 1)
-    deployment = replace(deployment, control=Control(streaming=streaming))
+    return both_of(replace(deployment, control=Control(streaming=streaming)), specs)
+
+
+def both_of(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
+    """Return the same of any deployment."""
     records = simulate(deployment, specs).records
     assert compared(by_reference(deployment, specs), records).differing == {}
     return records
@@ -146,3 +152,19 @@ def test_who_has_hung_up_needs_no_network_to_know(status: str, expected: float) 
     delivery = Delivery(spec_of(cost_per_event="0.25 s", network_latency="0.5 s"))
 
     assert delivery.seconds_to_client(Request(0, 4, 1, 1, status=status, replica=0)) == expected
+
+
+def test_tokens_of_a_decode_replica_come_with_its_steps_whatever_rank_computed_the_prompt() -> None:
+    """Two decode together for 2 s a step until the first is done, then the second alone for 1.5 s a step."""
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
+    times = affine_step_times(step_seconds=1.0, decode_sequence_seconds=0.5)
+    first = PoolSetup(
+        name="p", engine=make_config(data_parallel_size=2), step_times=times, priced=None, num_replicas=1, role="prefill"
+    )
+    pools = (first, replace(first, name="d", engine=make_config(), role="decode"))
+    deployment = replace(make_deployment(make_config(), times, 1), pools=pools)
+    control = Control(disaggregation=link, kv_bytes_per_token=1.0, streaming=spec_of())
+
+    records = both_of(replace(deployment, control=control), make_specs([0.0, 0.0], 4, [3, 9]))
+
+    assert records.itl_max == pytest.approx([2.0, 2.0], abs=1e-6)
