@@ -159,7 +159,12 @@ def test_tokens_of_a_decode_replica_come_with_its_steps_whatever_rank_computed_t
     link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
     times = affine_step_times(step_seconds=1.0, decode_sequence_seconds=0.5)
     first = PoolSetup(
-        name="p", engine=make_config(data_parallel_size=2), step_times=times, priced=None, num_replicas=1, role="prefill"
+        name="p",
+        engine=make_config(data_parallel_size=2),
+        step_times=times,
+        priced=None,
+        num_replicas=1,
+        role="prefill",
     )
     pools = (first, replace(first, name="d", engine=make_config(), role="decode"))
     deployment = replace(make_deployment(make_config(), times, 1), pools=pools)
