@@ -75,7 +75,7 @@ def test_shedding_at_random_begins_with_nobody_at_its_start() -> None:
 
 @pytest.mark.parametrize(("start", "expected"), [(0.25, 1 / 3), (0.4, 1 / 6)])
 def test_shedding_at_random_grows_from_its_start_to_a_full_replica(start: float, expected: float) -> None:
-    """Two of four seats are taken all the time: of 400 that come, a share of ``(0.5 - start) / (1 - start)`` is refused.
+    """Two of four seats are taken all the time: of 400 a share of ``(0.5 - start) / (1 - start)`` is refused.
 
     Within four standard errors; half of them would be far outside.
     """

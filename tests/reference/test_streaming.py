@@ -102,6 +102,13 @@ def test_a_client_sends_on_when_it_has_heard() -> None:
     assert records.arrival_time.tolist() == [0.0, 4.375]
 
 
+def test_a_server_goes_on_sending_between_two_steps() -> None:
+    """At 2 s two seconds of work are left, and the client hears at 8.5 s; by then all is sent, and so it goes again."""
+    records = both(make_closed_loop(1, [4, 4, 4], 2), spec_of(cost_per_event="3 s"))
+
+    assert records.arrival_time.tolist() == [0.0, 8.5, 17.0]
+
+
 def test_whole_answers_that_end_together_are_heard_one_after_the_other() -> None:
     """The second of two waits for the event of the first: they are heard at 2.25 and 2.5 s."""
     records = both(make_closed_loop(2, [4, 4, 4, 4], 2), spec_of(stream=False, cost_per_event="0.25 s"))
