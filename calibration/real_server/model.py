@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 VOCABULARY = 32_000
-CONFIG = {
+CONFIG: Mapping[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_size": 1024,
@@ -28,10 +30,10 @@ CONFIG = {
 """0.25 B parameters: half a gigabyte of weights, more than what is cached of them from one step to the next."""
 
 
-def write(folder: Path) -> Path:
-    """Write the folder and return it."""
+def write(folder: Path, config: Mapping[str, Any] = CONFIG) -> Path:
+    """Write the folder of a model, its ``config.json`` as given, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = ["<unk>", "<s>", "</s>", *(f"w{number}" for number in range(VOCABULARY - 3))]
+    words = ["<unk>", "<s>", "</s>", *(f"w{number}" for number in range(int(config["vocab_size"]) - 3))]
     tokenizer = {
         "version": "1.0",
         "truncation": None,
@@ -48,6 +50,6 @@ def write(folder: Path) -> Path:
         },
     }
     kind = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-    for name, content in (("config", CONFIG), ("tokenizer", tokenizer), ("tokenizer_config", kind)):
+    for name, content in (("config", config), ("tokenizer", tokenizer), ("tokenizer_config", kind)):
         (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     return folder

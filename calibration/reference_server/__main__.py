@@ -100,11 +100,15 @@ def main() -> int:
     started = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     date = arguments.date or started
     server = Server(limits, model.compute, is_wall_clock=arguments.clock == "wall")
-    proof = Proof(server=server, traffic=traffic, model=profile.name, date=date, seed=arguments.seed, say=say)
-    fit, comparisons = proof.run()
-    out.mkdir(parents=True, exist_ok=True)
-    facts = provenance(arguments, profile, limits, traffic, fit, date)
-    write(out, facts, fit, comparisons)
+
+    def keep(fit: StepFit, comparisons: list[Comparison]) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        write(out, provenance(arguments, profile, limits, traffic, fit, date), fit, comparisons)
+
+    proof = Proof(
+        server=server, traffic=traffic, model=profile.name, date=date, seed=arguments.seed, say=say, keep=keep
+    )
+    proof.run()
     print((out / "comparison.md").read_text(encoding="utf-8"))
     return 0
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from calibration.reference_server.scheduler import Request, Step
+from simserve.calibrate.kernels.attention import packed_attention
 from simserve.profiles.model import ModelProfile
 
 ROPE_BASE = 500_000.0
@@ -83,6 +84,9 @@ class PagedModel:
             raise ValueError(f"{profile.name}: the reference server has dense gated layers of plain attention only")
         self.profile, self.block_size, self.device = profile, block_size, torch.device(device)
         self.uses_graphs = self.device.type == "cuda"
+        if self.uses_graphs:
+            # cuDNN's attention is compiled for each length of a prompt anew (PyTorch pull request 155958).
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self.attend = _varlen if self.uses_graphs else _one_by_one
         self.max_model_len = max_model_len
         self.dtype = DTYPES[dtype or ("fp32" if device == "cpu" else "bf16")]
@@ -348,11 +352,9 @@ class PagedModel:
 
 def _varlen(query: Tensor, keys: Tensor, values: Tensor, ends: Tensor, longest: int) -> Tensor:
     """Return attention of a query row a request over its own keys, by flash attention over packed contexts."""
-    from torch.nn.attention.varlen import varlen_attn
-
     starts = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
     shared = query.shape[1] != keys.shape[1]
-    return varlen_attn(query, keys, values, starts, ends, 1, longest, enable_gqa=shared)
+    return packed_attention()(query, keys, values, starts, ends, 1, longest, enable_gqa=shared)
 
 
 def _one_by_one(query: Tensor, keys: Tensor, values: Tensor, ends: Tensor, longest: int) -> Tensor:

@@ -233,6 +233,7 @@ class Proof:
         date: ``YYYYMMDD-HHMMSS``, for the files.
         seed: Of the traffic that is compared.
         say: Told how far it is.
+        keep: Given what there is after each load.
     """
 
     server: Server
@@ -241,6 +242,7 @@ class Proof:
     date: str
     seed: int
     say: Callable[[str], None]
+    keep: Callable[[StepFit, list[Comparison]], None]
 
     def run(self) -> tuple[StepFit, list[Comparison]]:
         """Measure, fit, serve, simulate, and return the fit of all measured steps and what came of every load."""
@@ -259,6 +261,7 @@ class Proof:
             capacity = capacity or found.document["request_throughput"]
             comparisons.append(found)
             batches, before = [*batches, *after], after
+            self.keep(fit_steps(batches, limits), comparisons)
         return fit_steps(batches, limits), comparisons
 
     def compare(

@@ -38,7 +38,7 @@ def observe(
     ] = None,
     rate: Annotated[
         list[float] | None,
-        typer.Option(metavar="RATE", help="Measure at this many requests/s; repeats.", show_default=False),
+        typer.Option("--rate", metavar="RATE", help="Measure at this many requests/s; repeats.", show_default=False),
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(min=4, max=1_000_000, help="Mean length of prompts.")] = 512,
     output_tokens: Annotated[int, typer.Option(min=4, max=100_000, help="Mean length of answers.")] = 128,

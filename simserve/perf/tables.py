@@ -279,7 +279,7 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     gpu_seconds = _gpu_seconds(stage, seconds.parts, travelling)
     launch = shape.engine.eager_prompt_seconds_per_layer
     launch = shape.engine.eager_seconds_per_layer if launch is None else launch
-    waits = launch_wait(stage, gpu_seconds, is_eager, launch, has_prompts=True)
+    waits = launch_wait(stage, gpu_seconds, is_eager, launch)
     host = waits + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
     seconds.add_row("host", HOST, host)
     seconds.scale(_stage_times(stage, travelling))
@@ -371,7 +371,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     host = _host_seconds_of_a_stage(stage) + width * shape.engine.host_seconds_per_request * decoding
     gpu_seconds = _gpu_seconds(stage, seconds.parts, padded)
     is_eager = captured > shape.engine.cuda_graph_max_batch
-    waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer, has_prompts=False)
+    waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer)
     seconds.add_row("host", HOST, waits + _exposed_host_seconds(stage, gpu_seconds, host))
     seconds.add_row("host", HOST, exposed_mask_seconds(shape.masks, decoding, gpu_seconds, width))
     seconds.scale(passes)
@@ -582,9 +582,7 @@ MLP_LAUNCHES = 3
 """Llama's of an MLP, which routed experts replace."""
 
 
-def launch_wait(
-    stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], layer_seconds: float, *, has_prompts: bool
-) -> Array:
+def launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], layer_seconds: float) -> Array:
     """Return the time that the GPU waits for launches, in the steps that no CUDA graph covers.
 
     ``step = max(gpu, layers * layer_seconds) + gaps``; contexts and prompts' pairs, which are added to a
@@ -595,9 +593,6 @@ def launch_wait(
         gpu_seconds: Of the steps.
         is_eager: Which steps no graph covers.
         layer_seconds: What launching a layer takes.
-        has_prompts: Whether the steps hold prompts. What an expert layer takes beyond other layers was measured there;
-            of an engine that compiles its layers (graphs cover its prompts too) nothing shows it in steps that only
-            decode, whose GPU work is longer than a dozen compiled launches a layer.
     """
     engine, model = stage.shape.engine, stage.shape.model
     num_launched = 0 if has_one_operator(stage.machine, stage.expert_precision) else model.num_moe_layers
@@ -608,9 +603,6 @@ def launch_wait(
     if not model.is_gated_mlp and model.num_norms_per_layer > 1:
         launching *= UNGATED_LAUNCHES
     launching *= 1 + _further_launches(stage) / LLAMA_LAUNCHES
-    is_compiled = engine.cuda_graph_max_prompt_tokens > 0
-    if not has_prompts and is_compiled:
-        with_experts = 0.0
     if not engine.eager_expert_formats or stage.expert_precision.name in engine.eager_expert_formats:
         launching += with_experts * engine.eager_seconds_per_expert_layer
     elif model.moe is not None:

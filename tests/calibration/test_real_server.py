@@ -13,6 +13,7 @@ from calibration.real_server.campaign import Load, servers
 from calibration.real_server.model import CONFIG, write
 from calibration.real_server.replay import Row
 from calibration.real_server.serving import ServerError, served
+from calibration.real_server.steps import step_seconds
 from simserve.profiles.model import load_model
 
 METRICS = """# HELP vllm:num_preemptions_total Preemptions.
@@ -98,3 +99,27 @@ def test_a_server_that_ends_is_said(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match="ended with 3"), served(commands, tmp_path, (), tmp_path / "log"):
         pass
     assert (tmp_path / "log").read_text() == "no memory\n"
+
+
+def test_a_step_is_what_longer_answers_take_over_the_tokens_that_they_have_more() -> None:
+    """Prompts, and a kernel that is compiled in one of the answers, do not count."""
+    asked: list[tuple[int, int]] = []
+
+    def answer(prompts: list[list[int]], tokens: int) -> float:
+        asked.append((len(prompts), tokens))
+        compiled = 3.0 if len(asked) == 3 else 0.0
+        return 0.5 + 0.02 * (tokens - 1) + compiled
+
+    row = step_seconds(answer, 8, 64, 1000, seed=1)
+
+    assert row["seconds_per_step"] == pytest.approx(0.02)
+    assert row["long"] == pytest.approx([4.94, 1.94])
+    assert {count for count, _ in asked} == {8}
+
+
+def test_a_model_folder_has_a_word_for_each_token_of_its_config(tmp_path: Path) -> None:
+    """Also of somebody else's config."""
+    folder = write(tmp_path / "own", {**CONFIG, "vocab_size": 50})
+
+    assert json.loads((folder / "config.json").read_text())["vocab_size"] == 50
+    assert len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]) == 50

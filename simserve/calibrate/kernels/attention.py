@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -144,7 +146,7 @@ def _in_rows(point: Point, device: TorchDevice, lengths: list[int], mask: Tensor
 def _paged(point: Point, device: TorchDevice) -> Kernel:
     """Flash attention over a block table (`torch.nn.attention.varlen`), contexts ragged."""
     torch = device.torch
-    varlen_attn = _varlen(torch)
+    varlen_attn = packed_attention()
     batch, context, heads, kv_heads, width = _sizes(point, "step")
     lengths = ragged_lengths(batch, context)
     longest = max(lengths)
@@ -188,7 +190,7 @@ def _paged(point: Point, device: TorchDevice) -> Kernel:
 def _packed(point: Point, device: TorchDevice) -> Kernel:
     """Flash attention over contexts one after another (`torch.nn.attention.varlen`), ragged, without pages."""
     torch = device.torch
-    varlen_attn = _varlen(torch)
+    varlen_attn = packed_attention()
     batch, context, heads, kv_heads, width = _sizes(point, "step")
     lengths = ragged_lengths(batch, context)
     key_shape = (sum(lengths), kv_heads, width)
@@ -220,13 +222,25 @@ def _packed(point: Point, device: TorchDevice) -> Kernel:
     return kernel
 
 
-def _varlen(torch: Any) -> Any:
+@functools.cache
+def packed_attention() -> Any:
+    """Return PyTorch's ``varlen_attn``; up to 2.11 it has no ``enable_gqa`` and takes grouped heads without asking.
+
+    Raises:
+        UnsupportedError: This PyTorch has none.
+    """
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         raise UnsupportedError("this PyTorch has no varlen_attn") from None
-    del torch
-    return varlen_attn
+    if "enable_gqa" in inspect.signature(varlen_attn).parameters:
+        return varlen_attn
+
+    def without_flag(*inputs: Any, enable_gqa: bool = False, **rest: Any) -> Any:
+        del enable_gqa
+        return varlen_attn(*inputs, **rest)
+
+    return without_flag
 
 
 def _try(kernel: Kernel, device: TorchDevice) -> None:
