@@ -35,10 +35,15 @@ def check(
     ] = "5%",
     scenario: Annotated[
         str | None,
-        typer.Option(metavar="SCENARIO", help="What served the benchmarks; needed for RESULTS.", show_default=False),
+        typer.Option(
+            "--scenario", metavar="SCENARIO", help="What served the benchmarks; needed for RESULTS.", show_default=False
+        ),
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="Whose kernels, where a profile or a folder has several engines'.")
+        str,
+        typer.Option(
+            "--engine", metavar="ENGINE", help="Whose kernels, where a profile or a folder has several engines'."
+        ),
     ] = "vllm",
     as_format: Annotated[str, typer.Option("--format", metavar="text|md", help="md: for a pull request.")] = "text",
     set_: SetOption = None,

@@ -52,6 +52,7 @@ def explore(
     scenario: Annotated[
         str | None,
         typer.Option(
+            "--scenario",
             metavar="SCENARIO",
             help="With --twin: what is thought to be deployed, and to arrive.",
             show_default=False,

@@ -203,7 +203,9 @@ def log(
     ],
     scenario: Annotated[
         str | None,
-        typer.Option(metavar="SCENARIO", help="What the log's settings are put into.", show_default=False),
+        typer.Option(
+            "--scenario", metavar="SCENARIO", help="What the log's settings are put into.", show_default=False
+        ),
     ] = None,
     hardware: HardwareOption = None,
     model: ModelOption = None,
@@ -373,7 +375,10 @@ def bench(
     scenario: Annotated[
         str | None,
         typer.Option(
-            metavar="SCENARIO", help="What served it, and lengths and load that the file lacks.", show_default=False
+            "--scenario",
+            metavar="SCENARIO",
+            help="What served it, and lengths and load that the file lacks.",
+            show_default=False,
         ),
     ] = None,
     run: Annotated[

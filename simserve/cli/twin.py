@@ -40,7 +40,10 @@ def twin(
         ),
     ],
     scenario: Annotated[
-        str, typer.Option(metavar="SCENARIO", help="What is thought to be deployed, and to arrive.", show_default=False)
+        str,
+        typer.Option(
+            "--scenario", metavar="SCENARIO", help="What is thought to be deployed, and to arrive.", show_default=False
+        ),
     ],
     overrides: SetOption = None,
     scrape_for: Annotated[

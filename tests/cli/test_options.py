@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Iterator
 from io import StringIO
 
 import pytest
+import typer
 from rich.console import Console
+from typer.models import OptionInfo
 
 from simserve.cli import options
+from simserve.cli.app import app_of
 
 _LINE = "  the cheapest of all that hold"
 
@@ -29,3 +34,26 @@ def test_an_indented_line_goes_on_below_its_own_beginning(monkeypatch: pytest.Mo
 def test_a_line_stays_whole_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its length."""
     assert printed(monkeypatch, is_terminal=False) == [_LINE]
+
+
+def commands(app: typer.Typer) -> Iterator[typing.Any]:
+    """Return the functions of all commands."""
+    yield from (each.callback for each in app.registered_commands)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        yield from commands(group.typer_instance)
+
+
+def test_an_option_does_not_take_its_name_from_its_placeholder() -> None:
+    """Typer 0.27 names an option ``rate`` with the placeholder ``RATE`` ``--RATE`` where no name is given."""
+    taken, seen = [], 0
+    for command in commands(app_of()):
+        for name, hint in typing.get_type_hints(command, include_extras=True).items():
+            for info in getattr(hint, "__metadata__", ()):
+                if isinstance(info, OptionInfo) and not str(info.default).startswith("-"):
+                    seen += 1
+                    if (info.metavar or "").lower() == name:
+                        taken.append(f"{command.__name__} {name}")
+
+    assert seen > 50
+    assert not taken
