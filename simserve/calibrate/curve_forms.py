@@ -124,7 +124,7 @@ def expert_form(num_multiprocessors: int) -> CurveForm:
         device = GemmDevice(peak=values[COMPUTE], bandwidth=values[MEMORY], num_multiprocessors=num_multiprocessors)
         shape = ExpertShape(hidden_size=hidden, intermediate_size=width, up_projections=ups, weight_bits=16.0)
         pairs = tokens * topk
-        load = ExpertLoad(pairs=pairs, distinct=np.minimum(pairs, experts), routed=pairs, held=experts)
+        load = ExpertLoad(pairs=pairs, distinct=np.minimum(pairs, experts), routed=pairs, held=experts, tokens=tokens)
         return np.asarray(expert_seconds(grouped_curve(values), device, shape, load).total)
 
     return CurveForm(

@@ -77,7 +77,7 @@ def factors_text(server: ServerFactors, scenario: Scenario, name: str, date: str
         "measured_on": f"{scenario.model} on {gpus} x {deployment.hardware}, {base.base or base.name} {version}, "
         f"{len(runs)} run{'s' if len(runs) != 1 else ''}",
         **({"date": day} if day else {}),
-        "model": load_model(scenario.model, scenario.folder).name,
+        "model": load_model(scenario.model, scenario.folder).catalogue_name,
         "hardware": load_hardware(deployment.hardware, scenario.folder).name,
         "gpus": gpus,
         "runs": len(runs),

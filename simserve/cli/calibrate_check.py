@@ -45,12 +45,19 @@ def check(
             "--engine", metavar="ENGINE", help="Whose kernels, where a profile or a folder has several engines'."
         ),
     ] = "vllm",
+    may_be_faster: Annotated[
+        bool,
+        typer.Option("--may-be-faster", help="Benchmarks that are faster than promised pass; only slower ones fail."),
+    ] = False,
     as_format: Annotated[str, typer.Option("--format", metavar="text|md", help="md: for a pull request.")] = "text",
     set_: SetOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Fail with exit code 99 where kernels or benchmarks have moved away from a profile, slower or faster.
+
+    A profile that is too slow is as wrong as one that is too fast. A promise holds where the server is faster: with
+    --may-be-faster, as the benchmark.sh of exports has it.
 
     simserve calibrate check h100-sxm-80gb --against runs/new
 
@@ -62,7 +69,8 @@ def check(
         raise UsageError("must be text or md", key="--format", value=as_format)
     if as_json and as_format == "md":
         raise UsageError("cannot be had with --json", key="--format", value="md")
-    drift = _drift(profile, against, share(tolerance, "--tolerance"), scenario, engine, set_ or ())
+    limit = share(tolerance, "--tolerance")
+    drift = _drift(profile, against, limit, scenario, engine, set_ or (), may_be_faster=may_be_faster)
     if as_json:
         print_json(drift.as_mapping())
     elif as_format == "md":
@@ -80,6 +88,8 @@ def _drift(
     scenario: str | None,
     engine: str,
     overrides: list[str] | tuple[()],
+    *,
+    may_be_faster: bool,
 ) -> Drift:
     from simserve.calibrate.drift import check_kernels, check_serving
     from simserve.profiles.hardware import load_hardware
@@ -96,13 +106,17 @@ def _drift(
             raise UsageError(rule, key="PROFILE", value=profile, remedy="give the hardware profile")
         if scenario is not None or overrides:
             raise UsageError("has no use with operator tables", key="--set" if overrides else "--scenario")
+        if may_be_faster:
+            rule = "has no use with operator tables: kernels that are faster need a new profile too"
+            raise UsageError(rule, key="--may-be-faster", remedy="leave it out")
         return check_kernels(load_hardware(profile), folders[0], engine, tolerance, profile)
     if scenario is None:
         raise UsageError("is missing: benchmarks need what served them", key="--scenario")
     results = read_results(against)
     key = "deployment.engine.name" if is_engine else "deployment.hardware"
     loaded: Scenario = load(scenario, [*overrides, f"{key}={_absolute(profile)}"])
-    return check_serving(loaded, results, tolerance, profile, [str(path) for path in against])
+    files = [str(path) for path in against]
+    return check_serving(loaded, results, tolerance, profile, files, may_be_faster=may_be_faster)
 
 
 def _is_engine(profile: str) -> bool:
@@ -137,8 +151,11 @@ def _render(drift: Drift) -> None:
     from simserve.calibrate.drift import cells
 
     count = len(drift.comparisons)
+    faster = sum(each.verdict == "faster" for each in drift.comparisons if each.is_within)
     if drift.passed:
-        print_lines([f"{drift.profile} still holds: {count} of {count} within the tolerance"])
+        more = f", {faster} of them faster than promised" if faster else ""
+        within = "no slower than the tolerance allows" if faster else "within the tolerance"
+        print_lines([f"{drift.profile} still holds: {count} of {count} {within}{more}"])
     else:
         print_lines([f"{drift.profile} has drifted: {len(drift.moved)} of {count} moved"])
     rest = [each for each in drift.comparisons if each.is_within]

@@ -179,7 +179,7 @@ def _check_models(results: list[BenchResult], scenario: Scenario) -> None:
             named = load_model(find_model(result.model, result.file).model)
         except ScenarioError:
             continue
-        if named.name != served.name:
+        if named.catalogue_name != served.catalogue_name:
             rule = f"was measured with another model than the scenario's {served.name}"
             remedy = "name the scenario that served it, or --set model=..."
             raise TraceError(rule, file=result.file, key=result.label, value=result.model, remedy=remedy)

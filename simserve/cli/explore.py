@@ -20,6 +20,7 @@ from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
+    from simserve.explore.limits import Check
     from simserve.explore.twin import TwinFeed
 
 _WATCH, _INTERVAL = "5min", "15 s"
@@ -97,8 +98,9 @@ def explore(
     elif scenario is None:
         raise UsageError("is missing", key="--scenario", remedy="name what is thought to be deployed, beside --twin")
     if export is not None:
-        refuse_flags({"--twin": twin}, "is watched by the page that is served: leave --export out")
-        _export(export, force=force, quiet=quiet)
+        refuse_flags({"--watch": watch, "--interval": interval}, "is for the page that is served: leave --export out")
+        feed = None if twin is None else _feed(twin, scenario or "", overrides, None, None, calibrate_for, once=True)
+        _export(export, feed, force=force, quiet=quiet)
         return
     refuse_flags({"--force": force or None, "--quiet": quiet or None}, "goes with --export")
     if not _is_loopback(host) and not public:
@@ -128,19 +130,37 @@ def _feed(
     watch: str | None,
     interval: str | None,
     calibrate_for: str | None,
+    *,
+    once: bool = False,
+    shown: str | None = None,
 ) -> TwinFeed:
-    """Return what looks at a deployment: once at saved metrics, again and again at an address."""
+    """Return what looks at a deployment: once at saved metrics, again and again at an address unless it is ``once``.
+
+    The page calls the source ``shown``, by default as it was given.
+    """
     from simserve.cli.twin import look, looks, round_seconds
     from simserve.explore.twin import TwinFeed
+    from simserve.planner.twin.answer import Twin
+    from simserve.planner.twin.answer import twin as compare
     from simserve.scenario.load import load
 
     loaded = load(scenario, overrides or ())
     measured = 0.0 if calibrate_for is None else seconds_of(calibrate_for, "--calibrate-for")
-    if "://" not in source:
+
+    def what_if(last: Twin, changes: list[str], check: Check) -> Twin:
+        assert last.seen is not None
+        other = load(scenario, [*(overrides or ()), *changes])
+        how = {"horizon": _HORIZON, "calibration": last.summary["calibration"], "progress": check}
+        return compare(last.seen, source, other, **how)
+
+    # An address may hold a password: the page may be open to others.
+    shown = shown or re.sub(r"//[^/@]*@", "//", source)
+    if once or "://" not in source:
         refuse_flags({"--watch": watch, "--interval": interval}, "is for an address, not for saved metrics")
-        scrapes = Source(source, None, _INTERVAL, is_prometheus=False, match="", quiet=True).scrapes()
-        once = partial(look, scrapes, source, loaded, _HORIZON, measured)
-        return TwinFeed(lambda _tell: iter([once()]), source=source, scenario=loaded.name, every=None)
+        how_long = _WATCH if "://" in source else None
+        scrapes = Source(source, how_long, _INTERVAL, is_prometheus=False, match="", quiet=True).scrapes()
+        only = partial(look, scrapes, source, loaded, _HORIZON, measured)
+        return TwinFeed(lambda _tell: iter([only()]), source=shown, scenario=loaded.name, every=None, what_if=what_if)
     every, between = watch or _WATCH, interval or _INTERVAL
     seconds = round_seconds(every, between)
     asked = partial(
@@ -151,9 +171,7 @@ def _feed(
         horizon=_HORIZON,
         measured=measured,
     )
-    # An address may hold a password: the page may be open to others.
-    shown = re.sub(r"//[^/@]*@", "//", source)
-    return TwinFeed(lambda tell: asked(tell=tell), source=shown, scenario=loaded.name, every=seconds)
+    return TwinFeed(lambda tell: asked(tell=tell), source=shown, scenario=loaded.name, every=seconds, what_if=what_if)
 
 
 def _check_extra() -> None:
@@ -166,18 +184,24 @@ def _check_extra() -> None:
         ) from None
 
 
-def _export(folder: Path, *, force: bool, quiet: bool) -> None:
+def _export(folder: Path, feed: TwinFeed | None, *, force: bool, quiet: bool) -> None:
     """Write the pages.
 
     Raises:
         InterruptedRunError: Ctrl-C; what was computed is written.
     """
     _check_extra()
-    from simserve.explore.pages import INDEX, write_pages
+    from simserve.explore.pages import INDEX, recorded_example, write_pages
+
+    if feed is None:
+        metrics, deployed = recorded_example()
+        objective = ["slo={ttft: 1 s, tpot: 100 ms}"]
+        feed = _feed(str(metrics), str(deployed), objective, None, None, None, shown=metrics.parent.name)
+    feed.look()
 
     with progress(is_shown=not quiet) as tell:
         told = None if tell is None else lambda done, total: tell(done, total, "computing answers")
-        is_whole = write_pages(folder, force=force, tell=told)
+        is_whole = write_pages(folder, force=force, tell=told, twin=feed.state())
     if not is_whole:
         raise InterruptedRunError(f"interrupted; what was computed is written to {folder}")
     if not quiet:

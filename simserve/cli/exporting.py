@@ -58,10 +58,8 @@ def export(
     simserve export cold-start --to k8s --out cold-start.yaml
     """
     from simserve.planner.export.export import export as export_scenario
-    from simserve.planner.one_line import repository_beside_record
 
     loaded = asked.load(overrides or (), needs_traffic=False)
-    checkpoint = checkpoint or repository_beside_record(asked.scenario)
     result = export_scenario(loaded, target, explicit=explicit, checkpoint=checkpoint)
     if out is not None:
         _write(result, out, _measuring(loaded, result, out, force=force), force=force)

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +35,16 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file if 
 CommandArgument = Annotated[
     str, typer.Argument(help="The command in quotes, a file that holds it, or - for stdin.", show_default=False)
 ]
-HardwareOption = Annotated[str | None, typer.Option(help="GPU that it runs on, see simserve gpus.", show_default=False)]
+HardwareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        "--hardware",
+        metavar="[Nx]NAME",
+        help="GPU that it runs on, see simserve gpus; N: how many all of it runs on.",
+        show_default=False,
+    ),
+]
 ModelOption = Annotated[
     str | None,
     typer.Option(help="Model profile or config.json, where the name is near to none.", show_default=False),
@@ -94,6 +103,42 @@ class Delivery:
             print(f"simserve run {self.out}")
 
 
+def named_gpu(text: str | None) -> tuple[str | None, int | None]:
+    """Return the GPU of ``--gpus 2xH100`` as the catalogue names it, and how many; None: not said.
+
+    Raises:
+        UsageError: There is no name, or no GPU.
+        ProfileError: There is no such GPU; names the nearest.
+    """
+    from simserve.planner.one_line import gpu_and_count
+
+    return (None, None) if text is None else gpu_and_count(text)
+
+
+def on_gpus(draft: Draft, count: int | None, *, is_laid_out: bool) -> Draft:
+    """Return a scenario held to the number of GPUs that ``--gpus`` says.
+
+    Args:
+        draft: The scenario.
+        count: How many; None: not said.
+        is_laid_out: Whether what was imported says how the model lies on its GPUs; else it is tensor parallel.
+
+    Raises:
+        UsageError: What was imported says another number.
+    """
+    if count is None:
+        return draft
+    if not is_laid_out:
+        deployment = {**draft.mapping["deployment"], "tensor_parallel_size": count}
+        return replace(draft, mapping={**draft.mapping, "deployment": deployment})
+    found = draft.scenario.deployment.num_gpus
+    if found != count:
+        rule = f"is another number than the {found} that what is imported runs on"
+        remedy = "name the GPU alone: --gpus NAME"
+        raise UsageError(rule, key="--gpus", value=count, remedy=remedy)
+    return draft
+
+
 @app.command("vllm-command")
 @takes_flags()
 def vllm_command(
@@ -108,13 +153,13 @@ def vllm_command(
 ) -> None:
     """Make a scenario of a pasted vllm serve line; what it cannot hold is named.
 
-    simserve import vllm-command 'vllm serve meta-llama/Llama-3.1-8B -tp 2' --hardware h100-sxm-80gb --out pasted.yaml
+    simserve import vllm-command 'vllm serve meta-llama/Llama-3.1-8B -tp 2' --gpus 2xH100 --out pasted.yaml
     """
     from simserve.planner.importers.vllm_command import import_vllm_command
 
-    text = _text_of(command)
-    draft = import_vllm_command(text, hardware=hardware, version=engine_version, model=model)
-    delivery.deliver(draft)
+    gpu, count = named_gpu(hardware)
+    draft = import_vllm_command(_text_of(command), hardware=gpu, version=engine_version, model=model)
+    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
 
 
 @app.command("sglang-command")
@@ -135,8 +180,9 @@ def sglang_command(
     """
     from simserve.planner.importers.sglang_command import import_sglang_command
 
-    draft = import_sglang_command(_text_of(command), hardware=hardware, version=engine_version, model=model)
-    delivery.deliver(draft)
+    gpu, count = named_gpu(hardware)
+    draft = import_sglang_command(_text_of(command), hardware=gpu, version=engine_version, model=model)
+    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
 
 
 @app.command("trtllm-command")
@@ -153,12 +199,13 @@ def trtllm_command(
 ) -> None:
     """Make a scenario of a pasted trtllm-serve line and its options file; what it cannot hold is named.
 
-    simserve import trtllm-command 'trtllm-serve Qwen/Qwen3-8B --tp_size 2' --hardware h100-sxm-80gb --out pasted.yaml
+    simserve import trtllm-command 'trtllm-serve Qwen/Qwen3-8B --tp_size 2' --gpus 2xH100 --out pasted.yaml
     """
     from simserve.planner.importers.trtllm_command import import_trtllm_command
 
-    draft = import_trtllm_command(_text_of(command), hardware=hardware, version=engine_version, model=model)
-    delivery.deliver(draft)
+    gpu, count = named_gpu(hardware)
+    draft = import_trtllm_command(_text_of(command), hardware=gpu, version=engine_version, model=model)
+    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
 
 
 @app.command("manifest")
@@ -192,7 +239,9 @@ def manifest(
 
     texts = [read_text(file, ScenarioError) for file in files]
     names = [file.name for file in files]
-    delivery.deliver(import_manifest(texts, names=names, hardware=hardware, version=engine_version, model=model))
+    gpu, count = named_gpu(hardware)
+    draft = import_manifest(texts, names=names, hardware=gpu, version=engine_version, model=model)
+    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
 
 
 @app.command("log")
@@ -229,14 +278,17 @@ def log(
 
     if set_ and scenario is None:
         raise UsageError("needs a scenario to override", key="--set", remedy="name one with --scenario")
+    gpu, count = named_gpu(hardware)
     found = import_log(
         file,
         scenario=None if scenario is None else load(scenario, set_ or ()),
-        hardware=hardware,
+        hardware=gpu,
         model=model,
         version=engine_version,
         folder=None if out is None else out.parent,
     )
+    if found.draft is not None:
+        on_gpus(found.draft, count, is_laid_out=True)
     if out is not None:
         if found.draft is None:
             raise UsageError("needs a model: the log does not say it", key="--out", remedy="name it with --model")
@@ -404,22 +456,24 @@ def bench(
 
     if set_ and scenario is None:
         raise UsageError("needs a scenario to override", key="--set", remedy="name one with --scenario")
+    gpu, count = named_gpu(hardware)
     found = import_bench(
         file,
         scenario=None if scenario is None else load(scenario, set_ or ()),
         run=run,
-        hardware=hardware,
+        hardware=gpu,
         model=model,
         version=engine_version,
         name=delivery.stem,
         folder=None if delivery.out is None else delivery.out.parent,
     )
+    draft = on_gpus(found.draft, count, is_laid_out=scenario is not None)
     if found.files and delivery.out is None and not delivery.as_json:
         raise UsageError("is missing: a detailed result needs a trace file beside the scenario", key="--out")
     if (out := delivery.out) is not None:
         beside = {out.parent / each: text for each, text in found.files.items()}
-        write_all(beside | {out: found.draft.text}, force=delivery.force)
-    delivery.deliver(found.draft, measured=found.measured, is_written=True)
+        write_all(beside | {out: draft.text}, force=delivery.force)
+    delivery.deliver(draft, measured=found.measured, is_written=True)
 
 
 @app.command("trace")
@@ -448,8 +502,9 @@ def trace(
     path = find_file(str(file))
     out = delivery.out
     shown = str(file) if out is None else os.path.relpath(path.resolve(), out.resolve().parent)
-    draft = replay_scenario(path, trace_format, model=model, hardware=hardware, shown=shown, columns=named)
-    delivery.deliver(draft)
+    gpu, count = named_gpu(hardware)
+    draft = replay_scenario(path, trace_format, model=model, hardware=gpu, shown=shown, columns=named)
+    delivery.deliver(on_gpus(draft, count, is_laid_out=False))
 
 
 @app.command("metrics")

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from simserve.errors import InputError, UsageError
-from simserve.observe.scrapes import PREFIXES, Scrape, in_order, read_scrapes
+from simserve.observe.scrapes import PREFIXES, Scrape, in_order, read_scrapes, text_of
 
 SHORTEST_INTERVAL = 0.5
 DEFAULT_BACK = 3600.0
@@ -42,10 +42,19 @@ class Source:
         is_prometheus: Whether the address is a Prometheus server's; else it is found out.
         match: Further matchers of its series.
         quiet: Whether no progress is shown.
+        save: A file that every scrape of an engine is added to as it comes; None: none is.
     """
 
     def __init__(
-        self, source: str, how_long: str | None, interval: str, *, is_prometheus: bool, match: str, quiet: bool
+        self,
+        source: str,
+        how_long: str | None,
+        interval: str,
+        *,
+        is_prometheus: bool,
+        match: str,
+        quiet: bool,
+        save: Path | None = None,
     ) -> None:
         self.source = source
         self.is_address = "://" in source
@@ -54,6 +63,8 @@ class Source:
         self._interval = seconds_of(interval, "--interval", SHORTEST_INTERVAL)
         self._is_prometheus, self._match, self._quiet = is_prometheus, match, quiet
         self._kept: list[Scrape] = []
+        self._missed: list[str] = []
+        self._save = save
         if not self.is_address:
             for key, is_given in {
                 "--for": how_long is not None,
@@ -81,16 +92,22 @@ class Source:
         with scraping.client_for(self.source) as client:
             if self._is_prometheus or not self._is_engine():
                 back = self._for or DEFAULT_BACK
-                return scraping.query_prometheus(
-                    client, self.source, end=time.time(), seconds=back, step=self._interval, match=self._match
-                )
+                asked = {"end": time.time(), "seconds": back, "step": self._interval}
+                answered = scraping.query_prometheus(client, self.source, **asked, match=self._match)
+                for scrape in answered:
+                    self._add_to_file(scrape)
+                return answered
             self.version = scraping.version_of(client, self.source)
             try:
-                scraping.scrape_for(client, self.source, self._for or 0.0, self._interval, self._keep)
+                how_long = self._for or 0.0
+                scraping.scrape_for(client, self.source, how_long, self._interval, self._keep, self._miss)
             except KeyboardInterrupt:
                 if len(self._kept) < 2:
                     raise
                 self._say("interrupted: going on with what was scraped")
+            if self._missed:
+                total = len(self._kept) + len(self._missed)
+                print(f"simserve: {len(self._missed)} of {total} scrapes failed: {self._missed[-1]}", file=sys.stderr)
             return in_order(self._kept)
 
     def _is_engine(self) -> bool:
@@ -115,8 +132,17 @@ class Source:
 
     def _keep(self, scrape: Scrape) -> None:
         self._kept.append(scrape)
+        self._add_to_file(scrape)
         if self._for is not None:
             self._say(f"{len(self._kept)} scrapes of {self.source}")
+
+    def _miss(self, failure: InputError) -> None:
+        self._missed.append(str(failure))
+
+    def _add_to_file(self, scrape: Scrape) -> None:
+        if self._save is not None:
+            with self._save.open("a", encoding="utf-8") as file:
+                file.write(text_of(scrape))
 
     def _say(self, line: str) -> None:
         if not self._quiet and sys.stderr.isatty():

@@ -177,6 +177,11 @@ class _Kept:
             self.notes.append(f"{name}: {len(errors)} of {len(run.exchanges)} requests failed: {errors[0][:160]}")
         if run.cut:
             self.notes.append(f"{name}: {run.cut} requests were in flight when their time was over, and are left out")
+        if held_back := sum(each.is_held_back for each in answers):
+            self.notes.append(
+                f"{name}: {held_back} of {len(answers)} answers came in one piece: something on the way holds them "
+                "back until they are whole, as a proxy may; their TTFT is that of the last token, and they have no TPOT"
+            )
         if not answers or server is None:
             return
         document = bench_file(
@@ -198,12 +203,19 @@ class _Kept:
         self.rows.append({"load": name, "file": str(file)} | {key: document.get(key) for key in shown})
 
     def commands(self) -> list[str]:
-        """Return what to do next."""
+        """Return what to do next; MODEL and GPU stand for what the server does not say."""
+        from simserve.planner.importers.model_names import find_model
+
         server = self.server
+        model = ""
+        try:
+            find_model(server.model if server is not None else "", self._folder)
+        except InputError:
+            model = " --model MODEL"
         version = f" --engine-version {shlex.quote(server.version)}" if server is not None and server.version else ""
         first = shlex.quote(self.rows[0]["file"])
         return [
-            f"simserve import bench {first} --hardware GPU{version} --out my-server.yaml",
+            f"simserve import bench {first} --gpus GPU{model}{version} --out my-server.yaml",
             f"simserve calibrate serving {shlex.quote(str(self._folder))}/*.json --scenario my-server.yaml "
             "--out my-engine.yaml",
         ]

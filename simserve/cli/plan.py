@@ -235,21 +235,25 @@ def _reference(asked: Asked, question: Question) -> list[str]:
 
 
 def _write(result: PlanPage, out: Path) -> Path | None:
-    """Write the scenario on what is to be deployed; return the file, or None where nothing holds.
+    """Write the scenario on what is to be deployed, autoscaler included; return the file, or None where nothing holds.
 
     Raises:
         UsageError: The file cannot be written.
     """
     from simserve.planner.importers.draft import Draft, moved
     from simserve.report.plan import plan_sections
+    from simserve.report.thresholds import thresholds_lines
 
-    deployed = result.deployed
+    deployed = result.scaled
     if deployed is None:
         return None
     mapping = moved(deployed.as_mapping(), deployed.folder or Path(), out.parent)
     _, told, _ = next(plan_sections(result.summary))
+    if "autoscaling" in result.summary:
+        told = [*told, *thresholds_lines(result.summary["autoscaling"])]
+    notes = tuple(each.strip() for each in told[1:] if not each.startswith("simserve "))
     try:
-        out.write_text(Draft(mapping, tuple(each.strip() for each in told[1:]), told[0]).text, encoding="utf-8")
+        out.write_text(Draft(mapping, notes, told[0]).text, encoding="utf-8")
     except OSError as failure:
         raise UsageError(f"cannot be written: {failure.strerror}", key="--out", value=str(out)) from None
     return out

@@ -152,7 +152,9 @@ def engines(
     version: Annotated[str | None, typer.Option("--engine-version", help="Version; the newest if absent.")] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(help=f"GPU that the defaults depend on; {_HARDWARE} if absent.", show_default=False),
+        typer.Option(
+            "--hardware", "--gpus", help=f"GPU that the defaults depend on; {_HARDWARE} if absent.", show_default=False
+        ),
     ] = None,
     model: Annotated[
         str | None,

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.importing import ForceOption, HardwareOption, write_all
+from simserve.cli.importing import ForceOption, HardwareOption, named_gpu, on_gpus, write_all
 from simserve.cli.one_line import ColumnsOption
 from simserve.cli.options import JsonOption, QuietOption, console, print_json, print_table
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
+    from simserve.workload.traces.media import RecordedMedia
     from simserve.workload.traces.statistics import ArrivalStatistics, LengthStatistics
     from simserve.workload.traces.trace import Trace
 
@@ -58,16 +59,18 @@ def trace(
     from simserve.workload.traces.table import find_file
 
     if scenario is None and (model is not None or hardware is not None):
-        given = "--model" if model is not None else "--hardware"
+        given = "--model" if model is not None else "--gpus"
         raise UsageError("has no effect without --scenario", key=given, remedy="add --scenario OUT.yaml")
-    path = find_file(str(file))
+    path = find_file(str(file), takes_folder=True)
     check_format(trace_format)
     named = trace_columns(columns, trace_format)
     known = COLUMNS if named else detect(path) if trace_format == AUTO else trace_format
     read = read_trace(path, known, named)
     answer = _answer(read, file, known)
     if scenario is not None:
-        draft, files = fitted_scenario(path, read, model=model, hardware=hardware, name=scenario.stem)
+        gpu, count = named_gpu(hardware)
+        draft, files = fitted_scenario(path, read, model=model, hardware=gpu, name=scenario.stem)
+        draft = on_gpus(draft, count, is_laid_out=False)
         texts = {scenario.parent / name: text for name, text in files.items()} | {scenario: draft.text}
         write_all(texts, force=force)
         answer |= {"scenario": str(scenario), "notes": list(draft.notes)}
@@ -94,6 +97,8 @@ def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:
         "prefixes": _prefixes(read),
         "sessions": None if read.session is None else len(set(read.session.tolist())),
         "tasks": None if tasks is None else tasks.as_mapping(),
+        "images": _media(read.images),
+        "audio": _media(read.audio),
     }
 
 
@@ -123,6 +128,18 @@ def _prefixes(read: Trace) -> dict[str, Any] | None:
         "distinct_blocks": blocks.num_distinct,
         "reuse": blocks.reuse,
     }
+
+
+def _media(recorded: RecordedMedia | None) -> dict[str, float] | None:
+    """Return how many requests have images, or recordings, and how many; recordings also how long they are."""
+    if recorded is None:
+        return None
+    counts, sizes = recorded.counts, recorded.sizes
+    block: dict[str, float] = {"requests": int((counts > 0).sum()), "pieces": int(counts.sum())}
+    if sizes is None or not len(sizes):
+        return block
+    key = "mean_seconds" if sizes.shape[1] == 1 else "mean_megapixels"
+    return block | {key: float(sizes[:, 0].mean() if sizes.shape[1] == 1 else sizes.prod(axis=1).mean() / 1e6)}
 
 
 def _show(answer: dict[str, Any]) -> None:
@@ -155,6 +172,9 @@ def _show(answer: dict[str, Any]) -> None:
         out.print(_tasks(answer["tasks"]))
     elif answer["sessions"] is not None:
         out.print(f"{answer['sessions']:,} conversations")
+    for key, noun in (("images", "image"), ("audio", "recording")):
+        if answer[key] is not None:
+            out.print(_media_line(answer[key], noun))
     if answer["unserved"]:
         rows_left = "1 further row is" if answer["unserved"] == 1 else f"{answer['unserved']:,} further rows are"
         out.print(f"{rows_left} left out: nothing was served")
@@ -169,6 +189,17 @@ def _show(answer: dict[str, Any]) -> None:
         out.print(f"To replay it: {command}", markup=False, soft_wrap=True)
 
 
+def _media_line(block: dict[str, float], noun: str) -> str:
+    from simserve.report.quantities import counted
+
+    text = f"{counted(int(block['pieces']), noun)} in {counted(int(block['requests']), 'request')}"
+    if "mean_seconds" in block:
+        text += f", of {_figure(block['mean_seconds'])} s in the mean"
+    if "mean_megapixels" in block:
+        text += f", of {_figure(block['mean_megapixels'])} megapixels in the mean"
+    return text
+
+
 def _burstiness(arrivals: dict[str, float]) -> str:
     cv, dispersion = arrivals["interarrival_cv"], arrivals["dispersion_index"]
     text = f"Burstiness: times between requests have a cv of {_figure(cv)} (Poisson: 1)"
@@ -178,7 +209,9 @@ def _burstiness(arrivals: dict[str, float]) -> str:
 
 
 def _tasks(tasks: dict[str, Any]) -> str:
-    text = f"{tasks['tasks']:,} tasks of agents, {_figure(tasks['calls'])} calls each"
+    from simserve.report.quantities import counted
+
+    text = f"{counted(tasks['tasks'], 'task')} of agents, {_figure(tasks['calls'])} calls each"
     if not math.isnan(tasks["tool_time_s"]):
         text += f", {_figure(tasks['tool_time_s'])} s of tools between them (cv {_figure(tasks['tool_time_cv'])})"
     if tasks["subagent_share"]:

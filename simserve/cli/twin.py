@@ -88,7 +88,8 @@ def twin(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write twin.json, and what was scraped.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Write twin.json, and what was scraped as it comes.", show_default=False),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     as_json: JsonOption = False,
@@ -116,7 +117,8 @@ def twin(
         if as_json:
             raise UsageError("prints one object", key="--json", remedy="use it without --watch")
         asked = (source, watch, interval, round_seconds(watch, interval))
-        rounds = looks(*asked, loaded, is_prometheus=prometheus, match=match, horizon=ahead, measured=measured)
+        how: dict[str, Any] = {"is_prometheus": prometheus, "match": match, "horizon": ahead, "measured": measured}
+        rounds = looks(*asked, loaded, **how, save=_scrapes_file(out, source))
         with contextlib.ExitStack() as stack:
             page = None
             if metrics_address is not None:
@@ -124,13 +126,14 @@ def twin(
 
                 page = stack.enter_context(MetricsEndpoint(metrics_address))
                 print_lines([f"metrics at {page.url}"])
-            _watch(rounds, page, until_drift=once)
+            _watch(rounds, page, out, until_drift=once)
         return
-    found = Source(source, scrape_for, interval, is_prometheus=prometheus, match=match, quiet=quiet or as_json)
-    scrapes = found.scrapes()
-    answer = look(scrapes, source, loaded, ahead, measured)
+    where: dict[str, Any] = {"is_prometheus": prometheus, "match": match}
+    save = _scrapes_file(out, source)
+    found = Source(source, scrape_for, interval, **where, quiet=quiet or as_json, save=save)
+    answer = look(found.scrapes(), source, loaded, ahead, measured)
     if out is not None:
-        _write(out, answer, scrapes if found.is_address else ())
+        _write(out, answer)
     if as_json:
         print_json(answer.summary)
     elif not quiet:
@@ -165,18 +168,24 @@ def _check_out(out: Path | None, *, force: bool) -> None:
         raise UsageError("cannot be written: permission denied", key="--out", value=str(out))
 
 
-def _write(out: Path, answer: Twin, scrapes: list[Scrape] | tuple[()]) -> None:
+def _scrapes_file(out: Path | None, source: str) -> Path | None:
+    """Return the file that scrapes of an address are added to, emptied; None where none are kept."""
+    if out is None or "://" not in source:
+        return None
+    file = out / "scrapes.prom"
+    file.write_text("", encoding="utf-8")
+    return file
+
+
+def _write(out: Path, answer: Twin) -> None:
     from simserve.metrics.figures import in_json
-    from simserve.observe.scrapes import text_of
 
     text = json.dumps(in_json(answer.summary), indent=2, allow_nan=False) + "\n"
     (out / "twin.json").write_text(text, encoding="utf-8")
-    if scrapes:
-        (out / "scrapes.prom").write_text("".join(text_of(each) for each in scrapes), encoding="utf-8")
 
 
-def _watch(looks: Iterator[Twin], page: MetricsEndpoint | None, *, until_drift: bool) -> None:
-    """Print a line a round, and put its figures on a page.
+def _watch(looks: Iterator[Twin], page: MetricsEndpoint | None, out: Path | None, *, until_drift: bool) -> None:
+    """Print a line a round, put its figures on a page, and write the last answer.
 
     Raises:
         InterruptedRunError: By Ctrl-C.
@@ -187,6 +196,8 @@ def _watch(looks: Iterator[Twin], page: MetricsEndpoint | None, *, until_drift: 
     try:
         for answer in looks:
             print(_line(answer), flush=True)
+            if out is not None:
+                _write(out, answer)
             if page is not None:
                 page.show(gauges_of(answer.summary))
             if until_drift and answer.has_drifted:
@@ -223,6 +234,7 @@ def looks(
     match: str,
     horizon: float,
     measured: float,
+    save: Path | None = None,
     tell: Callable[[str], None] = _on_stderr,
 ) -> Iterator[Twin]:
     """Yield a look every so often, without end; of an engine, what was scraped before is remembered.
@@ -236,7 +248,7 @@ def looks(
     scraped_for = every if "://" in source else None
     while True:
         start = time.monotonic()
-        found = Source(source, scraped_for, interval, is_prometheus=is_prometheus, match=match, quiet=True)
+        found = Source(source, scraped_for, interval, is_prometheus=is_prometheus, match=match, quiet=True, save=save)
         try:
             scrapes = found.scrapes()
         except InputError as failure:

@@ -218,13 +218,14 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 taken += need
                 if has_window_pool:
                     free_window -= window
-                replica.running.append(index)
                 if replica.uses_estimate:
                     uncommitted += min(requests.max_tokens[index], ESTIMATE_CLIP) + target - chunk
             elif not take_fixed(replica, requests, index, blocks - idle):
                 replica.blocked_by = BLOCKED_BY_SCATTER if is_scattered(replica, requests, index) else BLOCKED_BY_BLOCKS
                 break
             waiting.popleft()
+            if grows or cache is not None:
+                replica.running.append(index)
             replica.num_running += 1
             if loras is not None:
                 use_adapter(replica, loras, index)

@@ -323,9 +323,10 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
             if min(blocks + 1, rank.window_blocks) + grown > rank.free_window_blocks:
                 return False
         take_blocks(rank, blocks)
-        rank.running.append(index)
     elif not take_fixed(rank, requests, index):
         return False
+    if rank.grows or rank.cache is not None:
+        rank.running.append(index)
     rank.num_running += 1
     rank.num_outstanding += 1
     requests.generated_tokens[index] = 1

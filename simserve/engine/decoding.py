@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappush
 
 from simserve.engine.answers import expect_answer
-from simserve.engine.departing import depart
+from simserve.engine.departing import depart, hold_until_all_are_done
 from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kv import release_fixed
 from simserve.engine.loras import count_decoding, leave_adapter
@@ -113,10 +113,13 @@ def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: in
     if replica.releases_late:
         depart(replica, index, tokens, free_blocks, free_window_blocks)
     else:
-        if not replica.grows:
-            release_fixed(replica, requests, index)
-        if replica.cache is not None:
-            leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
+        if replica.cache is not None and replica.cache.tree is None:
+            hold_until_all_are_done(replica, index, tokens, free_blocks, free_window_blocks)
+        else:
+            if not replica.grows:
+                release_fixed(replica, requests, index)
+            if replica.cache is not None:
+                leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
     if replica.finished is not None:
         replica.finished.append(index)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from simserve.engine.kv import release_fixed
 from simserve.engine.prefix_cache import cache_blocks, forget_decoder, leave_prefix, note_contests
-from simserve.engine.state import Replica, RequestTable
+from simserve.engine.state import UNFINISHED, Replica, RequestTable
 
 
 def depart(replica: Replica, index: int, tokens: int, free_blocks: int, free_window_blocks: int) -> None:
@@ -22,12 +22,7 @@ def depart(replica: Replica, index: int, tokens: int, free_blocks: int, free_win
         free_blocks: Blocks that were free before.
         free_window_blocks: Likewise in the pool of layers with a window.
     """
-    replica.departing.append(index)
-    replica.departing_tokens.append(tokens)
-    replica.departing_blocks.append(replica.free_blocks - free_blocks)
-    replica.departing_window_blocks.append(replica.free_window_blocks - free_window_blocks)
-    replica.free_blocks = free_blocks
-    replica.free_window_blocks = free_window_blocks
+    hold_until_all_are_done(replica, index, tokens, free_blocks, free_window_blocks)
     cache = replica.cache
     if cache is not None and (cache.num_decoders or cache.contested):
         forget_decoder(cache, index)
@@ -35,10 +30,34 @@ def depart(replica: Replica, index: int, tokens: int, free_blocks: int, free_win
         note_contests(cache, index)
 
 
+def hold_until_all_are_done(
+    replica: Replica, index: int, tokens: int, free_blocks: int, free_window_blocks: int
+) -> None:
+    """Let a finished request hold its blocks, as of `depart`, until all have finished that do in this step."""
+    replica.departing.append(index)
+    replica.departing_tokens.append(tokens)
+    replica.departing_blocks.append(replica.free_blocks - free_blocks)
+    replica.departing_window_blocks.append(replica.free_window_blocks - free_window_blocks)
+    replica.free_blocks = free_blocks
+    replica.free_window_blocks = free_window_blocks
+
+
 def release_departing(replica: Replica, requests: RequestTable) -> None:
-    """Let all of them go: the next step is scheduled."""
-    for position in range(len(replica.departing)):
-        _release(replica, requests, position, replica.departing_tokens[position])
+    """Let all of them go, the one first that was admitted first: the next step is scheduled.
+
+    The order is that in which what they leave in the prefix cache gives way (``update_from_output`` of vLLM).
+    """
+    if replica.cache is not None and replica.cache.tree is None and len(replica.departing) > 1:
+        forget_finished(replica, requests)
+        running = replica.running
+        for seat in range(len(running)):
+            index = running[seat]
+            if index in replica.departing:
+                position = replica.departing.index(index)
+                _release(replica, requests, position, replica.departing_tokens[position])
+    else:
+        for position in range(len(replica.departing)):
+            _release(replica, requests, position, replica.departing_tokens[position])
     replica.departing.clear()
     replica.departing_tokens.clear()
     replica.departing_blocks.clear()
@@ -64,10 +83,23 @@ def release_one(replica: Replica, requests: RequestTable, index: int, tokens: in
 
 
 def _release(replica: Replica, requests: RequestTable, position: int, tokens: int) -> None:
-    index = replica.departing[position]
+    index, free_blocks = replica.departing[position], replica.free_blocks
     replica.free_blocks += replica.departing_blocks[position]
     replica.free_window_blocks += replica.departing_window_blocks[position]
     if not replica.grows:
         release_fixed(replica, requests, index)
     if replica.cache is not None:
-        leave_prefix(replica, index, tokens, replica.departing_blocks[position])
+        leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
+
+
+def forget_finished(replica: Replica, requests: RequestTable) -> None:
+    """Strike those who are done off the list of those that could be preempted."""
+    running = replica.running
+    kept = 0
+    for position in range(len(running)):
+        index = running[position]
+        if requests.status[index] == UNFINISHED or index in replica.departing:
+            running[kept] = index
+            kept += 1
+    while len(running) > kept:
+        running.pop()

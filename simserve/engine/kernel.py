@@ -296,6 +296,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             num_finished += 1
             if not num_chunks and not replica.has_overlap:
                 note_left(replica, requests, index)
+    if num_finished and replica.departing and not replica.releases_late:
+        release_departing(replica, requests)
     if replica.has_overlap:
         if num_chunks and replica.prefilling:
             replica.is_full = False

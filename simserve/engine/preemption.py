@@ -10,7 +10,7 @@ from math import inf, nextafter
 from typing import Any
 
 from simserve.engine.decoding import cache_decoded, generated_by_now, growth_of_step, leave_decoding
-from simserve.engine.departing import preempt_departing, release_one
+from simserve.engine.departing import forget_finished, preempt_departing, release_one
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
 from simserve.engine.numbers import remove_all
@@ -18,7 +18,7 @@ from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, l
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
 from simserve.engine.radix_tree import RETRACT_DECODE_STEPS, leave_tree, make_free
-from simserve.engine.state import EVICTED, LATE_NOTHING, MASK, SHIFT, UNFINISHED, Replica, RequestTable
+from simserve.engine.state import EVICTED, LATE_NOTHING, MASK, SHIFT, Replica, RequestTable
 from simserve.engine.swap import swap_out
 from simserve.engine.windows import give_back, window_growth_of_step
 
@@ -241,19 +241,6 @@ def _worst(replica: Replica, requests: RequestTable) -> int:
             victim = index
     running.remove(victim)
     return victim
-
-
-def forget_finished(replica: Replica, requests: RequestTable) -> None:
-    """Strike those who are done off the list of those that could be preempted."""
-    running = replica.running
-    kept = 0
-    for position in range(len(running)):
-        index = running[position]
-        if requests.status[index] == UNFINISHED or index in replica.departing:
-            running[kept] = index
-            kept += 1
-    while len(running) > kept:
-        running.pop()
 
 
 def _raise_ratio(replica: Replica, requests: RequestTable) -> None:

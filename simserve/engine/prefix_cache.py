@@ -50,7 +50,7 @@ class PrefixPaths:
         ends: Blocks of the request up to the end of the segment: a block belongs to the segment of its last token.
         pinned_until: While it runs: one past the last entry whose segment the request uses.
         shared_blocks: While it runs: its leading blocks that lie in the cache.
-        is_private: While it runs: 1 from where another request had cached the same block first.
+        is_private: While it runs: 1 while the cache holds its next block already, from another request.
         cached_tokens: Tokens found in the cache, or loaded from behind it, when the request was first admitted.
         num_levels: Tiers behind the cache, a store that replicas share among them.
         loaded_tokens: Those of the cached tokens that came from each of them, ``num_levels`` entries a request.
@@ -146,8 +146,9 @@ class PrefixCache:
         free_slots: Slots of segments that are gone.
         decoders: Segment that others have too -> one more than the request that decodes it.
         num_decoders: Entries of that.
-        contested: Requests that decode what the cache holds more of than they have, or what another decodes too: who
-            was first is decided as each block fills, so nothing leaps over that (`settle_decoders`).
+        contested: Requests that decode what another decodes too, or what the cache holds more of than they have: who
+            was first is decided as each block fills, so nothing leaps over that (`settle_decoders`). Of the latter not
+            those who were second already, whose copies are found once it holds no more.
         evicts_by_block, ages_empty: As of `EngineConfig`; the latter ``ages_empty_blocks``.
         idle: Stretches of blocks that nobody uses, from 1 on, the one first that was given up least recently.
         shallowest: Of each slot the stretch next to the blocks in use; 0: it has none.
@@ -387,12 +388,16 @@ def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
 
 
 def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
-    """Cache the full blocks of the first ``tokens`` tokens of a request, up to one that another has cached first."""
+    """Cache the full blocks of the first ``tokens`` tokens of a request, up to one that the cache has from another.
+
+    vLLM keeps every copy of a block: once the one that is found here has gone, the request's own takes its place.
+    """
     paths = cache.paths
     blocks = tokens // paths.block_size
     shared = paths.shared_blocks[index]
-    if shared >= blocks or paths.is_private[index]:
+    if shared >= blocks:
         return
+    paths.is_private[index] = 0
     first, until = paths.starts[index], paths.pinned_until[index]
     slots, held, users, ends, segments = cache.slots, cache.held, cache.users, paths.ends, paths.segments
     while shared < blocks:
@@ -630,7 +635,7 @@ def note_decoder(cache: PrefixCache, index: int) -> None:
             elif other != index + 1:
                 _contest(cache, other - 1)
                 _contest(cache, index)
-    if _is_contested(cache, index):
+    if not paths.is_private[index] and _is_contested(cache, index):
         _contest(cache, index)
 
 
@@ -651,13 +656,13 @@ def note_contests(cache: PrefixCache, index: int) -> None:
     paths = cache.paths
     for entry in range(paths.starts[index], paths.starts[index + 1]):
         other = cache.decoders.get(paths.segments[entry], 0)
-        if other and other != index + 1 and _is_contested(cache, other - 1):
+        if other and other != index + 1 and not paths.is_private[other - 1] and _is_contested(cache, other - 1):
             _contest(cache, other - 1)
 
 
 def _contest(cache: PrefixCache, index: int) -> None:
-    """Let nothing leap over the blocks that a request fills, unless it caches none of them any more."""
-    if not cache.paths.is_private[index] and index not in cache.contested:
+    """Let nothing leap over the blocks that a request fills."""
+    if index not in cache.contested:
         cache.contested.append(index)
 
 

@@ -40,6 +40,8 @@ MAX_BODY = 16_384
 """Bytes of a question."""
 BODY_SECONDS = 5.0
 """A question may take to arrive."""
+WHAT_IF_SECONDS = 60.0
+"""A question of what might be deployed instead may take: hours of traffic are simulated."""
 _PAGE = Path(__file__).parent / "page"
 _FILES = {
     "": (_PAGE / "index.html", "text/html; charset=utf-8"),
@@ -118,6 +120,7 @@ def create_app(
         routes=[
             Route("/api/catalogue", _catalogue, methods=["GET"]),
             Route("/api/twin", _twin, methods=["GET"]),
+            Route("/api/twin/what-if", _what_if, methods=["POST"]),
             Route("/api/openapi.json", _openapi, methods=["GET"]),
             Route("/api/{question}", _ask, methods=["POST"]),
             Route("/api/{question}/scenario", _scenario, methods=["POST"]),
@@ -165,6 +168,14 @@ async def _catalogue(_request: Request) -> Response:
 async def _twin(request: Request) -> Response:
     feed: TwinFeed | None = request.app.state.feed
     return JSONResponse({"source": None} if feed is None else feed.state())
+
+
+async def _what_if(request: Request) -> Response:
+    feed: TwinFeed | None = request.app.state.feed
+    if feed is None:
+        return _error(404, "no deployment is being watched")
+    query = validate(queries.TwinQuery, await _body(request))
+    return await _answered(request, lambda check: JSONResponse(feed.asked(query, check)), WHAT_IF_SECONDS)
 
 
 async def _ask(request: Request) -> Response:

@@ -24,6 +24,7 @@ _ASKED: dict[str, type[FrozenModel]] = {
     "speculation": queries.SpeculationQuery,
     "parallel": queries.ParallelQuery,
     "wizard": queries.WizardQuery,
+    "twin": queries.TwinQuery,
 }
 
 
@@ -37,7 +38,7 @@ def catalogue() -> dict[str, Any]:
         "apis": catalog.names("api"),
         "frameworks": catalog.names("engine"),
         "stops": tour.described(),
-        "fields": {name: _fields(query) for name, query in _ASKED.items()} | {"twin": {}},
+        "fields": {name: _fields(query) for name, query in _ASKED.items()},
     }
 
 

@@ -20,6 +20,7 @@ from simserve.explore.catalogue import catalogue
 from simserve.explore.queries import Against
 from simserve.explore.tour import LONG_TAIL, STOPS
 from simserve.metrics.figures import in_json
+from simserve.profiles.catalog import bundled_file
 from simserve.report.page import TEMPLATES, write_whole
 from simserve.validation import validate
 
@@ -27,6 +28,7 @@ Options = Mapping[str, Sequence[Any]]
 """Input -> the values that are offered, the first one at the beginning."""
 Tell = Callable[[int, int], None]
 
+_RECORDED, _SCRAPES = "calibration/runs/vllm-cpu-2026-11-24-scrapes", "scrapes.prom.gz"
 INDEX, ANSWERS = "index.html", "answers.js"
 _MODELS = ("qwen3-32b", "llama-3.1-8b", "llama-3.1-70b", "gpt-oss-120b")
 _GPUS = ("h200-sxm-141gb", "h100-sxm-80gb", "a100-sxm-80gb", "l40s-48gb")
@@ -35,7 +37,7 @@ _STEPS: Options = {"model": _MODELS, "hardware": _GPUS, "batch": (16, 1, 4, 64, 
 _MIXED = (10, 34, 6, 22, 8, 40, 12, 5, 18, 7, 26, 9, 14, 38, 6, 11, 20, 8, 30, 5, 16, 9, 12, 7)
 GRIDS: Mapping[str, Options] = {
     "tour": {"stop": tuple(stop.id for stop in STOPS)},
-    "film": {"rate": (4.0, 8.0), "against": get_args(Against)[:5]},
+    "film": {"rate": (4.0, 8.0), "against": get_args(Against)[:6]},
     "simulator": {
         "model": _MODELS[:1],
         "hardware": _GPUS[:2],
@@ -83,8 +85,19 @@ def count(grids: Mapping[str, Options] = GRIDS) -> int:
     return sum(len(list(_combinations(options))) for options in grids.values())
 
 
+def recorded_example() -> tuple[Path, Path]:
+    """Return metrics of a real server that ship with simserve, and the scenario of its deployment."""
+    folder = bundled_file(f"{_RECORDED}/{_SCRAPES}").parent
+    return folder / _SCRAPES, folder / "scenario.yaml"
+
+
 def write_pages(
-    folder: Path, *, force: bool = False, grids: Mapping[str, Options] = GRIDS, tell: Tell | None = None
+    folder: Path,
+    *,
+    force: bool = False,
+    grids: Mapping[str, Options] = GRIDS,
+    tell: Tell | None = None,
+    twin: Mapping[str, Any] | None = None,
 ) -> bool:
     """Write the page and its answers; the same version gives the same bytes.
 
@@ -93,6 +106,7 @@ def write_pages(
         force: Whether files of somebody else in it may stay there beside them, and pages there be replaced.
         grids: What is computed.
         tell: Called with the answers that are done and all of them.
+        twin: What `TwinFeed.state` says of a deployment; None: the page has no twin.
 
     Returns:
         Whether all answers are there: Ctrl-C ends the computing, and what was finished is written.
@@ -113,7 +127,7 @@ def write_pages(
     except KeyboardInterrupt:
         is_whole = False
     offered = {name: {key: list(values) for key, values in options.items()} for name, options in grids.items()}
-    data = {"catalogue": {**catalogue(), "offered": offered}, "answers": answers}
+    data = {"catalogue": {**catalogue(), "offered": offered}, "answers": answers, "twin": twin}
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from simserve.errors import InputError
 from simserve.profiles import catalog
 from simserve.scenario.formats import KVCacheDtype, Quantization
 from simserve.scenario.load import from_mapping
@@ -27,6 +28,12 @@ def _name_of(kind: catalog.Kind) -> AfterValidator:
         return name
 
     return AfterValidator(check)
+
+
+def _hardware_or_none(name: str) -> str:
+    if name and name not in catalog.names("hardware"):
+        raise ValueError("is no hardware of the catalogue")
+    return name
 
 
 Name = Annotated[str, Field(max_length=80)]
@@ -198,6 +205,7 @@ Against = Literal[
     "prompts in one piece",
     "no prefix caching",
     "drafts",
+    "pipeline stages",
     "nothing",
 ]
 """What a film shows beside the run."""
@@ -213,11 +221,27 @@ class FilmQuery(SimulatorQuery):
     """Requests that arrive a second, at random (Poisson)."""
     num_requests: Annotated[int, Field(ge=20, le=1000)] = 300
     """Requests of the run."""
+    pipeline: bool = False
+    """The GPUs of a replica hold consecutive layers, as pipeline stages; off: they share every layer."""
     against: Against = "static batching"
     """What is different in the second film; the requests are the same."""
 
+    def deployment(self, engine: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the deployment of a scenario, the GPUs of a replica as stages where that is asked."""
+        found = super().deployment(engine)
+        if self.pipeline:
+            found |= {"tensor_parallel_size": 1, "pipeline_parallel_size": self.tensor_parallel_size}
+        return found
+
     def other(self) -> FilmQuery | None:
-        """Return the run to set beside this one; None: there is none."""
+        """Return the run to set beside this one; None: there is none.
+
+        Raises:
+            ValueError: One GPU is no pipeline.
+        """
+        if self.against == "pipeline stages" and self.gpus == 1:
+            raise ValueError("One GPU is no pipeline: set the number of GPUs to 2 or more.")
+        stages = self.gpus if self.tensor_parallel_size == 1 else self.tensor_parallel_size
         changes: Mapping[str, dict[str, Any]] = {
             "static batching": {"continuous_batching": False},
             "reserved KV memory": {"paged_kv": False},
@@ -225,6 +249,7 @@ class FilmQuery(SimulatorQuery):
             "prompts in one piece": {"chunked_prefill": False},
             "no prefix caching": {"prefix_caching": False},
             "drafts": {"speculative_decoding": True},
+            "pipeline stages": {"pipeline": True, "tensor_parallel_size": stages},
         }
         return self.model_copy(update=changes[self.against]) if self.against in changes else None
 
@@ -421,3 +446,33 @@ class ParallelQuery(DeploymentQuery):
     """Tokens of each sequence."""
     prompt_tokens: Annotated[int, Field(ge=1, le=8192)] = 1000
     """Tokens of a prompt."""
+
+
+class TwinQuery(FrozenModel):
+    """What else might be deployed where a deployment is watched; what is left as it is stays that of the scenario."""
+
+    hardware: Annotated[Name, AfterValidator(_hardware_or_none)] = ""
+    """The GPU; empty: as it is."""
+    replicas: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Replicas; 0: as they are."""
+    tensor_parallel_size: Annotated[int, Field(ge=0, le=64)] = 0
+    """GPUs that share every layer of a replica; 0: as they are."""
+    quantization: Quantization | Literal[""] = ""
+    """Format of the weights; empty: as it is."""
+    kv_cache_dtype: KVCacheDtype | Literal[""] = ""
+    """Format of the KV cache; empty: as it is."""
+    max_num_seqs: Annotated[int, Field(ge=0, le=65_536)] = 0
+    """Batch limit of a replica; 0: as it is."""
+
+    def overrides(self) -> list[str]:
+        """Return what is changed, as ``--set`` takes it.
+
+        Raises:
+            InputError: Nothing is.
+        """
+        keys = {name: f"deployment.{name}" for name in type(self).model_fields}
+        keys["max_num_seqs"] = "deployment.engine.max_num_seqs"
+        changed = [f"{key}={getattr(self, name)}" for name, key in keys.items() if getattr(self, name)]
+        if not changed:
+            raise InputError("is the deployment as it is", key="what-if", remedy="change one of its settings")
+        return changed

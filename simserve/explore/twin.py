@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from simserve.errors import SimserveError
+from simserve.errors import InputError, SimserveError
+from simserve.explore.limits import Check
+from simserve.explore.queries import TwinQuery
 from simserve.metrics.figures import in_json
 from simserve.planner.twin.answer import Twin
 
 Looks = Callable[[Callable[[str], None]], Iterator[Twin]]
+WhatIf = Callable[[Twin, list[str], Check], Twin]
 
 
 class TwinFeed:
@@ -26,10 +29,15 @@ class TwinFeed:
         source: Names what is looked at, for the page.
         scenario: Names what is thought to be deployed.
         every: Seconds between looks; None: there is one.
+        what_if: Returns another look at the hours of one, with some of the scenario's settings changed (as ``--set``
+            takes them); None: nobody may ask.
     """
 
-    def __init__(self, looks: Looks, *, source: str, scenario: str, every: float | None) -> None:
-        self._looks, self._every = looks, every
+    def __init__(
+        self, looks: Looks, *, source: str, scenario: str, every: float | None, what_if: WhatIf | None = None
+    ) -> None:
+        self._looks, self._every, self._what_if = looks, every, what_if
+        self._last: Twin | None = None
         self._about = {"source": source, "scenario": scenario, "every_s": every}
         self._lock = threading.Lock()
         self._summary: dict[str, Any] | None = None
@@ -46,12 +54,27 @@ class TwinFeed:
         while True:
             try:
                 for found in self._looks(self._miss):
+                    self._last = found
                     self._keep(in_json(found.summary), None)
             except SimserveError as failure:
                 self._miss(str(failure))
             if self._every is None:
                 return
             time.sleep(self._every)
+
+    def asked(self, query: TwinQuery, check: Check) -> dict[str, Any]:
+        """Return ``changes`` and the ``summary`` of the hours of the last look with these.
+
+        Raises:
+            InputError: There was no look yet, or the settings go with nothing.
+            TooLongError: It took too long.
+        """
+        last = self._last
+        if last is None or self._what_if is None:
+            raise InputError("has not been looked at yet", key="what-if", remedy="wait for the first look")
+        changes = query.overrides()
+        found = self._what_if(last, changes, check)
+        return {"changes": changes, "summary": in_json({**found.summary, "series": {}})}
 
     def state(self) -> dict[str, Any]:
         """Return ``source scenario every_s``, the last ``summary`` or null, how many looks there were (``count``),

@@ -1,7 +1,8 @@
 """A measured run as ``vllm bench serve --save-result --save-detailed`` writes it, figures by that tool's definitions.
 
 vllm/benchmarks/serve.py, ``calculate_metrics``: TPOT is (latency - TTFT) / (output tokens - 1) of each request with
-more than one token; ITL pools every gap between the pieces of an answer. Summaries are ms, the lists seconds.
+more than one token; ITL pools every gap between the pieces of an answer. Summaries are ms, the lists seconds. An answer
+that comes in one piece has no TPOT here, where that tool says 0: something on the way holds answers back.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ class Answered(NamedTuple):
     """When each piece of the answer came, at least one."""
     prompt_tokens: int
     output_tokens: int
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether several tokens came in one piece: their times are not those of the server."""
+        return self.output_tokens > 1 and len(self.pieces) == 1
 
 
 def bench_file(
@@ -55,7 +61,8 @@ def bench_file(
     gaps = [np.diff(each.pieces) for each in answers]
     prompts, outputs = [each.prompt_tokens for each in answers], [each.output_tokens for each in answers]
     written = np.array(outputs)
-    tpot = ((last - sent - ttft) / np.maximum(written - 1, 1))[written > 1]
+    has_tpot = (written > 1) & ~np.array([each.is_held_back for each in answers])
+    tpot = ((last - sent - ttft) / np.maximum(written - 1, 1))[has_tpot]
     duration = float(last.max() - sent.min())
     document: dict[str, Any] = {
         "date": date,

@@ -17,7 +17,7 @@ import numpy as np
 from simserve.errors import InputError
 from simserve.observe.bench_file import Answered
 from simserve.observe.dialogue import Dialect, Exchange, ask, learn_dialect
-from simserve.observe.target import Server, find_out, is_this_machine
+from simserve.observe.target import Server, find_out, is_this_machine, trusted_authorities
 from simserve.rng import stream
 
 LENGTH_SPREAD = 0.3
@@ -157,7 +157,9 @@ class _Session:
         limits = httpx.Limits(max_connections=most + 1, max_keepalive_connections=most + 1)
         end = time.perf_counter() + plan.budget
         async with (
-            httpx.AsyncClient(headers=headers, limits=limits, trust_env=not is_this_machine(url)) as client,
+            httpx.AsyncClient(
+                headers=headers, limits=limits, trust_env=not is_this_machine(url), verify=trusted_authorities()
+            ) as client,
             self._shown(),
         ):
             try:

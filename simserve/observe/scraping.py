@@ -6,6 +6,7 @@ other, and written nowhere: redirects are not followed.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import httpx
 
 from simserve.errors import InputError
 from simserve.observe.scrapes import MOST_SCRAPES, Scrape, in_order, scrapes_of
-from simserve.observe.target import LARGEST_PAGE, PAGE_SECONDS, is_this_machine, url_of
+from simserve.observe.target import LARGEST_PAGE, PAGE_SECONDS, is_this_machine, trusted_authorities, url_of
 from simserve.observe.windows import COUNTERS, GAUGES, HISTOGRAMS
 
 TOKEN_VARIABLE = "SIMSERVE_METRICS_TOKEN"
@@ -40,7 +41,9 @@ def client_for(url: str) -> Iterator[httpx.Client]:
     url_of(url, example="http://localhost:8000/metrics", secret=f"put the token into {TOKEN_VARIABLE}")
     token = os.environ.get(TOKEN_VARIABLE)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with httpx.Client(headers=headers, trust_env=not is_this_machine(url), timeout=PAGE_SECONDS) as client:
+    with httpx.Client(
+        headers=headers, trust_env=not is_this_machine(url), timeout=PAGE_SECONDS, verify=trusted_authorities()
+    ) as client:
         yield client
 
 
@@ -92,8 +95,15 @@ def scrape_now(client: httpx.Client, url: str) -> Scrape:
     return scrapes_of(page(client, address), address, now)[-1]
 
 
-def scrape_for(client: httpx.Client, url: str, seconds: float, interval: float, keep: Callable[[Scrape], None]) -> None:
-    """Scrape a server for a time; what fails once is left out, three times in a row ends it.
+def scrape_for(
+    client: httpx.Client,
+    url: str,
+    seconds: float,
+    interval: float,
+    keep: Callable[[Scrape], None],
+    miss: Callable[[InputError], None],
+) -> None:
+    """Scrape a server for a time, to its end whatever it answers meanwhile: counters tell later what was missed.
 
     Args:
         client: Who asks.
@@ -101,21 +111,22 @@ def scrape_for(client: httpx.Client, url: str, seconds: float, interval: float, 
         seconds: For how long.
         interval: Between two scrapes, seconds.
         keep: Takes every scrape as it comes.
+        miss: Takes why one failed; what it raises ends the time.
 
     Raises:
-        InputError: It does not answer.
+        InputError: The first scrape failed.
     """
     start = time.monotonic()
-    failures = count = 0
+    count = 0
     while True:
         try:
             keep(scrape_now(client, url))
-            failures = 0
-        except InputError:
-            failures += 1
-            if failures == 3 or not count:
+        except InputError as failure:
+            if not count:
                 raise
-        count += 1
+            miss(failure)
+        # What answers slowly, or is slow to fail, does not make the whole longer.
+        count = max(count + 1, math.ceil((time.monotonic() - start) / interval))
         if count * interval > seconds or count > MOST_SCRAPES:
             return
         time.sleep(max(start + count * interval - time.monotonic(), 0.0))

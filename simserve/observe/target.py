@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,6 +96,19 @@ def is_this_machine(url: str) -> bool:
         return False
 
 
+def trusted_authorities() -> ssl.SSLContext:
+    """Return whose certificates are trusted: as ``SSL_CERT_FILE`` or ``SSL_CERT_DIR`` say, else the public ones.
+
+    Raises:
+        UsageError: The file does not hold any.
+    """
+    try:
+        return httpx.create_ssl_context()
+    except OSError as failure:
+        value, why = os.environ.get("SSL_CERT_FILE"), failure.strerror or str(failure)
+        raise UsageError(f"holds no certificates: {why}", key="SSL_CERT_FILE", value=value) from None
+
+
 async def find_out(client: httpx.AsyncClient, url: str, model: str | None = None) -> Server:
     """Return what the server at an address is.
 
@@ -168,6 +183,8 @@ async def _models(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
     except httpx.ConnectError as failure:
         # Of what goes wrong before anybody listens, only TLS has a reason of its own.
         why = f": {failure}" if "SSL" in str(failure) or "certificate" in str(failure).lower() else ""
+        if "CERTIFICATE_VERIFY_FAILED" in why:
+            remedy = "name who signed its certificate in the environment: SSL_CERT_FILE=authority.pem"
         raise InputError(f"does not answer{why}", file=url, remedy=remedy) from None
     if reason:
         if "HTTP 401" in reason or "HTTP 403" in reason:

@@ -178,6 +178,13 @@ def hit_rate(window: Window) -> float:
     return window.gauges.get("hit_rate", math.nan)
 
 
+def mean_length(seen: Observed, name: str) -> float:
+    """Return the mean of ``prompt_tokens`` or ``output_tokens`` that counters tell; NaN where they tell none."""
+    tokens = seen.whole.counters.get({"prompt_tokens": "prompt", "output_tokens": "generated"}[name], math.nan)
+    finished = seen.whole.counters.get("finished", 0.0)
+    return tokens / finished if finished else math.nan
+
+
 class _Series:
     """The figures of one scrape, by series; engines side by side are told apart by their labels."""
 

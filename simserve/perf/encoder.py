@@ -1,8 +1,9 @@
 """Encoding images and recordings: the seconds of an encoder on the GPUs of a replica. A roofline, but for attention.
 
 It runs in 16 bit, layer by layer, cut over the tensor-parallel ranks as the language model is (vLLM's
-``mm_encoder_tp_mode: weights``). Its attention is that of whole images, of tiles or of windows of audio to themselves;
-the convolutions before an audio encoder, under 1 % of its arithmetic, are left out.
+``mm_encoder_tp_mode: weights``). Its attention is that of whole images, of tiles or of windows of audio to themselves.
+The convolutions before an audio encoder, 1 % of Whisper's arithmetic and a fifth of Qwen3-Omni's, are products too, on
+every rank whole.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ BLACKWELL_CAPABILITY = 10.0
 """Compute capability from which FlashAttention 4 runs."""
 ATTENTION_START = 12e-6
 """Seconds of a call of that attention whatever it holds: the same tables, 11.5 to 13.5 us for one patch."""
+LAUNCH_SECONDS = 0.27e-3
+"""Seconds that the host takes at least to launch a layer, kernel by kernel: engines put no encoder on a CUDA graph by
+default. So long take layers of language models without one under vLLM and TensorRT-LLM
+(``enforced_eager_seconds_per_layer``); SGLang's Whisper takes 0.22 ms on B200 (sgl-project/sglang pull request 22361),
+Qwen3-Omni's encoder 0.35 ms under vLLM (vllm-project/vllm pull request 30735) and 0.42 ms as transformers has it
+(sgl-project/sglang-omni pull request 333, H100)."""
 LAYER_PASSES = 10
 """Times the elementwise work of a layer moves its hidden state: two norms with their sums, rotary embedding, and the
 activation on an MLP four times as wide."""
@@ -64,14 +71,26 @@ def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: 
     if ranks > 1:
         reduced = rows * tower.hidden_size * ACTIVATION_BYTES
         layer = layer + 2.0 * all_reduce_seconds(reduced, ranks, shape.tensor_link)
-    # No CUDA graph covers the tower: its layers come no faster than the host launches them.
-    layer = np.maximum(layer, shape.engine.eager_seconds_per_layer)
+    launching = max(shape.engine.host_slowdown * LAUNCH_SECONDS, shape.engine.eager_seconds_per_layer)
+    layer = np.maximum(layer, launching)
     merged = rows / tower.positions_per_token
     wide = tower.hidden_size * tower.positions_per_token
     mergers = _product(shape, merged, wide / ranks, wide) + _product(
         shape, merged, shape.model.hidden_size, wide / ranks
     )
-    seconds[has_any] = tower.num_hidden_layers * layer + tower.num_mergers * mergers
+    before = _convolutions(shape, tower, rows) if isinstance(tower, AudioTower) else 0.0
+    seconds[has_any] = before + tower.num_hidden_layers * layer + tower.num_mergers * mergers
+    return seconds
+
+
+def _convolutions(shape: ReplicaShape, tower: AudioTower, positions: Array) -> Array:
+    """Return the seconds of what makes positions of a spectrogram: products, and their activations."""
+    seconds = np.zeros(len(positions))
+    for each in tower.convolutions:
+        places = each.outputs_per_position * positions
+        moved = 2.0 * each.channels * ACTIVATION_BYTES
+        seconds += _product(shape, places, each.channels, each.inputs)
+        seconds += elementwise_parts(moved, places, shape.machine).sum(axis=0)
     return seconds
 
 

@@ -106,6 +106,7 @@ def grouped_gemm_seconds(
     curve: GroupedGemmCurve,
     device: GemmDevice,
     *,
+    tile_rows: Array | int,
     rows: Array,
     experts: Array,
     out_features: Array | float,
@@ -117,6 +118,7 @@ def grouped_gemm_seconds(
     Args:
         curve: Parameters of the kernels.
         device: The GPU.
+        tile_rows: Rows of a tile.
         rows: Token-expert pairs that the rank computes.
         experts: Distinct experts among them; each starts a tile of its own.
         out_features: Columns n of an expert.
@@ -125,9 +127,9 @@ def grouped_gemm_seconds(
     """
     flops = 2.0 * rows * out_features * in_features
     rate = device.peak * curve.efficiency
-    tiles = (experts + (rows - experts) / curve.tile_rows) * np.ceil(out_features / TILE_COLUMNS)
+    tiles = (experts + (rows - experts) / tile_rows) * np.ceil(out_features / TILE_COLUMNS)
     waves = np.ceil(tiles / device.num_multiprocessors)
-    tile_flops = 2.0 * curve.tile_rows * TILE_COLUMNS * (in_features + curve.loop_overhead)
+    tile_flops = 2.0 * tile_rows * TILE_COLUMNS * (in_features + curve.loop_overhead)
     compute = waves * tile_flops * device.num_multiprocessors / rate
     memory = num_bytes / (device.bandwidth * curve.memory_efficiency)
     return GemmSeconds(arithmetic=flops / rate, memory=memory, total=overlapped(curve, compute, memory))

@@ -86,12 +86,14 @@ class ExpertLoad:
         distinct: Experts among them.
         routed: Pairs of all ranks, which every rank sorts.
         held: Experts that the rank holds.
+        tokens: Tokens of the call.
     """
 
     pairs: Array
     distinct: Array
     routed: Array
     held: Array | float
+    tokens: Array
 
 
 def expected_distinct_experts(
@@ -190,7 +192,7 @@ def routed_load(
     spread = np.sqrt(mean * np.maximum(1.0 - mean / held, 0.0) + np.square(fresh) * together)
     most = np.minimum(mean + _largest_of(num_groups) * spread, held)
     distinct = np.minimum(most, np.maximum(pairs, 1.0))
-    return ExpertLoad(pairs=pairs, distinct=distinct, routed=routed, held=float(held))
+    return ExpertLoad(pairs=pairs, distinct=distinct, routed=routed, held=float(held), tokens=tokens)
 
 
 def _distinct_experts(num_experts: int, num_experts_per_tok: int, tokens: Array) -> Array:
@@ -374,9 +376,13 @@ def _projection(
 ) -> GemmSeconds:
     weights = load.distinct * out_features * in_features * shape.weight_bits / 8
     activations = load.pairs * (in_features * shape.input_bytes + out_features * ACTIVATION_BYTES)
+    tile_rows: Array | int = curve.tile_rows
+    if curve.narrow_tile_rows is not None and curve.narrow_tokens is not None:
+        tile_rows = np.where(load.tokens <= curve.narrow_tokens, curve.narrow_tile_rows, curve.tile_rows)
     return grouped_gemm_seconds(
         curve,
         device,
+        tile_rows=tile_rows,
         rows=load.pairs,
         experts=load.distinct,
         out_features=out_features,

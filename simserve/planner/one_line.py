@@ -9,18 +9,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.planner.importers.model_names import NamedModel, find_model, format_named
+from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.profiles import catalog
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware, slice_of
 from simserve.profiles.model import load_model
+from simserve.profiles.model_names import format_named
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.workload.spec import TraceColumn
@@ -34,7 +36,16 @@ _ENGINE_NAMES = {"trtllm": "tensorrt-llm"}
 """Short names of engines, without hyphens -> the profile."""
 _GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*)?(\S.*)", re.IGNORECASE)
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)", re.IGNORECASE)
-_ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@])v?(b?\d\S*)")
+_ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@ -])v?(b?\d\S*)")
+_OLLAMA_FORMAT = "gguf-q4_k_m"
+_COMMAND = re.compile(r"\s--?\w|\b(?:vllm|sglang) serve\b|\b(?:docker|ollama) run\b")
+"""What only a command line holds."""
+_STARTED_BY_NAME = {
+    "ollama": ("ollama run ", "ollama serve"),
+    "llama.cpp": ("llama-server", "llama-cli"),
+    "tgi": ("text-generation-inference", "text-generation-launcher"),
+}
+"""Engines whose command lines are not read, by what they hold."""
 _LIMIT = re.compile(r"([A-Za-z]\w*)\s*(?:<=|>=|[=<>:\u2264\u2265]|\s)\s*(\S.*)")
 _PERCENTILE = re.compile(r"\bp\(?\d\d", re.IGNORECASE)
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
@@ -147,7 +158,7 @@ def ask(
     """
     gpu, count = (None, None) if flags.gpus is None else gpu_and_count(flags.gpus)
     _check_traffic(flags)
-    base = _base(word, flags, gpu)
+    base = _as_tagged(_base(word, flags, gpu), word, flags)
     notes = [*base.notes]
     mapping = _with_defaults(base.mapping, gpu, is_plan=is_plan)
     folder = None if base.file is None else base.file.parent
@@ -223,6 +234,12 @@ def _pasted(text: str, gpu: str | None) -> Draft:
     from simserve.planner.importers.trtllm_command import import_trtllm_command
     from simserve.planner.importers.vllm_command import import_vllm_command
 
+    words = text.split()
+    started = next((engine for engine, signs in _STARTED_BY_NAME.items() if any(sign in text for sign in signs)), None)
+    if started is not None:
+        model = words[2] if words[:2] == ["ollama", "run"] and len(words) > 2 else "MODEL"
+        rule = f"starts {started}, whose lines are not read"
+        raise UsageError(rule, key="--like", value=text, remedy=f"name the model instead: {model} --engine {started}")
     if "trtllm" in text:
         return import_trtllm_command(text, hardware=gpu)
     return (import_sglang_command if "sglang" in text else import_vllm_command)(text, hardware=gpu)
@@ -239,11 +256,18 @@ def _named(word: str) -> _Base:
         raise ScenarioError("is a folder, not a scenario file", file=word, remedy="a model's has a config.json")
     if os.path.isdir(path):
         return _of_model(NamedModel(word, None, is_exact=True), word)
+    if word.lower().endswith(".gguf"):
+        rule = "is a GGUF file of weights, which is not opened"
+        remedy = f"name its model: {path.stem} --engine llama.cpp"
+        raise ScenarioError(rule, value=word, remedy=remedy)
     if os.path.exists(path) and ("/" in word or os.sep in word or word.endswith(_ENDINGS)):
         mapping = read_mapping(path, ScenarioError)
         if "model" not in mapping and any(key in mapping for key in _CONFIG_KEYS):
             return _of_model(NamedModel(word, None, is_exact=True), word)
         return _Base(mapping, path)
+    if _COMMAND.search(word):
+        rule = "is a command line, not the name of a scenario or a model"
+        raise ScenarioError(rule, value=word, remedy="put it behind --like: --like 'vllm serve ...'")
     if word.endswith(_ENDINGS) or word.startswith((".", "/", "~")):
         catalog.find("scenario", word)  # which says what is wrong with it
     return _of_model(_known_model(word), word)
@@ -271,33 +295,31 @@ def _known_model(word: str) -> NamedModel:
         if not remedy.startswith("did you mean"):
             remedy = "simserve scenarios and simserve models list them; a config.json works as well"
         raise ScenarioError(rule, value=word, remedy=remedy) from None
-    if named.is_exact and named.quantization is not None:
-        return NamedModel(word, None, is_exact=True)  # a checkpoint of its own, which the repository names
     return named
-
-
-def repository_beside_record(word: str | None) -> str | None:
-    """Return the repository that a word names where only its architecture is on record: servers load it, not that one.
-
-    None: the word names none, or one on record.
-    """
-    if word is None or "/" not in word or catalog.has("scenario", word) or os.path.exists(Path(word).expanduser()):
-        return None
-    try:
-        named = find_model(word, None)
-    except ScenarioError:
-        return None
-    return None if named.is_exact else word
 
 
 def _of_model(named: NamedModel, word: str) -> _Base:
     deployment = {} if named.quantization is None else {"quantization": named.quantization}
     notes: tuple[str, ...] = ()
-    if not named.is_exact:
+    if not named.is_exact and named.model != word:  # else every answer says so by itself
         stored = "" if named.quantization is None else f" and {named.quantization} weights"
-        notes = (f"{word} is taken to have the architecture of {named.model}{stored}, by its name.",)
+        notes = (f"{word} is taken to be {named.model}{stored}, by its name.",)
     mapping = {"name": _last_part(word), "model": named.model, "deployment": deployment, "workload": {}}
     return _Base(mapping, notes=notes, is_complete=False)
+
+
+def _as_tagged(base: _Base, word: str | None, flags: OneLine) -> _Base:
+    """Return a model in the format of Ollama's tag: ``llama3.1:8b`` is Q4_K_M there (ollama.com/library/llama3.1)."""
+    is_ollama = flags.engine is not None and _plain_name(flags.engine).startswith("ollama")
+    is_tag = word is not None and ":" in word and "/" not in word
+    if base.is_complete or not (is_ollama and is_tag) or flags.quantization or base.mapping["deployment"]:
+        return base
+    if load_model(base.mapping["model"]).stored.format not in WIDE_FORMATS:
+        return base
+    note = f"Ollama's {word} has {_OLLAMA_FORMAT} weights unless its tag says others."
+    return replace(
+        base, mapping={**base.mapping, "deployment": {"quantization": _OLLAMA_FORMAT}}, notes=(*base.notes, note)
+    )
 
 
 def _last_part(word: str) -> str:
@@ -305,6 +327,10 @@ def _last_part(word: str) -> str:
     path = Path(word)
     last = path.stem if path.suffix in _ENDINGS else path.name
     return scenario_name(path.absolute().parent.name if last == "config" else last or "model")
+
+
+_EXAMPLES = {"--gpus": "2xH100", "--rate": "3", "--prompt-tokens": "2k", "--output-tokens": "500"}
+"""What each flag that a model needs may say, for the remedy."""
 
 
 def _check_complete(
@@ -325,11 +351,9 @@ def _check_complete(
             lacking.append("--rate (or --concurrency, --trace)")
         lacking += [flag for flag in ("--prompt-tokens", "--output-tokens") if flag not in flags.given]
     if lacking:
-        example = "for example --gpus 2xH100 --rate 3 --prompt-tokens 2k --output-tokens 500"
+        example = " ".join(f"{flag} {_EXAMPLES[flag]}" for flag in (each.partition(" ")[0] for each in lacking))
         rule = f"is a model, and lacks {', '.join(lacking)}"
-        raise UsageError(
-            rule, value=base.mapping["model"], remedy=example if needs_traffic else "such as --gpus 2xH100"
-        )
+        raise UsageError(rule, value=base.mapping["model"], remedy=f"add for example {example}")
 
 
 def _with_defaults(mapping: Mapping[str, Any], gpu: str | None, *, is_plan: bool) -> dict[str, Any]:
@@ -411,6 +435,9 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
         UsageError: There is no name, or no GPU.
         ProfileError: There is no such GPU; names the nearest.
     """
+    if "," in text or "+" in text:
+        remedy = "name one; replicas of several kinds are pools of a scenario: simserve scenarios two-pools"
+        raise UsageError("names several kinds of GPU", key="--gpus", value=text, remedy=remedy)
     found = _GPUS.fullmatch(text.strip())
     is_number = text.strip().isdecimal() and not catalog.has("hardware", hardware_name(text.strip()))
     if found is None or is_number:
@@ -476,7 +503,8 @@ def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
     engines = {_plain_name(each): each for each in catalog.names("engine")} | _ENGINE_NAMES
     known = engines.get(_plain_name(name), name)
     if not catalog.has("engine", known) and not known.endswith(_ENDINGS):
-        remedy = f"{nearest(known, catalog.names('engine'))} A version stands behind ==: vllm==0.20"
+        meant = nearest(known, catalog.names("engine")).removesuffix("?")
+        remedy = f"{meant}; a version stands behind ==: vllm==0.20"
         raise ProfileError("is not a known engine", key="--engine", value=text, remedy=remedy)
     overrides = [Override("deployment.engine.name", known, "--engine")]
     if version is not None or known != engine.get("name", "vllm"):

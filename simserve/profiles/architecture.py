@@ -55,6 +55,10 @@ class ModelProfile(FrozenModel):
     absent: not on record."""
     source: str
     """Where the figures below come from."""
+    shape_of: str | None = None
+    """Profile whose architecture these weights have, which are not its own; absent: the profile is of them."""
+    is_named_like: bool = False
+    """Whether ``shape_of`` is concluded from the name alone."""
     is_assumed: bool = False
     """Whether its architecture is unknown and taken for a Llama's with other sizes."""
     dtype: DType
@@ -202,6 +206,11 @@ class ModelProfile(FrozenModel):
             raise ValueError("moe and layers E of layer_pattern go together")
 
     @property
+    def catalogue_name(self) -> str:
+        """Name of the profile that its architecture is from."""
+        return self.shape_of or self.name
+
+    @property
     def stored(self) -> Checkpoint:
         """The checkpoint that the model's name stands for."""
         return self.checkpoints[0] if self.checkpoints else Checkpoint(format="none", source=self.source)
@@ -300,6 +309,9 @@ class ModelProfile(FrozenModel):
     @property
     def assumption(self) -> str | None:
         """What a reader has to know first where the architecture is assumed; None where it is known."""
+        if self.is_named_like:
+            stored = self.dtype if self.stored.format == "none" else self.stored.format
+            return f"{self.name} is taken to have the architecture of {self.shape_of} and {stored} weights, by its name"
         if not self.is_assumed:
             return None
         return (

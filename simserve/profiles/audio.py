@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from pydantic import PositiveInt, model_validator
+from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from simserve.validation import FrozenModel
 
@@ -27,6 +27,17 @@ class AudioShape(NamedTuple):
     tokens: int
     positions: int
     pairs: int
+
+
+class Convolution(FrozenModel):
+    """A convolution before the layers of an encoder, or the product that brings its output to their width."""
+
+    outputs_per_position: PositiveFloat
+    """Places that it computes for a position of the layers."""
+    inputs: PositiveInt
+    """Numbers that each of them is computed from: those under the kernel, of all channels."""
+    channels: PositiveInt
+    """Numbers that each of them becomes."""
 
 
 class AudioTower(FrozenModel):
@@ -60,6 +71,8 @@ class AudioTower(FrozenModel):
     """Its heads."""
     intermediate_size: PositiveInt
     """Width of its MLPs, which have no gate."""
+    convolutions: tuple[Convolution, ...] = ()
+    """What makes positions of the spectrogram; absent: priced at nothing."""
     num_mergers: PositiveInt = 1
     """MLPs that bring positions to the width of the language model."""
 

@@ -475,6 +475,8 @@ def _limits(
 
 def _seats(choices: _Choices, known: EngineVersion, place: _Place, batching: str) -> int:
     default, note = place.count(known.limits.max_num_seqs), ""
+    if place.drafter and known.limits.max_num_seqs_with_drafts:
+        default, note = known.limits.max_num_seqs_with_drafts, f"with drafts by {place.drafter}"
     size = choices.asked.static_batch_size
     if batching == "static" and size is not None:
         default, note = size, "set to static_batch_size"
@@ -625,6 +627,8 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
         raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
     sorting = host.seconds_per_nucleus_request if choices.asked.sampling == "nucleus" else 0.0
     agreeing = host.seconds_per_parallel_step if place.num_ranks > 1 else 0.0
+    streamed = host.seconds_per_streamed_request
+    served = host.seconds_per_request + streamed + host.seconds_per_verified_token * (place.drafter is not None)
     prompt_launching = host.eager_prompt_seconds_per_layer
     ranks = place.tensor_parallel_size if place.tensor_parallel_size > 1 else 0
     splitting = host.row_split_seconds_per_layer * (ranks > 0) + host.row_split_seconds_per_layer_rank * ranks
@@ -638,8 +642,8 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
         "host_slowdown": slowdown,
         "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),
         "row_split_seconds_per_layer": slowdown * splitting,
-        "host_seconds_per_request": slowdown * (host.seconds_per_request + host.seconds_per_streamed_request) + sorting,
-        "host_seconds_per_streamed_request": slowdown * host.seconds_per_streamed_request,
+        "host_seconds_per_request": slowdown * served + sorting,
+        "host_seconds_per_streamed_request": slowdown * streamed,
         "eager_seconds_per_layer": slowdown * host.eager_seconds_per_layer,
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
@@ -708,7 +712,12 @@ def _is_async(choices: _Choices, rules: Scheduling, place: _Place) -> bool:
     note = ""
     if rules.async_scheduling and not rules.async_pipeline and place.num_ranks > place.tensor_parallel_size:
         note = "off with pipeline stages"
-    elif rules.async_scheduling and place.drafter and place.drafter not in (rules.async_drafters or (place.drafter,)):
+    elif (
+        rules.async_scheduling
+        and place.drafter
+        and rules.async_drafters is not None
+        and (place.drafter not in rules.async_drafters)
+    ):
         note = f"off with drafts by {place.drafter}"
     elif rules.async_scheduling and place.only_prefills and not rules.async_prefill:
         note = "off in a worker that only prefills"

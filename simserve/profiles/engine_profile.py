@@ -177,6 +177,8 @@ class Limits(FrozenModel):
 
     max_num_seqs: Tiered
     """Most requests that hold KV at once."""
+    max_num_seqs_with_drafts: int | None = Field(default=None, ge=1)
+    """The same with speculative decoding; absent: as without."""
     max_num_batched_tokens: Tiered
     """Token budget of a step."""
     block_size: int = Field(ge=1)
@@ -260,6 +262,8 @@ class Host(FrozenModel):
     seconds_per_streamed_request: Seconds = Field(default=0.0, ge=0)
     """What a request adds whose tokens are handed over one by one, seconds: an output object a step for the client's
     stream, on the thread that schedules (vLLM before V1). Runs that wait for all answers do without."""
+    seconds_per_verified_token: Seconds = Field(default=0.0, ge=0)
+    """What a draft and the token behind the drafts add each, seconds: slots of KV, the loop over what was accepted."""
     seconds_per_nucleus_request: Seconds = Field(default=0.0, ge=0)
     """What a request adds that samples by top-k or top-p, seconds: its logits are sorted."""
     overlap: float = Field(ge=0, le=1)

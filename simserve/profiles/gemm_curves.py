@@ -96,6 +96,10 @@ class GroupedGemmCurve(TileCurve):
     """Times they move for the pairs that this rank computes; quantisation included."""
     tile_rows: PositiveInt = 64
     """Rows of a tile: 64, or 16 in kernels made for few tokens an expert (Marlin)."""
+    narrow_tile_rows: PositiveInt | None = None
+    """The same in steps of few tokens, where kernels have tiles for them; absent: as above."""
+    narrow_tokens: PositiveInt | None = None
+    """Tokens up to which those tiles are taken."""
 
 
 class ActivationQuantisation(FrozenModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,7 @@ def _qwen3(encoder: ConfigReader) -> dict[str, Any]:
         "is_padded": False,
         "positions_per_token": 1,
         **_sizes(encoder),
+        "convolutions": _in_two_dimensions(encoder),
     }
 
 
@@ -53,6 +55,7 @@ def _qwen25(encoder: ConfigReader) -> dict[str, Any]:
         "is_padded": False,
         "positions_per_token": 2,
         **_sizes(encoder),
+        "convolutions": _in_one_dimension(encoder),
     }
 
 
@@ -66,6 +69,7 @@ def _qwen2(encoder: ConfigReader) -> dict[str, Any]:
         "max_frames": WHISPER_FRAMES,
         "positions_per_token": 2,
         **_sizes(encoder),
+        "convolutions": _in_one_dimension(encoder),
     }
 
 
@@ -79,7 +83,33 @@ def _voxtral(encoder: ConfigReader) -> dict[str, Any]:
         "keeps_padding": True,
         "positions_per_token": VOXTRAL_POSITIONS,
         **_sizes(encoder),
+        "convolutions": _in_one_dimension(encoder),
     }
+
+
+def _in_two_dimensions(encoder: ConfigReader) -> list[dict[str, Any]]:
+    """Return Qwen3-Omni's: three of 3 x 3 and stride 2 over time and frequency, then a product to the layers' width."""
+    frames, bins = 2 * encoder.integer("n_window", default=50), encoder.integer("num_mel_bins", default=128)
+    channels, width = encoder.integer("downsample_hidden_size", default=480), _sizes(encoder)["hidden_size"]
+    rows, inputs = [], 1
+    for _ in range(3):
+        frames, bins = math.ceil(frames / 2), math.ceil(bins / 2)
+        rows.append((frames * bins, 9 * inputs, channels))
+        inputs = channels
+    rows.append((frames, bins * channels, width))
+    return [
+        {"outputs_per_position": float(f"{places / frames:.6g}"), "inputs": taken, "channels": made}
+        for places, taken, made in rows
+    ]
+
+
+def _in_one_dimension(encoder: ConfigReader) -> list[dict[str, Any]]:
+    """Return Whisper's: two of 3 frames, of which the second has stride 2."""
+    bins, width = encoder.integer("num_mel_bins", default=128), _sizes(encoder)["hidden_size"]
+    return [
+        {"outputs_per_position": 2.0, "inputs": 3 * bins, "channels": width},
+        {"outputs_per_position": 1.0, "inputs": 3 * width, "channels": width},
+    ]
 
 
 def _sizes(encoder: ConfigReader) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.attention_layers import AttentionLayers
+from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model_blocks import LatentAttention, LinearAttention, Mamba2, MixtureOfExperts, SparseIndexer
+from simserve.profiles.model_names import context_of, is_on_record, letters, plain_name, stored_format, tuned_from
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
@@ -29,10 +31,15 @@ __all__ = [
     "MixtureOfExperts",
     "ModelProfile",
     "SparseIndexer",
+    "is_repository",
     "load_model",
+    "profile_named_like",
+    "weights_name",
 ]
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SIZE = re.compile(r"[ea]?\d+(?:\.\d+)?b(?:-a\d+b)?")
+_ENDINGS = (".yaml", ".yml", ".json")
 _CONFIG_NAME, _QUANTIZATION_NAME = "config.json", "hf_quant_config.json"
 
 
@@ -40,14 +47,14 @@ def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
     """Return a model.
 
     Args:
-        name: A catalogue name (``llama-3.1-8b``), a repository of one of its checkpoints, the path of a profile, the
-            path of a Hugging Face ``config.json``, or of the folder that holds one.
+        name: A catalogue name (``llama-3.1-8b``), a repository of one of its checkpoints or one that is named like it,
+            the path of a profile, the path of a Hugging Face ``config.json``, or of the folder that holds one.
         relative_to: Folder that a relative path is tried against first, then the working folder.
 
     Raises:
         ProfileError: There is no such model, or its file is invalid; names the file, the key and the rule.
     """
-    of_repository = _of_repository(name) if _REPOSITORY.fullmatch(name) and not Path(name).exists() else None
+    of_repository = _of_repository(name) if is_repository(name, relative_to) else None
     if of_repository is not None:
         return of_repository
     path = _config_in_folder(name, relative_to) or catalog.find("model", name, relative_to)
@@ -67,15 +74,78 @@ def _read(path: Path) -> ModelProfile:
     return validate(ModelProfile, mapping, file=path, error=ProfileError)
 
 
+def weights_name(name: str, relative_to: Path | None = None) -> str:
+    """Return the catalogue's name of the weights that a scenario's ``model`` stands for.
+
+    By it APIs say what they serve. That of its profile; weights tuned from another model keep their own.
+
+    Raises:
+        ProfileError: There is no such model, or its file is invalid.
+    """
+    model = load_model(name, relative_to)
+    return model.name if model.shape_of is not None and tuned_from(name) is not None else model.catalogue_name
+
+
+def profile_named_like(name: str) -> str | None:
+    """Return the profile whose architecture weights have that no profile lists; None: none is near enough.
+
+    Weights known to be tuned from a model have its shape. Otherwise the name without tuning and number format decides,
+    or a profile's name without its size: ``Mistral-Small``.
+    """
+    tuned = tuned_from(name)
+    if tuned is not None:
+        return tuned[1]
+    wanted, models = plain_name(name), catalog.names("model")
+    for profile in models:
+        # A tag of Ollama parts the size by a colon alone: ``llama3.1:8b-instruct-q4_K_M``.
+        known = plain_name(profile), plain_name(load_model(profile).huggingface_id or profile)
+        if letters(wanted) in map(letters, known):
+            return profile
+    rest = [(profile, profile.removeprefix(f"{wanted.replace(' ', '-')}-")) for profile in models]
+    begun = [profile for profile, size in rest if size != profile and _SIZE.fullmatch(size)]
+    return begun[0] if len(begun) == 1 else None
+
+
+def is_repository(name: str, relative_to: Path | None = None) -> bool:
+    """Return whether a name is that of a repository, and of no file or folder that is there."""
+    if not _REPOSITORY.fullmatch(name) or name.endswith(_ENDINGS):
+        return False
+    return not any(os.path.exists(folder / name) for folder in (Path(), relative_to or Path()))
+
+
 def _of_repository(name: str) -> ModelProfile | None:
-    """Return the model that a repository is a checkpoint of, stored as it is there; None: of none that is known."""
+    """Return the model that a repository is a checkpoint of, or is named like, stored as it is there; None: neither."""
     for each in catalog.names("model"):
         model = load_model(each)
         named = [own for own in model.checkpoints if (own.repository or "").lower() == name.lower()]
         if named:
             rest = [own for own in model.checkpoints if own is not named[0]]
-            return model.model_copy(update={"checkpoints": (*named, *rest)})
-    return None
+            longest = context_of(name) or model.max_position_embeddings
+            return model.model_copy(update={"checkpoints": (*named, *rest), "max_position_embeddings": longest})
+    like = profile_named_like(name)
+    return None if like is None else _named_like(load_model(like), name)
+
+
+def _named_like(model: ModelProfile, repository: str) -> ModelProfile:
+    """Return weights of which the architecture alone is on record, in the number format that their name tells.
+
+    The model's other checkpoints are of the same weights, but where these were tuned from another model.
+    """
+    stored = stored_format(repository) or model.stored.format
+    source = f"the name {repository}, which is like that of {model.name}"
+    named = {"repository": repository, "source": source}
+    known = model.checkpoint(stored)
+    own = Checkpoint(format=stored, **named) if known is None else known.model_copy(update=named)
+    others = () if tuned_from(repository) is not None else model.checkpoints
+    return model.model_copy(
+        update={
+            "name": repository,
+            "shape_of": model.name,
+            "is_named_like": not is_on_record(repository),
+            "checkpoints": (own, *others),
+            "max_position_embeddings": context_of(repository) or model.max_position_embeddings,
+        }
+    )
 
 
 def _beside(path: Path) -> Mapping[str, Any] | None:

@@ -148,8 +148,12 @@ class Scheduler(ABC):
             self.idle_adapters.append(request.adapter)
 
     def release_departing(self) -> None:
-        """Take back what those hold that were done when the step was scheduled; their blocks stay cached."""
-        for request in list(self.departing):
+        """Take back what those hold that were done when the step was scheduled; their blocks stay cached.
+
+        Who was admitted first goes first, but where they are kept as a tree.
+        """
+        leaving = self.departing if self.tree is not None else self.running
+        for request in [each for each in leaving if each in self.departing]:
             self.release_departed(request, request.prompt_tokens + request.output_tokens - 1)
 
     def release_departed(self, request: Request, tokens: int) -> None:
@@ -376,7 +380,7 @@ class Scheduler(ABC):
         return found[: worth_taking(self.config, self.times, found, places)]
 
     def cache(self, request: Request, tokens: int) -> None:
-        """Cache the full blocks of the first ``tokens`` tokens, up to one that another request has cached first.
+        """Cache the full blocks of the first ``tokens`` tokens, up to one that the cache has from another request.
 
         In a tree those of the other are used in its place.
         """
@@ -390,8 +394,7 @@ class Scheduler(ABC):
                 request.shared = blocks
             return
         for block in self.blocks_on_path(request, num_blocks, len(request.shared)):
-            request.is_private = request.is_private or block in self.cached
-            if request.is_private:
+            if block in self.cached:
                 break
             self.cached.use([block])
             for tier in self.tiers:
@@ -411,7 +414,7 @@ class Scheduler(ABC):
         num_waiting = request.num_duplicates
         if self.ages_empty_blocks:
             num_waiting = self.in_pool(request.blocks, request.window_blocks) - len(shared)
-        request.blocks, request.window_blocks, request.shared, request.is_private = 0, 0, [], False
+        request.blocks, request.window_blocks, request.shared = 0, 0, []
         request.num_duplicates = 0
         if self.config.enable_prefix_caching and self.config.evicts_by_block:
             self.num_given_up += 1

@@ -56,7 +56,6 @@ class Request:
     blocks: int = 0
     window_blocks: int = 0
     shared: list[tuple[int, int]] = field(default_factory=list)
-    is_private: bool = False
     promised: set[tuple[int, int]] = field(default_factory=set)
     num_duplicates: int = 0
     span: tuple[int, int] = (0, 0)
@@ -137,7 +136,7 @@ class Request:
         self.past_gaps += self.gaps
         self.computed = self.target = self.generated = self.blocks = self.window_blocks = 0
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
-        self.is_private = self.is_swapped = False
+        self.is_swapped = False
         self.promised = set()
         self.scheduled = self.finish = self.handed_over = self.answer_began = math.nan
         self.token_times, self.gaps, self.elsewhere = [], [], None

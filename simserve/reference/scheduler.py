@@ -730,18 +730,16 @@ class ContinuousScheduler(Scheduler):
                 if math.isnan(request.answer_began) and request.generated > request.thinking_tokens:
                     request.answer_began = end + self.unsent
             if request.generated == request.output_tokens:
-                if self.releases_late:
-                    self.departing.append(request)
-                else:
-                    self.cache(request, request.prompt_tokens + request.output_tokens - 1)
-                    self.write_through(request, request.prompt_tokens + request.output_tokens - 1)
-                    self.running.remove(request)
-                    self.release(request)
+                self.departing.append(request)
+                if self.tree is not None and not self.releases_late:
+                    self.release_departing()
                 request.status, request.finish = "completed", end + self.unsent
                 self.drop_adapter(request)
                 finished.append(request)
             elif self.tree is not None and request not in gained and not (request.is_decoding and config.has_overlap):
                 self.cache(request, request.computed)
+        if not self.releases_late:
+            self.release_departing()
         is_cut = any(not request.is_decoding for request, _ in step.chunks)
         if step.chunks and (is_cut or (finished and not config.has_overlap)):
             self.is_full = False

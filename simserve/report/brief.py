@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.prediction_interval import QUEUED
 from simserve.metrics.result import RunResult
+from simserve.planner.plan.explain import plan_command
 from simserve.report import facts
 from simserve.report.answer import (
     NO_WAY_OUT,
@@ -174,7 +175,8 @@ def _subject(result: RunResult) -> str:
 
 def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
     """Return what to do: of a run that fails what would hold, of another where to look next; never nothing."""
-    named = " ".join(shlex.quote(word) for word in reference or ("SCENARIO.yaml",))
+    words = reference or ("SCENARIO.yaml",)
+    named = " ".join(shlex.quote(word) for word in words)
     summary, inner = result.summary, result.summary["simserve"]
     found = [Way(told, command) for told, command in advice_lines(summary)]
     if found:
@@ -183,24 +185,24 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
         return [Way("It was interrupted. To run all of it:", f"simserve run {named}")]
     too_long = _longest_request(result)
     if not summary["completed"] and too_long is not None:
-        return [_longer_context(result, named, too_long)]
+        return [_longer_context(result, words, too_long)]
     if has_no_way_out(result):
-        return [Way(NO_WAY_OUT, f"simserve plan {named}")]
+        return [Way(NO_WAY_OUT, plan_command(words, needs_more=True))]
     if fails(result):
-        return [Way("To find a deployment that holds:", f"simserve plan {named}")]
+        return [Way("To find a deployment that holds:", plan_command(words, needs_more=True))]
     if inner["stability"] == "overloaded":
-        return [Way("It needs less traffic or more GPUs. To find how many:", f"simserve plan {named}")]
+        return [Way("It needs less traffic or more GPUs. To find how many:", plan_command(words, needs_more=True))]
     if result.slo is None:
         return [Way("To judge it, set an SLO:", f"simserve run {named} --slo 'ttft=1s,tpot=50ms'")]
     if inner["slo"]["attainment"] is None:
         longer = 10 * max(int(inner["requests"]["submitted"]), 1)
         return [Way("The run is too short to be judged:", f"simserve run {named} --num-requests {longer}")]
-    return [Way("Nothing has to change. To look for a cheaper deployment:", f"simserve plan {named}")]
+    return [Way("Nothing has to change. To look for a cheaper deployment:", plan_command(words))]
 
 
-def _longer_context(result: RunResult, named: str, longest: int) -> Way:
+def _longer_context(result: RunResult, words: Sequence[str], longest: int) -> Way:
     """Return what helps prompts that are too long: to split them, to raise the limit that was set, or more room."""
-    engine = result.summary["simserve"]["engine_resolved"]
+    engine, named = result.summary["simserve"]["engine_resolved"], " ".join(shlex.quote(word) for word in words)
     if longest <= engine["max_model_len"]:
         told = f"The prompts are longer than a step ({count(engine['max_num_batched_tokens'])} tokens). Split them:"
         return Way(told, f"simserve run {named} --set deployment.engine.enable_chunked_prefill=true")
@@ -210,7 +212,7 @@ def _longer_context(result: RunResult, named: str, longest: int) -> Way:
         return Way(told, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
     if any("max_model_len" in each for each in result.summary["simserve"].get("warnings", ())):
         told = f"The prompts are longer than the KV cache has room for ({limit} tokens). To find GPUs that hold them:"
-        return Way(told, f"simserve plan {named}")
+        return Way(told, plan_command(words, needs_more=True))
     source = engine["sources"]["max_model_len"]
     if " default on " in source and "the model's" not in source:
         told = f"The prompts are longer than what the engine leaves a request by default ({limit} tokens). Raise it:"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity.answer import Capacity
+from simserve.planner.plan.explain import plan_command
 from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
 from simserve.report.page import Page, Section, html_table
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _WIDEST = 100
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT", "task": "the makespan of tasks"}
+_LEAST_SHARE = 0.01
+"""Of the largest load: less than that on nine in ten real servers is told as such, and not as a rate."""
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
 
 
@@ -79,12 +82,13 @@ def _answer_lines(capacity: Capacity) -> list[str]:
         lines.append(f"{mean} (95% interval {low} to {high}).")
     borne = capacity.sustained
     if borne is not None:
-        far = (
-            f"up to {_load(capacity, borne.load)} {unit}"
-            if borne.load
-            else f"not even at {_load(capacity, borne.lowest)}"
-        )
-        lines.append(f"On 90% of real servers it holds {far}: {borne.basis}.")
+        if not borne.load:
+            far = f"not even at {_load(capacity, borne.lowest)}"
+        elif borne.load < _LEAST_SHARE * value:
+            far = f"at less than {share(_LEAST_SHARE)} of that"
+        else:
+            far = f"up to {_load(capacity, borne.load)} {unit}"
+        lines.append(f"On 90% of real servers it holds {far} ({borne.basis.removeprefix('foreign: ')}).")
     failing = found.level(found.largest.fails_at)
     if failing is not None:
         parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())
@@ -173,16 +177,16 @@ def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED, *, has
 
 def _at_largest_load(capacity: Capacity, answered: str, reference: Sequence[str]) -> Brief:
     """Return the brief of a deployment without a load of its own: what it does at the largest one."""
-    scenario, load, real = capacity.scenario, capacity.found.largest.value, capacity.sustained
+    scenario, load = capacity.scenario, capacity.found.largest.value
     arrivals = scenario.workload.arrivals
     assert arrivals is not None  # a load was found
     at_load = {"arrivals": arrivals.model_copy(update={capacity.load_key: load})}
     workload = scenario.workload.model_copy(update=at_load)
     deployed = deployed_brief(scenario.model_copy(update={"workload": workload}), reference)
     runs = trust_lines(capacity)[0].partition(",")[0]
-    known = "" if real is None or not real.load else f"90% of real servers hold {_load(capacity, real.load)}; "
+    known = _on_real_servers(capacity)
     changed = {
-        "Load": f"{known}{fact_text(deployed, 'Load').partition('; ')[0]}",
+        "Load": f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}",
         "Trust": "; ".join([*capacity.notes, runs, fact_text(deployed, "Trust")]),
     }
     facts = [replace(each, text=changed.get(each.label, each.text)) for each in deployed.facts]
@@ -193,16 +197,21 @@ def _at_largest_load(capacity: Capacity, answered: str, reference: Sequence[str]
 
 def _beside_load(capacity: Capacity, text: str) -> str:
     """Return the own load beside the largest one, and what nine in ten real servers sustain."""
-    unit, most, real = (
-        "clients" if capacity.is_closed_loop else "requests/s",
-        capacity.found.largest,
-        capacity.sustained,
-    )
+    unit, most = "clients" if capacity.is_closed_loop else "requests/s", capacity.found.largest
     own = getattr(capacity.scenario.workload.arrivals, capacity.load_key, None)
     if own is None or not most.value:
         return text
-    now = f"{_load(capacity, own)} {unit} now, {_times(own / most.value)} that"
-    return now if real is None or not real.load else f"{now}; 90% of real servers hold {_load(capacity, real.load)}"
+    now, known = f"{_load(capacity, own)} {unit} now, {_times(own / most.value)} that", _on_real_servers(capacity)
+    return f"{now}; {known}" if known else now
+
+
+def _on_real_servers(capacity: Capacity) -> str:
+    """Return what nine in ten real servers hold; empty where that was not looked for, or nothing is."""
+    real, most = capacity.sustained, capacity.found.largest.value
+    if real is None or not real.load or not most:
+        return ""
+    held = _load(capacity, real.load) if real.load >= _LEAST_SHARE * most else f"less than {share(_LEAST_SHARE)} of it"
+    return f"90% of real servers hold {held}"
 
 
 def _times(ratio: float) -> str:
@@ -212,11 +221,11 @@ def _times(ratio: float) -> str:
 def _ways(capacity: Capacity, reference: Sequence[str], *, is_held: bool) -> list[Way]:
     """Return what to do: deploy more where the own traffic is too much, else look at the largest load."""
     named = " ".join(shlex.quote(word) for word in reference)
-    plan = f"simserve plan {named}"
+    plan, more = plan_command(reference), plan_command(reference, needs_more=True)
     if not capacity.found.largest.value:
-        return [Way("No load is low enough. To find a deployment that holds:", plan)]
+        return [Way("No load is low enough. To find a deployment that holds:", more)]
     if not is_held:
-        return [Way("Its own traffic is more than that. To find what holds:", plan)]
+        return [Way("Its own traffic is more than that. To find what holds:", more)]
     key = LOAD_KEYS[capacity.is_closed_loop]
     if not hasattr(capacity.scenario.workload.arrivals, capacity.load_key):
         return [Way("It holds its own traffic. To look for a cheaper deployment:", plan)]

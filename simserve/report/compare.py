@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simserve.metrics.figures import at
 from simserve.planner.compare import FIGURES, Comparison, Variant
 from simserve.planner.plan.explain import command as command_of
+from simserve.planner.plan.explain import plan_command
 from simserve.planner.statistics import LEAST_PAIRS, Difference
 from simserve.report.answer import warning_lines
 from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brief
@@ -170,12 +170,14 @@ def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) 
 
 def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
     """Return what to run: the cheapest that holds, of equals the one with the lower latency; else where to look."""
-    named, best = " ".join(shlex.quote(word) for word in reference), _best(comparison)
+    best = _best(comparison)
     if best is None:
-        return Way("None of them holds the SLO. To find a deployment that does:", f"simserve plan {named}")
+        return Way(
+            "None of them holds the SLO. To find a deployment that does:", plan_command(reference, needs_more=True)
+        )
     if best is comparison.base:
         return Way(
-            f"None is cheaper than {best.name}, or faster at its price. To look further:", f"simserve plan {named}"
+            f"None is cheaper than {best.name}, or faster at its price. To look further:", plan_command(reference)
         )
     is_alone = len(comparison.variants) == 1
     told = f"{best.name} is better than {comparison.base.name}" if is_alone else f"The best of them is {best.name}"

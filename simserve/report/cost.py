@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.planner.plan.explain import plan_command
 from simserve.report.answer import warning_lines
 from simserve.report.brief import STORED, Brief, Fact, Way, api_text, fact_text
 from simserve.report.page import Page, Section, html_cells, write_page
@@ -468,12 +468,11 @@ def _both(summary: Mapping[str, Any]) -> str:
 
 def _way(summary: Mapping[str, Any], reference: Sequence[str]) -> Way:
     """Return where to look next: for fewer GPUs, or from arithmetic to a simulation."""
-    named = " ".join(shlex.quote(word) for word in reference)
     if summary.get("day") is None:
         return Way("This is arithmetic on what was given. To simulate a deployment:", "simserve cost api-vs-self-host")
     if summary["cheaper"] == "api":
-        return Way("To see whether fewer or other GPUs cost less:", f"simserve plan {named}")
-    return Way("To look for a cheaper deployment:", f"simserve plan {named}")
+        return Way("To see whether fewer or other GPUs cost less:", plan_command(reference))
+    return Way("To look for a cheaper deployment:", plan_command(reference))
 
 
 def _body(summary: Mapping[str, Any]) -> str:

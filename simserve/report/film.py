@@ -22,8 +22,11 @@ from simserve.engine.step_runs import LEAP_FIELDS
 from simserve.errors import InvariantError, UsageError
 from simserve.metrics.result import RunResult
 from simserve.report.page import TEMPLATES, write_whole
+from simserve.report.pipeline_rounds import pipeline_rounds
 from simserve.report.quantities import counted
 from simserve.report.timeline import Life, interruptions, lives, process_names
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.sim.step_log import StepLog, Steps
 
 FILM_FILE = "film.html"
@@ -31,6 +34,8 @@ MOST_STEPS = 400
 """Steps that the replica with the most of them takes while a film lasts, where nobody says how long it is."""
 MOST_REPLICAS = 4
 """Replicas that a film shows of one run: those with the most in hand."""
+MOST_PIPELINE_STAGES = 16
+"""Stages of a pipeline whose rounds are drawn, a row each."""
 MOST_REQUESTS = 1_500
 """Requests of one run: a longer queue is cut, and counted."""
 BEFORE = 0.6
@@ -190,26 +195,44 @@ def _scene(name: str, result: RunResult, moment: Moment) -> dict[str, Any]:
             held[process] = held.get(process, 0) + 1
     order = sorted(range(len(log.replicas)), key=lambda number: -held.get(number, 0))
     shown = sorted(order[:MOST_REPLICAS])
+    is_piped = any(replica.config.pipeline_parallel_size > 1 for replica in log.replicas)
+    shapes = _shapes(result) if is_piped else []
     return {
         "name": name,
-        "replicas": [_replica(names[number], log, number, there, moment) for number in shown],
+        "replicas": [_replica(names[number], log, number, there, moment, shapes) for number in shown],
         "hidden": len(log.replicas) - len(shown),
     }
 
 
-def _replica(name: str, log: StepLog, number: int, there: Sequence[Life], moment: Moment) -> dict[str, Any]:
+def _shapes(result: RunResult) -> list[ResolvedScenario]:
+    """Return the pools of a run, of one pool the run itself.
+
+    Raises:
+        InputError: A profile is missing by now.
+    """
+    resolved = resolve(from_mapping(result.scenario))
+    return list(resolved.pools or (resolved,))
+
+
+def _replica(
+    name: str, log: StepLog, number: int, there: Sequence[Life], moment: Moment, shapes: Sequence[ResolvedScenario]
+) -> dict[str, Any]:
     replica = log.replicas[number]
     steps = log.steps(replica, moment.end)
     own = [part for life in there for part in _parts(life, number)]
     config = replica.config
-    step = float(steps.seconds.mean()) if config.num_speculative_tokens and len(steps) else 0.0
-    spans = [_request(life, steps, moment, step) for life in own[:MOST_REQUESTS]]
+    paces = log.paces if config.num_speculative_tokens else None
+    spans = [_request(life, steps, moment, paces) for life in own[:MOST_REQUESTS]]
     _seat(spans)
+    shown = steps.between(moment.start, moment.end)
+    stages = config.pipeline_parallel_size
     return {
         "name": name,
         "seats": config.static_batch_size if config.batching == "static" else config.max_num_seqs,
         "kv_tokens": config.num_blocks * config.block_size if config.kv_allocation != "none" else 0,
-        "steps": list(_steps(steps, moment)),
+        "steps": list(_steps(shown, moment)),
+        "drafts": _drafts(shown, config.num_speculative_tokens) if paces is not None else None,
+        "pipeline": _pipeline(replica, shown, shapes) if 1 < stages <= MOST_PIPELINE_STAGES else None,
         "kv": list(_kv(log, replica, moment)),
         "requests": spans,
         "hidden": len(own) - len(spans),
@@ -230,11 +253,29 @@ def _parts(life: Life, number: int) -> Iterator[Life]:
 
 
 def _steps(steps: Steps, moment: Moment) -> Iterator[list[float]]:
-    """Yield start, end, sequences that decode, prompts with a chunk and tokens of the chunks of every step shown."""
-    kept = (steps.end_time > moment.start) & (steps.start_time < moment.end)
+    """Yield start, end, sequences that decode, prompts with a chunk and tokens of the chunks of every step."""
     columns = (steps.start_time, steps.end_time, steps.num_decoding, steps.num_prefilling, steps.prefill_tokens)
-    for begin, end, *counts in zip(*(column[kept].tolist() for column in columns), strict=True):
+    for begin, end, *counts in zip(*(column.tolist() for column in columns), strict=True):
         yield [_since(begin, moment), _since(end, moment), *counts]
+
+
+def _drafts(steps: Steps, ahead: int) -> dict[str, Any]:
+    """Return how many drafts a sequence has verified in a step, and how many are accepted in each step, of all."""
+    accepted = np.maximum(steps.gained_tokens - steps.num_decoding, 0.0)
+    return {"ahead": ahead, "accepted": np.round(accepted, 1).tolist()}
+
+
+def _pipeline(replica: Replica, steps: Steps, shapes: Sequence[ResolvedScenario]) -> dict[str, Any]:
+    """Return the layers of each stage, and the round of every step."""
+    shape = next((own.shape for own in shapes if own.engine == replica.config), shapes[0].shape)
+    layers = shape.layers_per_stage
+    found = list(pipeline_rounds(replica, steps, layers, shape.engine.micro_batch_tokens))
+    idle = float(np.dot([each.idle for each in found], steps.seconds) / steps.seconds.sum()) if found else 0.0
+    return {
+        "layers": layers,
+        "rounds": [[round(each.slots, 3), each.idle, *each.groups] for each in found],
+        "idle": round(idle, 3),
+    }
 
 
 def _kv(log: StepLog, replica: Replica, moment: Moment) -> Iterator[list[float]]:
@@ -251,15 +292,14 @@ def _kv(log: StepLog, replica: Replica, moment: Moment) -> Iterator[list[float]]
             yield [_since(start, moment), tokens]
 
 
-def _request(life: Life, steps: Steps, moment: Moment, step: float) -> dict[str, Any]:
-    """Return a request: its phases, and the tokens it has when the film begins.
+def _request(life: Life, steps: Steps, moment: Moment, paces: Floats | None) -> dict[str, Any]:
+    """Return a request: its phases, the tokens it had when it began to decode, and its decode steps before the film.
 
     Args:
         life: What became of it.
         steps: Of its replica.
         moment: When the film plays.
-        step: Seconds of a mean step where drafts are accepted: its tokens are spread evenly over its steps. 0: a token
-            a step.
+        paces: Tokens a decode step of every request, where drafts are accepted; None: one.
     """
     phases: list[list[Any]] = []
     for name, start, end in life.phases:
@@ -272,13 +312,15 @@ def _request(life: Life, steps: Steps, moment: Moment, step: float) -> dict[str,
             at = until
         if end > at:
             phases.append([name, at, end])
-    pace = _tokens_a_step(life, step)
-    made, last = 0.0, ""
+    pace = 1.0 if paces is None else float(paces[life.about["request"]])
+    made, begun, last = 0, 0, ""
     for name, start, end in phases:
         if name == "decode":
             # What computes a prompt, or computes it again, gives a token; who keeps its KV memory goes on as it was.
-            is_given = start <= moment.start and last != "preempted"
-            made += pace * _ended(steps, start, min(end, moment.start)) + is_given
+            made += int(start <= moment.start and last != "preempted")
+            begun = _ended(steps, start, min(end, moment.start))
+            if end <= moment.start:
+                made, begun = made + math.floor(pace * begun), 0
         last = name
     return {
         "id": life.about["request"],
@@ -286,17 +328,11 @@ def _request(life: Life, steps: Steps, moment: Moment, step: float) -> dict[str,
         "output": life.about["output_tokens"],
         "status": life.about["status"],
         "preemptions": life.about["num_preemptions"],
-        "made": round(made),
-        "pace": round(pace, 3),
+        "made": made,
+        "begun": begun,
+        "pace": pace,
         "phases": [[name, _since(start, moment), _since(end, moment)] for name, start, end in phases],
     }
-
-
-def _tokens_a_step(life: Life, step: float) -> float:
-    decoded = sum(end - start for name, start, end in life.phases if name == "decode")
-    if not step or not decoded:
-        return 1.0
-    return max(1.0, float(life.about["output_tokens"] - 1) * step / decoded)
 
 
 def _ended(steps: Steps, since: float, until: float) -> int:

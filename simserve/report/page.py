@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simserve.report.brief import Brief
     from simserve.report.panels import Panel
 
-_CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: \d[\d.]*%?(?:/[a-z]+)?| [a-z\d]+=[^\s;]+)?)")
+_CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: [a-z\d]+=[^\s;]+| \d[\d.]*%?(?:/[a-z]+)?)?)")
 """A command that ends a sentence, and an option with its number, per month say, or with what it sets."""
 TEMPLATES = Path(__file__).parent / "templates"
 """Pages and style sheets; ``common.css`` is that of `simserve explore` as well."""

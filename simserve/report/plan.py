@@ -40,7 +40,13 @@ from simserve.report.plan_tables import (
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
 from simserve.report.quantities import dollars, share, text_columns
 from simserve.report.thresholds import TITLE as THRESHOLDS
-from simserve.report.thresholds import load_sketch, thresholds_lines, thresholds_sketch, thresholds_table
+from simserve.report.thresholds import (
+    load_sketch,
+    thresholds_lines,
+    thresholds_sketch,
+    thresholds_table,
+    worth_scaling,
+)
 from simserve.report.throughput import throughput_brief, throughput_front, throughput_sections
 from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import Scenario
@@ -78,15 +84,36 @@ class PlanPage(Plan):
         deployed = self.deployed
         if deployed is None or self.was_interrupted:
             return plan_brief(self.summary, reference=self.reference)
-        return plan_brief(self.summary, deployed_brief(deployed), self.reference)
+        return plan_brief(self.summary, deployed_brief(self._as_confirmed(deployed)), self.reference)
+
+    def _as_confirmed(self, deployed: Scenario) -> Scenario:
+        """Return what is to be deployed under as many requests as a run that confirmed it, if those are more."""
+        # The most that fixed GPUs can do is found at its own load, and confirmed by no runs.
+        confirmed, workload = self.summary["best"].get("confirmed"), deployed.workload
+        if confirmed is None or not confirmed["is_confirmed"] or workload.num_requests is None:
+            return deployed
+        count = confirmed["requests"] // confirmed["replications"]
+        if count <= workload.num_requests:
+            return deployed
+        return deployed.model_copy(update={"workload": workload.model_copy(update={"num_requests": count})})
 
     @cached_property
     def deployed(self) -> Scenario | None:
         """The scenario on what is to be deployed; None where nothing holds, or the plan was read from a file."""
         best = self.summary["best"]
-        if self.scenario is None or best is None:
+        return None if best is None else self._with(best, best["overrides"])
+
+    @cached_property
+    def scaled(self) -> Scenario | None:
+        """The same with the autoscaler that was looked for, where it holds at less; the scenario of ``--out``."""
+        found = worth_scaling(self.summary.get("autoscaling"))
+        return self.deployed if found is None else self._with(self.summary["best"], found["overrides"])
+
+    def _with(self, best: Mapping[str, Any], overrides: Mapping[str, Any]) -> Scenario | None:
+        """Return the scenario with overrides, at the load of the plan where it is the plan that says it."""
+        if self.scenario is None:
             return None
-        changes = dict(best["overrides"])
+        changes = dict(overrides)
         for load in ("rate", "concurrency"):
             if load in best and hasattr(self.scenario.workload.arrivals, load):
                 changes[f"workload.arrivals.{load}"] = best[load]
@@ -251,12 +278,19 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
     best, month = summary["best"], summary["month"]
     lines = answer_lines(summary)
     usd = best["usd_per_month"] if month is None else month["self_host_usd_per_month"]
-    facts = [Fact("SLO", met_line(summary, with_latencies=deployed is None).rstrip("."))]
+    facts = []
+    if summary.get("purchase"):
+        bought, paid, *beside = [line.rstrip(".") for line in purchase_lines(summary["purchase"])]
+        facts = [Fact("To buy", f"{bought}. {paid}")]
+        facts += [Fact("", line, is_extra=True) for line in beside if not line.startswith("Assumed")]
+    facts.append(Fact("SLO", met_line(summary, with_latencies=deployed is None).rstrip(".")))
     if usd is not None:
         paid = f"{dollars(usd)} a month on {gpus_of(best)}"
         facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}"))
-    if summary.get("purchase"):
-        facts.append(Fact("To buy", " ".join(purchase_lines(summary["purchase"])[:2]).rstrip(".")))
+    if "autoscaling" in summary:
+        first, *rest = [line.rstrip(".") for line in thresholds_lines(summary["autoscaling"])]
+        facts.append(Fact("Scaling", first))
+        facts += [Fact("", line, is_extra=True) for line in rest if not line.startswith("simserve ")]
     more, *stands = [line.rstrip(".") for line in robustness_lines(summary)]
     facts.append(Fact("Load", _load(summary, deployed) or more))
     facts += [Fact("" if place else "Also", line, is_extra=True) for place, line in enumerate(stands[:-1])]

@@ -36,7 +36,7 @@ def purchase_title(purchase: Mapping[str, Any]) -> str:
 
 
 def purchase_table(purchase: Mapping[str, Any]) -> Table:
-    """Return a row a month, of more than a year a row a quarter or year: replicas by term, and dollars."""
+    """Return a row a month, of more than a year a row a quarter or year: replicas by term, dollars; last the sums."""
     years = sorted({term for row in purchase["months"] for term in row["committed"]}, reverse=True)
     has_spot = any(row["spot_replicas"] for row in purchase["months"])
     step = -(-len(purchase["months"]) // _MOST_ROWS)
@@ -47,6 +47,10 @@ def purchase_table(purchase: Mapping[str, Any]) -> Table:
         cells += [str(row["on_demand_replicas"]), *([str(row["spot_replicas"])] if has_spot else [])]
         cells += [dollars(row["usd"]), dollars(row["on_demand_usd"])]
         rows.append((*cells, *([] if row["api_usd"] is None else [dollars(row["api_usd"])])))
+    months, sums = purchase["months"], ["usd", "on_demand_usd", *([] if purchase["api"] is None else ["api_usd"])]
+    between = [""] * (len(rows[0]) - 2 - len(sums))
+    totals = [dollars(sum(row[key] for row in months)) for key in sums]
+    rows.append((f"all {len(months)}", number(sum(row["requests"] for row in months) / 1e6), *between, *totals))
     header = ["month", "million requests", *(f"replicas for {counted(int(term), 'year')}" for term in years)]
     header += ["replicas on demand", *(["spot replicas, reserve included"] if has_spot else []), "to pay"]
     header += ["all on demand", *([] if purchase["api"] is None else ["the API"])]
@@ -70,8 +74,7 @@ def purchase_sketch(purchase: Mapping[str, Any]) -> Sketch:
             marks.append(Steps(edges=edges, values=values, color=color, label=name, is_filled=True))
             marks.append(Steps(edges=edges, values=values, color=color))
         else:
-            middle = np.arange(1, len(months) + 1, dtype=np.float64)
-            marks.append(Curve(x=middle, y=values, color=color, label=str(name), dashes=DASHED))
+            marks.append(Steps(edges=edges, values=values, color=color, label=str(name), dashes=DASHED))
     budget = purchase["budget_usd_per_month"]
     if budget is not None and budget < _FAR * highest:
         highest = max(highest, budget)
@@ -177,7 +180,7 @@ def _beside(purchase: Mapping[str, Any]) -> Iterator[str]:
         return
     less = "more" if purchase["cheaper"] == "self_host" else "less"
     apart = dollars(abs(purchase["api_usd"] - purchase["total_usd"]))
-    yield f"{purchase['api']} asks {dollars(purchase['api_usd'])} for the same requests, {apart} {less}."
+    yield f"The API {purchase['api']} asks {dollars(purchase['api_usd'])} for the same requests, {apart} {less}."
     flips, words = purchase["flips"], []
     if flips["gpu_price_factor"] is not None:
         words.append(f"GPUs at {number(flips['gpu_price_factor'])} times their price")

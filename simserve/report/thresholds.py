@@ -29,6 +29,12 @@ def thresholds_lines(autoscaling: Mapping[str, Any] | None) -> list[str]:
     return [*_found(autoscaling, best), best["command"]] if "command" in best else list(_found(autoscaling, best))
 
 
+def worth_scaling(autoscaling: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the setting that holds on every fresh seed and takes less than the fixed fleet; None where none does."""
+    best = None if autoscaling is None else autoscaling["best"]
+    return best if best is not None and best["holds"] and best["of_fixed"] < 1 else None
+
+
 def _fixed(autoscaling: Mapping[str, Any]) -> str:
     return f"{counted(autoscaling['fixed']['replicas'], 'replica')} all the time"
 
@@ -44,13 +50,14 @@ def _found(autoscaling: Mapping[str, Any], best: Mapping[str, Any]) -> Iterator[
     if best["of_fixed"] >= 1:
         yield f"That is no cheaper than {_fixed(autoscaling)}: keep those."
     if best["holds"]:
-        yield f"It holds the SLO on {len(best['fresh_seeds'])} fresh seeds: {what}."
+        yield f"It holds the SLO on {counted(len(best['fresh_seeds']), 'fresh seed')}: {what}."
     else:
         yield f"It does not hold the SLO on every fresh seed (least: {share(attainment['least'])}): keep the fleet."
     clairvoyant = autoscaling["clairvoyant"]
     yield (
-        f"It takes {_paid(best)}; {_fixed(autoscaling)} {_paid(autoscaling['fixed'])}; replicas that start in time "
-        f"for a load known ahead {_paid(clairvoyant)}, of which this is {best['of_clairvoyant']:.2f} times."
+        f"It takes {_paid(best)}; {_fixed(autoscaling)} would take {_paid(autoscaling['fixed'])}, and replicas that "
+        f"start in time for a load known ahead {_paid(clairvoyant)}, of which this is "
+        f"{best['of_clairvoyant']:.2f} times."
     )
 
 

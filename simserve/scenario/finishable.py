@@ -6,8 +6,9 @@ saturation rule: Baccelli and Foss, "On the saturation rule for the stability of
 
 That rule asks for a server that is no slower for a longer queue. Conversations with a prefix cache break it: the longer
 their answers take, the more of the others' prefixes come between two turns, and the fewer are still held. Up to one
-load the cache stays warm; once a queue has formed it does not, and less is finished. Open runs that begin empty, as a
-deployment does, find the first of the two.
+load the cache stays warm; once a queue has formed it does not, and less is finished. Between the two a deployment keeps
+up until chance brings a peak from which it does not recover. Open runs that begin empty, as a deployment does, and meet
+such a peak find the highest load after which their queue does not grow.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ MOST_AT_FIRST = 512
 """Requests at once of one scheduler that are tried first; more only where they bring throughput."""
 MORE_CLIENTS = 1.5
 """Times as many clients where too few of them wait."""
-MORE_CLIENTS_OF_ADAPTERS = 3.0
-"""The same of many adapters: each step brings more than the noise of a run for as long as batches fill up further."""
+MORE_CLIENTS_OF_ADAPTERS = 3.5
+"""The same of many adapters: each step brings more than the noise of a run for as long as batches fill up further. Of
+`hundred-tenants` the last queue is then about as long as those of runs of 400,000 requests near the limit."""
 FEWEST_WAITING = 0.02
 """Requests that must wait in the queue on average, over those that a deployment can hold."""
 HALF_WIDTH = 0.03
@@ -61,21 +63,29 @@ know it better than batches show: in 24 draws of three scenarios 1.5 % stood for
 MORE_THROUGHPUT = 1.01
 """Times the throughput with fewer clients up to which more clients bring nothing."""
 NUM_BATCHES = 20
-OPEN_REQUESTS = 80_000
-"""Requests of an open run that decides whether a load is kept up with, at least. A full cache tips by chance, and the
-longer a run the sooner: runs of 400,000 requests tip from loads on that lie some 1 % lower."""
+OPEN_REQUESTS = 20_000
+"""Requests of an open run that decides whether a load is kept up with, at least."""
 MOST_OPEN_REQUESTS = 320_000
-OPEN_STAYS = 10.0
+NEARLY_FULL = 0.9
+"""Clients of the closed run that says where to begin, over those that a deployment holds: none of them waits long."""
+OPEN_STAYS = 12.0
 """Conversations of the mean length that an open run outlasts at least; a fleet for which that takes more than
 `MOST_OPEN_REQUESTS` is left to the backlogged run."""
-OPEN_STEP, OPEN_REACH = 1.05, 1.016
+OPEN_STEP, OPEN_REACH = 1.03, 1.016
 """Factors between the loads that open runs are at: the first up or down, squared until one load is kept up with and one
 is not, then halved until they are so near."""
 MOST_OPEN_STEPS = 5
-"""Steps up or down, 4.5 times the load that a backlogged run says, after which its word stands."""
-OPEN_WARMUP = 0.3
-"""Share of an open run before its queue is looked at: conversations have come to their rate, and caches are full."""
-OPEN_POINTS = 140
+"""Steps up or down, 2.5 times the load that is tried first, after which a backlogged run's word stands."""
+EVEN_BEGINNINGS = 100
+"""Beginnings of conversations that take as long as the rate says; among themselves chance spaces them."""
+PEAK_DEVIATIONS = 5.0
+"""Conversations that a peak brings beyond those under way, over the standard deviation of the work under way. Chosen
+on `multi-turn` and `coding-agents`, and tried on others (docs/promises.md): what runs of 400,000 requests meet."""
+PEAK_FROM = 0.35
+"""Share of the conversations that have begun when the peak comes: they have come to their rate, and caches are full."""
+OPEN_WINDOW = 0.15
+"""Share of an open run, behind the peak and again at the end, over which the requests in the system are averaged."""
+OPEN_POINTS = 60
 LEAST_OPEN_GROWTH = 0.003
 """Of the requests that arrive meanwhile, those that a growing queue keeps."""
 AT_ONCE = 1e-6
@@ -135,8 +145,8 @@ def find_finishable(
     nothing of it can be served.
 
     A first, short run tells how long a request then stays, over which the clients of the second begin, and how many of
-    them it takes where people think between their turns. Both run compiled where that is to be had, whatever is asked
-    of the run itself: the figures are the same to the bit.
+    them it takes where people think between their turns. Conversations with a prefix cache are then sent in open runs.
+    All run compiled where that is to be had, whatever is asked of the run itself: the figures are the same to the bit.
 
     Args:
         resolved: The scenario.
@@ -154,8 +164,7 @@ def find_finishable(
     known = {} if known is None else known
     key = relaxed.num_replicas, *(pool.num_replicas for pool in relaxed.pools)
     if key not in known:
-        backlogged = _found(scenario, relaxed)
-        known[key] = backlogged and _kept_up_with(scenario, relaxed, backlogged)
+        known[key] = _kept_up_with(scenario, relaxed) or _found(scenario, relaxed)
     found = known[key]
     if found is None:
         return None
@@ -205,34 +214,47 @@ def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
         requests = max(2 * requests, ROUNDS * clients)
 
 
-def _kept_up_with(scenario: Scenario, relaxed: Deployment, backlogged: Finishable) -> Finishable:
+def _kept_up_with(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
     """Return the highest load at which no queue grows that begins empty, where that depends on how long it is.
 
-    It is looked for from what a backlogged run says.
+    None where it does not, or where open runs do not tell: a backlogged run then says what is finished.
     """
     workload = scenario.workload
     if workload.trace is not None or not workload.has_sessions or not _caches_prefixes(relaxed):
-        return backlogged
-    requests = _open_requests(scenario, relaxed, backlogged.rate)
-    if requests is None:
-        return backlogged
-    traffic = _OpenTraffic.of(scenario, relaxed, requests, backlogged.rate)
-    if traffic is None:
-        return backlogged
-    limits = traffic.limits(backlogged.rate)
-    if limits is None:
-        return replace(backlogged, requests=backlogged.requests + traffic.simulated)
-    low, high = limits
-    return Finishable(
-        rate=float(low) * traffic.reached,
-        half_width=high - low,
-        requests=backlogged.requests + traffic.simulated,
-    )
-
-
-def _open_requests(scenario: Scenario, relaxed: Deployment, rate: float) -> int | None:
-    """Return the requests of an open run that outlasts its conversations; None where they are too many."""
+        return None
     sample = _drawn(scenario, FEWEST_REQUESTS)
+    if not sample.is_stationary:
+        return None
+    start, spent = _full_rate(scenario, relaxed, sample)
+    requests = _open_requests(relaxed, sample, start) if start else None
+    if requests is None:
+        return None
+    traffic = _OpenTraffic.of(scenario, relaxed, requests, start)
+    limits = traffic.limits(start)
+    if limits is None:
+        return None
+    low, high = limits
+    return Finishable(rate=low * traffic.reached, half_width=high - low, requests=spent + traffic.simulated)
+
+
+def _full_rate(scenario: Scenario, relaxed: Deployment, sample: RequestSpecs) -> tuple[float, int]:
+    """Return about what a deployment finishes that is nearly full, requests/s, and the requests it took.
+
+    Many clients without a pause tell about how many of them it takes once they pause.
+    """
+    held = math.ceil(NEARLY_FULL * min(_held(relaxed, sample), MOST_AT_FIRST * _num_schedulers(relaxed)))
+    hurried = _run(scenario, relaxed, held, 2 * held, 0.0, is_hurried=True)
+    if not hurried.rate:
+        return 0.0, hurried.requests
+    thinking = _mean_pause(sample)
+    clients = math.ceil(held + hurried.rate * thinking)
+    requests = max(FEWEST_REQUESTS, ROUNDS * clients)
+    seen = _run(scenario, relaxed, clients, requests, held / hurried.rate + thinking)
+    return seen.rate, hurried.requests + seen.requests
+
+
+def _open_requests(relaxed: Deployment, sample: RequestSpecs, rate: float) -> int | None:
+    """Return the requests of an open run that outlasts its conversations; None where they are too many."""
     conversation = (_held(relaxed, sample) / rate + _mean_pause(sample)) * len(sample) / (len(_edges(sample)) - 1)
     requests = max(OPEN_REQUESTS, math.ceil(OPEN_STAYS * rate * conversation))
     return requests if requests <= MOST_OPEN_REQUESTS else None
@@ -240,26 +262,28 @@ def _open_requests(scenario: Scenario, relaxed: Deployment, rate: float) -> int 
 
 @dataclass(slots=True)
 class _OpenTraffic:
-    """One draw of steady open traffic, its work balanced, that a deployment is sent at any rate.
+    """One draw of steady open traffic with one peak, its work balanced, that a deployment is sent at any rate.
 
     Attributes:
         deployment: Turns nobody away.
         specs: The requests.
+        peak_end: When the last conversation of the peak begins, seconds.
         last_beginning: When the last conversation begins, seconds.
         simulated: Requests that were simulated.
-        reached: Requests a second that come once conversations have come to their rate, over the rate that was asked
-            for, at the highest load that was kept up with.
+        reached: Requests a second that come behind the peak, over the rate that was asked for, at the highest load that
+            was kept up with.
     """
 
     deployment: Deployment
     specs: RequestSpecs
+    peak_end: float
     last_beginning: float
     simulated: int = 0
     reached: float = 1.0
 
     @classmethod
-    def of(cls, scenario: Scenario, deployment: Deployment, num_requests: int, rate: float) -> _OpenTraffic | None:
-        """Return about so many requests of the scenario; None where they do not come at one rate.
+    def of(cls, scenario: Scenario, deployment: Deployment, num_requests: int, rate: float) -> _OpenTraffic:
+        """Return about so many requests of the scenario, which come at one rate.
 
         Args:
             scenario: Whose traffic it is.
@@ -268,19 +292,21 @@ class _OpenTraffic:
             rate: Requests/s, about those that the deployment finishes.
         """
         specs = _drawn(scenario, CANDIDATES * num_requests)
-        if not specs.is_stationary:
-            return None
         edges = _edges(specs)
         begins, lengths = edges[:-1], np.diff(edges)
         work = np.add.reduceat(_work(deployment, specs), begins)
         under_way = math.ceil(_held(deployment, specs) + rate * _mean_pause(specs))
         chosen = _balanced(work, under_way, scenario.run.seed)
-        later = specs.arrival_time - np.repeat(specs.arrival_time[begins], lengths)
         rows = np.concatenate([np.arange(edges[each], edges[each + 1]) for each in chosen])
-        times = specs.arrival_time[begins[: len(chosen)]]
+        began = specs.arrival_time[begins]
+        later = specs.arrival_time - np.repeat(began, lengths)
+        # Of a renewal process the number that comes varies by the squared variation of its gaps, its work by its own.
+        deviation = math.sqrt(under_way * (_squared_variation(np.diff(began)) + _squared_variation(work)))
+        more = math.ceil(PEAK_DEVIATIONS * deviation)
+        times, peak_end = _with_peak(_evened(began[: len(chosen)]), under_way, more)
         arrival_time = np.repeat(times, lengths[chosen]) + later[rows]
         moved = replace(specs.of_rows(rows), arrival_time=arrival_time, encoder_pool=None)
-        return cls(deployment, moved, float(times[-1]))
+        return cls(deployment, moved, peak_end, float(times[-1]))
 
     def limits(self, start: float) -> tuple[float, float] | None:
         """Return a load that is kept up with and one that is not, by a factor of at most `OPEN_REACH`.
@@ -303,24 +329,51 @@ class _OpenTraffic:
         return low, high
 
     def is_kept_up_with(self, rate: float) -> bool:
-        """Return whether the requests in the system do not grow from one half of a run to the other."""
+        """Return whether the requests in the system do not grow from the peak to the end."""
         stretch = self.specs.offered_rate / rate
         sent = replace(self.specs, arrival_time=self.specs.arrival_time * stretch, offered_rate=rate)
         simulation = simulate(self.deployment, sent)
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         self.simulated += len(sent)
-        records, end = simulation.records, self.last_beginning * stretch
+        records = simulation.records
         is_served = np.isfinite(records.finish_time)  # prompts that are too long never are
         arrived, finished = np.sort(records.arrival_time[is_served]), np.sort(records.finish_time[is_served])
-        times = np.linspace(OPEN_WARMUP * end, end, OPEN_POINTS)
-        inside = np.searchsorted(arrived, times) - np.searchsorted(finished, times)
-        first, second = np.split(inside, 2)
-        came = np.count_nonzero((records.arrival_time >= times[0]) & (records.arrival_time < times[-1]))
-        is_kept_up_with = bool(second.mean() - first.mean() <= LEAST_OPEN_GROWTH * came / 2)
+        begin, end = self.peak_end * stretch, self.last_beginning * stretch
+        window = OPEN_WINDOW * end
+
+        def inside(start: float) -> float:
+            times = np.linspace(start, start + window, OPEN_POINTS)
+            return float(np.mean(np.searchsorted(arrived, times) - np.searchsorted(finished, times)))
+
+        came = np.count_nonzero((records.arrival_time >= begin + window) & (records.arrival_time < end))
+        is_kept_up_with = bool(inside(end - window) - inside(begin) <= LEAST_OPEN_GROWTH * came)
         if is_kept_up_with:
-            self.reached = float(came / (times[-1] - times[0]) / rate)
+            self.reached = float(came / (end - begin - window) / rate)
         return is_kept_up_with
+
+
+def _squared_variation(values: NDArray[np.float64]) -> float:
+    """Return the variance over the square of the mean."""
+    return float(values.var() / values.mean() ** 2)
+
+
+def _evened(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return beginnings of which every `EVEN_BEGINNINGS` take equally long: short runs then meet one load."""
+    ends = np.append(np.arange(0, len(times) - 1, EVEN_BEGINNINGS), len(times) - 1)
+    evened: NDArray[np.float64] = np.interp(times, times[ends], ends * (times[-1] / max(len(times) - 1, 1)))
+    return evened
+
+
+def _with_peak(times: NDArray[np.float64], under_way: int, more: int) -> tuple[NDArray[np.float64], float]:
+    """Return beginnings among which ``more`` come within the time of ``under_way`` others, and when that ends."""
+    first = int(PEAK_FROM * len(times))
+    last = min(first + under_way + more, len(times) - 1)
+    share = under_way / (under_way + more)
+    moved = times.copy()
+    moved[first:last] = times[first] + share * (times[first:last] - times[first])
+    moved[last:] -= (1 - share) * (times[last] - times[first])
+    return moved, float(moved[last])
 
 
 @dataclass(frozen=True, slots=True)

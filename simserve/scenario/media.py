@@ -28,6 +28,7 @@ from simserve.workload.image_spec import ImagesSpec
 from simserve.workload.images import draw_images
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
+from simserve.workload.traces.media import RecordedMedia
 
 MEGAPIXEL = 1e6
 NONE = -1
@@ -83,7 +84,7 @@ def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> Req
             seconds[key], *others = (medium.seconds_on(shape) for shape in encoders)
         if not all(np.allclose(seconds[key], each) for each in others):
             _refuse_unlike(key, scenario)
-    added = {key: medium.tokens for key, medium in media.items()}
+    held = {key: medium.tokens for key, medium in media.items()}
     count, tokens = (_total(getattr(each, name) for each in media.values()) for name in ("count", "tokens"))
     earlier, ends, prefixes = None, None, specs.prefixes
     if prefixes is not None:
@@ -91,16 +92,20 @@ def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> Req
         own = _own_places(specs, prefixes, is_recorded=scenario.workload.trace is not None)
         owner = np.full(int(prefixes.segments.max()) + 1, NONE, dtype=np.int64)
         owner[prefixes.segments[own]] = np.arange(len(specs))
-        added = {key: _lengthened(prefixes, owner, medium.tokens)[0] for key, medium in media.items()}
-        _, prefixes = _lengthened(prefixes, owner, tokens)
+        held = {key: _lengthened(prefixes, owner, medium.tokens)[0] for key, medium in media.items()}
+        if not specs.counts_media:
+            _, prefixes = _lengthened(prefixes, owner, tokens)
         earlier = _earlier(prefixes, owner, count > 0)
-        if is_turns:
-            ends = np.minimum(prefixes.ends[own], specs.prompt_tokens + _total(added.values()))
+    prompt_tokens = specs.prompt_tokens + (0 if specs.counts_media else _total(held.values()))
+    if specs.counts_media:
+        _check_counted(prompt_tokens, _total(held.values()), scenario)
+    if prefixes is not None and is_turns:
+        ends = np.minimum(prefixes.ends[own], prompt_tokens)
     columns = {
         key: MediaColumns(
             count=medium.count,
             tokens=medium.tokens,
-            prompt_tokens=added[key],
+            prompt_tokens=held[key],
             preprocess_seconds=medium.preprocess_seconds,
             encoder_seconds=seconds[key],
         )
@@ -108,7 +113,7 @@ def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> Req
     }
     specs = replace(
         specs.waiting(_total(each.preprocess_seconds for each in media.values())),
-        prompt_tokens=specs.prompt_tokens + _total(added.values()),
+        prompt_tokens=prompt_tokens,
         prefixes=prefixes,
         images=columns.get("images"),
         audio=columns.get("audio"),
@@ -117,6 +122,20 @@ def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> Req
     if spec is None:
         return replace(specs, encoder_seconds=total, earlier_images=earlier, image_ends=ends)
     return replace(specs, encoder_pool=_pool(spec, encoders[0], list(media.values()), total))
+
+
+def _check_counted(prompt_tokens: np.ndarray, held: np.ndarray, scenario: Scenario) -> None:
+    """Refuse images and recordings that are longer than the prompts which are said to count them."""
+    longer = np.flatnonzero(held >= prompt_tokens)
+    if len(longer):
+        first = longer[0]
+        rule = (
+            f"counts images and recordings among the prompts' tokens, and under this model those of "
+            f"{len(longer):,} of {len(held):,} requests are as long or longer, such as {int(held[first]):,} of "
+            f"{int(prompt_tokens[first]):,} tokens"
+        )
+        remedy = "give smaller workload.images.sizes, or workload.trace.counts_media: false to add them to the prompts"
+        scenario.refuse("workload.trace.counts_media", rule, remedy)
 
 
 def _total(columns: Iterable[np.ndarray]) -> np.ndarray:
@@ -272,9 +291,9 @@ def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, repl
             "base_path": scenario.folder,
             "suffix": suffix,
         }
-        if isinstance(spec, ImagesSpec) and specs.num_images is not None:
-            _check_recorded(spec, scenario)
-            drawn["recorded"] = specs.num_images[rows]
+        recorded = specs.recorded_images if key == "images" else specs.recorded_audio
+        _check_recorded(key, spec, recorded, scenario)
+        drawn["recorded"] = None if recorded is None else recorded.of_rows(rows)
         owner, is_cached, each = _pieces(spec, tower, len(rows), **drawn)
         for name, values in each.items():
             is_work = name in ("num_encoded", "positions", "pairs")
@@ -284,12 +303,19 @@ def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, repl
     return _Medium(tower=tower, **columns)
 
 
-def _check_recorded(spec: ImagesSpec, scenario: Scenario) -> None:
-    """Refuse what a trace says itself."""
-    given = [name for name in ("share", "count") if name in spec.model_fields_set]
+def _check_recorded(key: str, spec: ImagesSpec | AudioSpec, recorded: RecordedMedia | None, scenario: Scenario) -> None:
+    """Refuse what a trace says itself, and want what it does not say."""
+    noun, how = ("images", "sizes") if key == "images" else ("recordings", "seconds")
+    has_sizes = recorded is not None and recorded.sizes is not None
+    said = () if recorded is None else ("share", "count", how) if has_sizes else ("share", "count")
+    given = [name for name in said if name in spec.model_fields_set]
     if given:
-        rule = "is not used: the trace says how many images each of its requests has"
-        scenario.refuse(f"workload.images.{given[0]}", rule, "leave it out, or the trace's column of images")
+        what = "large" if key == "images" else "long"
+        rule = f"is not used: the trace says how {what if given[0] == how else 'many'} {noun} "
+        rule += "are" if given[0] == how else "each of its requests has"
+        scenario.refuse(f"workload.{key}.{given[0]}", rule, f"leave it out, or the trace's column of {noun}")
+    if not has_sizes and getattr(spec, how) is None:
+        scenario.refuse(f"workload.{key}.{how}", f"is missing: the trace does not say it of its {noun}", "give it")
 
 
 def _pieces(
@@ -300,15 +326,16 @@ def _pieces(
     if isinstance(spec, ImagesSpec):
         assert isinstance(tower, VisionTower)
         images = draw_images(spec, num_requests, **drawn)
-        shapes = [tower.image(each.width, each.height) for each in spec.sizes]
+        sizes = images.sizes.tolist()
+        shapes = [tower.image(width, height) for width, height in sizes]
         of_kind = [
             (
                 shape.tokens,
-                size.width * size.height / MEGAPIXEL,
+                width * height / MEGAPIXEL,
                 shape.pieces * shape.patches,
                 shape.pieces * shape.patches**2,
             )
-            for shape, size in zip(shapes, spec.sizes, strict=True)
+            for shape, (width, height) in zip(shapes, sizes, strict=True)
         ]
         owner, is_cached, kind = images.owner, images.is_cached, images.size
     else:
@@ -321,9 +348,9 @@ def _pieces(
             for shape, seconds in zip(heard, lengths, strict=True)
         ]
         owner, is_cached = audio.owner, audio.is_cached
-    tokens, sizes, positions, pairs = np.array(of_kind, dtype=np.float64).reshape(-1, 4).T[:, kind]
+    tokens, amounts, positions, pairs = np.array(of_kind, dtype=np.float64).reshape(-1, 4).T[:, kind]
     one = np.ones(len(owner))
-    each = {"count": one, "tokens": tokens, "preprocess_seconds": sizes}
+    each = {"count": one, "tokens": tokens, "preprocess_seconds": amounts}
     return owner, is_cached, each | {"num_encoded": one, "positions": positions, "pairs": pairs}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simserve.errors import ScenarioError
 from simserve.metrics.energy import Grid
@@ -51,6 +51,14 @@ class GpuHour:
     source: str
     pays_electricity: bool = False
     date: str | None = None
+
+
+def with_link(price: GpuHour, usd_per_gpu_hour: float | None) -> GpuHour:
+    """Return the price of a GPU with its part of a link that is billed apart; itself without such a price."""
+    if not usd_per_gpu_hour or price.usd is None:
+        return price
+    source = f"{price.source}, and ${usd_per_gpu_hour:g} for the link between the pools"
+    return replace(price, usd=price.usd + usd_per_gpu_hour, source=source)
 
 
 def gpu_hour(pricing: PricingSpec, hardware: HardwareProfile) -> GpuHour:

@@ -28,7 +28,7 @@ from simserve.scenario.features import AskedFeature, check_feature, check_featur
 from simserve.scenario.formats import formats_of, with_formats
 from simserve.scenario.kv_tiers import with_tiers
 from simserve.scenario.loras import with_loras
-from simserve.scenario.pricing import GpuHour, gpu_hour
+from simserve.scenario.pricing import GpuHour, gpu_hour, with_link
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.sim.pool_spec import Role
@@ -186,9 +186,14 @@ def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
         pools = tuple(replace(pool, engine=replace(pool.engine, api_token_seconds=0.0)) for pool in pools)
     for pool in pools:
         check_engine(scenario, pool.engine)
-    if scenario.deployment.disaggregation is not None:
+    link = scenario.deployment.disaggregation
+    if link is not None:
         _check_transfer(scenario, pools)
         _check_kv_transfer(scenario, pools)
+        pools = tuple(
+            replace(own, gpu_hour=with_link(own.gpu_hour, None if pool.role == "both" else link.usd_per_gpu_hour))
+            for pool, own in zip(scenario.deployment.pools, pools, strict=True)
+        )
     return replace(pools[0], scenario=scenario, gpu_hour=_mean_gpu_hour(scenario, pools), pools=pools)
 
 

@@ -69,7 +69,7 @@ def _calibration(resolved: ResolvedScenario) -> tuple[int, str]:
     if measured is None or resolved.pools:
         return 0, ""
     served = measured.model, measured.hardware, measured.gpus
-    if served != (shape.model.name, shape.hardware.name, shape.num_gpus):
+    if served != (shape.model.catalogue_name, shape.hardware.name, shape.num_gpus):
         return 0, ""
     return measured.runs or 0, measured.date or ""
 

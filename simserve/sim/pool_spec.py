@@ -27,6 +27,9 @@ class DisaggregationSpec(FrozenModel):
     """Bandwidth of the link of one prefill replica."""
     transfer_latency: Seconds = 0.001
     """Time from the last byte sent to the decode replica's scheduler."""
+    usd_per_gpu_hour: Annotated[float, Field(ge=0)] | None = None
+    """Dollars an hour of the link, for each GPU of the prefill and decode workers, where it is billed apart (a network
+    with RDMA that costs more than the plain one). Absent: the GPU's own price has it."""
     max_in_transfer: Annotated[int, Field(ge=1)] = 64
     """Most caches of one prefill replica on their way, those included that have arrived and wait for a seat; while so
     many are, the replica starts no further step (back-pressure)."""

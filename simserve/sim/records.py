@@ -118,13 +118,14 @@ class RequestRecords:
 
     def by_arrival(self) -> RequestRecords:
         """Return the same in order of arrival, those that were never sent last."""
-        return self._rows(np.argsort(self.arrival_time, kind="stable"))
+        return self.rows(np.argsort(self.arrival_time, kind="stable"))
 
     def sent(self) -> RequestRecords:
         """Return those that were sent alone, in the same order."""
-        return self._rows(np.flatnonzero(np.isfinite(self.arrival_time)))
+        return self.rows(np.flatnonzero(np.isfinite(self.arrival_time)))
 
-    def _rows(self, order: NDArray[np.intp]) -> RequestRecords:
+    def rows(self, order: NDArray[np.intp]) -> RequestRecords:
+        """Return some of the requests, in the order of the indices given."""
         columns = {each.name: getattr(self, each.name) for each in fields(self)}
         sorted_columns: dict[str, Any] = {
             name: column[order] for name, column in columns.items() if isinstance(column, np.ndarray)

@@ -165,7 +165,7 @@ def simulate(
         engine, priced.step_times, priced, deployment.num_replicas, control.routing, specs, progress, log, accelerate
     )
     return Simulation(
-        records=_in_order(records, specs),
+        records=_in_order(records, specs, log),
         totals=totals,
         end_time=end_time,
         num_replicas=deployment.num_replicas * engine.data_parallel_size,
@@ -256,7 +256,9 @@ def simulation_of(
     )
     if streaming is not None:
         simulation = _as_seen(streaming, simulation, run)
-    return replace(simulation, records=_in_order(simulation.records, specs))
+    if log is not None:
+        log.keep_paces(run.requests)
+    return replace(simulation, records=_in_order(simulation.records, specs, log))
 
 
 def setups_of(deployment: Deployment) -> tuple[PoolSetup, ...]:
@@ -274,10 +276,18 @@ def setups_of(deployment: Deployment) -> tuple[PoolSetup, ...]:
     return deployment.pools or (one,)
 
 
-def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
-    """Return the records in order of arrival; of clients that stop, without what they never sent."""
-    ordered = records.by_arrival() if specs.sends_out_of_order else records
-    return ordered if specs.closes_at is None else ordered.sent()
+def _in_order(records: RequestRecords, specs: RequestSpecs, log: StepLog | None) -> RequestRecords:
+    """Return the records in order of arrival, in which the log follows; without what clients that stop never sent."""
+    if not specs.sends_out_of_order and specs.closes_at is None:
+        return records
+    order = np.arange(len(records))
+    if specs.sends_out_of_order:
+        order = np.argsort(records.arrival_time, kind="stable")
+    if specs.closes_at is not None:
+        order = order[np.isfinite(records.arrival_time[order])]
+    if log is not None:
+        log.renumber(order)
+    return records.rows(order)
 
 
 def frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
@@ -351,6 +361,8 @@ def _run(
     was_interrupted = run_to_end(cluster)
     cluster.flush()
     cluster.forget_unsent(arrival_time)
+    if log is not None:
+        log.keep_paces(requests)
     cached = None if paths is None else np.frombuffer(paths.cached_tokens, dtype=np.int64)
     records = _records(requests, arrival_time, specs, cached)
     end_time = end_of(requests)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.state import ADMITTED, EVICTED, FINISHED, READMITTED, RECOMPUTED, RETURNED, Replica
+from simserve.engine.progress import GRID
+from simserve.engine.state import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    READMITTED,
+    RECOMPUTED,
+    RETURNED,
+    Replica,
+    RequestTable,
+)
 from simserve.engine.step_runs import LEAP_FIELDS
 
 MOST_STEPS = 2_000_000
@@ -35,6 +45,8 @@ class Steps:
         prefill_tokens: Tokens of the chunks.
         context_tokens: Tokens of the decoding sequences in the KV cache.
         seconds: How long each takes.
+        gained_tokens: Tokens that the decoding sequences gain: one each, and the drafts that are accepted.
+        priced_tokens: The tokens whose time a step with prompts takes (x of `simserve.engine.tables.StepTimes`).
     """
 
     start_time: Floats
@@ -44,10 +56,17 @@ class Steps:
     prefill_tokens: Integers
     context_tokens: Integers
     seconds: Floats
+    gained_tokens: Floats
+    priced_tokens: Integers
 
     def __len__(self) -> int:
         """Return the number of steps."""
         return len(self.start_time)
+
+    def between(self, since: float, until: float) -> Steps:
+        """Return those that are under way between two times."""
+        kept = (self.end_time > since) & (self.start_time < until)
+        return Steps(**{each.name: getattr(self, each.name)[kept] for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +161,13 @@ class StepLog:
         replicas: The schedulers: replicas, or ranks of data-parallel attention.
         num_steps: Steps there were, kept or not.
         until: What begins later is no longer kept, seconds.
+        paces: Tokens that a decode step brings each request, in the order of the records; None: one.
     """
 
     replicas: list[Replica] = field(default_factory=list)
     num_steps: int = 0
     until: float = np.inf
+    paces: Floats | None = None
     _step_runs: dict[int, list[Floats]] = field(default_factory=dict)
     _advances: dict[int, list[Floats]] = field(default_factory=dict)
     _changes: dict[int, list[Floats]] = field(default_factory=dict)
@@ -157,6 +178,21 @@ class StepLog:
         self.replicas += replicas
         for replica in replicas:
             replica.batch_log = []
+
+    def keep_paces(self, requests: RequestTable) -> None:
+        """Keep what a decode step brought each request, once the run is over."""
+        if len(requests.pace):
+            self.paces = np.frombuffer(requests.pace, dtype=np.int64) / GRID
+
+    def renumber(self, order: NDArray[np.intp]) -> None:
+        """Call requests by their places in ``order``, as the records do; what is not there is forgotten."""
+        self.paces = None if self.paces is None else self.paces[order]
+        for number, blocks in self._changes.items():
+            changes = np.concatenate(blocks)
+            places = np.full(int(max(changes[:, 0].max(initial=-1), order.max(initial=-1))) + 1, -1)
+            places[order] = np.arange(len(order))
+            changes[:, 0] = places[changes[:, 0].astype(np.int64)]
+            self._changes[number] = [changes[changes[:, 0] >= 0]]
 
     def add(self, replica: Replica, rows: Floats, advances: Floats, changes: Floats) -> None:
         """Keep what a scheduler has done.
@@ -208,10 +244,17 @@ class StepLog:
         end = start + first * after + increment * (after * (after - 1) * 0.5)
         in_time = begin < until
         context = rows["context_tokens"][leap] + advances[leap] * step
-        whole = (rows["num_decoding"][leap], rows["num_prefilling"][leap], rows["prefill_tokens"][leap], context)
-        counted = [np.asarray(np.rint(column[in_time]), dtype=np.int64) for column in whole]
-        seconds = (first + increment * step)[in_time]
-        return Steps(begin[in_time], end[in_time], counted[0], counted[1], counted[2], counted[3], seconds)
+        whole = {
+            name: rows[name][leap] for name in ("num_decoding", "num_prefilling", "prefill_tokens", "priced_tokens")
+        }
+        whole["context_tokens"] = context
+        return Steps(
+            start_time=begin[in_time],
+            end_time=end[in_time],
+            seconds=(first + increment * step)[in_time],
+            gained_tokens=advances[leap][in_time],
+            **{name: np.asarray(np.rint(column[in_time]), dtype=np.int64) for name, column in whole.items()},
+        )
 
     def table(self) -> StepTable:
         """Return every step of all schedulers, and who entered and left with it."""

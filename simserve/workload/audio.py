@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.workload.audio_spec import AudioSpec
 from simserve.workload.lengths import length_distribution
+from simserve.workload.traces.media import RecordedMedia
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,19 @@ class DrawnAudio:
     """
 
     owner: NDArray[np.int64]
-    seconds: NDArray[np.int64]
+    seconds: NDArray[np.float64]
     is_cached: NDArray[np.bool_]
 
 
 def draw_audio(
-    spec: AudioSpec, num_requests: int, *, seed: int, replication: int, base_path: Path | None, suffix: str = ""
+    spec: AudioSpec,
+    num_requests: int,
+    *,
+    seed: int,
+    replication: int,
+    base_path: Path | None,
+    suffix: str = "",
+    recorded: RecordedMedia | None = None,
 ) -> DrawnAudio:
     """Return the recordings of so many requests, from the streams ``audio_counts audio_seconds audio_cache``.
 
@@ -40,13 +48,19 @@ def draw_audio(
         replication: Of the run.
         base_path: Folder that relative paths are tried against before the working folder.
         suffix: Of the streams: a class with recordings of its own has its own.
+        recorded: What a trace says of them, with their lengths; None: they are drawn.
     """
     counting = rng.stream(seed, f"audio_counts{suffix}", replication)
     has_audio = counting.random(num_requests) < spec.share
     counts = np.where(has_audio, length_distribution(spec.count, base_path).sample(counting, num_requests), 0)
+    if recorded is not None:
+        counts = recorded.counts
     total = int(counts.sum())
-    seconds = length_distribution(spec.seconds, base_path).sample(
-        rng.stream(seed, f"audio_seconds{suffix}", replication), total
-    )
+    if recorded is not None and recorded.sizes is not None:
+        seconds = recorded.sizes[:, 0]
+    else:
+        assert spec.seconds is not None
+        drawing = rng.stream(seed, f"audio_seconds{suffix}", replication)
+        seconds = length_distribution(spec.seconds, base_path).sample(drawing, total).astype(np.float64)
     is_cached = rng.stream(seed, f"audio_cache{suffix}", replication).random(total) < spec.cached_share
     return DrawnAudio(np.repeat(np.arange(num_requests), counts), seconds, is_cached)

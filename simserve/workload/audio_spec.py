@@ -26,11 +26,12 @@ class AudioSpec(FrozenModel):
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the requests that have recordings."""
+    """Share of the requests that have recordings. Beside a trace that says it: leave it out."""
     count: Length = FixedLength(value=1)
-    """Recordings of each of those."""
-    seconds: Length
-    """How long a recording is, whole seconds: `20`, or a distribution as of `prompt_tokens`."""
+    """Recordings of each of those. Beside a trace that says it: leave it out."""
+    seconds: Length | None = None
+    """How long a recording is, whole seconds: `20`, or a distribution as of `prompt_tokens`. Absent: as a trace says
+    it."""
     cached_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the recordings whose embedding the engine's encoder cache still has, so that nothing encodes them."""
     preprocess_time: Seconds | None = None

@@ -157,7 +157,7 @@ def _from_trace(
     from simserve.workload.traces.formats import read_trace
     from simserve.workload.traces.table import find_file
 
-    file = find_file(source.path, base_path)
+    file = find_file(source.path, base_path, takes_folder=True)
     trace = read_trace(file, source.format, source.columns).scaled(
         time=source.time_scale, prompt=source.prompt_scale, output=source.output_scale
     )
@@ -195,7 +195,9 @@ def _from_trace(
         if blocks is None
         else recorded_prefixes(blocks, prompt_tokens, output_tokens, source.prompt_scale),
         session=None if trace.session is None else trace.session[:num_requests],
-        num_images=None if trace.num_images is None else trace.num_images[:num_requests],
+        recorded_images=None if trace.images is None else trace.images.first(num_requests),
+        recorded_audio=None if trace.audio is None else trace.audio.first(num_requests),
+        counts_media=trace.counts_media if source.counts_media is None else source.counts_media,
         classes=classes,
         request_class=request_class,
         priority=None if request_class is None else priorities(classes, request_class),

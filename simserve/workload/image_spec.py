@@ -43,8 +43,9 @@ class ImagesSpec(FrozenModel):
     """Share of the requests that have images. Beside a trace that says how many each has: leave it out."""
     count: Length = FixedLength(value=1)
     """Images of each of those. Beside a trace that says how many each has: leave it out."""
-    sizes: Annotated[tuple[ImageSize, ...], Field(min_length=1, max_length=100)]
-    """Sizes of images: `[{width: 1920, height: 1080}]`; of several each is drawn by its weight."""
+    sizes: Annotated[tuple[ImageSize, ...], Field(min_length=1, max_length=100)] | None = None
+    """Sizes of images: `[{width: 1920, height: 1080}]`; of several each is drawn by its weight. Absent: as a trace says
+    them."""
     cached_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the images whose embedding the engine's encoder cache still has, so that nothing encodes them."""
     preprocess_time: Seconds | None = None

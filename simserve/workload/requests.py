@@ -13,9 +13,12 @@ from simserve.workload.class_spec import ClassSpec
 if TYPE_CHECKING:
     from simserve.workload.dependencies import Dependencies
     from simserve.workload.prefixes import PrefixSegments
+    from simserve.workload.traces.media import RecordedMedia
 
 OPEN = -1
 """In `RequestSpecs.loop`: a request, or the conversation that it is of, arrives at a time of its own."""
+_OF_ROWS = ("prefixes", "dependencies", "images", "audio", "recorded_images", "recorded_audio", "encoder_pool")
+"""Columns of several arrays each, which know how to take rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +131,9 @@ class RequestSpecs:
             the same in all calls of a task. None: nobody gives up.
         is_prefill_only: Whether a request is done with its prompt, as an embedding is: to an engine it generates one
             token, to its client none, bool; None: all have answers.
-        num_images: How many images a trace says that each has, int64; None: it says nothing of them.
+        recorded_images: The images that a trace says each has; None: it says nothing of them.
+        recorded_audio: Likewise the recordings.
+        counts_media: Whether ``prompt_tokens`` count the tokens of both already.
         images: What the images of each request hold; None: there are none.
         audio: What the recordings of each request hold; None: there are none.
         encoder_seconds: What encoding them adds to its first step, float64; None: there are none.
@@ -170,7 +175,9 @@ class RequestSpecs:
     thinking_tokens: NDArray[np.int64] | None = None
     own_wait: NDArray[np.float64] | None = None
     is_prefill_only: NDArray[np.bool_] | None = None
-    num_images: NDArray[np.int64] | None = None
+    recorded_images: RecordedMedia | None = None
+    recorded_audio: RecordedMedia | None = None
+    counts_media: bool = False
     images: MediaColumns | None = None
     audio: MediaColumns | None = None
     encoder_seconds: NDArray[np.float64] | None = None
@@ -222,16 +229,9 @@ class RequestSpecs:
         changed: dict[str, Any] = {
             name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray) and len(column)
         }
-        if self.prefixes is not None:
-            changed["prefixes"] = self.prefixes.of_rows(rows)
-        if self.dependencies is not None:
-            changed["dependencies"] = self.dependencies.of_rows(rows)
-        if self.images is not None:
-            changed["images"] = self.images.of_rows(rows)
-        if self.audio is not None:
-            changed["audio"] = self.audio.of_rows(rows)
-        if self.encoder_pool is not None:
-            changed["encoder_pool"] = self.encoder_pool.of_rows(rows)
+        for name in _OF_ROWS:
+            if columns[name] is not None:
+                changed[name] = columns[name].of_rows(rows)
         if self.earlier_images is not None:
             place = np.full(len(self) + 1, -1, dtype=np.int64)
             place[rows] = np.arange(len(rows))
@@ -271,7 +271,8 @@ class RequestSpecs:
             own_wait=None if self.own_wait is None else self.own_wait[some],
             thinking_tokens=None if self.thinking_tokens is None else self.thinking_tokens[some],
             is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
-            num_images=None if self.num_images is None else self.num_images[some],
+            recorded_images=None if self.recorded_images is None else self.recorded_images.first(num_requests),
+            recorded_audio=None if self.recorded_audio is None else self.recorded_audio.first(num_requests),
             images=None if self.images is None else self.images.of_rows(np.arange(len(self))[some]),
             audio=None if self.audio is None else self.audio.of_rows(np.arange(len(self))[some]),
             encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],

@@ -39,7 +39,16 @@ TraceFormat = Literal[
     "weka",
     "columns",
 ]
-TraceColumn = Literal["arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "session", "num_images"]
+TraceColumn = Literal[
+    "arrival_time",
+    "prompt_tokens",
+    "output_tokens",
+    "max_tokens",
+    "session",
+    "num_images",
+    "image_sizes",
+    "audio_seconds",
+]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 
 
@@ -47,12 +56,14 @@ class TraceSpec(FrozenModel):
     """Recorded traffic to replay."""
 
     path: str
-    """The file, plain or gzip; relative to the scenario's folder, then to the working folder."""
+    """The file, plain or gzip, or a folder of JSON files (Weka's tasks, Dynamo's shards); relative to the scenario's
+    folder, then to the working folder."""
     format: TraceFormat = "auto"
     """`auto`: told by the first row. `azure`: TIMESTAMP, ContextTokens, GeneratedTokens; the first request arrives at
-    0. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens and session
-    (a name) if there are any. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache
-    finds. `burstgpt`: requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times.
+    0; NumImages is read. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and
+    max_tokens, session (a name), num_images, image_sizes and audio_seconds if there are any. `mooncake`, `bailian`:
+    JSON lines; which blocks prompts share is what a prefix cache finds. `burstgpt`: requests that failed are left out.
+    `sharegpt`: texts, lengths estimated, no arrival times.
     `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake`
     in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes. `agentic-mooncake`: `mooncake` with
     wait_for, delay and tool_wait_ms. `dynamo`: dynamo.request.trace.v1. `weka`: the traces that AgentX replays, no
@@ -62,10 +73,15 @@ class TraceSpec(FrozenModel):
     (otel)."""
     columns: Annotated[dict[TraceColumn, str], Field(min_length=1)] | None = None
     """Which column of any CSV or JSON lines holds what: `{arrival_time: timestamp, prompt_tokens: prompt,
-    output_tokens: completion}`, also `max_tokens`, `session` and `num_images` (a number, or in JSON lines a list of
-    images: with `workload.images` each prompt has so many, of its sizes). What is left out is found by its usual names
-    (`timestamp`, `arrived_at`, `prompt`, `num_prefill_tokens`, `completion`, ...). Times are seconds, ISO 8601 or
+    output_tokens: completion}`, also `max_tokens`, `session` and, with `workload.images` or `workload.audio`, what each
+    prompt has of them: `num_images` (a number, or in JSON lines a list of images), `image_sizes` (`1920x1080`, several
+    with semicolons or as a list) and `audio_seconds` (`12.5`, likewise; a name that ends in `_ms` is milliseconds).
+    What is left out is found by its usual names (`timestamp`, `arrived_at`, `prompt`, `num_prefill_tokens`,
+    `completion`, ...). Times are seconds, ISO 8601 or
     seconds (to nanoseconds) since 1970; dates count from the first request."""
+    counts_media: bool | None = None
+    """Whether the lengths of its prompts count the tokens of images and recordings, as a server's counts do; then these
+    are not added to them. Absent: as the format has it, yes of `azure` with NumImages, else no."""
     block_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Tokens that one of the trace's `hash_ids` stands for. Absent: as the format has it, 512 of `mooncake`, 16 of
     `bailian` and `vllm-timed`."""
@@ -232,6 +248,18 @@ class WorkloadSpec(FrozenModel):
     def has_media(self) -> bool:
         """Whether any of the requests may have images or recordings."""
         return self.has_images or self.has_audio
+
+    @model_validator(mode="after")
+    def _check_media(self) -> Self:
+        classes = self.classes or ()
+        images, audio = [each.images for each in classes], [each.audio for each in classes]
+        if self.trace is None and any(each and each.sizes is None for each in (self.images, *images)):
+            raise ValueError("has images without sizes; give images.sizes, or a trace that says them")
+        if self.trace is None and any(each and each.seconds is None for each in (self.audio, *audio)):
+            raise ValueError("has audio without seconds; give audio.seconds, or a trace that says them")
+        if self.trace is not None and self.trace.counts_media is not None and not self.has_media:
+            raise ValueError("has trace.counts_media, and neither images nor audio; add one of them, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _check_answers(self) -> Self:

@@ -60,6 +60,23 @@ def test_a_tenth_either_way_fails(
     assert {each["verdict"] for each in answer["compared"]} == {verdict}
 
 
+@pytest.mark.parametrize(
+    ("factor", "code", "told"), [(1.1, 99, "has drifted"), (0.9, 0, "faster than promised"), (1.0, 0, "still holds")]
+)
+def test_a_promise_is_kept_by_a_faster_server(
+    factor: float, code: int, told: str, simserve: Simserve, results: list[str], folder: Path
+) -> None:
+    """A tenth slower fails as ever, a tenth faster passes and is said."""
+    copy = scaled(folder / "run0.json", factor)
+    words = ("calibrate", "check", "vllm", "--against", str(copy), "--scenario", "scenario.yaml", "--may-be-faster")
+
+    outcome = simserve(*words)
+
+    assert results
+    assert outcome.code == code
+    assert told in outcome.stdout.splitlines()[0]
+
+
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.1, 99), (0.9, 99)])
 def test_runs_of_kernels_are_gated_both_ways(factor: float, code: int, simserve: Simserve, folder: Path) -> None:
     """A hardware profile against a folder of operator tables."""
@@ -117,6 +134,7 @@ def test_the_engine_says_whose_kernels(simserve: Simserve, folder: Path) -> None
         (("h100-sxm-80gb", "--against", "run0.json"), 2, "--scenario: is missing"),
         (("h100-sxm-80gb", "--against", "run", "--against", "run0.json"), 2, "must be one folder"),
         (("h100-sxm-80gb", "--against", "run", "--scenario", "chatbot"), 2, "has no use with operator tables"),
+        (("h100-sxm-80gb", "--against", "run", "--may-be-faster"), 2, "kernels that are faster need a new profile"),
         (("h100-sxm-80gb", "--against", "run", "--tolerance", "0"), 2, "must be a share between 0 and 1"),
         (("h100-sxm-80gb", "--against", "run", "--format", "pdf"), 2, "must be text or md"),
         (("h100-sxm-80gb", "--against", "run", "--format", "md", "--json"), 2, "cannot be had with --json"),

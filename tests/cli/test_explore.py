@@ -52,7 +52,11 @@ def test_what_is_missing_is_named(simserve: Simserve, monkeypatch: pytest.Monkey
         (("--scenario", "chatbot"), "--scenario: goes with --twin"),
         (("--watch", "5min"), "--watch: goes with --twin"),
         (("--twin", "s.prom"), "--scenario: is missing; name what is thought to be deployed, beside --twin"),
-        (("--twin", "s.prom", "--scenario", "chatbot", "--export", "site"), "--twin: is watched by the page"),
+        (("--twin", "s.prom", "--scenario", "chatbot", "--export", "site"), "s.prom: no such file or folder"),
+        (
+            ("--twin", "s.prom", "--scenario", "chatbot", "--export", "site", "--watch", "5min"),
+            "--watch: is for the page that is served: leave --export out",
+        ),
         (("--twin", "s.prom", "--scenario", "chatbot", "--watch", "5min"), "--watch: is for an address"),
         (("--twin", "s.prom", "--scenario", "chatbot"), "s.prom: no such file or folder"),
         (("--twin", "http://localhost:1", "--scenario", "chatbot", "--watch", "20 s"), "must be at least 5 times"),

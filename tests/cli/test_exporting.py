@@ -146,7 +146,7 @@ def test_the_benchmark_sends_the_traffic_and_ends_as_the_check_does(
     assert "http://host:9" in sent
     assert ("--request-rate 5.5" in sent) == (name == "chatbot")
     assert checked.startswith("simserve calibrate check vllm --against measured")
-    assert checked.endswith("--scenario benchmark.scenario.yaml --tolerance 7%")
+    assert checked.endswith("--scenario benchmark.scenario.yaml --may-be-faster --tolerance 7%")
     assert done.returncode == (99 if name == "chatbot" else 0)
     assert simserve("run", "benchmark.scenario.yaml", "--check").code == 0
 
@@ -179,5 +179,15 @@ def test_a_server_that_does_not_keep_the_promise_ends_the_benchmark_with_99(sims
         done = subprocess.run(["sh", "benchmark.sh"], cwd=folder, env=environment, capture_output=True, text=True)
 
     assert done.returncode == 99, done.stderr
+    assert "--may-be-faster" in script.read_text(encoding="utf-8")
     assert "mean tpot" in done.stdout
     assert "slower" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "target"), [("Kubernetes", "k8s"), ("docker-compose", "compose"), ("vLLM", "vllm")])
+def test_a_target_has_the_name_that_people_give_it(simserve: Simserve, name: str, target: str) -> None:
+    """In any case."""
+    told = [json.loads(simserve("export", "chatbot", "--to", each, "--json").stdout) for each in (name, target)]
+
+    assert told[0] == told[1]
+    assert told[0]["target"] == target

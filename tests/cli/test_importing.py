@@ -13,6 +13,7 @@ import yaml
 
 from simserve.scenario.load import load
 from tests.cli.conftest import Simserve
+from tests.planner.importers.test_bench import PLAIN
 from tests.workload.benchmarks import documents
 
 LINE = "vllm serve meta-llama/Llama-3.2-1B --max-num-seqs 8 --max-model-len 4096 --frobnicate 1"
@@ -256,3 +257,27 @@ def test_manifests_of_a_deployment_are_written_as_a_scenario(simserve: Simserve,
     assert deployment.routing.policy == load("disaggregation").deployment.routing.policy
     assert [pool.replicas for pool in deployment.pools] == [2, 2]
     assert simserve("import", "manifest", "cluster.yaml").code == 104
+
+
+def test_gpus_are_named_as_in_every_other_command(simserve: Simserve, tmp_path: Path) -> None:
+    """Any alias; the number is that of the command's own server, and another one is refused."""
+    line = ("import", "vllm-command", "vllm serve Qwen/Qwen3-8B -tp 2", "--json")
+    for name in ("2xH100", "H100", "h100-sxm-80gb"):
+        outcome = simserve(*line, "--gpus", name)
+        assert json.loads(outcome.stdout)["scenario"]["deployment"]["hardware"] == "h100-sxm-80gb"
+    other, unknown = (simserve(*line, "--gpus", name) for name in ("4xH100", "H1000"))
+
+    assert (other.code, other.stdout) == (2, "")
+    assert "--gpus: 4 is another number than the 2 that what is imported runs on" in other.stderr
+    assert unknown.code == 104
+    assert "--gpus: 'H1000' is not a known GPU" in unknown.stderr
+
+
+def test_gpus_of_a_benchmark_share_the_model(simserve: Simserve, tmp_path: Path) -> None:
+    """Its file does not say how the model lay on them: tensor parallel."""
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(PLAIN))
+    outcome = simserve("import", "bench", str(file), "--gpus", "2xH200", "--json")
+
+    deployment = json.loads(outcome.stdout)["scenario"]["deployment"]
+    assert (deployment["hardware"], deployment["tensor_parallel_size"]) == ("h200-sxm-141gb", 2)

@@ -53,7 +53,31 @@ def test_the_answer_names_server_loads_and_next_commands(tmp_path: Path, capsys:
     assert answer.startswith("tiny under vllm 0.20.2\n")
     assert "rate-20" in answer
     assert "simserve import bench" in answer
+    assert " --hardware GPU --model MODEL --engine-version 0.20.2 " in answer
     assert json.loads((tmp_path / "rate-20.json").read_text())["request_rate"] == 20.0
+
+
+def test_a_model_that_is_known_by_its_name_is_not_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the server calls the model is enough for the next command."""
+    with stand_in(Ways(models=("meta-llama/Llama-3.1-8B-Instruct",))) as server:
+        main(["observe", server.url, "--out", str(tmp_path), "--json", *QUICK])
+
+    assert "--model" not in json.loads(capsys.readouterr().out)["next"][0]
+
+
+def test_answers_that_are_held_back_until_they_are_whole_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A proxy that buffers: many tokens in one piece have no TPOT, in the file neither."""
+    with stand_in(Ways(is_held_back=True)) as server:
+        code = main(["observe", server.url, "--out", str(tmp_path), "--concurrency", "2", "--json", *QUICK])
+    told = json.loads(capsys.readouterr().out)
+    document = json.loads((tmp_path / "clients-2.json").read_text())
+
+    assert code == 0
+    assert told["runs"][0]["mean_tpot_ms"] is None
+    assert "mean_tpot_ms" not in document
+    assert any("came in one piece" in note for note in told["notes"])
 
 
 def test_a_result_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

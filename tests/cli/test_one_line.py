@@ -266,6 +266,48 @@ def test_engines_are_read_as_people_write_them(simserve: Simserve, name: str) ->
     assert answer(simserve, line.format(f"'{name}'")) != answer(simserve, line.format("vllm"))
 
 
+@pytest.mark.parametrize("name", ["vLLM-0.20", "vllm 0.20", "vllm:v0.20"])
+def test_versions_of_engines_are_read_as_people_write_them(simserve: Simserve, name: str) -> None:
+    """Behind a hyphen, a blank or a colon."""
+    assert answer(simserve, f"memory qwen3-8b --gpus H100 --engine '{name}'") == answer(
+        simserve, "memory qwen3-8b --gpus H100 --engine vllm==0.20"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "weights"),
+    [
+        ("llama3.1:8b --engine ollama", "gguf-q4_k_m"),
+        ("llama3.1:8b-instruct-q8_0 --engine ollama", "gguf-q8_0"),
+        ("llama3.1:8b-instruct-q4_K_M --engine ollama", "gguf-q4_k_m"),
+        ("llama3.1:8b --engine ollama --quantization none", "bf16"),
+        ("gpt-oss:20b --engine ollama", "mxfp4"),
+        ("llama3.1:8b", "bf16"),
+    ],
+)
+def test_tags_of_ollama_say_their_format(simserve: Simserve, line: str, weights: str) -> None:
+    """Q4_K_M where the tag says nothing and the model is stored in 16 bit."""
+    assert answer(simserve, f"memory {line} --gpus 4090")["formats"]["weights"] == weights
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("'docker run vllm/vllm-openai:v0.10.0 --model Qwen/Qwen3-8B'", "put it behind --like"),
+        ("'vllm serve Qwen/Qwen3-8B'", "put it behind --like"),
+        ("--like 'ollama run llama3.1:8b'", "llama3.1:8b --engine ollama"),
+        ("--like 'llama-server -m x.gguf -ngl 99'", "MODEL --engine llama.cpp"),
+        ("./Qwen3-8B-Q4_K_M.gguf", "Qwen3-8B-Q4_K_M --engine llama.cpp"),
+    ],
+)
+def test_what_cannot_be_read_says_what_to_write(simserve: Simserve, line: str, remedy: str) -> None:
+    """Command lines in the wrong place or of other engines, and files of weights."""
+    outcome = simserve("memory", *shlex.split(line), "--gpus", "4090")
+
+    assert outcome.code in (2, 104)
+    assert remedy in outcome.error_line
+
+
 def test_a_pasted_command_line_stands_for_the_scenario(simserve: Simserve) -> None:
     """Of any engine; --gpus says what it runs on."""
     line = "'vllm serve Qwen/Qwen3-8B --max-model-len 8192 --max-num-seqs 64'"

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from simserve.errors import UsageError
 from simserve.planner.capacity.answer import capacity
 from simserve.planner.one_line import kinds_of_gpus
 from simserve.planner.plan import throughput
+from simserve.planner.plan.findings import Findings
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
@@ -92,6 +94,53 @@ def test_a_plan_is_written_as_a_scenario_that_runs(simserve: Simserve, scenario:
     assert "--force" in again.error_line
     assert run["completed"] == 60
     assert run["simserve"]["slo"]["attainment"] >= 0.95
+
+
+@pytest.mark.parametrize(("holds", "of_fixed"), [(True, 0.7), (False, 0.7), (True, 1.0)])
+def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
+    holds: bool, of_fixed: float, simserve: Simserve, scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it holds at less than the fixed fleet, and its thresholds in the head; else the fixed fleet stays."""
+    scaling = {"metric": "running", "target": 7, "min_replicas": 1, "max_replicas": 3, "stabilization": "300 s"}
+    found: dict[str, Any] = {
+        "metric": "running",
+        "target": 7.0,
+        "min_replicas": 1,
+        "max_replicas": 3,
+        "stabilization_s": 300.0,
+        "holds": holds,
+        "of_fixed": of_fixed,
+        "of_clairvoyant": 1.05,
+        "replica_hours": 20.0,
+        "usd": None,
+        "fresh_seeds": [1],
+        "attainment": {"asked": 0.95, "least": 0.96, "mean": 0.97},
+    }
+
+    def searched(findings: Findings) -> dict[str, Any]:
+        assert findings.fleet is not None
+        changes = {**findings.fleet.overrides, "deployment.replicas": 1, "deployment.autoscaling": scaling}
+        fixed = {"replicas": 2, "replica_hours": 48.0, "usd": None}
+        known = {"replica_hours": 19.0, "usd": None}
+        best = {**found, "overrides": changes, "command": "simserve run there"}
+        steps = [{"time_s": 0.0, "requests_per_second": 1.0, "replicas": 1.0, "clairvoyant_replicas": 1}]
+        told = {"startup_s": 90.0, "seconds": 300.0, "fixed": fixed, "clairvoyant": known, "tried": []}
+        return {**told, "best": best, "over_time": steps}
+
+    monkeypatch.setattr("simserve.planner.plan.plan.thresholds_of", searched)
+    rising = "workload.arrivals={process: steps, steps: [{rate: 1, duration: 1 min}, {rate: 4, duration: 1 min}]}"
+    line = ("--set", rising, "--set", "workload.num_requests=null", "--set", "workload.duration=2 min")
+
+    outcome = simserve("plan", scenario, "--autoscaler", *line, "--out", "best.yaml", *_SMALL)
+
+    text = Path("best.yaml").read_text(encoding="utf-8")
+    written = yaml.safe_load(text)["deployment"].get("autoscaling")
+    assert outcome.code == 0, outcome.stderr
+    assert "Scaling" in outcome.stdout
+    assert "Scale on running requests: 7.00 a replica, 1 to 3 replicas" in " ".join(text.replace("\n#", "").split())
+    assert (written is not None) == (holds and of_fixed < 1)
+    assert written is None or written["target"] == 7
+    assert simserve("export", "best.yaml", "--to", "k8s", "--quiet").code == 0
 
 
 def test_the_most_of_fixed_gpus_is_written_with_its_load(simserve: Simserve) -> None:

@@ -108,3 +108,15 @@ def test_a_missing_trace_ends_with_104(simserve: Simserve) -> None:
 
     assert (done.code, done.stdout) == (104, "")
     assert "none.csv: no such file" in done.error_line
+
+
+def test_images_and_recordings_are_counted(simserve: Simserve, folder: Path) -> None:
+    """With how large they are, in words and in the JSON."""
+    head = "arrival_time,prompt_tokens,output_tokens,image_sizes,audio_seconds\n"
+    (folder / "media.csv").write_text(head + "0,90,9,1000x1000; 2000x1000,\n1,90,9,,4.5\n", encoding="utf-8")
+    done, told = simserve("trace", "media.csv"), simserve("trace", "media.csv", "--json")
+
+    assert "2 images in 1 request, of 1.5 megapixels in the mean" in done.stdout
+    assert "1 recording in 1 request, of 4.5 s in the mean" in done.stdout
+    assert json.loads(told.stdout)["images"] == {"requests": 1, "pieces": 2, "mean_megapixels": 1.5}
+    assert json.loads(told.stdout)["audio"] == {"requests": 1, "pieces": 1, "mean_seconds": 4.5}

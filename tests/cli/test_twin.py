@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 import time
 import urllib.error
@@ -370,6 +371,60 @@ def test_a_hostile_exporter_ends_with_one_line(
 
     assert made.code == 104
     assert said in made.error_line
+
+
+def test_nothing_is_lost_when_an_exporter_turns_bad_midway(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was scraped before and after is compared, the rest is said, and all that came is in the file."""
+    pytest.importorskip("httpx", reason="needs httpx")
+    from simserve.observe import scraping
+
+    monkeypatch.setattr(scraping.page, "__kwdefaults__", {"most": 1_000_000, "seconds": 5.0})
+    monkeypatch.setattr("simserve.cli.metrics_source.SHORTEST_INTERVAL", 0.0)
+    result = ss.run(from_mapping(_mapping({"process": "poisson", "rate": 4.0})))
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    bad: list[Answer] = [_endless, _redirecting, lambda each: _send(each, "\x00nan"), lambda each: _send(each, "", 500)]
+    asked = itertools.count()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if handler.path == "/version":
+            return _send(handler, "{}")
+        turn = next(asked)
+        # The first answer is that to whether it is an engine.
+        return bad[turn - 4](handler) if 4 <= turn < 8 else _send(handler, page_at(result, 100.0 + 5.0 * turn))
+
+    words = ["--scenario", "s.yaml", "--horizon", "0", "--interval", "0.2 s", "--for", "3 s", "--out", "seen"]
+    with serving(answer) as url:
+        done = simserve("twin", url, *words)
+    told = json.loads(Path("seen/twin.json").read_text())
+    pages = Path("seen/scrapes.prom").read_text().count("# scraped_at ")
+
+    assert done.code == 0
+    assert re.search(r"simserve: 4 of \d+ scrapes failed: http://[^ ]+ answers 500", done.stderr)
+    assert pages >= 5
+    assert told["stretch"]["windows"] == pages - 1
+
+
+def test_what_was_scraped_stays_where_it_cannot_be_compared(simserve: Simserve) -> None:
+    """One page is no stretch of time; it is in the file all the same, and a round of --watch writes its answer."""
+    pytest.importorskip("httpx", reason="needs httpx")
+    result = ss.run(from_mapping(_mapping({"process": "poisson", "rate": 4.0})))
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    with serving(lambda handler: _send(handler, page_at(result, 100.0))) as url:
+        done = simserve("twin", url, "--scenario", "s.yaml", "--out", "seen")
+
+    assert done.code != 0
+    assert Path("seen/scrapes.prom").read_text().count("# scraped_at ") == 1
+
+
+def test_a_watch_writes_its_last_answer(simserve: Simserve, steady: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --out, every round."""
+    Path("s.prom").write_text(steady)
+    Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    monkeypatch.setattr("simserve.cli.twin.time", _interrupted_after(1))
+    words = ["--scenario", "s.yaml", "--watch", "300s", "--horizon", "0", "--out", "seen"]
+
+    assert simserve("twin", "s.prom", *words).code == 105
+    assert json.loads(Path("seen/twin.json").read_text())["stretch"]["windows"] > 3
 
 
 @pytest.mark.parametrize(

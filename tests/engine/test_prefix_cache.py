@@ -272,14 +272,24 @@ def test_who_comes_while_the_last_step_of_all_runs_joins_the_next() -> None:
     assert records.scheduled_time.tolist() == pytest.approx([0.0, 0.0, 2.0, 2.0])
 
 
-def test_who_caches_a_block_first_is_decided_as_it_fills() -> None:
-    """Request 0 fills, at 2 s, the block that the prompt of request 1 has cached at 0 s: its own is no cached one.
+def test_a_copy_of_a_cached_block_is_found_once_that_one_has_gone() -> None:
+    """Request 0 fills, at 2 s, the block that the prompt of request 1 has cached at 0 s: a second copy of it.
 
-    Request 2 evicts the cached one at 4 s, long before request 0 ends, so request 3 finds nothing.
+    Request 2 evicts the first at 4 s, long before request 0 ends; request 3 finds what that one leaves.
     """
     specs = make_specs([0.0, 0.0, 3.5, 30.0], [2, 5, 16, 5], [11, 1, 1, 1])
 
     records = served(specs, [[(7, 4)], [(7, 4)], [], [(7, 4)]], num_blocks=6, caches_decoded=True).records
 
     assert records.scheduled_time.tolist() == [0.0, 0.0, 4.0, 30.0]
-    assert records.cached_tokens.tolist() == [0, 0, 0, 0]
+    assert records.cached_tokens.tolist() == [0, 0, 0, 4]
+
+
+def test_who_was_admitted_first_gives_way_first_of_those_that_end_together() -> None:
+    """At 3 s both are done, request 1 with its prompt: request 2 takes the blocks that request 0 has left, not its."""
+    specs = make_specs([0.0, 1.5, 3.5, 30.0, 60.0], [8, 8, 20, 9, 9], [3, 1, 1, 1, 1])
+
+    records = served(specs, [[(7, 8)], [(8, 8)], [], [(8, 8)], [(7, 8)]], num_blocks=7).records
+
+    assert records.finish_time.tolist()[:2] == [3.0, 3.0]
+    assert records.cached_tokens.tolist() == [0, 0, 0, 8, 0]

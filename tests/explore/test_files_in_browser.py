@@ -108,3 +108,33 @@ def test_a_film_plays_from_a_disk(browser: Any, tmp_path: Path, width: int) -> N
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []
     page.close()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_film_tells_stages_and_drafts(browser: Any, tmp_path: Path, width: int) -> None:
+    """Under the pointer and to a screen reader: micro-batches, bubbles, what was accepted and what was rejected."""
+    stages = ["deployment.tensor_parallel_size=1", "deployment.pipeline_parallel_size=4", "workload.num_requests=60"]
+    runs = {
+        "stages": ss.run(ss.load("chatbot", stages), steps=True),
+        "drafts": ss.run(ss.load("speculative-decoding", ["workload.num_requests=60"]), steps=True),
+    }
+    told = {}
+    for name, result in runs.items():
+        write_film({name: result}, tmp_path / f"{name}.html", name)
+        page, complaints = watched(browser, width)
+        page.goto((tmp_path / f"{name}.html").as_uri())
+        canvas = page.locator(f".film-{name}")
+        box, said = canvas.bounding_box(), set()
+        for place in range(40):
+            canvas.hover(position={"x": (place + 0.5) * box["width"] / 40, "y": 11})
+            said.add(page.locator(".film-tip").inner_text())
+        told[name] = " ".join(said) + canvas.get_attribute("aria-label")
+        assert page.locator("canvas").count() == 3
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert complaints == []
+        page.close()
+
+    assert "Stage 1 idles here." in told["stages"]
+    assert "micro-batch 2: " in told["stages"]
+    assert "accepted" in told["drafts"]
+    assert "rejected" in told["drafts"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,8 @@ class Ways:
         most_at_once: Requests in flight beyond which it refuses, and says to come again in a minute.
         breaks_after: Pieces after which an answer breaks off.
         is_endless: Whether answers have no end.
+        is_held_back: Whether an answer comes in one piece, once it is whole, as through a proxy that buffers.
+        certificate: File with key and certificate, of a server that speaks TLS; empty: plain HTTP.
         moved_to: Where ``/v1/models`` has moved; empty: nowhere.
     """
 
@@ -59,6 +62,8 @@ class Ways:
     most_at_once: int = 1 << 30
     breaks_after: int = 1 << 30
     is_endless: bool = False
+    is_held_back: bool = False
+    certificate: str = ""
     moved_to: str = ""
 
 
@@ -93,6 +98,11 @@ def stand_in(ways: Ways | None = None) -> Iterator[StandIn]:
     """Yield a server on a free port of this machine."""
     http = _Http(("127.0.0.1", 0), _Handler)
     server = StandIn(f"http://127.0.0.1:{http.server_port}", ways or Ways())
+    if server.ways.certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(server.ways.certificate)
+        http.socket = context.wrap_socket(http.socket, server_side=True)
+        server.url = server.url.replace("http:", "https:")
     http.server = server  # type: ignore[attr-defined]
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -175,6 +185,8 @@ class _Handler(BaseHTTPRequestHandler):
             if number == ways.breaks_after:
                 return
             time.sleep(ways.token_seconds)
+            if ways.is_held_back and number + 1 < body["max_tokens"]:
+                continue
             end = "length" if number + 1 == body["max_tokens"] and not ways.is_endless else None
             piece = {"delta": {"content": "a "}} if is_chat else {"text": "a "}
             self._event({"choices": [piece | {"finish_reason": end}]})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -226,6 +229,30 @@ def test_what_is_wrong_with_tls_is_said() -> None:
     """A server that speaks plain HTTP is asked by HTTPS."""
     with stand_in() as server, pytest.raises(InputError, match=r"does not answer: .*SSL"):
         observe(server.url.replace("http:", "https:"), PLAN, found=lambda _: None, keep=lambda _: None)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_certificate_of_ones_own_is_trusted_where_the_environment_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the answer says how to; a file without certificates is one line."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "own.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
+    subject = ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, *subject], check=True, capture_output=True)
+    both = tmp_path / "both.pem"
+    both.write_text(key.read_text() + certificate.read_text())
+    with stand_in(Ways(certificate=str(both))) as server:
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        with pytest.raises(InputError, match=r"certificate.*SSL_CERT_FILE=authority\.pem"):
+            measured(server)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        _, (run,) = measured(server, replace(PLAN, max_requests=4))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+        with pytest.raises(UsageError, match="SSL_CERT_FILE"):
+            measured(server)
+
+    assert len(run.answers) == 4
 
 
 def test_a_load_at_which_everything_fails_is_given_up() -> None:

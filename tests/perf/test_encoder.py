@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from simserve.errors import InputError
-from simserve.perf.encoder import ATTENTION_START, BLACKWELL_EFFICIENCY, HOPPER_EFFICIENCY, encoder_seconds
+from simserve.perf import encoder
+from simserve.perf.encoder import (
+    ATTENTION_START,
+    BLACKWELL_EFFICIENCY,
+    HOPPER_EFFICIENCY,
+    LAUNCH_SECONDS,
+    encoder_seconds,
+)
 from simserve.perf.memory import plan_memory
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.vision import VisionTower
@@ -18,6 +25,11 @@ H100_MS = {4096: 0.1935, 6400: 0.4886, 9216: 0.8579, 16384: 2.691}
 B200_MS = {4096: 0.1272, 6400: 0.2904, 9216: 0.5029, 16384: 1.621}
 """Milliseconds of attention of one image by its patches, 16 heads of 72 in bf16: tables of vLLM 0.24.0 in
 ai-dynamo/aiconfigurator, encoder_attention."""
+
+
+GRAPHED_MS = {(1, 300): 2.11, (1, 1000): 2.46, (1, 3000): 3.39, (4, 1000): 4.13, (16, 1000): 11.43, (16, 3000): 32.31}
+"""Milliseconds of Qwen3-Omni's audio encoder on one H100 in bf16 on a CUDA graph, by recordings and frames of each:
+sgl-project/sglang-omni pull request 333."""
 
 
 def qwen(hardware: str = "h100-sxm-80gb", ranks: int = 1) -> tuple[ReplicaShape, VisionTower]:
@@ -51,13 +63,13 @@ def test_a_screenshot_takes_some_tens_of_milliseconds() -> None:
 
 
 def test_more_patches_take_longer_and_more_ranks_less() -> None:
-    """Large images are cut over the ranks; small ones are bound by launches, and gain nothing."""
+    """Large images are cut over the ranks; small ones are bound by launches, and gain 1 % at most."""
     sizes = [256.0, 1024.0, 8160.0, 47376.0]
     times = [of_image(each) for each in sizes]
 
     assert times == sorted(times)
     assert of_image(47376.0, ranks=4) < 0.5 * times[-1]
-    assert of_image(64.0, ranks=2) >= of_image(64.0)
+    assert of_image(64.0, ranks=2) > 0.99 * of_image(64.0)
 
 
 def test_two_images_attend_to_themselves_alone() -> None:
@@ -76,6 +88,47 @@ def test_attention_is_within_a_quarter_of_the_tables(table: dict[int, float], ef
     for patches, measured in table.items():
         priced = ATTENTION_START + 4 * 1152 * patches**2 / (efficiency * peak)
         assert priced * 1e3 == pytest.approx(measured, rel=0.25)
+
+
+def of_recordings(count: int, seconds: float, model: str = "qwen3-omni-30b-a3b") -> float:
+    """Return the milliseconds of some recordings of one request on an H100."""
+    shape = make_shape("h100-sxm-80gb", model)
+    tower = shape.model.audio
+    assert tower is not None
+    heard = tower.recording(seconds)
+    rows = (np.array([float(count * each)]) for each in (heard.positions, heard.pairs, 1))
+    return 1e3 * float(encoder_seconds(shape, tower, *rows)[0])
+
+
+def test_audio_on_a_graph_is_near_published_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six of them, within 30 %, none of them used to fit anything; the median is 22 % low."""
+    monkeypatch.setattr(encoder, "LAUNCH_SECONDS", 0.0)
+    errors = [of_recordings(count, frames / 100) / ms - 1 for (count, frames), ms in GRAPHED_MS.items()]
+
+    assert max(abs(each) for each in errors) < 0.3
+    assert -0.25 < np.median(errors) < -0.15
+
+
+def test_short_recordings_take_what_their_launches_take() -> None:
+    """32 layers, whatever they hold: 15.6 ms of 4 s under vLLM with transformers' modules, some 11 with its own (vllm
+    pull request 30735), 7 of Whisper under SGLang on B200."""
+    least = 32 * LAUNCH_SECONDS * 1e3
+
+    assert least < of_recordings(1, 1.0) < of_recordings(1, 4.0) < 1.1 * least
+    assert of_recordings(16, 30.0) > 2 * least
+
+
+def test_convolutions_are_a_fifth_of_qwen3_omni_and_hardly_any_of_whisper() -> None:
+    """By their arithmetic against that of the layers."""
+    shares = {}
+    for model in ("qwen3-omni-30b-a3b", "voxtral-mini-3b"):
+        tower = make_shape("h100-sxm-80gb", model).model.audio
+        assert tower is not None
+        work = sum(each.outputs_per_position * each.inputs * each.channels for each in tower.convolutions)
+        shares[model] = work / (work + tower.num_parameters)
+
+    assert shares["qwen3-omni-30b-a3b"] == pytest.approx(0.21, abs=0.02)
+    assert shares["voxtral-mini-3b"] < 0.015
 
 
 def test_the_tower_takes_memory_where_prompts_have_images() -> None:

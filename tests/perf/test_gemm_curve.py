@@ -133,10 +133,37 @@ def test_experts_cost_more_with_each_thing_they_have_more_of() -> None:
     plain = {"pairs": 512.0, "distinct": 60.0, "routed": 1024.0, "held": 128.0}
 
     def total(**load: float) -> float:
-        arrays = {name: np.array([value]) for name, value in {**plain, **load}.items()}
+        arrays = {name: np.array([value]) for name, value in {**plain, **load, "tokens": 128.0}.items()}
         return float(expert_seconds(curve, DEVICE, EXPERTS, ExpertLoad(**arrays)).total[0])
 
     assert all(total(**{name: 2 * value}) > total() for name, value in plain.items())
+
+
+def test_steps_of_few_tokens_have_tiles_of_their_own() -> None:
+    """Triton's default for scales by blocks takes 16 rows up to 64 tokens: a quarter of the arithmetic of 64."""
+    plain = GroupedGemmCurve(
+        start_latency="1 us",
+        efficiency=0.15,
+        loop_overhead=1,
+        overlap=2,
+        memory_efficiency=1.0,
+        expert_latency="0 ns",
+        routed_passes=0,
+        local_passes=0,
+    )
+    narrow = plain.model_copy(update={"narrow_tile_rows": 16, "narrow_tokens": 64})
+    load = ExpertLoad(
+        pairs=np.array([512.0, 520.0]),
+        distinct=np.array([170.0, 171.0]),
+        routed=np.array([512.0, 520.0]),
+        held=256.0,
+        tokens=np.array([64.0, 65.0]),
+    )
+
+    few, more = (expert_seconds(curve, DEVICE, EXPERTS, load).total for curve in (narrow, plain))
+
+    assert few[0] < more[0]
+    assert few[1] == more[1]
 
 
 def test_fewer_multiprocessors_wait_for_whole_rounds() -> None:

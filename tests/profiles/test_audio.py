@@ -93,6 +93,8 @@ def test_encoders_are_read_from_the_config(block: dict[str, object], tokens: int
     assert found is not None
     assert found.recording(7.0).tokens == tokens
     assert found.num_parameters == 32 * (4 * 1280**2 + 2 * 1280 * 5120)
+    alike = "qwen3-omni-30b-a3b" if block["model_type"] == "qwen3_omni_moe_audio_encoder" else "voxtral-mini-3b"
+    assert found.convolutions == tower(alike).convolutions
 
 
 def test_qwen3_omni_is_read_whole() -> None:
@@ -131,7 +133,7 @@ def test_qwen3_omni_is_read_whole() -> None:
     assert found.vision is not None
     assert found.audio is not None
     assert found.vision.num_mergers == 4
-    for name in ("stride", "conv_frames", "window_frames", "is_padded", "positions_per_token", "hidden_size"):
+    for name in ("stride", "conv_frames", "window_frames", "is_padded", "positions_per_token", "convolutions"):
         assert getattr(found.audio, name) == getattr(kept.audio, name)
 
 

@@ -76,6 +76,12 @@ def resolve(
         ("0.2.7", "h100-sxm-80gb", 8192, 256, 0.90),
         ("0.5.5", "a100-sxm-80gb", 8192, 256, 0.90),
         ("0.6.6", "h100-sxm-80gb", 8192, 256, 0.90),
+        ("0.8.0", "h100-sxm-80gb", 8192, 1024, 0.90),
+        ("0.8.3", "h200-sxm-141gb", 8192, 1024, 0.90),
+        ("0.8.3", "a100-sxm-80gb", 2048, 1024, 0.90),
+        ("0.8.3", "rtx-4090-24gb", 2048, 1024, 0.90),
+        ("0.8.4", "h200-sxm-141gb", 8192, 1024, 0.90),
+        ("0.8.4", "a100-sxm-80gb", 2048, 256, 0.90),
         ("0.8.5", "h100-sxm-80gb", 8192, 1024, 0.90),
         ("0.8.5", "a100-sxm-80gb", 8192, 1024, 0.90),
         ("0.8.5", "rtx-4090-24gb", 2048, 256, 0.90),
@@ -108,6 +114,7 @@ def test_vllm_limits_follow_version_and_gpu(version: str, gpu: str, budget: int,
     [
         ("0.2.7", "prefill_first", False, False, 0.01, False),
         ("0.6.6", "prefill_first", False, False, 0.01, False),
+        ("0.8.0", "mixed", True, True, 0.0, False),
         ("0.8.5", "mixed", True, True, 0.0, False),
         ("0.12", "mixed", True, True, 0.0, False),
         ("0.17", "mixed", True, True, 0.0, True),
@@ -319,7 +326,10 @@ def test_llama_cpp_slots_share_the_context() -> None:
         ("0.9.1", "0.9", "scenario, a patch release of 0.9"),
         ("0.11.2", "0.11.2", "scenario"),
         ("0.12.1", "0.12", "scenario, a patch release of 0.12"),
-        ("0.10.1", "0.9", "defaults of 0.9, the nearest older known"),
+        ("0.10.1", "0.10", "scenario, a patch release of 0.10"),
+        ("0.7.3", "0.7", "scenario, a patch release of 0.7"),
+        ("0.8.4", "0.8.4", "scenario"),
+        ("0.5.0", "0.4.3", "defaults of 0.4.3, the nearest older known"),
         ("0.40", "0.33", "defaults of 0.33, the nearest older known"),
         ("0.1.4", "0.2.1", "defaults of 0.2.1, the oldest known"),
         (None, "0.33", "newest known version"),
@@ -340,7 +350,7 @@ def test_version_resolves_to_the_nearest_older_known(requested: str | None, used
         ("vllm", "0.19.1", None),
         ("sglang", "0.5.12.post1", None),
         ("sglang", "0.5.24", "sglang 0.5.24: defaults of 0.5.23, the nearest older known"),
-        ("vllm", "0.7.3", "vllm 0.7.3: defaults of 0.6.6, the nearest older known"),
+        ("vllm", "0.5.0", "vllm 0.5.0: defaults of 0.4.3, the nearest older known"),
         ("tensorrt-llm", "0.4", "tensorrt-llm 0.4: defaults of 0.5, the oldest known"),
     ],
 )
@@ -793,3 +803,34 @@ def test_sglang_overlaps_results_from_0_4_on_unless_it_is_told_not_to() -> None:
 
     assert [resolve("sglang", version).overlaps_results for version in ("0.3", "0.4", "0.5.9")] == [False, True, True]
     assert not normal.overlaps_results
+
+
+@pytest.mark.parametrize(("version", "budget"), [("0.6.0", 512), ("0.6.4", 512), ("0.6.5", 2048), ("0.7.3", 2048)])
+def test_chunks_of_vllm_v0_grow_with_0_6_5(version: str, budget: int) -> None:
+    """Config of each release: 512 tokens a step until 0.6.4.post1, then 2,048."""
+    assert resolve(version=version, enable_chunked_prefill=True).max_num_batched_tokens == budget
+
+
+@pytest.mark.parametrize(("version", "largest"), [("0.9.2", 512), ("0.10.0", 128), ("0.10.2", 128)])
+def test_cuda_graphs_of_vllm_follow_the_seats_from_0_10_on(version: str, largest: int) -> None:
+    """At most twice the seats are captured; 0.9.2 captures up to 512 whatever they are."""
+    assert resolve(version=version, max_num_seqs=64).cuda_graph_max_batch == largest
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "budget", "share", "largest"),
+    [
+        ("0.4.5", "h200-sxm-141gb", 8192, 0.88, 160),
+        ("0.4.5", "rtx-4090-24gb", 2048, 0.88, 8),
+        ("0.4.6", "h200-sxm-141gb", 8192, 0.907, 256),
+        ("0.4.7", "h200-sxm-141gb", 8192, 0.872, 256),
+        ("0.4.8", "h100-sxm-80gb", 8192, 0.874, 160),
+        ("0.4.10", "h200-sxm-141gb", 8192, 0.911, 256),
+    ],
+)
+def test_sglang_0_4_follows_its_releases(version: str, gpu: str, budget: int, share: float, largest: int) -> None:
+    """Chunks, static share and largest CUDA graph, as each release sets them in its server_args.py."""
+    engine = resolve("sglang", version, gpu=gpu)
+
+    assert (engine.max_num_batched_tokens, engine.cuda_graph_max_batch) == (budget, largest)
+    assert engine.gpu_memory_utilization == pytest.approx(share, abs=0.001)

@@ -50,10 +50,10 @@ def test_a_draft_model_left_vllm_and_came_back(version: str, is_there: bool) -> 
 
 
 def test_a_version_that_is_not_known_has_its_own_features() -> None:
-    """Defaults are those of the nearest older one; vLLM 0.10.1 has MXFP4, and 0.9, whose defaults hold, has not."""
-    assert load_engine("vllm").nearest_version("0.10.1").version == "0.9"
+    """Defaults are those of the nearest older one; vLLM 0.10.1 has MXFP4, and 0.10.0, whose defaults hold, has not."""
+    assert load_engine("vllm").nearest_version("0.10.1").version == "0.10"
     assert "mxfp4" in resolve("vllm", "0.10.1").supported_quantizations
-    assert "mxfp4" not in resolve("vllm", "0.9").supported_quantizations
+    assert "mxfp4" not in resolve("vllm", "0.10.0").supported_quantizations
 
 
 @pytest.mark.parametrize(

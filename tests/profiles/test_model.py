@@ -10,7 +10,7 @@ import yaml
 
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import ModelProfile, load_model, profile_named_like, weights_name
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
@@ -28,6 +28,11 @@ EXACT_PARAMETERS = {
     "llama-3.2-1b": 1_235_814_400,
     "mistral-7b": 7_241_732_096,
     "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "gemma-2-9b": 9_241_705_984,
+    "glm-4.5": 352_797_829_024,
+    "glm-4.6": 352_797_829_024,
     "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-0.5b": 494_032_768,
     "internlm-20b": 20_088_714_240,
@@ -142,6 +147,8 @@ ADVERTISED_ACTIVE = {
     "deepseek-v4-flash": (13 + 0.53, 0.03),
     "deepseek-v4-pro": (49, 0.02),
     "glm-4.5-air": (12 + 1.24, 0.02),
+    "glm-4.5": (32 + 0.78 + 0.78, 0.01),
+    "glm-4.6": (32 + 0.78 + 0.78, 0.01),
     "glm-5.1": (40, 0.05),
     "glm-5.2": (40, 0.04),
     "glm-5.3": (40, 0.04),
@@ -510,3 +517,60 @@ def test_a_profile_must_carry_the_name_of_its_file(tmp_path: Path, monkeypatch: 
 
     with pytest.raises(ProfileError, match="name of its file"):
         load_model("copy")
+
+
+@pytest.mark.parametrize(
+    ("repository", "shape", "stored"),
+    [
+        ("NousResearch/Hermes-3-Llama-3.1-8B", "llama-3.1-8b", "none"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3", "fp8"),
+        ("unsloth/DeepSeek-R1-Distill-Llama-70B-bnb-4bit", "llama-3.3-70b", "nf4"),
+        ("zai-org/GLM-4.7-FP8", "glm-4.6", "fp8"),
+        ("Qwen/Qwen3.6-35B-A3B", "qwen3.5-35b-a3b", "none"),
+        ("mistralai/Devstral-Small-2507", "mistral-small-24b", "none"),
+    ],
+)
+def test_weights_tuned_from_a_model_keep_their_name_and_have_no_other_checkpoint(
+    repository: str, shape: str, stored: str
+) -> None:
+    """Its architecture is the model's; the model's checkpoints in other formats are other weights."""
+    model = load_model(repository)
+
+    assert (model.name, model.catalogue_name) == (repository, shape)
+    assert [(each.repository, each.format) for each in model.checkpoints] == [(repository, stored)]
+    assert weights_name(repository) == repository
+
+
+@pytest.mark.parametrize(
+    ("repository", "longest"),
+    [
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", 262_144),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507-FP8", 262_144),
+        ("unsloth/Qwen3-Coder-30B-A3B-Instruct", 262_144),
+        ("Qwen/Qwen3-30B-A3B-FP8", 40_960),
+        ("moonshotai/Kimi-K2-Thinking", 262_144),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 131_072),
+    ],
+)
+def test_weights_with_a_context_of_their_own_have_it(repository: str, longest: int) -> None:
+    """A repository on record as well as one that is known by its shape."""
+    assert load_model(repository).max_position_embeddings == longest
+
+
+def test_another_tuning_of_the_same_name_keeps_the_models_checkpoints() -> None:
+    """An instruction-tuned repository beside one of the base model: FP8 weights of that name are there for both."""
+    model, profile = load_model("unsloth/Meta-Llama-3.1-8B-Instruct"), load_model("llama-3.1-8b")
+
+    assert load_model("meta-llama/Llama-3.1-8B-Instruct").assumption is None
+    assert model.stored.repository == "unsloth/Meta-Llama-3.1-8B-Instruct"
+    assert model.checkpoints[1:] == profile.checkpoints
+    assert "llama-3.1-8b and bf16 weights, by its name" in str(model.assumption)
+    assert weights_name(model.name) == "llama-3.1-8b"
+
+
+def test_a_profile_named_like_the_beginning_of_a_name_differs_by_its_size_alone() -> None:
+    """Mistral-Small is the one of 24 B; GLM-4.5 is not GLM-4.5-Air, and no name of a family is a model."""
+    assert profile_named_like("mistralai/Mistral-Small") == "mistral-small-24b"
+    assert profile_named_like("zai-org/GLM-4.5-Air-FP8") == "glm-4.5-air"
+    assert profile_named_like("org/glm-4") is None
+    assert profile_named_like("org/minimax") is None

@@ -199,6 +199,9 @@ class Run:
         while self.arrivals or self.scheduler.requests:
             self.receive(now)
             step = self.schedule(max(now, free_at)) if self.scheduler.has_requests() else None
+            if step is None and not running and self.scheduler.has_requests():
+                # The only one left has preempted itself and waits now: the engine core schedules again.
+                step = self.schedule(max(now, free_at))
             if step is not None:
                 planned, sampling, seconds = step
                 free_at = max(now, free_at) + seconds

@@ -60,3 +60,20 @@ def test_a_page_fits_the_screen(browser: Any, pages: dict[str, Path], width: int
 
     assert complaints == []
     page.close()
+
+
+def test_the_brief_is_the_first_sheet_of_paper(browser: Any, pages: dict[str, Path], tmp_path: Path) -> None:
+    """On A4 with the margins of Chromium, also under a long verdict: below the title, and whole."""
+    changes = {"few seats": {"deployment.engine.max_num_seqs": 16}}
+    small = ss.load("chatbot", ["workload.num_requests=150"])
+    ss.compare(small, changes, replications=6).to_html(tmp_path / "long.html")
+    page = browser.new_page(viewport={"width": 717, "height": 1046})  # pixels of A4 less 1 cm on every side
+    page.emulate_media(media="print")
+    briefs = [pages[name] for name in ("run", "capacity", "compare", "plan", "cost")]
+
+    for file in (*briefs, tmp_path / "long.html"):
+        page.goto(file.as_uri())
+        box = page.locator(".brief").bounding_box()
+        assert box["y"] + box["height"] < 1046, file.name
+        assert page.evaluate("getComputedStyle(document.querySelector('.brief')).breakInside") == "auto"
+    page.close()

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+import simserve as ss
+from simserve.report.plan import PlanPage
 from simserve.report.plan_lines import robustness_lines
 
 
@@ -28,3 +30,22 @@ def planned(borne: float) -> dict[str, Any]:
 def test_how_much_traffic_is_borne_is_said_first(borne: float, said: str) -> None:
     """More, no more, and of conversations less."""
     assert robustness_lines(planned(borne))[0] == said
+
+
+@pytest.mark.parametrize(
+    ("requests", "replications", "is_confirmed", "shown"),
+    [(60_000, 3, True, 20_000), (3_000, 3, True, 2_000), (60_000, 3, False, 2_000)],
+)
+def test_latencies_of_a_plan_are_those_of_a_run_as_long_as_its_proof(
+    requests: int, replications: int, is_confirmed: bool, shown: int
+) -> None:
+    """So that the shares within the limits are those that the line about the SLO says."""
+    confirmed = {"requests": requests, "replications": replications, "is_confirmed": is_confirmed}
+    best = {"overrides": {"deployment.replicas": 2}, "confirmed": confirmed}
+    page = PlanPage(summary={"best": best}, scenario=ss.load("chatbot", ["workload.num_requests=2000"]))
+
+    assert page.deployed is not None
+    found = page._as_confirmed(page.deployed)
+
+    assert found.workload.num_requests == shown
+    assert found.deployment.replicas == 2

@@ -148,11 +148,11 @@ def test_what_the_version_lacks_is_refused(overrides: Sequence[str], message: st
 
 
 def test_what_a_version_has_runs_though_its_defaults_are_an_older_ones() -> None:
-    """vLLM 0.10.1 runs MXFP4, and the answer says whose defaults hold."""
-    scenario = make_scenario(["model=gpt-oss-20b", *on("0.10.1", "deployment.quantization=mxfp4")])
+    """vLLM 0.40 runs MXFP4, and the answer says whose defaults hold."""
+    scenario = make_scenario(["model=gpt-oss-20b", *on("0.40", "deployment.quantization=mxfp4")])
 
     notes = run(scenario).summary["simserve"]["engine_resolved"]["notes"]
-    assert "vllm 0.10.1: defaults of 0.9, the nearest older known" in notes
+    assert "vllm 0.40: defaults of 0.33, the nearest older known" in notes
 
 
 @pytest.mark.parametrize(
@@ -199,6 +199,9 @@ def test_a_dense_model_without_code_of_its_own_runs_through_transformers(
         ("gemma-3-12b", "lmdeploy", True),
         ("qwen3-8b", "lmdeploy", False),
         ("gpt-3-175b", "tgi", False),
+        ("mimo-v2-flash", "tensorrt-llm", True),
+        ("glm-4.6", "tensorrt-llm", False),
+        ("llama-3.1-8b", "tensorrt-llm", False),
     ],
 )
 def test_what_is_not_known_of_an_engine_is_said(model: str, engine: str, is_told: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import InputError, ScenarioError
+from simserve.planner.space.makeup import makeup_of
+from simserve.scenario.load import load
 from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
@@ -128,3 +130,14 @@ def test_an_unowned_gpu_cannot_be_bought_without_a_price() -> None:
     """The remedy is its price."""
     with pytest.raises(ScenarioError, match=r"no purchase price; set pricing\.owned\.gpu_usd"):
         resolve(make_scenario(["deployment.hardware=l4-24gb", "pricing.purchase=owned"]))
+
+
+def test_a_link_that_is_billed_apart_adds_to_the_gpus_of_its_workers() -> None:
+    """By the hour, in the run and in what a plan weighs."""
+    price = 0.5
+    asked = [f"deployment.disaggregation.usd_per_gpu_hour={price}"]
+    plain, linked = (resolve(load("disaggregation", changes)) for changes in ([], asked))
+
+    assert linked.gpu_hour_usd == pytest.approx((plain.gpu_hour_usd or 0) + price)
+    assert "$0.5 for the link" in linked.gpu_hour_source
+    assert makeup_of(linked).usd_per_hour(4) == pytest.approx(makeup_of(plain).usd_per_hour(4) + 4 * price)

@@ -248,6 +248,36 @@ def test_tensorrt_llm_does_not_overlap_beside_a_drafter_outside_the_model() -> N
     assert [engine.host_overlap > 0 for engine in engines] == [True, False, False]
 
 
+@pytest.mark.parametrize(("version", "is_async"), [("0.5.10", [False] * 3), ("0.5.11", [True, False, True])])
+def test_sglang_overlaps_beside_drafts_from_its_second_version_of_them_on(version: str, is_async: list[bool]) -> None:
+    """SGLANG_ENABLE_SPEC_V2 is off by default up to 0.5.10, on from 0.5.11 on; n-grams never overlap."""
+    named = f"deployment.engine={{name: sglang, version: {version}}}"
+    engines = [resolve(speculating(block, named)).shape.engine for block in (EAGLE, NGRAM, MODEL)]
+
+    assert [engine.async_scheduling for engine in engines] == is_async
+    assert [engine.host_overlap > 0 for engine in engines] == is_async
+
+
+def test_sglang_seats_48_with_drafts_unless_told_otherwise() -> None:
+    """max_running_requests is reset to 48 for speculative decoding."""
+    engines = [
+        resolve(speculating(EAGLE, f"deployment.engine={{name: sglang, version: 0.5.9{more}}}")).shape.engine
+        for more in ("", ", max_num_seqs: 64")
+    ]
+
+    assert [engine.max_num_seqs for engine in engines] == [48, 64]
+    assert engines[0].sources["max_num_seqs"].endswith("with drafts by eagle")
+
+
+def test_sglang_takes_host_time_for_each_verified_token() -> None:
+    """35 us on top of the 4 us of a request, which a step counts once for each token that it verifies."""
+    named = "deployment.engine={name: sglang, version: 0.5.9}"
+    with_drafts = resolve(speculating(EAGLE, named)).shape.engine
+    without = resolve(speculating(None, named)).shape.engine
+
+    assert with_drafts.host_seconds_per_request - without.host_seconds_per_request == pytest.approx(35e-6)
+
+
 def test_seats_that_drafts_take_are_no_seats_of_a_static_batch() -> None:
     """Both are as many as the token budget holds with their drafts, said or not."""
     budget = "deployment.engine.max_num_batched_tokens=64"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -321,3 +322,88 @@ def test_a_trace_says_what_its_tasks_are_like() -> None:
         WorkloadSpec.model_validate(
             {"arrivals": {"process": "poisson", "rate": 1}, "prompt_tokens": 1, "output_tokens": 1, "agents": {}}
         )
+
+
+def _dynamo(number: int, session: str, time: int, *, wrapped: bool) -> str:
+    record = {
+        "schema": "dynamo.request.trace.v1",
+        "event_type": "request_end",
+        "event_time_unix_ms": time + 900,
+        "agent_context": {"session_id": session},
+        "request": {
+            "request_id": f"r{number}",
+            "output_tokens": 20,
+            "request_received_ms": time,
+            "total_time_ms": 900.5,
+            "replay": {"trace_block_size": 64, "input_length": 128, "input_sequence_hashes": [2**64 - 1, number]},
+        },
+    }
+    return json.dumps({"timestamp": time, "event": record} if wrapped else record)
+
+
+def test_dynamos_shards_are_one_trace(tmp_path: Path) -> None:
+    """A folder of them, compressed and within what its sink puts around them, is the trace that one file is."""
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    rows = [(number, f"s{number % 2}", 1_790_000_000_000 + 4_000 * number) for number in range(6)]
+    (tmp_path / "whole.jsonl").write_text("\n".join(_dynamo(*row, wrapped=False) for row in rows), encoding="utf-8")
+    for shard in range(2):
+        with gzip.open(shards / f"dynamo-request-trace.{shard:06}.jsonl.gz", "wt") as file:
+            file.write("\n".join(_dynamo(*row, wrapped=True) for row in rows[3 * shard : 3 * shard + 3]))
+    (shards / "notes.txt").write_text("not of the trace", encoding="utf-8")
+    apart, whole = read_trace(shards), read_trace(tmp_path / "whole.jsonl")
+    assert apart.tasks is not None
+    assert whole.tasks is not None
+
+    assert apart.arrival_time.tolist() == whole.arrival_time.tolist() == [0, 4, 8, 12, 16, 20]
+    assert apart.tasks.task.tolist() == whole.tasks.task.tolist()
+    assert apart.prefix_blocks is not None
+    assert apart.prefix_blocks.num_distinct == 7
+
+
+def test_a_folder_of_wekas_tasks_is_read_by_name(tmp_path: Path) -> None:
+    """One file a task, pretty-printed; a broken one is named with its row."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for number, tokens in enumerate((300, 200)):
+        task = {"block_size": 64, "requests": [{"t": 0.0, "type": "s", "in": tokens, "out": 5, "hash_ids": [1]}]}
+        (folder / f"trace_{number:04}.json").write_text(json.dumps(task, indent=1), encoding="utf-8")
+
+    assert read_trace(folder).prompt_tokens.tolist() == [300, 200]
+    (folder / "trace_0002.json").write_text('{"block_size": 64, "requests": [{"t": 0, "in": -1, "out": 2}]}')
+    with pytest.raises(TraceError, match=r"row 1 of trace_0002.json, requests\[0\], in: -1 is not a whole number"):
+        read_trace(folder)
+
+
+def test_a_folder_without_traces_is_one_line(tmp_path: Path) -> None:
+    """With what its files should end in."""
+    with pytest.raises(TraceError, match=r"is a folder without files that end in \.json, \.jsonl, \.ndjson, \.gz"):
+        read_trace(tmp_path)
+
+
+def test_aiperfs_sessions_for_a_closed_loop_have_no_times(tmp_path: Path) -> None:
+    """Their turns wait for each other and pause; when they begin is the scenario's, which has to say it."""
+    path = tmp_path / "sessions.jsonl"
+    rows = [
+        {"session_id": name, "input_length": 500 + 200 * turn, "output_length": 50, **({"delay": 1000} if turn else {})}
+        for name in ("a", "b")
+        for turn in range(3)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    trace = read_trace(path)
+    assert trace.tasks is not None
+    block = {"trace": {"path": str(path)}, "agents": {}}
+
+    assert not trace.has_arrival_times
+    assert trace.tasks.task.tolist() == [0, 0, 0, 1, 1, 1]
+    assert trace.tasks.tool_time.tolist() == [0, 1, 1, 0, 1, 1]
+    with pytest.raises(TraceError, match="holds no arrival times"):
+        generate(WorkloadSpec.model_validate(block), seed=1)
+    specs = generate(
+        WorkloadSpec.model_validate({**block, "arrivals": {"process": "closed_loop", "concurrency": 1}}), seed=1
+    )
+    assert specs.turn is not None
+    assert specs.turn.tolist() == [1, 2, 3, 1, 2, 3]
+    path.write_text("\n".join(map(json.dumps, [*rows, {**rows[0], "session_id": "c", "timestamp": 5}])))
+    with pytest.raises(TraceError, match="timestamp: is missing, and the row waits for no other"):
+        read_trace(path)

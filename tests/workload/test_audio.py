@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from simserve.errors import ScenarioError
+from simserve.errors import ScenarioError, SimserveError
 from simserve.perf.encoder import encoder_seconds
 from simserve.scenario.fit import memory_report
 from simserve.scenario.load import load
@@ -19,6 +21,7 @@ from simserve.workload.requests import RequestSpecs
 IMAGES = "workload.images={sizes: [{width: 512, height: 512}], share: 0.5}"
 TURNS = "workload.sessions={turns: 3, think_time: 2 s}"
 FEW = "workload.num_requests=60"
+DRAWN = ("workload.arrivals=null", "workload.prompt_tokens=null", "workload.output_tokens=null")
 
 
 def requests(*overrides: str) -> RequestSpecs:
@@ -96,7 +99,6 @@ def test_longer_recordings_take_the_encoder_longer() -> None:
         ),
         (["deployment.engine.batching=static"], "workload.audio: is encoded in the steps of continuous batching"),
         (["workload.audio.seconds=0"], "workload.audio.seconds: 0 must be"),
-        (["workload.audio={}"], "workload.audio.seconds"),
     ],
 )
 def test_what_hears_nothing_is_refused(overrides: list[str], message: str) -> None:
@@ -161,3 +163,49 @@ def test_classes_have_recordings_of_their_own() -> None:
 
     assert set(specs.audio.tokens[specs.request_class == 0].tolist()) == {260}
     assert not specs.audio.tokens[specs.request_class == 1].any()
+
+
+@pytest.mark.parametrize(
+    ("head", "cells"),
+    [
+        ("arrival_time,prompt_tokens,output_tokens,audio_seconds", ["10; 0.5", "", "30"]),
+        ("arrival_time,prompt_tokens,output_tokens,audio_duration_ms", ["10000; 500", "", "30000"]),
+    ],
+)
+@pytest.mark.parametrize("turns", [False, True])
+def test_a_trace_may_say_how_long_each_recording_is(tmp_path: Path, head: str, cells: list[str], turns: bool) -> None:
+    """130 tokens of 10 s, 7 of half a second; the rows of a conversation stay those of their recordings."""
+    path = tmp_path / "t.csv"
+    head += ",session" if turns else ""
+    rows = [f"{row},100,10,{cell}" + (f",{'aba'[row]}" if turns else "") for row, cell in enumerate(cells)]
+    path.write_text("\n".join([head, *rows]), encoding="utf-8")
+    recorded = (f"workload.trace={{path: {path}, format: columns}}", *DRAWN, "workload.num_requests=null")
+    words = (*recorded, "workload.audio={preprocess_time: 1 ms}", *(["workload.sessions={}"] if turns else []))
+    heard = requests(*words)
+    assert heard.audio is not None
+    order = [0, 2, 1] if turns else [0, 1, 2]
+
+    assert heard.audio.count.tolist() == [[2, 0, 1][row] for row in order]
+    assert heard.audio.tokens.tolist() == [[137, 0, 390][row] for row in order]
+    assert heard.audio.preprocess_seconds.tolist() == pytest.approx([[0.0105, 0, 0.03][row] for row in order])
+    assert verify(load("voice-assistant", list(words)), accelerate="off").differing == {}
+    with pytest.raises(ScenarioError, match=r"workload.audio.seconds: is not used: the trace says how long recordings"):
+        requests(*words, "workload.audio={seconds: 10}")
+
+
+@pytest.mark.parametrize("cell", ["long", "0", "-3", "nan", "1e9", "3; x"])
+def test_a_length_of_a_recording_that_is_none_is_named(tmp_path: Path, cell: str) -> None:
+    """With its row, its column and the remedy."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"arrival_time,prompt_tokens,output_tokens,audio_seconds\n0,100,10,{cell}\n", encoding="utf-8")
+
+    with pytest.raises(SimserveError, match=r"row 2, audio_seconds: .* is not a list of lengths of recordings"):
+        requests(f"workload.trace={{path: {path}}}", *DRAWN, "workload.num_requests=null", "workload.audio={}")
+
+
+def test_audio_needs_lengths_from_somewhere() -> None:
+    """From the scenario, or from a trace."""
+    with pytest.raises(
+        ScenarioError, match=r"has audio without seconds; give audio.seconds, or a trace that says them"
+    ):
+        requests("workload.audio={}")

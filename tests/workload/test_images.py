@@ -137,7 +137,7 @@ def test_an_encoder_pool_is_said_where_memory_is_and_not_exported() -> None:
     assert "vision_weights" in kept["parts"]
     assert "vision_weights" not in without["parts"]
     assert any(line.startswith("encoder pool: 2 x l40s-48gb, the vision tower takes") for line in kept["arithmetic"])
-    with pytest.raises(ScenarioError, match="encoder_disaggregation: cannot be exported"):
+    with pytest.raises(ScenarioError, match=r"encoder_disaggregation: cannot be exported"):
         export(load("encoder-pool"), "k8s")
 
 
@@ -264,7 +264,7 @@ def test_pools_that_encode_differently_are_refused() -> None:
     """An image takes as long on each of the pools that take prompts, or the scenario is not simulated."""
     pools = "deployment.pools=[{name: a}, {name: b, hardware: b200-sxm-180gb}]"
 
-    with pytest.raises(ScenarioError, match="must be encoded alike by all pools that take prompts"):
+    with pytest.raises(ScenarioError, match=r"must be encoded alike by all pools that take prompts"):
         requests(pools)
 
 
@@ -385,5 +385,120 @@ def test_a_count_of_images_that_is_none_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("arrival_time,prompt_tokens,output_tokens,num_images\n0,100,10,many\n", encoding="utf-8")
 
-    with pytest.raises(SimserveError, match="num_images: 'many' is not a whole number of images, 1,000 at most"):
+    with pytest.raises(SimserveError, match=r"num_images: 'many' is not a whole number of images, 1,000 at most"):
         requests(f"workload.trace={{path: {path}, format: columns}}", *DRAWN, "workload.num_requests=null")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [
+            "arrival_time,prompt_tokens,output_tokens,image_sizes",
+            "0,100,10,512x512; 1024 X 512",
+            "1,100,10,",
+            "2,100,10,1024x512",
+        ],
+        [
+            '{"arrival_time": 0, "prompt_tokens": 100, "output_tokens": 10, "image_sizes": ["512x512", "1024x512"]}',
+            '{"arrival_time": 1, "prompt_tokens": 100, "output_tokens": 10}',
+            '{"arrival_time": 2, "prompt_tokens": 100, "output_tokens": 10, "image_sizes": '
+            '[{"width": 1024, "height": 512}]}',
+        ],
+    ],
+    ids=["csv", "json"],
+)
+def test_a_trace_may_say_how_large_each_image_is(tmp_path: Path, rows: list[str]) -> None:
+    """Tokens and megapixels of every row are those of its own images: 256 and 512 tokens of Qwen3-VL."""
+    path = tmp_path / "t.txt"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    words = (f"workload.trace={{path: {path}, format: columns}}", *DRAWN, "workload.num_requests=null")
+    shown = requests(*words, "workload.images={preprocess_time: 1 s}")
+    assert shown.images is not None
+
+    assert shown.images.count.tolist() == [2, 0, 1]
+    assert shown.prompt_tokens.tolist() == [868, 100, 612]
+    assert shown.images.preprocess_seconds.tolist() == pytest.approx([0.786432, 0.0, 0.524288])
+    with pytest.raises(ScenarioError, match=r"workload.images.sizes: is not used: the trace says how large images are"):
+        requests(*words, "workload.images={sizes: [{width: 512, height: 512}]}")
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("large", "row 2, image_sizes: 'large' is not a list of sizes of images"),
+        ("0x512", "is not a list of sizes of images"),
+        ("512x200000", "of 100,000 pixels a side at most"),
+        ("512x512; nan", "write width x height, several with semicolons: 1920x1080; 512x512"),
+    ],
+)
+def test_a_size_of_images_that_is_none_is_named(tmp_path: Path, cell: str, message: str) -> None:
+    """With its row, its column and the remedy."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"arrival_time,prompt_tokens,output_tokens,image_sizes\n0,100,10,{cell}\n", encoding="utf-8")
+
+    with pytest.raises(SimserveError) as caught:
+        requests(f"workload.trace={{path: {path}}}", *DRAWN, "workload.num_requests=null", "workload.images={}")
+    assert message in str(caught.value)
+
+
+def test_as_many_sizes_as_images_or_it_is_an_error(tmp_path: Path) -> None:
+    """A row that contradicts itself."""
+    path = tmp_path / "t.csv"
+    path.write_text("ts,prompt_tokens,output_tokens,num_images,image_sizes\n0,9,9,2,8x8\n", encoding="utf-8")
+
+    with pytest.raises(SimserveError, match=r"num_images: '2' is not the number of the row's image sizes, 1"):
+        requests(f"workload.trace={{path: {path}}}", *DRAWN, "workload.num_requests=null", "workload.images={}")
+
+
+AZURE = (
+    "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n2024-10-15 00:00:00,2,1000,10\n2024-10-15 00:00:01,0,300,9\n"
+)
+
+
+def test_azures_multimodal_trace_counts_images_among_its_tokens(tmp_path: Path) -> None:
+    """Two images of 256 tokens are within a prompt of 1,000; said otherwise, they come on top of it."""
+    path = tmp_path / "lmm.csv"
+    path.write_text(AZURE, encoding="utf-8")
+    images = "workload.images={sizes: [{width: 512, height: 512}]}"
+    words = (*DRAWN, "workload.num_requests=null", images)
+    within = requests(f"workload.trace={{path: {path}}}", *words)
+    on_top = requests(f"workload.trace={{path: {path}, counts_media: false}}", *words)
+    assert within.images is not None
+
+    assert within.images.count.tolist() == [2, 0]
+    assert within.images.prompt_tokens.tolist() == [512, 0]
+    assert (within.prompt_tokens.tolist(), on_top.prompt_tokens.tolist()) == ([1000, 300], [1512, 300])
+    assert within.encoder_seconds is not None
+    assert within.encoder_seconds[0] > 0
+
+
+def test_images_longer_than_the_prompt_that_counts_them_are_refused(tmp_path: Path) -> None:
+    """With how many there are, and what may be done."""
+    path = tmp_path / "lmm.csv"
+    path.write_text(AZURE, encoding="utf-8")
+    words = (f"workload.trace={{path: {path}}}", *DRAWN, "workload.num_requests=null")
+
+    with pytest.raises(ScenarioError) as caught:
+        requests(*words, "workload.images={sizes: [{width: 1920, height: 1080}]}")
+    assert "those of 1 of 2 requests are as long or longer, such as 4,080 of 1,000 tokens" in str(caught.value)
+    assert "give smaller workload.images.sizes, or workload.trace.counts_media: false" in str(caught.value)
+    with pytest.raises(ScenarioError, match=r"has trace.counts_media, and neither images nor audio"):
+        requests(
+            f"workload.trace={{path: {path}, counts_media: true}}",
+            *DRAWN,
+            "workload.num_requests=null",
+            "workload.images=null",
+        )
+
+
+def test_images_need_sizes_from_somewhere(tmp_path: Path) -> None:
+    """From the scenario, or from the trace."""
+    path = tmp_path / "t.csv"
+    path.write_text("ts,prompt_tokens,output_tokens,num_images\n0,9,9,2\n", encoding="utf-8")
+
+    with pytest.raises(ScenarioError, match=r"has images without sizes; give images.sizes, or a trace that says them"):
+        requests("workload.images={}")
+    with pytest.raises(
+        ScenarioError, match=r"workload.images.sizes: is missing: the trace does not say it of its images"
+    ):
+        requests(f"workload.trace={{path: {path}}}", *DRAWN, "workload.num_requests=null", "workload.images={}")

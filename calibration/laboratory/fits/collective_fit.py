@@ -3,12 +3,13 @@
 Rerun on tables in the layout of NVIDIA's AIConfigurator (``<system>/comm/<backend>/<version>/*.parquet``)::
 
     python -m calibration.laboratory.fits.collective_fit FOLDER            # error table, Markdown
-    python -m calibration.laboratory.fits.collective_fit FOLDER h200_sxm   # the block of a profile, YAML
+    python -m calibration.laboratory.fits.collective_fit FOLDER b200_sxm   # the block of a profile, YAML
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,10 +28,10 @@ from simserve.profiles.kernel_curves import AllReduceCurve, TransferCurve
 Curve = AllReduceCurve | TransferCurve
 Ranges = Mapping[str, tuple[float, tuple[float, ...], float]]
 
-LINKS = {"h100_sxm": 450e9, "h200_sxm": 450e9, "a100_sxm": 300e9}
+LINKS = {"h100_sxm": 450e9, "h200_sxm": 450e9, "a100_sxm": 300e9, "b200_sxm": 900e9, "gb200": 900e9}
 """Folder of a table -> NVLink bandwidth a GPU, one direction."""
 
-HAS_SWITCH_REDUCTION = {"h100_sxm": True, "h200_sxm": True, "a100_sxm": False}
+HAS_SWITCH_REDUCTION = {"h100_sxm": True, "h200_sxm": True, "a100_sxm": False, "b200_sxm": True, "gb200": True}
 """Whether NVSwitch reduces (third generation on)."""
 
 ALL_REDUCE_RANGES: Ranges = {
@@ -87,7 +88,7 @@ def read_all_reduce(root: Path, system: str, engine: str) -> Calls | None:
     """Return an engine's own all-reduce inside CUDA graphs, or NCCL's; none without a table."""
     if engine == NCCL:
         return read_transfer(root, system, "all_reduce")
-    found = sorted((root / system / "comm" / ENGINE_FOLDERS[engine]).glob("*/custom_allreduce_perf.parquet"))
+    found = _by_version(root / system / "comm" / ENGINE_FOLDERS[engine], "custom_allreduce_perf.parquet")
     if not found:
         return None
     table = duckdb.connect().execute("select * from read_parquet(?)", [str(found[-1])]).df()
@@ -97,9 +98,16 @@ def read_all_reduce(root: Path, system: str, engine: str) -> Calls | None:
     return Calls(columns[0], columns[1] * HALF_BYTES, columns[2] * 1e-3)
 
 
+def _by_version(folder: Path, table: str) -> list[Path]:
+    """Return the tables of a framework, the last version last."""
+    return sorted(
+        folder.glob(f"*/{table}"), key=lambda path: [int(each) for each in re.findall(r"\d+", path.parent.name)]
+    )
+
+
 def read_transfer(root: Path, system: str, kind: str) -> Calls | None:
     """Return a collective of NCCL, 16-bit elements; none without a table."""
-    found = sorted((root / system / "comm" / "nccl").glob("*/nccl_perf.parquet"))
+    found = _by_version(root / system / "comm" / "nccl", "nccl_perf.parquet")
     if not found or kind not in NCCL_NAMES:
         return None
     query = "select * from read_parquet(?) where nccl_dtype = 'half' and op_name = ?"
@@ -173,7 +181,7 @@ def errors_of(curve: Curve, calls: Calls, bandwidth: float) -> Array:
 
 
 def error_table(root: Path) -> str:
-    """Return the errors of curves fitted on H200 and tested on H100, and of those of A100 in sample."""
+    """Return the errors of curves fitted on H200 and tested on H100, of A100's in sample, and of B200's on GB200."""
     from calibration.laboratory.fits.attention_report import error_cells
 
     lines = ["| collective | what | median % | mean % | p90 % | bias % | calls |", "|---|---|---|---|---|---|---|"]
@@ -181,6 +189,8 @@ def error_table(root: Path) -> str:
         ("h200_sxm", "h200_sxm", "H200, in sample"),
         ("h200_sxm", "h100_sxm", "H100, out of sample"),
         ("a100_sxm", "a100_sxm", "A100, in sample"),
+        ("b200_sxm", "b200_sxm", "B200, in sample"),
+        ("b200_sxm", "gb200", "GB200, out of sample"),
     )
     for fitted, tested, label in tests:
         for name, curve, calls in _pairs(root, fitted, tested):

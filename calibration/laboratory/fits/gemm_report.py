@@ -88,8 +88,10 @@ class ExpertCase:
         is_profiled: Whether profiles hold it.
         beside: Format that runs on the same kernels and is fitted with it.
         kept: Parameters taken from the block's curve for any engine.
+        narrow: Rows of a tile in steps of few tokens, and up to how many; None: as in others.
         version: Of the framework in the tables; a star: the last.
-        is_sliced: Whether it is fitted to the rows alone in which a rank has a slice of every expert.
+        most_ranks: Ranks that share the experts, at most, in the rows that it is fitted to; 1: every rank has a slice
+            of every expert.
     """
 
     kernels: GemmClass
@@ -101,8 +103,9 @@ class ExpertCase:
     is_profiled: bool = True
     beside: str = ""
     kept: tuple[str, ...] = ()
+    narrow: tuple[int, int] | None = None
     version: str = "*"
-    is_sliced: bool = False
+    most_ranks: int | None = None
 
 
 def _narrow(framework: str, max_tile_rows: int, max_splits: int) -> Benchmark:
@@ -199,10 +202,40 @@ decodes faster than the table says (programmatic launches) and keeps the start o
 (FlashInfer) are left out: neither bandwidth nor peak binds them, and a fit on H200 is 30 % off on H100."""
 
 
-def _of_rc20(kernels: GemmClass, dtype: str, kernel: str, engines: tuple[str, ...] = ()) -> ExpertCase:
+TRITON_NARROW = (16, 64)
+"""Tiles of vLLM's Triton kernel for FP8 experts by blocks where no file is tuned for the GPU: of 16 rows up to 64
+tokens, of 64 beyond (fused_moe.py, get_default_config)."""
+
+NODE_RANKS = 8
+"""Ranks up to which FP4 experts of TensorRT-LLM's and SGLang's kernels on Blackwell are fitted: with more, a rank's few
+popular experts take up to twice as long as the form says, since the kernels choose their tiles by the mean load, and
+one fit of all is 10 to 30 % too slow at the 1 to 8 ranks of a node."""
+
+
+def _of_rc20(
+    kernels: GemmClass, dtype: str, kernel: str, engines: tuple[str, ...] = (), most_ranks: int | None = None
+) -> ExpertCase:
     """Return experts of TensorRT-LLM 1.3.0rc20; the tables of later candidates hold other models' only."""
     return ExpertCase(
-        kernels=kernels, dtype=dtype, framework="trtllm", kernel=kernel, engines=engines, version="1.3.0rc20"
+        kernels=kernels,
+        dtype=dtype,
+        framework="trtllm",
+        kernel=kernel,
+        engines=engines,
+        version="1.3.0rc20",
+        most_ranks=most_ranks,
+    )
+
+
+def _of_sglang(kernels: GemmClass, dtype: str) -> ExpertCase:
+    """Return FP4 experts of SGLang on Blackwell."""
+    return ExpertCase(
+        kernels=kernels,
+        dtype=dtype,
+        framework="sglang",
+        kernel="flashinfer",
+        engines=("sglang",),
+        most_ranks=NODE_RANKS,
     )
 
 
@@ -219,12 +252,13 @@ BLACKWELL_EXPERTS = (
         kernel="fused_moe",
         engines=("vllm",),
         version="0.19.0",
+        narrow=TRITON_NARROW,
     ),
-    _of_rc20("nvfp4", "nvfp4", "min_latency"),
+    _of_rc20("nvfp4", "nvfp4", "min_latency", most_ranks=NODE_RANKS),
     ExpertCase(kernels="nvfp4", dtype="nvfp4", framework="vllm", kernel="monolithic", engines=("vllm",)),
-    ExpertCase(kernels="nvfp4", dtype="nvfp4", framework="sglang", kernel="flashinfer", engines=("sglang",)),
-    _of_rc20("mxfp4", "w4a8_mxfp4_mxfp8", "torch_flow"),
-    ExpertCase(kernels="mxfp4", dtype="w4a8_mxfp4_mxfp8", framework="sglang", kernel="flashinfer", engines=("sglang",)),
+    _of_sglang("nvfp4", "nvfp4"),
+    _of_rc20("mxfp4", "w4a8_mxfp4_mxfp8", "torch_flow", most_ranks=NODE_RANKS),
+    _of_sglang("mxfp4", "w4a8_mxfp4_mxfp8"),
 )
 """Of Blackwell: FlashInfer's and TensorRT-LLM's kernels; vLLM's FP8 experts by blocks ran Triton's up to 0.19. FP8
 experts
@@ -235,9 +269,7 @@ AMPERE_EXPERTS = (
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="vllm", kernel=""),
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="sglang", kernel="", engines=("sglang",)),
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="trtllm", kernel="", engines=("tensorrt-llm",)),
-    ExpertCase(
-        kernels="int4_weight_only", dtype="int4_wo", framework="sglang", kernel="", tile_rows=16, is_sliced=True
-    ),
+    ExpertCase(kernels="int4_weight_only", dtype="int4_wo", framework="sglang", kernel="", tile_rows=16, most_ranks=1),
 )
 """Of an A100. Rows of Marlin with whole experts on a rank take up to 1.6 times as long as the form says that fits the
 others, at 8 ranks more than at 2 and at 128: one fit of all is 19 % too slow where a rank has a slice of every
@@ -338,7 +370,7 @@ def expert_table(data: Path) -> Iterator[tuple[str, ...]]:
             off = errors(predict_experts(curve, calls, gpu), calls.seconds)
             yield (f"experts {case.dtype}", f"{case.framework} ({case.kernel})", label, *_cells(off))
     for case in AMPERE_EXPERTS:
-        if case.is_sliced:
+        if case.most_ranks == 1:
             gpu, (calls, rows) = device(SCALED, case.dtype).gemm, _expert_calls(data, SCALED, case)
             off = held_out_experts(calls, rows["num_experts"].to_numpy(), gpu, case.tile_rows)
             label = "A100: all numbers of experts but one -> that one"
@@ -359,13 +391,15 @@ def _expert_calls(data: Path, hardware: str, case: ExpertCase) -> tuple[ExpertCa
     """Return the calls of a case and the rows they stand in."""
     parts = []
     for dtype in (case.dtype, case.beside) if case.beside else (case.dtype,):
-        rows = moe_rows(data, hardware, case.framework, dtype, case.kernel, case.version, only_sliced=case.is_sliced)
+        rows = moe_rows(data, hardware, case.framework, dtype, case.kernel, case.version, most_ranks=case.most_ranks)
         parts.append((expert_calls(rows, dtype), rows))
     return joined(parts) if case.beside else parts[0][0], pd.concat([rows for _, rows in parts])
 
 
 def _kept(data: Path, hardware: str, case: ExpertCase) -> dict[str, float]:
-    """Return the parameters that a case takes from the curve of its block for any engine."""
+    """Return the parameters of a case that are not fitted: its own tiles, those of its block's curve for any engine."""
+    if case.narrow is not None:
+        return {"narrow_tile_rows": case.narrow[0], "narrow_tokens": case.narrow[1]}
     if not case.kept:
         return {}
     base = next(each for each in HOPPER_EXPERTS if each.kernels == case.kernels and not each.engines)

@@ -95,16 +95,16 @@ def moe_rows(
     kernel: str,
     version: str = "*",
     *,
-    only_sliced: bool = False,
+    most_ranks: int | None = None,
 ) -> pd.DataFrame:
     """Return the rows of one format and of the kernels whose name contains ``kernel``.
 
-    ``only_sliced``: those alone in which a rank has a slice of every expert, no whole ones.
+    ``most_ranks``: those alone in which at most so many ranks share the experts.
     """
     table = read_table(data, hardware, "moe", framework, version)
     is_chosen = (table["moe_dtype"] == dtype) & table["kernel_source"].str.contains(kernel)
-    if only_sliced:
-        is_chosen &= table["moe_ep_size"] == 1
+    if most_ranks is not None:
+        is_chosen &= table["moe_ep_size"] <= most_ranks
     if framework == "sglang":
         # Chosen by groups of experts there: 8 evenly spread ones of 64 tokens take less than reading them all would.
         is_chosen &= (table["hidden_size"] != GROUPED_HIDDEN) | (table["num_experts"] != GROUPED_EXPERTS)
@@ -136,6 +136,7 @@ def expert_calls(rows: pd.DataFrame, dtype: str) -> ExpertCalls:
         distinct=np.minimum(column["distinct"], column["pairs"]),
         routed=column["num_tokens"] * column["topk"],
         held=column["num_experts"] / column["moe_ep_size"],
+        tokens=column["num_tokens"],
     )
     return ExpertCalls(shape=shape, load=load, seconds=column["seconds"])
 
@@ -211,6 +212,7 @@ def joined(parts: Sequence[tuple[ExpertCalls, pd.DataFrame]]) -> ExpertCalls:
         distinct=column(lambda calls: calls.load.distinct),
         routed=column(lambda calls: calls.load.routed),
         held=np.concatenate([rows["num_experts"].to_numpy(dtype=np.float64) for _, rows in parts]),
+        tokens=column(lambda calls: calls.load.tokens),
     )
     return ExpertCalls(shape=shape, load=load, seconds=column(lambda calls: calls.seconds))
 
@@ -241,6 +243,7 @@ def chosen_calls(calls: ExpertCalls, chosen: NDArray[Any]) -> ExpertCalls:
             distinct=load.distinct[chosen],
             routed=load.routed[chosen],
             held=np.asarray(load.held)[chosen],
+            tokens=load.tokens[chosen],
         ),
         seconds=calls.seconds[chosen],
     )

@@ -20,11 +20,19 @@ from calibration.laboratory.readers.names import (
     quantization_name,
     version_number,
 )
-from calibration.laboratory.readers.recipes import BALANCE_STEPS, Recipe, front_seconds, is_data_parallel, recipe_of
+from calibration.laboratory.readers.recipes import (
+    BALANCE_STEPS,
+    Recipe,
+    drafting_recipe,
+    front_seconds,
+    is_data_parallel,
+    recipe_of,
+)
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
 from simserve.planner.validation.pooled import MTP_ACCEPTANCE
+from simserve.workload.acceptance import expected_tokens
 
 SHORTEST_SHARE = 0.8
 """InferenceX draws lengths uniformly in [0.8 L, L] (random_range_ratio 0.8)."""
@@ -100,8 +108,10 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     lengths = _lengths(prompt, output, is_public=is_public)
     has_script = is_public and not _is_dynamo(row)
     recipe = recipe_of(engine, version, model, hardware, _date(row)) if has_script else Recipe()
-    workload = build.closed_loop(clients, *lengths, clients * recipe.prompts)
     tensor, expert, ranks = _parallel_sizes(row, is_blackwell=hardware.startswith("b200"))
+    if has_script and row.text("precision") == "fp8":
+        recipe = drafting_recipe(engine, model, hardware, tensor * ranks, expert, row.note("id")) or recipe
+    workload = build.closed_loop(clients, *lengths, clients * recipe.prompts)
     balance = None
     if has_script and is_data_parallel(engine, model, hardware, clients, prompt):
         tensor, expert, ranks = 1, tensor, tensor
@@ -159,11 +169,12 @@ def _protocol(recipe: Recipe, clients: int, front: float) -> Protocol:
     """Return how the figures were taken: of a burst of prompts, one waits on average for half, and half wait for it."""
     burst = clients * recipe.cold_seconds_per_client
     polled = recipe.polled_steps * (1 if clients < RARELY_POLLED_FROM else RARELY_POLLED)
+    tokens = expected_tokens(MTP_ACCEPTANCE[: recipe.drafts]) if recipe.drafts else 1.0
     return Protocol(
         cold_seconds=recipe.cold_seconds + burst,
         cold_stall_seconds=burst,
         front_seconds=front,
-        polled_steps=polled,
+        polled_tokens=polled * tokens,
     )
 
 

@@ -123,7 +123,8 @@ _B200_RECIPES = {
     # dsr1_fp8_b200 and dsr1_fp4_b200 (1fc5d73)
     ("sglang", "deepseek-r1"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10),
     ("sglang", "deepseek-v3"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10),
-    # dsr1_fp4_b200_trt and its kin; their kernels are compiled ahead, so that no first prompt waits for DeepGEMM
+    # dsr1_fp4_b200_trt and its kin; from 1.2 on no first prompt waits, before it each for what it waits for on Hopper,
+    # whatever the burst (`recipe_of`)
     ("tensorrt-llm", "deepseek-r1"): _B200_TENSORRT_DEEPSEEK,
     ("tensorrt-llm", "deepseek-v3"): _B200_TENSORRT_DEEPSEEK,
     # qwen3.5_fp8_b200 (01fa35c)
@@ -137,6 +138,13 @@ _B200_RECIPES = {
     ),
 }
 """Where the scripts of B200 say otherwise than those of Hopper."""
+
+_B200_SGLANG_DRAFTS = {
+    # dsr1_fp8_b200_mtp and qwen3.5_fp8_b200_mtp (285b662, 2ecc5ce)
+    "deepseek-r1": replace(_B200_RECIPES["sglang", "deepseek-r1"], max_num_batched_tokens=16384, drafts=2),
+    "qwen3.5-397b-a17b": replace(_B200_RECIPES["sglang", "qwen3.5-397b-a17b"], share=0.8, drafts=3),
+}
+"""SGLang's scripts with drafts of the model's MTP layer, FP8 on B200."""
 
 _DRAFTING_DAYS = ("2026-01-14", "2026-02-05", "2026-02-06")
 """Days on which the runs of DeepSeek-R1 under TensorRT-LLM on B200 were those of the scripts with MTP
@@ -177,16 +185,42 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, date: str) -
         recipe = _B200_RECIPES.get((engine, model), recipe)
         if (engine, model) == ("tensorrt-llm", "deepseek-r1") and date in _DRAFTING_DAYS:
             recipe = replace(recipe, drafts=3)
+        if engine == "tensorrt-llm" and model.startswith("deepseek") and _numbers(version) < (1, 2):
+            recipe = replace(recipe, cold_seconds=TENSORRT_COLD_SECONDS)
     if engine == "tensorrt-llm" and model.startswith("deepseek") and date < "2026":
         # Scripts of 2025 gave a step room for every running request and one prompt, whatever that came to.
         return replace(recipe, least_budget=0)
     return recipe
 
 
-H200_FRONT_SECONDS = 0.008
+def drafting_recipe(engine: str, model: str, hardware: str, tensor: int, expert: int, run: str) -> Recipe | None:
+    """Return the script with drafts that a server in FP8 under SGLang on B200 ran; None: it did not draft.
+
+    No column says so. Of Qwen3.5 nvidia-master.yaml has 4 GPUs without expert parallelism with drafts alone. Of
+    DeepSeek-R1 it has 256 and 512 clients, and prompts of 8,192 above 4 clients on 8 GPUs, with drafts alone (at
+    48f302c); these stand in the sweep whose names begin with a day, whose 8 GPUs take 5.8 ms a token where the server
+    that is named by its configuration takes 8.6 at the same load.
+
+    Args:
+        engine: As the catalogue names it.
+        model: Likewise.
+        hardware: Likewise.
+        tensor: GPUs of the server.
+        expert: Groups of experts.
+        run: Name of the measurement.
+    """
+    if engine != "sglang" or not hardware.startswith("b200"):
+        return None
+    is_drafting = {"deepseek-r1": tensor == 8 and run.startswith("20"), "qwen3.5-397b-a17b": tensor == 4}
+    return _B200_SGLANG_DRAFTS[model] if expert == 1 and is_drafting.get(model) else None
+
+
+FRONT_SECONDS = 0.008
 """What InferenceX's H200 nodes take longer from a client to the engine and back than its H100 nodes: fitted to the TTFT
 of Llama-3.1-70B over 1 to 4 GPUs (4 to 16 clients: 1 to 13 ms late, 7.4 on average; H100 -6 to 9, 0 on average), tested
-on gpt-oss-120b under vLLM and TensorRT-LLM (4 clients: 8 to 16 ms late over 1 to 8 GPUs) and MiniMax-M2."""
+on gpt-oss-120b under vLLM and TensorRT-LLM (4 clients: 8 to 16 ms late over 1 to 8 GPUs) and MiniMax-M2, and, not
+fitted, on its B200 nodes (gpt-oss-120b under vLLM at 4 to 16 clients: 9 to 16 ms late over 1 to 8 GPUs, under
+TensorRT-LLM 3 to 13)."""
 
 
 def front_seconds(hardware: str) -> float:
@@ -194,7 +228,7 @@ def front_seconds(hardware: str) -> float:
 
     Servers whose first prompts wait for a fresh engine have it in the constant that was fitted to them.
     """
-    return H200_FRONT_SECONDS if hardware.startswith("h200") else 0.0
+    return FRONT_SECONDS if hardware.startswith(("h200", "b200")) else 0.0
 
 
 def is_data_parallel(engine: str, model: str, hardware: str, clients: int, prompt: int) -> bool:

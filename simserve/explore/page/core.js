@@ -128,7 +128,7 @@ export async function ask(place, question, values, tell = null) {
 
 const LABELS = {
   billion_parameters: "Another size, billion parameters (0: as it is)", against: "Beside it, the same with",
-  model: "Model", hardware: "GPU", gpus: "GPUs", tensor_parallel_size: "GPUs a replica (tensor parallel)", quantization: "Weights", kv_cache_dtype: "KV cache format",
+  model: "Model", hardware: "GPU", gpus: "GPUs", tensor_parallel_size: "GPUs a replica (tensor parallel)", pipeline: "As pipeline stages, not tensor parallel", quantization: "Weights", kv_cache_dtype: "KV cache format",
   max_model_len: "Longest sequence, tokens", rate: "Requests a second", prompt_tokens: "Prompt, tokens", output_tokens: "Answer, tokens", length_cv: "Spread of lengths (cv)",
   num_requests: "Requests of the run", max_num_seqs: "Batch limit", max_num_batched_tokens: "Token budget of a step", continuous_batching: "Continuous batching", paged_kv: "Paged KV memory",
   kv_cache: "KV cache", chunked_prefill: "Chunked prefill", flash_attention: "FlashAttention", cuda_graphs: "CUDA graphs", async_scheduling: "Asynchronous scheduling",
@@ -240,7 +240,7 @@ function draw() {
   panel.setAttribute("aria-labelledby", `tab-${tab.id}`);
   document.title = `${tab.title}: simserve explore`;
   panel.replaceChildren(node("p", { class: "lead", text: tab.lead }));
-  if (catalogue.offered) panel.append(node("p", { class: "note", text: `${Object.keys(window.SIMSERVE.answers[tab.question] ?? {}).length.toLocaleString("en-US")} answers of simserve ${catalogue.version}, computed in advance: choose among their values. simserve explore answers any.` }));
+  if (catalogue.offered && tab.question !== "twin") panel.append(node("p", { class: "note", text: `${Object.keys(window.SIMSERVE.answers[tab.question] ?? {}).length.toLocaleString("en-US")} answers of simserve ${catalogue.version}, computed in advance: choose among their values. simserve explore answers any.` }));
   document.getElementById("save").hidden = Boolean(tab.draw || (catalogue.offered && !tab.scenario));
   if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, titleOf: (id) => TABS.find((each) => each.id === id).title, canTake: (values) => Object.entries(values).every(([name, value]) => !catalogue.offered || (offered(tab, name) ?? []).some((each) => text(each) === text(value))), isCurrent: () => turn === drawn }); return; }
   const answer = node("div", { class: "answer" }), rest = node("div", { class: "rest" });
@@ -297,8 +297,8 @@ function open(id, focus) {
 
 async function start() {
   catalogue = window.SIMSERVE?.catalogue ?? await (await fetch("api/catalogue")).json();
-  // The twin watches from where simserve runs: nothing of it can be computed in advance.
-  if (catalogue.offered) TABS.splice(TABS.findIndex((each) => each.id === "twin"), 1);
+  // The twin watches from where simserve runs: a page without it shows what was recorded.
+  if (catalogue.offered && !window.SIMSERVE.twin) TABS.splice(TABS.findIndex((each) => each.id === "twin"), 1);
   const list = document.getElementById("tabs");
   TABS.forEach((tab, place) => {
     list.append(node("button", {

@@ -254,7 +254,7 @@ export const TABS = [
     controls: [
       { title: "Beside it", items: ["against"] },
       { title: "Traffic", items: ["rate", "prompt_tokens", "output_tokens", "length_cv", "shared_prefix_tokens", "num_requests", "seed"] },
-      { title: "Deployment", items: ["model", "hardware", "gpus", "tensor_parallel_size", "quantization", "kv_cache_dtype"] },
+      { title: "Deployment", items: ["model", "hardware", "gpus", "tensor_parallel_size", "pipeline", "quantization", "kv_cache_dtype"] },
       { title: "Limits", items: ["max_num_seqs", "max_num_batched_tokens", "max_model_len"] },
       { title: "Optimisations", items: ["continuous_batching", "kv_cache", "paged_kv", "chunked_prefill", "cuda_graphs", "async_scheduling", "prefix_caching", "speculative_decoding", "num_speculative_tokens", "acceptance_rate"] },
     ],
@@ -279,5 +279,5 @@ export const TABS = [
     linked: ["chosen"],
   },
   { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 } }, render: wizard, scenario: (found) => found?.scenario, patience: 400, inParts: true, soFar: "So far: without quantised formats. Looking further: formats, what a change would do.", when: { rate: "!throughput", headroom: "!throughput" }, lead: "The cheapest fleet that holds the objective under your traffic, or the most that your GPUs can do within it, found by simserve plan with few choices and little time; and the manifests that deploy it.", controls: [{ title: "Traffic", items: ["model", "rate", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["throughput", "slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus", "pools"] }] },
-  { id: "twin", title: "Twin", question: "twin", fields: "twin", draw: drawTwin, controls: [], lead: "A running deployment beside its simulation: what was predicted, what came, since when it has not been as predicted, and what the hours to come need." },
+  { id: "twin", title: "Twin", question: "twin", fields: "twin", draw: drawTwin, controls: [], linked: ["hardware", "replicas", "tensor_parallel_size", "quantization", "kv_cache_dtype", "max_num_seqs"], lead: "A running deployment beside its simulation: what was predicted, what came, since when it has not been as predicted, and what the hours to come need." },
 ];

@@ -1,7 +1,7 @@
 // The twin: the last look at the deployment that simserve explore was started with, asked for again as long as the tab is open.
 
-import { charts, figure, lines, node, number, table, tiles } from "./charts.js";
-import { failure, say } from "./core.js";
+import { charts, figure, formatName, lines, node, number, table, tiles } from "./charts.js";
+import { defaults, failure, say, wait } from "./core.js";
 
 const ASK_AGAIN = 3000; // milliseconds
 const NAMES = { rate: "Requests a second", prompt_tokens: "Prompt, tokens", output_tokens: "Answer, tokens", ttft_ms: "TTFT, ms", tpot_ms: "TPOT, ms", itl_ms: "ITL, ms", e2e_ms: "E2E, ms", running: "Running", waiting: "Waiting", kv_usage: "KV memory in use", prefix_hit_rate: "Prefix hit rate", preemptions: "Preemptions" };
@@ -66,6 +66,57 @@ function shown(summary) {
   ].filter(Boolean);
 }
 
+// ---- what if: another look at the same hours, with some settings of the deployment changed.
+
+const SETTINGS = { hardware: "GPU", replicas: "Replicas", tensor_parallel_size: "GPUs a replica (tensor parallel)", quantization: "Weights", kv_cache_dtype: "KV cache format", max_num_seqs: "Batch limit" };
+
+function beside(summary, other) {
+  const cell = (row) => (row === undefined || row === null ? "–" : number(row));
+  const ends = (row) => (row?.interval ? `${number(row.interval[0])} to ${number(row.interval[1])}` : "–");
+  // Traffic is what came, whatever serves it.
+  const keys = Object.keys(summary.predicted).filter((key) => !["rate", "prompt_tokens", "output_tokens"].includes(key));
+  const needs = (found) => found.forecast.find((row) => row.replicas !== null)?.replicas;
+  return [
+    node("h3", { text: `With ${other.changes.map((each) => each.replace(/^deployment\.(engine\.)?/, "").replace("=", " ")).join(", ")}` }),
+    tiles([
+      ["one replica could sustain", other.summary.per_replica_rate ? `${number(other.summary.per_replica_rate)}/s` : "–", "what_if_per_replica_rate", other.summary.per_replica_rate],
+      ["replicas in the next hour", needs(other.summary) === undefined ? "–" : String(needs(other.summary)), "what_if_replicas", needs(other.summary)],
+    ]),
+    table(["figure", "observed", "predicted as it is", "predicted if changed", "expected within", "changed over as it is"], keys.map((key) => ({ cells: [nameOf(key), cell(summary.observed[key]), cell(summary.predicted[key]), cell(other.summary.predicted[key]), ends(other.summary.drift[key]), summary.predicted[key] ? number(other.summary.predicted[key] / summary.predicted[key]) : "–"] }))),
+    node("p", { class: "note", text: `The traffic that came, simulated on another deployment. On the command line: simserve twin SOURCE --scenario SCENARIO ${other.changes.map((each) => `--set ${each}`).join(" ")}` }),
+    ...other.summary.notes.filter((words) => !summary.notes.includes(words)).map((words) => node("p", { class: "note", text: words })),
+  ];
+}
+
+function whatIf({ catalogue, values, last, change }) {
+  const found = node("div", { class: "what-if", "aria-live": "polite" });
+  const choices = { hardware: catalogue.hardware, quantization: catalogue.fields.simulator.quantization.choices.map((name) => ({ name, about: formatName(name) })), kv_cache_dtype: catalogue.fields.simulator.kv_cache_dtype.choices.map((name) => ({ name })) };
+  const field = (name) => {
+    const id = `what-if-${name}`, about = catalogue.fields.twin[name].about;
+    const set = (event) => { values[name] = choices[name] ? event.target.value : Number(event.target.value) || 0; change(); };
+    const entry = choices[name]
+      ? node("select", { id, onchange: set }, [{ name: "", label: "as it is" }, ...choices[name]].map((each) => node("option", { value: each.name, selected: each.name === values[name], text: each.label ?? (each.about ? `${each.name} (${each.about})` : each.name) })))
+      : node("input", { id, type: "number", min: catalogue.fields.twin[name].min, max: catalogue.fields.twin[name].max, step: 1, value: values[name] || "", placeholder: "as it is", onchange: set });
+    return node("div", { class: "field", title: about }, [node("label", { for: id, text: SETTINGS[name] }), entry]);
+  };
+  const button = node("button", { class: "primary", text: "What would it have done?" });
+  const asked = async (event) => {
+    event.preventDefault();
+    wait(found, true);
+    try {
+      const response = await fetch("api/twin/what-if", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(values) });
+      const answer = await response.json();
+      if (!response.ok) throw Object.assign(new Error(answer.error), { kind: answer.kind });
+      found.replaceChildren(...beside(last(), answer));
+    } catch (error) {
+      found.replaceChildren(failure(error));
+    }
+    wait(found, false);
+    found.dataset.done = String(Number(found.dataset.done ?? 0) + 1);
+  };
+  return node("section", { "aria-label": "What if" }, [node("h3", { text: "What if another deployment had served this traffic?" }), node("form", { class: "row", "aria-label": "What if", onsubmit: asked }, [...Object.keys(SETTINGS).map(field), button]), found]);
+}
+
 function idle() {
   return [
     node("h2", { text: "No deployment is being watched." }),
@@ -80,16 +131,20 @@ function status(state) {
   return `${state.source} beside ${state.scenario}. ${looked}${next}.`;
 }
 
-export function drawTwin({ panel, link, isCurrent }) {
+export function drawTwin({ tab, panel, state: page, catalogue, link, isCurrent }) {
   const answer = node("div", { class: "answer twin" }), words = node("p", { class: "note", "aria-live": "off" });
-  panel.append(words, answer);
+  const recorded = window.SIMSERVE?.twin, values = (page.values[tab.id] ??= defaults(tab));
+  let last = null;
+  const asking = recorded ? null : whatIf({ catalogue, values, last: () => last, change: link });
+  if (asking) asking.hidden = true;
+  panel.append(...[words, answer, asking].filter(Boolean));
   link();
   let shownCount = -1;
   const look = async () => {
     if (!isCurrent()) return;
     let state = null;
     try {
-      state = await (await fetch("api/twin")).json();
+      state = recorded ?? await (await fetch("api/twin")).json();
     } catch {
       words.textContent = "simserve explore does not answer any more.";
     }
@@ -97,11 +152,13 @@ export function drawTwin({ panel, link, isCurrent }) {
     if (state?.source === null) {
       answer.replaceChildren(...idle());
     } else if (state) {
-      words.textContent = status(state);
+      words.textContent = recorded ? `Recorded: ${state.source} beside ${state.scenario}. simserve explore --twin ADDRESS --scenario FILE shows yours as it goes, and answers what-ifs.` : status(state);
       if (state.count !== shownCount) {
         shownCount = state.count;
         const problem = state.error ? [failure(new Error(state.error))] : [];
-        answer.replaceChildren(...problem, ...(state.summary ? shown(state.summary) : []));
+        last = state.summary;
+        if (asking) asking.hidden = !last;
+        answer.replaceChildren(...problem, ...(last ? shown(last) : []));
         say(answer.querySelector("h2")?.textContent ?? state.error ?? words.textContent);
       }
     }

@@ -86,6 +86,9 @@ WORTH_LENGTHENING = 1.3
 LONGER = 4.0
 LONGEST = 8.0
 """Times the requests of one run to the next, and to the last, longer one."""
+LONGEST_OF_SLOW = 100_000
+"""Requests up to which any run may be made longer: after eight times the 5,000 of a slow fleet a promise may lie 6 %
+below the capacity."""
 
 CLEAR_MISS = 0.02
 """How far below what is asked the mean of short runs lies where longer ones would not hold either."""
@@ -685,7 +688,8 @@ class _SteadySearch(_Search):
         self, lower: Level, capacity: float, known: tuple[float, float, float] | None, first: int, num_requests: int
     ) -> int | None:
         """Return the requests of longer runs; None where these are long enough, or may not be longer."""
-        most = max(first, min(self.effort.most_fresh_requests // self.effort.fresh_runs, math.ceil(LONGEST * first)))
+        longest = max(math.ceil(LONGEST * first), LONGEST_OF_SLOW)
+        most = max(first, min(self.effort.most_fresh_requests // self.effort.fresh_runs, longest))
         if self.effort.num_requests is not None or num_requests >= most:
             return None
         spent = sum(length for _, _, length in self._seen)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison
+from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison, break_even
 from simserve.profiles.api import load_api
 from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.profiles.model import weights_name
 from simserve.scenario.resolve import ResolvedScenario
 
 
@@ -34,12 +35,14 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
         rows.append(("operations (assumed: 30 hours at $100)", assumed, False))
     if not model.spare_units:
         rows.append(("one spare replica", model.unit_usd_per_month, False))
+    # Where more GPUs never catch up with the API, no sum of a month is a volume at which they would.
+    crosses = bool(model.api_usd_per_request) and break_even(model.from_one_unit)["requests_per_month"] is not None
     counted = 0.0
     shown = []
     for term, usd, is_counted in rows:
         counted += usd if is_counted else 0.0
         total = counted if is_counted else counted + usd
-        crossing = model.api_requests(total) if model.api_usd_per_request else None
+        crossing = model.api_requests(total) if crosses else None
         shown.append(
             {
                 "term": term,
@@ -110,12 +113,13 @@ def _error(expected: Mapping[str, Any]) -> str:
 def _quality(resolved: ResolvedScenario, model: Comparison) -> str:
     scenario, name = resolved.scenario, "the API" if model.api is None else model.api.name
     weights = _weights(name)
+    is_same = weights == weights_name(scenario.model, scenario.folder)
     formats = resolved.formats
-    if weights == scenario.model and formats["weights_source"] == "as stored":
+    if is_same and formats["weights_source"] == "as stored":
         return f"{name} serves the same weights, in a number format of its provider's choice; yours are as stored"
-    if weights == scenario.model and formats["weights"] in WIDE_FORMATS:
+    if is_same and formats["weights"] in WIDE_FORMATS:
         return f"{name} serves the same weights, in a number format of its provider's choice"
-    if weights == scenario.model:
+    if is_same:
         return f"{name} serves the same weights; yours are rounded to {formats['weights']}"
     return (
         f"{name} is not known to be {scenario.model}: prices say nothing of the answers; compare both on your own "

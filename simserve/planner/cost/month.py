@@ -21,6 +21,7 @@ from simserve.planner.load_curve import LoadCurve
 from simserve.planner.scaling import steady_rate
 from simserve.profiles import catalog
 from simserve.profiles.api import ApiProfile, PromptCaching, load_api
+from simserve.profiles.model import weights_name
 from simserve.scenario.pricing import HOURS_PER_MONTH
 from simserve.scenario.replication import arrived
 from simserve.scenario.resolve import ResolvedScenario
@@ -90,7 +91,7 @@ def compared_api(scenario: Scenario, result: RunResult, specs: RequestSpecs) -> 
             return ApiPrices.of(load_api(overflow.api, scenario.folder)), f"compared with all of it at {overflow.api}"
     if any(pool.model is not None for pool in scenario.deployment.pools):
         return None  # Several models answer: no one API does.
-    same = [ApiPrices.of(each) for each in _serving(scenario.model)]
+    same = [ApiPrices.of(each) for each in _serving(weights_name(scenario.model, scenario.folder))]
     if not same:
         return None
     cheapest = min(same, key=lambda each: (mean_request(result, specs, each).usd, each.name))

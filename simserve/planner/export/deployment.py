@@ -378,11 +378,6 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
         raise ScenarioError(
             rule, key="deployment.attention", value=scenario.deployment.attention, remedy="set it to flash"
         )
-    if scenario.deployment.encoder_disaggregation is not None:
-        rule = "cannot be exported: its workers and the proxy in front are not written yet"
-        raise ScenarioError(
-            rule, key="deployment.encoder_disaggregation", remedy="leave it out, and start them by hand"
-        )
     if resolved.shape.model.num_parameters_nominal is not None:
         rule = "cannot be exported: its size is nominal, there are no such weights"
         raise ScenarioError(rule, key="model", value=resolved.shape.model.name)

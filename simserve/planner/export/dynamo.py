@@ -8,6 +8,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
+from simserve.planner.export.encoders import DYNAMO_ENCODER, KEY, dynamo_encoded_words, encoders_of
 from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
 from simserve.planner.export.trtllm import options_text
 from simserve.planner.export.trtllm_pools import role_options
@@ -21,6 +22,7 @@ from simserve.planner.export.workers import (
     refuse_other_makers,
     refuse_scaling,
     shared_notes,
+    together,
 )
 
 RELEASE = "1.4.0"
@@ -94,6 +96,10 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
     target = workers[0].serving.target
     if target == "trtllm":
         _refuse_many_hosts(workers)
+    encoders = encoders_of(workers)
+    if encoders is not None and target == "trtllm":
+        rule, remedy = "cannot be exported to dynamo with TensorRT-LLM's workers", "use vllm or sglang"
+        raise ScenarioError(rule, key=KEY, remedy=remedy)
     image = f"nvcr.io/nvidia/ai-dynamo/{_BACKENDS[target]}-runtime:{RELEASE}"
     frontend = _component(
         "Frontend",
@@ -101,11 +107,18 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
         1,
         {"image": image, "env": [{"name": key, "value": value} for key, value in _router_mode(workers).items()]},
     )
+    graph_workers = [_worker(worker, image) for worker in workers]
+    labels, affinity = together(name, workers)
+    for each in graph_workers if labels else []:
+        each["podTemplate"]["metadata"] = {"labels": labels}
+        each["podTemplate"]["spec"] |= affinity
+    if encoders is not None:
+        graph_workers.append(_encoder(encoders, image))
     graph = {
         "apiVersion": "nvidia.com/v1beta1",
         "kind": "DynamoGraphDeployment",
         "metadata": {"name": name},
-        "spec": {"components": [frontend, *(_worker(worker, image) for worker in workers)]},
+        "spec": {"components": [frontend, *graph_workers]},
     }
     file = f"{name}.dynamo.yaml"
     engine = workers[0].deployment.label
@@ -119,6 +132,7 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
             _own_engine(target, engine),
             *(_TRTLLM_NOTES if target == "trtllm" and is_disaggregated(workers) else []),
             *link_note(workers),
+            *([] if encoders is None else [_ENCODER_NOTE]),
             "Hugging Face's token: kubectl create secret generic hf-token-secret --from-literal=HF_TOKEN=...",
             *(note for note in shared_notes(workers) if "kubectl create secret" not in note),
         ),
@@ -128,6 +142,12 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
 _TRTLLM_NOTES = (
     "servers that prefill run without the overlapped scheduler, which TensorRT-LLM does not have for them",
     "the options of TensorRT-LLM's workers are those of its documentation and of Dynamo's examples, and were not run",
+)
+
+
+_ENCODER_NOTE = (
+    "the encode workers are those of Dynamo's arguments and were not run; embeddings go over NIXL, at the speed of "
+    "your network"
 )
 
 
@@ -217,6 +237,23 @@ def _component(
     return {"name": name, "type": kind, "replicas": replicas, "podTemplate": {"spec": spec}}
 
 
+def _encoder(encoders: Worker, image: str) -> dict[str, Any]:
+    """Return the component of the encoder pool: one GPU a worker, and nothing of the language model's settings."""
+    target = encoders.serving.target
+    model = ["--model" if target == "vllm" else "--model-path", encoders.deployment.checkpoint]
+    container = {
+        "image": image,
+        "workingDir": f"/workspace/examples/backends/{target}",
+        "command": ["python3", "-m", f"dynamo.{target}"],
+        "args": [*model, *DYNAMO_ENCODER],
+        "envFrom": _TOKEN,
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
+    selector = node_selector(encoders)
+    pod = {"tolerations": ON_GPU_NODES, **({"nodeSelector": selector} if selector else {})}
+    return _component(f"{_NAMES[target]}EncodeWorker", "worker", encoders.replicas, container, pod)
+
+
 def _worker(worker: Worker, image: str) -> dict[str, Any]:
     target, gpus = worker.serving.target, min(worker.num_gpus, worker.gpus_per_node)
     model = ["--model" if target == "vllm" else "--model-path", worker.deployment.checkpoint]
@@ -226,7 +263,13 @@ def _worker(worker: Worker, image: str) -> dict[str, Any]:
         "image": image,
         "workingDir": f"/workspace/examples/backends/{target}",
         "command": ["python3", "-m", f"dynamo.{target}"],
-        "args": [*model, *words, *_ROLE_WORDS.get((target, worker.role), []), *_told_events(worker)],
+        "args": [
+            *model,
+            *words,
+            *_ROLE_WORDS.get((target, worker.role), []),
+            *_told_events(worker),
+            *dynamo_encoded_words(worker),
+        ],
         "envFrom": _TOKEN,
         "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
     }

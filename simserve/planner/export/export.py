@@ -10,6 +10,7 @@ from simserve.errors import ScenarioError, UsageError, nearest
 from simserve.planner.export.compose import export_compose
 from simserve.planner.export.deployment import Deployment, Export, prepare
 from simserve.planner.export.dynamo import export_dynamo
+from simserve.planner.export.encoders import refuse_encoders
 from simserve.planner.export.kserve import export_kserve
 from simserve.planner.export.kubernetes import export_kubernetes
 from simserve.planner.export.leader_workers import export_leader_workers
@@ -44,6 +45,8 @@ WHOLE: dict[str, Callable[[str, list[Worker]], Export]] = {
 }
 """Target -> what writes the whole deployment down: all its replicas, pools and their autoscaler."""
 TARGETS = (*ENGINES, *WHOLE)
+_SHORT = {"kubernetes": "k8s", "docker-compose": "compose", "docker": "compose", "tensorrt-llm": "trtllm"}
+"""What people call a target -> the target."""
 _WITH_ROLES = {"dynamo": ("vllm", "sglang", "trtllm")}
 """Target -> whose servers it tells that they prefill or decode, where these are not vLLM's and SGLang's alone."""
 
@@ -52,7 +55,7 @@ _POOLS: dict[str, Callable[[list[Worker]], Export]] = {
     "sglang": export_role_servers,
     "trtllm": export_trtllm_pools,
 }
-"""Target -> what writes the servers of prefill and decode pools down, and who hands requests to them."""
+"""Target -> what writes the servers of prefill, decode and encoder pools down, and who hands requests to them."""
 _EXPORTERS = {
     "vllm": export_vllm,
     "sglang": export_sglang,
@@ -70,7 +73,7 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
 
     Args:
         scenario: What was simulated.
-        target: One of `TARGETS`.
+        target: One of `TARGETS`, in any case, or what people call it.
         explicit: Say the knobs too that equal the engine's defaults.
         checkpoint: Repository or path that the engine loads; None: the model's own.
 
@@ -80,8 +83,10 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         InfeasibleError: It does not fit.
         InvariantError: A manifest has a field that the API it is for does not have.
     """
+    target = _SHORT.get(target.lower(), target.lower())
     if target not in TARGETS:
         raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
+    refuse_encoders(scenario, target)
     if target in WHOLE:
         with_roles = _WITH_ROLES.get(target, ("vllm", "sglang"))
         workers = workers_of(scenario, _command_of, explicit=explicit, checkpoint=checkpoint, with_roles=with_roles)
@@ -89,7 +94,7 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         written = WHOLE[target](dns_name(scenario.name), workers)
         schemas = " and ".join(checked_against(written.files))
         written = replace(written, notes=(*written.notes, f"fields and types checked against {schemas}"))
-    elif target in _POOLS and scenario.deployment.disaggregation is not None:
+    elif target in _POOLS and _has_several_servers(scenario):
         simulated = _under(scenario, ENGINES[target])
         _refuse_other_servers(simulated, ENGINES[target])
         write, export_pools = _EXPORTERS[target], _POOLS[target]
@@ -104,6 +109,12 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
     formats = deployment.resolved.formats
     notes = (*leading_warnings(scenario), f"simulated with {formats_line(formats)}", *written.notes)
     return replace(written, formats=formats, notes=notes, checkpoint=deployment.checkpoint)
+
+
+def _has_several_servers(scenario: Scenario) -> bool:
+    """Return whether its servers have parts that an engine's own front knows: prefill, decode, encoders."""
+    deployment = scenario.deployment
+    return deployment.disaggregation is not None or deployment.encoder_disaggregation is not None
 
 
 def _refuse_several_servers(scenario: Scenario) -> None:

@@ -19,6 +19,7 @@ from simserve.planner.export.workers import (
     refuse_other_makers,
     refuse_scaling,
     shared_notes,
+    together,
 )
 
 _ACCOUNT = "huggingface"
@@ -50,6 +51,10 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
     }
     if prefill is not None:
         spec["prefill"] = _workload(prefill, PORT)
+    labels, affinity = together(name, workers)
+    for each in (spec, spec["prefill"]) if labels else ():
+        each["labels"] = labels
+        each["template"] |= affinity
     service = {
         "apiVersion": "serving.kserve.io/v1alpha2",
         "kind": "LLMInferenceService",

@@ -20,6 +20,7 @@ from simserve.planner.export.workers import (
     refuse_other_makers,
     refuse_scaling,
     shared_notes,
+    together,
 )
 from simserve.sim.routing_spec import RoutingSpec
 
@@ -28,6 +29,12 @@ _BEHIND_SIDECAR = 8200
 _SCHEDULER = {"name": "llm-d-inference-scheduler", "hub": "ghcr.io/llm-d", "tag": "v0.5.0"}
 """The image that has the plugins named here; the chart's own has neither roles nor these scorers (llm-d/llm-d at
 126f65d, guides/pd-disaggregation/gaie-pd/values.yaml)."""
+_POOL_CHART = "v1.4.0"
+"""The chart that llm-d's guides install (guides/tiered-prefix-cache); older ones take flags as a list with names, and
+one port."""
+_BY_HAND = (
+    "the chart's values have no pod affinity (templates/decode-deployment.yaml at 04ae170): patch both Deployments"
+)
 _ONE_PROFILE = "single-profile-handler"
 _ALWAYS_SPLIT = {"threshold": 0, "hashBlockSize": 5}
 """Every prompt is prefilled apart, as was simulated, however much of it is cached (the same values)."""
@@ -85,8 +92,9 @@ def export_llm_d(name: str, workers: list[Worker]) -> Export:
         notes=(
             f"{other} holds the values of the inferencepool chart of the Gateway API inference extension: "
             f"helm install {name}-pool oci://registry.k8s.io/gateway-api-inference-extension/charts/inferencepool "
-            f"-f {other}",
+            f"--version {_POOL_CHART} -f {other}",
             *link_note(workers),
+            *([_BY_HAND] if together(name, workers)[0] else []),
             *(note.replace("literal=token=", "literal=HF_TOKEN=") for note in shared_notes(workers)),
         ),
     )

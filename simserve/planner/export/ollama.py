@@ -29,7 +29,7 @@ def export_ollama(deployment: Deployment) -> Export:
     kv_cache_type = _KV_CACHE[scenario.deployment.kv_cache_dtype]
     if kv_cache_type != "f16":
         environment |= {"OLLAMA_FLASH_ATTENTION": "1", "OLLAMA_KV_CACHE_TYPE": kv_cache_type}
-    name = re.sub(r"[^a-z0-9._-]+", "-", deployment.model.name.lower())
+    name = re.sub(r"[^a-z0-9._-]+", "-", deployment.model.name.rsplit("/", 1)[-1].lower())
     modelfile = [f"FROM {_source(deployment)}", f"PARAMETER num_ctx {engine.max_model_len}"]
     layers = deployment.take("num_gpu") or deployment.take("engine.num_gpu")
     if layers is not None:

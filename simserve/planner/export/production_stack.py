@@ -7,7 +7,7 @@ from typing import Any
 from simserve.errors import ScenarioError
 from simserve.planner.export.autoscalers import scaled_object, scaling_notes
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import document, node_selector, variables
+from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
     Worker,
@@ -94,6 +94,7 @@ def _model(worker: Worker, release_name: str) -> dict[str, Any]:
         "shmSize": gib(worker.shared_bytes),
         "vllmConfig": {"tensorParallelSize": tensor, "extraArgs": words},
         "hf_token": {"secretName": "huggingface", "secretKey": "token"},
+        "tolerations": ON_GPU_NODES,
     }
     selector = node_selector(worker)
     if selector:

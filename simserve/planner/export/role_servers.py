@@ -1,4 +1,4 @@
-"""The servers of prefill and decode pools on hosts without a cluster: where each lies, and how it is started.
+"""The servers of prefill, decode and encoder pools on hosts without a cluster: where each lies, and how it is started.
 
 vLLM's and SGLang's are written whole, each with its router in front (vllm-project/router, README, Prefill-Decode
 Disaggregation; SGLang docs, advanced_features/pd_disaggregation).
@@ -7,11 +7,12 @@ Disaggregation; SGLang docs, advanced_features/pd_disaggregation).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
+from simserve.planner.export.encoders import encoded_words, encoder_command, encoder_notes, encoders_of
 from simserve.planner.export.workers import PORT, Worker, link_note, refuse_scaling, role_words
 
 SERVERS_FILE = "start_servers.sh"
@@ -20,7 +21,8 @@ _FRONTS = {
     "vllm": ("vllm-router", "--vllm-pd-disaggregation"),
     "sglang": ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation"),
 }
-"""Engine -> router that prefills on one server and decodes on another; each is a package of its own on PyPI."""
+"""Engine -> router that prefills on one server and decodes on another, by its last word; each is a package of its own
+on PyPI."""
 FRONT_POLICIES = {
     "round_robin": "round_robin",
     "random": "random",
@@ -28,6 +30,8 @@ FRONT_POLICIES = {
     "prefix": "cache_aware",
 }
 """Routing policy -> `--policy` of both routers; power_of_two, which looks at loads, for the others."""
+ENCODER_PROXY = ("python", "disagg_epd_proxy.py")
+"""vLLM's proxy in front of encoder workers and the servers that take their embeddings."""
 _NIXL_PORT = 5600
 """vLLM's default `VLLM_NIXL_SIDE_CHANNEL_PORT`, from which each rank of a server takes one (vLLM docs,
 nixl_connector_usage)."""
@@ -46,50 +50,81 @@ class Placed:
 
 
 def export_role_servers(workers: list[Worker]) -> Export:
-    """Return the command of the router in front, with the file that starts the servers.
+    """Return the command of the router in front, with the file that starts the servers and the encoder workers.
 
     Raises:
         ScenarioError: The engine's router cannot do what was simulated; names the key.
     """
-    target = workers[0].serving.target
+    target, encoders = workers[0].serving.target, encoders_of(workers)
     refuse_scaling(workers, target, "size the pools without it")
     refuse_other_pools(workers, target)
-    servers = list(placed(workers))
+    servers = list(placed(workers if encoders is None else [*workers, encoders]))
     names = host_names(servers)
-    front = list(_FRONTS[target])
-    for each in servers:
-        url = f"http://{names[each.host]}:{each.port}"
-        bootstrap = [str(_BOOTSTRAP_PORT + each.first_gpu)] if target == "sglang" and _is_prefill(each) else []
-        front += [f"--{each.worker.role}", url, *bootstrap]
+    urls = [_url(each, names) for each in servers if each.worker is encoders]
+    serving = [each for each in servers if each.worker is not encoders]
     policy = workers[0].whole.routing.policy
-    front += ["--policy", FRONT_POLICIES.get(policy, "power_of_two"), "--host", "0.0.0.0", "--port", str(PORT)]
+    if encoders is not None and target == "vllm":
+        front, is_asked = _encoder_proxy(urls, serving, names), policy == "random" or len(serving) == 1
+        picks = "any server at random"
+    else:
+        front = [*_router(serving, names), "--policy", FRONT_POLICIES.get(policy, "power_of_two")]
+        is_asked, picks = policy in FRONT_POLICIES or len(serving) == 1, "the emptier of two servers"
+    commands = {
+        id(each): _encoder(each) if each.worker is encoders else _command(each, names, urls) for each in servers
+    }
     return Export(
         target=target,
         version=workers[0].serving.version,
-        command=tuple(front),
-        files={SERVERS_FILE: start_script(servers, names, lambda server: _command(server, names))},
+        command=(*front, "--host", "0.0.0.0", "--port", str(PORT)),
+        files={SERVERS_FILE: start_script(servers, names, lambda server: commands[id(server)])},
         notes=(
             f"start the servers first ({SERVERS_FILE}); written from the documentation and not run",
-            *(
-                []
-                if policy in FRONT_POLICIES
-                else [f"the router picks the emptier of two servers; {policy} was simulated"]
-            ),
+            *([] if is_asked else [f"the router picks {picks}; {policy} was simulated"]),
             *link_note(workers),
+            *encoder_notes(workers),
             *(["replace node-1 and so on by the names of the hosts"] if len(names) > 1 else []),
             *dict.fromkeys(note for worker in workers for note in worker.serving.notes),
         ),
     )
 
 
+def _url(server: Placed, names: list[str]) -> str:
+    return f"http://{names[server.host]}:{server.port}"
+
+
+def _router(servers: list[Placed], names: list[str]) -> list[str]:
+    """Return the command of an engine's router in front of servers, by their roles where they have any."""
+    target = servers[0].worker.serving.target
+    *words, by_role = _FRONTS[target]
+    if servers[0].worker.role == "both":
+        return [*words, "--worker-urls", *(_url(each, names) for each in servers)]
+    words.append(by_role)
+    for each in servers:
+        bootstrap = [str(_BOOTSTRAP_PORT + each.first_gpu)] if target == "sglang" and _is_prefill(each) else []
+        words += [f"--{each.worker.role}", _url(each, names), *bootstrap]
+    return words
+
+
+def _encoder_proxy(encoders: list[str], servers: list[Placed], names: list[str]) -> list[str]:
+    """Return the command of vLLM's proxy, which has images encoded before a server sees the request."""
+    prefill = [_url(each, names) for each in servers if _is_prefill(each)]
+    others = [_url(each, names) for each in servers if not _is_prefill(each)]
+    return [
+        *ENCODER_PROXY,
+        *("--encode-servers-urls", ",".join(encoders)),
+        *("--prefill-servers-urls", ",".join(prefill) or "disable"),
+        *("--decode-servers-urls", ",".join(others)),
+    ]
+
+
 def refuse_other_pools(workers: list[Worker], target: str) -> None:
-    """Refuse pools that do both, workers over several hosts and roles that load different weights.
+    """Refuse pools that do both beside others, workers over several hosts and roles that load different weights.
 
     Raises:
         ScenarioError: There is one.
     """
     for worker in workers:
-        if worker.role not in ROLES:
+        if worker.role not in ROLES and worker.whole.pools:
             raise ScenarioError(
                 f"cannot be exported to {target}: every server behind its front prefills or decodes",
                 key="deployment.pools",
@@ -150,15 +185,27 @@ def _is_prefill(server: Placed) -> bool:
     return server.worker.role == "prefill"
 
 
-def _command(server: Placed, names: list[str]) -> str:
+def _command(server: Placed, names: list[str], encoders: list[str]) -> str:
+    """Return the line that starts a server, with the addresses of the encoder workers where there are any."""
     worker = server.worker
-    words = [*worker.serving.command, *role_words(worker)]
+    words = [*worker.serving.command, *role_words(worker), *(encoded_words(worker, encoders) if encoders else [])]
     variables = dict(worker.serving.environment)
-    if worker.serving.target == "sglang":
+    if worker.role == "both":
+        pass
+    elif worker.serving.target == "sglang":
         if _is_prefill(server):
             words += ["--disaggregation-bootstrap-port", str(_BOOTSTRAP_PORT + server.first_gpu)]
     else:
         variables["VLLM_NIXL_SIDE_CHANNEL_HOST"] = names[server.host]
         variables["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(_NIXL_PORT + server.first_gpu)
-    words += ["--host", "0.0.0.0", "--port", str(server.port)]
+    return _line(words, variables, server)
+
+
+def _encoder(server: Placed) -> str:
+    """Return the line that starts an encoder worker."""
+    return _line(encoder_command(server.worker), {}, server)
+
+
+def _line(words: list[str], variables: Mapping[str, str], server: Placed) -> str:
+    words = [*words, "--host", "0.0.0.0", "--port", str(server.port)]
     return " ".join([*(f"{key}={shlex.quote(value)}" for key, value in variables.items()), shlex.join(words)])

@@ -11,10 +11,11 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, prepare
-from simserve.planner.space.links import Side, domain_of, network_of
+from simserve.planner.space.links import Link, Side, domain_of, network_of
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
@@ -331,7 +332,10 @@ def _worker(
     )
 
 
-_SAID_BY_MANIFESTS = ("autoscaling", "pools", "disaggregation", "liveness", "updates", "faults")
+_SAID_BY_MANIFESTS = (
+    *("autoscaling", "pools", "disaggregation", "encoder_disaggregation"),
+    *("liveness", "updates", "faults"),
+)
 """Keys that manifests say or refuse; faults are of the simulation alone."""
 
 
@@ -360,18 +364,53 @@ def link_note(workers: list[Worker]) -> list[str]:
     link = workers[0].whole.disaggregation
     if link is None or not is_disaggregated(workers):
         return []
-    speed = f"{link.transfer_bandwidth / 1e9:g} GB/s"
-    sides = [Side(each.deployment.resolved.shape.hardware, each.num_gpus, each.replicas) for each in workers]
-    domain, network = domain_of(sides), network_of(sides)
-    if domain is not None and (network is None or link.transfer_bandwidth > network.bandwidth):
+    speed, domain = f"{link.transfer_bandwidth / 1e9:g} GB/s", _domain(workers)
+    if domain is not None:
+        if _domain_label(workers) == NODE_LABEL:
+            where = "all pods must run on one node, and their containers must share GPU memory (CUDA IPC)"
+        else:
+            where = "all pods must run in one NVLink domain, and share a ComputeDomain of NVIDIA's DRA driver"
         return [
-            f"KV caches were simulated to cross {domain.name} at {speed}: all pods must run on one node, and their "
-            "containers must share GPU memory (CUDA IPC): over the network first tokens are later; measure yours"
+            f"KV caches were simulated to cross {domain.name} at {speed}: {where}: over the network first tokens are "
+            "later; measure yours"
         ]
     return [
         f"KV caches were simulated to cross a link of {speed}: over TCP they take "
         "longer; pods need your cluster's RDMA device for it (rdma/ib or the like): measure yours"
     ]
+
+
+def together(name: str, workers: list[Worker]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the labels and the affinity of pods that must lie in one node or NVLink domain; both empty elsewhere.
+
+    The first pod goes where there is room, as no other has the label yet (Kubernetes docs, assign-pod-node).
+    """
+    if _domain(workers) is None:
+        return {}, {}
+    labels = {"app.kubernetes.io/part-of": name}
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": _domain_label(workers)}
+    return labels, {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+def _domain(workers: list[Worker]) -> Link | None:
+    """Return the link inside a node or NVLink domain, where KV caches were simulated to cross it."""
+    link = workers[0].whole.disaggregation
+    if link is None or not is_disaggregated(workers):
+        return None
+    sides = [Side(each.deployment.resolved.shape.hardware, each.num_gpus, each.replicas) for each in workers]
+    domain, network = domain_of(sides), network_of(sides)
+    return domain if network is None or link.transfer_bandwidth > network.bandwidth else None
+
+
+def _domain_label(workers: list[Worker]) -> str:
+    """Return the label that all nodes of one domain share."""
+    shared = workers[0].deployment.resolved.shape.hardware.intra_node
+    return NODE_LABEL if shared.num_host_gpus == shared.gpus_per_node else CLIQUE_LABEL
+
+
+NODE_LABEL = "kubernetes.io/hostname"
+CLIQUE_LABEL = "nvidia.com/gpu.clique"
+"""NVLink domain of a node over several hosts, as NVIDIA's DRA driver labels it (Topograph docs, providers/dra)."""
 
 
 def is_disaggregated(workers: list[Worker]) -> bool:

@@ -109,7 +109,7 @@ def _served(
     found = find_model(result.model, path) if model is None else None
     deployment: dict[str, Any] = {"hardware": hardware or ASSUMED_HARDWARE}
     if hardware is None:
-        notes.append(f"The result does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
+        notes.append(f"The result does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
     if not result.engine:
         notes.append("The result does not say its engine: vllm is assumed; --scenario names what served it.")
     if version is None:
@@ -117,9 +117,7 @@ def _served(
             f"The result does not say {engine}'s version: the newest known is assumed; --engine-version names yours."
         )
     if found is not None and not found.is_exact:
-        notes.append(
-            f"{result.model} is taken to have the architecture of {found.model}, by its name; --model says another."
-        )
+        notes.append(f"{found.assumption(result.model)}; --model says another.")
     if found is not None and found.quantization is not None:
         deployment["quantization"] = found.quantization
     if found is not None and found.quantization is not None and not found.is_exact:

@@ -592,7 +592,7 @@ def _of_log(log: EngineLog, model: str | None, *, hardware: str | None, notes: l
     reading.model = reading.model or model
     reading.notes = []
     if hardware is None:
-        notes.append(f"The log does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
+        notes.append(f"The log does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
     return draft_of(reading, model, hardware=hardware, title="What does the server of this log, {}, do?")
 
 

@@ -21,7 +21,7 @@ from simserve.planner.export.dynamo import MAIN, MODES
 from simserve.planner.export.kubernetes import PRODUCTS
 from simserve.planner.export.llm_d import SCORERS
 from simserve.planner.export.production_stack import LOGIC
-from simserve.planner.export.role_servers import FRONT_POLICIES, ROLES
+from simserve.planner.export.role_servers import ENCODER_PROXY, FRONT_POLICIES, ROLES
 from simserve.planner.export.trtllm_pools import GROUPS
 from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, SERVERS
 from simserve.planner.importers.draft import Draft, scenario_name
@@ -37,6 +37,8 @@ _PRODUCT = "nvidia.com/gpu.product"
 _VERSION = re.compile(r"v?(\d+(?:\.\d+)+)(?:rc\d+)?(?:\.post\d+)?")
 _LOOK_SECONDS = 15.0
 """How often Kubernetes' own autoscaler looks, where nothing sets it (kube-controller-manager)."""
+_ALL = 1_000_000
+"""Words behind a flag: all up to the next flag."""
 _ROLE_FLAGS = {
     "--is-prefill-worker": 0,
     "--is-decode-worker": 0,
@@ -45,6 +47,15 @@ _ROLE_FLAGS = {
     "--disaggregation-mode": 1,
     "--disaggregation-transfer-backend": 1,
     "--disaggregation-bootstrap-port": 1,
+    "--ec-transfer-config": 1,
+    "--enable-request-id-headers": 0,
+    "--language-only": 0,
+    "--encoder-urls": _ALL,
+    "--encoder-transfer-backend": 1,
+    "--enable-multimodal": 0,
+    "--dedicated-mm-encoder": 0,
+    "--route-to-encoder": 0,
+    "--enable-mm-embeds": 0,
 }
 """Flags by which a worker knows its role, which the pool says here -> the words behind each."""
 _ADDRESS_FLAGS = {"--host": 1, "--port": 1, "--disaggregation-bootstrap-port": 1}
@@ -68,7 +79,7 @@ class _Server:
         name: What it is called there.
         words: Its command line.
         replicas: How many there are.
-        role: ``prefill``, ``decode`` or ``both``.
+        role: ``prefill``, ``decode``, ``both``, or ``encode`` of an encoder pool.
         version: Of its engine; None: not said.
         product: GPU, by the label of its nodes; None: not said.
         hardware: GPU, by its name in the catalogue; None: not said.
@@ -127,6 +138,8 @@ def import_manifest(
         # A field that its API requires, or of another type than there.
         rule = f"has a manifest with a field missing or of another type: {type(failure).__name__} {failure}"
         raise ScenarioError(rule, file=_WHERE, remedy="check it with kubectl apply --dry-run=server") from None
+    encoders = [each for each in servers if each.role == _ENCODE]
+    servers = [each for each in servers if each.role != _ENCODE]
     if not servers:
         remedy = "give the manifests of a deployment: Deployment, LeaderWorkerSet, DynamoGraphDeployment, "
         remedy += "LLMInferenceService, a Compose file, values of llm-d or of the production stack, or a start script"
@@ -145,11 +158,40 @@ def import_manifest(
         ]
     if any(server.role != "both" for server in servers):
         deployment["disaggregation"] = {}
+    media = _with_encoders(deployment, encoders)
     if policy is not None:
         deployment["routing"] = {"policy": policy}
     notes = [*dict.fromkeys(note for draft in drafts for note in draft.notes), *_unsaid(deployment, policy)]
     mapping = {**first, "name": scenario_name(_name(servers, documents)), "deployment": deployment}
+    mapping["workload"] = {**first["workload"], **media}
     return Draft(mapping, tuple(notes), "What does this deployment do?").checked()
+
+
+def _with_encoders(deployment: dict[str, Any], encoders: Sequence[_Server]) -> dict[str, Any]:
+    """Add the encoder pool to a deployment; return what its workload must have then, assumed."""
+    if not encoders:
+        return {}
+    pool: dict[str, Any] = {"replicas": sum(each.replicas for each in encoders)}
+    hardware = encoders[0].hardware or _labelled(encoders[0].product)
+    if hardware not in (None, deployment["hardware"]):
+        pool["hardware"] = hardware
+    deployment["encoder_disaggregation"] = pool
+    return {"images": _ASSUMED_IMAGES}
+
+
+_ENCODE = "encode"
+_ASSUMED_IMAGES = {"sizes": [{"width": 1024, "height": 1024}]}
+"""One image a request, where a deployment has workers that encode: no manifest says which."""
+
+
+def _labelled(product: str | None) -> str | None:
+    """Return the GPU of a node's label."""
+    return next((name for name, each in PRODUCTS.items() if each == product), None)
+
+
+def _is_encoder(words: Sequence[str]) -> bool:
+    """Return whether a command starts a worker of an encoder pool."""
+    return "--encoder-only" in words or "--mm-encoder-only" in words or "ec_producer" in " ".join(words)
 
 
 def _is_script(text: str) -> bool:
@@ -193,7 +235,10 @@ def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
 
 def _is_front(words: Sequence[str]) -> bool:
     """Return whether a command starts what hands requests to prefill and decode servers."""
-    return "vllm-router" in words[:1] or "sglang_router.launch_router" in words[:3] or _is_trtllm_front(words)
+    is_proxy = tuple(words[:2]) == ENCODER_PROXY
+    return (
+        "vllm-router" in words[:1] or "sglang_router.launch_router" in words[:3] or _is_trtllm_front(words) or is_proxy
+    )
 
 
 def _is_trtllm_front(words: Sequence[str]) -> bool:
@@ -227,6 +272,8 @@ def _of_scripts(
         role = roles.get(f"{host}:{port}", "both")
         if "--disaggregation-mode" in words:
             role = words[words.index("--disaggregation-mode") + 1]
+        if _is_encoder(words):
+            role = _ENCODE
         server = _Server(
             name=role,
             words=_without(words, _ADDRESS_FLAGS),
@@ -240,7 +287,7 @@ def _of_scripts(
             found.append(server)
         else:
             same.replicas += 1
-    return sorted(found, key=lambda each: (*ROLES, "both").index(each.role))
+    return sorted(found, key=lambda each: (*ROLES, "both", _ENCODE).index(each.role))
 
 
 def _is_same(one: _Server, other: _Server) -> bool:
@@ -259,6 +306,10 @@ def _roles_by_address(fronts: Sequence[Sequence[str]], documents: Sequence[Mappi
         for role in ROLES:
             places = [place for place, word in enumerate(words) if word == f"--{role}"]
             found |= {words[place + 1].removeprefix("http://"): role for place in places}
+        if "--prefill-servers-urls" in words and "disable" not in words:  # vLLM's proxy in front of encoders
+            for role in ROLES:
+                urls = words[words.index(f"--{role}-servers-urls") + 1].split(",")
+                found |= {url.removeprefix("http://"): role for url in urls}
     for document in documents:
         for role, group in GROUPS.items():
             found |= dict.fromkeys((document.get(group) or {}).get("urls", ()), role)
@@ -363,7 +414,7 @@ def _of_dynamo(component: Mapping[str, Any]) -> _Server:
 def _mode(words: Sequence[str]) -> str:
     """Return the role of a worker whose type does not say it, from its arguments."""
     mode = next((following for word, following in itertools.pairwise(words) if word == "--disaggregation-mode"), "both")
-    return mode if mode in ("prefill", "decode") else "both"
+    return mode if mode in ("prefill", "decode", _ENCODE) else "both"
 
 
 _STARTS = {
@@ -586,8 +637,7 @@ def _scored(extension: Mapping[str, Any]) -> str | None:
 def _draft(server: _Server, hardware: str | None, version: str | None, model: str | None) -> Draft:
     """Return the scenario of one server alone."""
     engine = _engine(server.words)
-    labelled = next((name for name, product in PRODUCTS.items() if product == server.product), None)
-    known = hardware or server.hardware or labelled
+    known = hardware or server.hardware or _labelled(server.product)
     words, variables = _without(server.words, _ROLE_FLAGS), server.variables
     line = shlex.join([*(f"{key}={value}" for key, value in variables.items()), *words])
     asked: dict[str, Any] = {"hardware": known, "version": version or server.version, "model": model}
@@ -599,7 +649,7 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
         found = import_vllm_command(line, **asked)
     if known is not None or server.product is None:
         return found
-    note = f"{server.product} is no GPU of the catalogue by that label: {ASSUMED_HARDWARE} is assumed; --hardware"
+    note = f"{server.product} is no GPU of the catalogue by that label: {ASSUMED_HARDWARE} is assumed; --gpus"
     return Draft(found.mapping, (*found.notes, f"{note} names yours."), found.title)
 
 
@@ -632,12 +682,13 @@ def _without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
     """Return a command without some flags and so many words behind each."""
     kept, skip = [], 0
     for word in words:
-        if skip:
+        if skip and not (skip > 1 and word.startswith("--")):
             skip -= 1
         elif word in flags:
             skip = flags[word]
         else:
             kept.append(word)
+            skip = 0
     return kept
 
 
@@ -673,6 +724,9 @@ def _name(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) ->
 
 def _unsaid(deployment: Mapping[str, Any], policy: str | None) -> Iterator[str]:
     """Yield what manifests do not say and a run depends on."""
+    if "encoder_disaggregation" in deployment:
+        yield "Each request is assumed to have one image of 1024 x 1024: workload.images says yours."
+        yield "The link over which embeddings are sent is assumed: deployment.encoder_disaggregation says yours."
     if "disaggregation" in deployment:
         yield "The link over which KV caches are sent is assumed: deployment.disaggregation says yours."
     is_many = deployment.get("replicas", 1) > 1 or len(deployment.get("pools", ())) > 1 or "autoscaling" in deployment

@@ -15,11 +15,12 @@ from typing import Any
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import Flags, Word, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
+from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.speculation import read_speculation, unsimulated_note
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import load_model
+from simserve.profiles.model_names import stored_format
 from simserve.units import to_text
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
@@ -291,7 +292,7 @@ def assumptions(engine: str, newest: str, *, hardware: str | None, says_version:
     """Return notes on what a command line does not say, and what is taken instead."""
     notes = []
     if hardware is None:
-        notes.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
+        notes.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
     if not says_version:
         notes.append(f"The line does not say its version: read as {engine} {newest}, the newest known.")
     return notes
@@ -322,10 +323,10 @@ def draft_of(
     profile = load_model(named.model)
     notes = reading.notes
     if not named.is_exact:
-        notes.append(f"{served} is taken to have the architecture of {named.model}, by its name; --model says another.")
+        notes.append(f"{named.assumption(served)}; --model says another.")
     deployment: dict[str, Any] = {"hardware": hardware or ASSUMED_HARDWARE, **reading.deployment}
     if profile.moe is None and deployment.pop("enable_expert_parallel", False):
-        notes.append(f"Expert parallelism has no effect: {named.model} has no experts.")
+        notes.append(f"Expert parallelism has no effect: {profile.name} has no experts.")
     deployment |= _ranks(reading, has_experts=profile.moe is not None)
     if deployment.get("enable_expert_parallel") and _spans_nodes(deployment):
         # A scenario that does not say takes DeepEP there, the engines only where they are told to.

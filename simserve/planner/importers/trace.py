@@ -19,6 +19,7 @@ from simserve.workload.length_spec import LognormalLength
 from simserve.workload.lengths import length_distribution
 from simserve.workload.tasks import mean_calls
 from simserve.workload.traces.formats import AUTO, COLUMNS, detect, read_trace
+from simserve.workload.traces.media import RecordedMedia
 from simserve.workload.traces.statistics import LengthStatistics, beginning_statistics, length_statistics
 from simserve.workload.traces.task_statistics import TaskStatistics, mean, spread, task_statistics
 from simserve.workload.traces.trace import Trace
@@ -35,6 +36,10 @@ _DEFAULT_RATE = 1.0
 _LEAST_CV, _MOST_CV = 0.05, 20.0
 """Coefficients of variation that `workload.agents.tool_time_cv` takes; below it times are alike."""
 _SHORTEST_CONTEXT = 2048
+ASSUMED_IMAGE = {"width": 1024, "height": 1024}
+"""Pixels of images whose size a trace does not say: a placeholder, with a note."""
+MOST_SIZES = 20
+"""Different sizes of images of a scenario that is like a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,8 @@ def replay_scenario(
     if trace.tasks is not None:
         workload["agents"] = {}
     notes = list(_trace_notes(trace))
+    for key, recorded in _taken_media(trace, model or ASSUMED_MODEL, notes).items():
+        workload[key] = {} if recorded.sizes is not None else {"sizes": [ASSUMED_IMAGE]}
     if not trace.has_arrival_times:
         workload = {"arrivals": {"process": "poisson", "rate": _DEFAULT_RATE}, **workload}
         notes.append(f"The trace holds no arrival times: {_DEFAULT_RATE:g} request a second is a placeholder.")
@@ -104,7 +111,9 @@ def fitted_scenario(
     fit = fit_workload(trace, name)
     question = f"What does this deployment do under traffic like that of {path.name}?"
     notes = [*_trace_notes(trace), *fit.notes]
-    return _draft(path, trace, fit.workload, notes, question, model=model, hardware=hardware), fit.files
+    media = _taken_media(trace, model or ASSUMED_MODEL, notes)
+    workload = {**fit.workload, **{key: _fit_media(recorded) for key, recorded in media.items()}}
+    return _draft(path, trace, workload, notes, question, model=model, hardware=hardware), fit.files
 
 
 def fit_workload(trace: Trace, name: str) -> Fit:
@@ -239,6 +248,50 @@ def _lognormal_block(statistics: LengthStatistics) -> dict[str, Any]:
     }
 
 
+def _taken_media(trace: Trace, model: str, notes: list[str]) -> dict[str, RecordedMedia]:
+    """Return the images and recordings of a trace that a model takes, adding what is assumed and left out."""
+    profile = load_model(model)
+    found = {}
+    for key, recorded, tower, noun in (
+        ("images", trace.images, profile.vision, "images"),
+        ("audio", trace.audio, profile.audio, "recordings"),
+    ):
+        if recorded is None or not recorded.counts.any():
+            continue
+        if tower is None:
+            notes.append(f"The trace has {noun}, which {profile.name} does not take: they are left out.")
+        elif recorded.sizes is None and trace.counts_media:
+            notes.append(f"The trace has {noun} and not how large they are: they are left out; add workload.{key}.")
+        else:
+            found[key] = recorded
+            if recorded.sizes is None:
+                size = f"{ASSUMED_IMAGE['width']} x {ASSUMED_IMAGE['height']}"
+                notes.append(f"The trace does not say how large its {noun} are: {size} is assumed.")
+    return found
+
+
+def _fit_media(recorded: RecordedMedia) -> dict[str, Any]:
+    """Return the `workload.images`, or `workload.audio`, of which requests have some, how many, and how large.
+
+    Of images the `MOST_SIZES` most frequent sizes; of recordings a lognormal of whole seconds, or the mean where none
+    is near.
+    """
+    counts = recorded.counts[recorded.counts > 0]
+    block: dict[str, Any] = {"share": float(f"{len(counts) / len(recorded.counts):.4g}"), "count": _fit_count(counts)}
+    if recorded.sizes is None:
+        return {**block, "sizes": [ASSUMED_IMAGE]}
+    if recorded.sizes.shape[1] == 1:
+        seconds = np.maximum(np.rint(recorded.sizes[:, 0]), 1).astype(np.int64)
+        return {
+            **block,
+            "seconds": _fit_lengths(seconds)[0] or {"distribution": "fixed", "value": round(mean(seconds))},
+        }
+    sizes, weights = np.unique(recorded.sizes.astype(np.int64), axis=0, return_counts=True)
+    most = np.argsort(-weights, kind="stable")[:MOST_SIZES]
+    each = zip(sizes[most].tolist(), weights[most].tolist(), strict=True)
+    return {**block, "sizes": [{"width": w, "height": h, "weight": weight} for (w, h), weight in each]}
+
+
 def _trace_notes(trace: Trace) -> list[str]:
     notes = []
     if trace.num_unserved:
@@ -269,13 +322,15 @@ def _draft(
         notes.insert(0, f"The trace does not say what serves it: {' and '.join(assumed)} {verb} assumed.")
     longest = int((trace.prompt_tokens + trace.output_tokens).max())
     limit = load_model(model or ASSUMED_MODEL).max_position_embeddings
+    # Of what images and recordings add the scenario's own rule takes care.
+    has_media = "images" in workload or "audio" in workload
     max_model_len = min(max(1 << (longest - 1).bit_length(), _SHORTEST_CONTEXT), limit)
     mapping = {
         "name": scenario_name(path.name.split(".")[0]),
         "model": model or ASSUMED_MODEL,
         "deployment": {
             "hardware": hardware or ASSUMED_HARDWARE,
-            "engine": {"name": "vllm", "max_model_len": max_model_len},
+            "engine": {"name": "vllm"} if has_media else {"name": "vllm", "max_model_len": max_model_len},
         },
         "workload": dict(workload),
     }

@@ -50,9 +50,8 @@ class Protocol:
             started for the run, and its kernels are compiled for the sizes that they bring.
         cold_stall_seconds: How much longer their answers then took, while the same was done for prompts behind theirs.
         front_seconds: Seconds between client and engine, both ways, beyond what the engine takes of its own.
-        polled_steps: Decode steps from one look of the engine's scheduler for new requests to the next; an arrival
-        beside
-            decodes waits for half of them on average.
+        polled_tokens: Tokens that a request decodes from one look of the engine's scheduler for new requests to the
+            next; an arrival beside decodes waits for half of them on average.
         is_in_process: The client shares the engine's event loop, which sleeps while a step runs: where tokens are
             handed over in the next step (`simserve.engine.kernel`), it hears of them when that has ended.
     """
@@ -69,7 +68,7 @@ class Protocol:
     cold_seconds: float = 0.0
     cold_stall_seconds: float = 0.0
     front_seconds: float = 0.0
-    polled_steps: float = 0.0
+    polled_tokens: float = 0.0
     is_in_process: bool = False
 
 

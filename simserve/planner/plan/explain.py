@@ -17,6 +17,26 @@ _SEVERAL = re.compile(r"\d+\s*[x\u00d7*]", re.IGNORECASE)
 """What stands before the name in ``--gpus`` of several GPUs."""
 
 
+_LAYOUT_FLAGS = ("--tp", "--pp", "--replicas")
+"""Flags of one line whose answer a plan finds."""
+
+
+def plan_command(reference: Sequence[str], *, needs_more: bool = False) -> str:
+    """Return the command that plans a deployment for what was asked, without the flags that lay it out.
+
+    Args:
+        reference: What stands after a command of simserve to name the scenario.
+        needs_more: The GPUs that were given are too few: their number is no limit of the plan.
+    """
+    words = list(reference)
+    for flag in _LAYOUT_FLAGS:
+        words = _without_flag(words, flag)
+    if needs_more and "--gpus" in words:
+        place = words.index("--gpus") + 1
+        words[place] = _SEVERAL.sub("", words[place]).strip()
+    return f"simserve plan {' '.join(shlex.quote(word) for word in words)}"
+
+
 def describe(scenario: Scenario) -> str:
     """Return a fleet in words: ``2 x (2 x h100-sxm-80gb, TP 2, fp8, KV fp8)``."""
     deployment = scenario.deployment

@@ -76,9 +76,9 @@ def _nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal)
         return _without_run("memory", f"{relax} ({reason})")
     slo = scenario.slo
     tried = [member for member in fitting if member.trial is not None]
-    smallest = min(fitting, key=lambda each: each.num_gpus)
-    if smallest.num_gpus > goal.max_gpus:
-        return _gpus_miss(smallest, smallest.num_gpus * (1 + goal.spare_replicas), goal)
+    smallest = min(fitting, key=lambda each: each.num_gpus + each.encoders)
+    if smallest.num_gpus + smallest.encoders > goal.max_gpus:
+        return _gpus_miss(smallest, smallest.num_gpus * (1 + goal.spare_replicas) + smallest.encoders, goal)
     if slo is not None:
         unreachable = _unreachable(fitting, scenario)
         if unreachable:
@@ -88,7 +88,8 @@ def _nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal)
     if tried:
         return _simulated_miss(tried, scenario, goal)
     nearest = min(fitting, key=lambda each: each.bound.least_replicas * each.num_gpus)
-    return _gpus_miss(nearest, (nearest.bound.least_replicas + goal.spare_replicas) * nearest.num_gpus, goal)
+    needed = (nearest.bound.least_replicas + goal.spare_replicas) * nearest.num_gpus + nearest.encoders
+    return _gpus_miss(nearest, needed, goal)
 
 
 def _gpus_miss(nearest: Member, needed: float, goal: Goal) -> Miss:

@@ -61,7 +61,8 @@ def _why_lost(found: Findings, trial: Trial, share: float) -> str:
         return ""
     own_share = (best.replicas + found.goal.spare_replicas) / best.replicas
     if found.goal.objective == "gpus":
-        return f"{trial.num_gpus * share:,.0f} GPUs against {best.num_gpus * own_share:,.0f}"
+        spare = found.goal.spare_replicas
+        return f"{trial.gpus_with(spare):,.0f} GPUs against {best.gpus_with(spare):,.0f}"
     if found.goal.objective == "energy":
         return f"{trial.watts * share:,.0f} W against {best.watts * own_share:,.0f} W"
     if found.goal.objective == "latency":

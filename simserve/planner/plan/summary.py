@@ -105,6 +105,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "replicas": bought,
         "replicas_needed": trial.replicas,
         "num_gpus": round(trial.num_gpus * share),
+        "encoder_gpus": trial.encoder_gpus,
         "mean_gpus": trial.mean_gpus * share,
         "usd_per_hour": hourly,
         "usd_per_month": None if hourly is None else hourly * HOURS_PER_MONTH,

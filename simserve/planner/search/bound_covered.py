@@ -22,6 +22,7 @@ _KNOWN_DEPLOYMENT = {
     "admission",
     "autoscaling",
     "faults",
+    "encoder_disaggregation",
 }
 _LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}
 """Requests may be refused or cut off."""
@@ -55,6 +56,8 @@ _KNOWN_WORKLOAD = {
     "duration",
     "trace",
     "classes",
+    "images",
+    "audio",
 }
 _KNOWN_COLUMNS = {
     "arrival_time",
@@ -70,7 +73,12 @@ _KNOWN_COLUMNS = {
     "classes",
     "request_class",
     "priority",
+    "recorded_images",
+    "recorded_audio",
+    "counts_media",
+    *("images", "audio", "encoder_seconds", "encoder_pool", "own_wait"),
 }
+"""The last five with images and recordings: their tokens are in ``prompt_tokens``, the rest only takes longer."""
 
 
 def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
@@ -93,6 +101,8 @@ def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
         (used["workload"], _KNOWN_WORKLOAD),
     )
     if any(set(block) - keys for block, keys in known):
+        return False
+    if scenario.workload.has_media and specs.images is None and specs.audio is None:
         return False
     if specs.is_stationary and scenario.run.warmup != "none" and _may_lose(scenario):
         return False

@@ -75,6 +75,11 @@ class Member:
     headroom: int = 0
     promise: Promise | None = None
 
+    @property
+    def encoders(self) -> int:
+        """GPUs of an encoder pool, whatever the number of replicas."""
+        return 0 if self.makeup is None else self.makeup.encoders
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,7 @@ from simserve.planner.search.trial import (
 )
 from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
 from simserve.planner.space.space import Space, gpus_of
+from simserve.scenario.media import with_media
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
@@ -116,7 +118,7 @@ class Search:
         if known is None or known.makeup is None or self.space.scenario.deployment.pools or not _is_there(scaling):
             return 0.0, 0.0
         gpus = gpus_of(self.space.scenario, overrides)
-        makeup = replace(known.makeup, gpus=(gpus,), weights=(1,), scaled=None, smallest=1)
+        makeup = replace(known.makeup.without_encoders(), gpus=(gpus,), weights=(1,), scaled=None, smallest=1)
         return self.least_value(replace(known, num_gpus=gpus, makeup=makeup, bound=NO_BOUND))
 
     def member(self, overrides: Overrides) -> Member:
@@ -155,7 +157,7 @@ class Search:
         if bound.out_of_reach is not None:
             return replace(member, status="out_of_reach", reason=bound_reason(bound, scenario))
         if bound.least_replicas > self.most_replicas(member):
-            needed = (bound.least_replicas + self.goal.spare_replicas) * member.num_gpus
+            needed = (bound.least_replicas + self.goal.spare_replicas) * member.num_gpus + member.encoders
             reason = f"needs at least {needed} GPUs (bound), and {self.goal.max_gpus} are allowed"
             if self.goal.replicas is not None:
                 reason = f"needs at least {bound.least_replicas} replicas (bound), and {self.goal.replicas} are kept"
@@ -170,6 +172,10 @@ class Search:
             if limit is not None:
                 workload = workload.model_copy(update={"num_requests": limit, "duration": None})
             self._specs = generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
+            # Tokens of images and recordings are those of the model, whatever it runs on. Where this deployment cannot
+            # encode them they are left out, and no bound counts.
+            with suppress(InputError):
+                self._specs = with_media(self._specs, scenario, 0)
         return self._specs
 
     def most_replicas(self, member: Member) -> int:
@@ -207,7 +213,7 @@ class Search:
     def value(self, trial: Trial) -> Value:
         """Return the objective of a fleet that was tried, spares included."""
         share = (trial.replicas + self.goal.spare_replicas) / trial.replicas
-        gpus = trial.num_gpus * share
+        gpus = trial.gpus_with(self.goal.spare_replicas)
         usd = math.inf if trial.usd_per_hour is None else trial.usd_per_hour * share
         if self.goal.objective == "latency":
             return trial.latencies["p95_e2el_ms"] or math.inf, usd

@@ -67,6 +67,7 @@ class Trial:
         overrides: What was deployed, without the replicas.
         replicas: Their number; of an autoscaled fleet the most.
         num_gpus: GPUs of them.
+        encoder_gpus: Those of an encoder pool, which more replicas leave as they are.
         requests: Requests of the run.
         holds: Whether the SLO and the thresholds are met, nothing fails and the queue does not grow.
         attainment: Share of requests within the SLO; None without one.
@@ -118,6 +119,11 @@ class Trial:
     error_basis: str = ""
     probability_measured: float | None = None
     is_unsure: bool = False
+    encoder_gpus: int = 0
+
+    def gpus_with(self, spare_replicas: int) -> float:
+        """Return all GPUs, with those of so many replicas more."""
+        return self.num_gpus * (self.replicas + spare_replicas) / self.replicas + self.encoder_gpus
 
     def sure(self, confidence: float | None, *, is_measured: bool = False) -> Trial:
         """Return the same, holding only where it does on so large a share of real servers; None: as simulated."""
@@ -409,6 +415,7 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
         fidelity=str(inner["fidelity"]),
         mean_stay=math.nan if summary["mean_e2el_ms"] is None else summary["mean_e2el_ms"] / MS,
         load_ratio=inner["load_ratio"],
+        encoder_gpus=0 if deployment.encoder_disaggregation is None else deployment.encoder_disaggregation.replicas,
     )
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from simserve.scenario.deployment_spec import DeploymentSpec
+from simserve.scenario.media import encoder_power, encoders_usd_per_hour
 from simserve.scenario.resolve import ResolvedScenario
 
 REPLICAS_KEY = "deployment.replicas"
@@ -33,6 +34,9 @@ class Makeup:
         idle_watts: Power of one GPU that does nothing.
         scaled: Fewest to most replicas of an autoscaled fleet, as a proportion; None: all are there throughout.
         smallest: Fewest replicas that can be deployed: one a pool, and each that a fault names.
+        encoders: GPUs of an encoder pool, as many whatever the number of replicas.
+        encoders_usd_per_hour: What these cost; NaN: no price.
+        encoders_watts: What these draw while they do nothing.
     """
 
     weights: tuple[int, ...]
@@ -41,14 +45,17 @@ class Makeup:
     idle_watts: tuple[float, ...]
     scaled: tuple[int, int] | None = None
     smallest: int = 1
+    encoders: int = 0
+    encoders_usd_per_hour: float = 0.0
+    encoders_watts: float = 0.0
 
     def counts(self, replicas: int) -> tuple[int, ...]:
         """Return the replicas of each pool."""
         return dealt(self.weights, replicas)
 
     def num_gpus(self, replicas: int) -> int:
-        """Return the GPUs of a number of replicas, all of them launched."""
-        return sum(count * gpus for count, gpus in zip(self.counts(replicas), self.gpus, strict=True))
+        """Return the GPUs of a number of replicas, all of them launched, and those of the encoder pool."""
+        return self.encoders + sum(count * gpus for count, gpus in zip(self.counts(replicas), self.gpus, strict=True))
 
     def always(self, replicas: int) -> tuple[int, ...]:
         """Return the replicas of each pool that are there, and paid for, throughout."""
@@ -56,7 +63,7 @@ class Makeup:
 
     def usd_per_hour(self, replicas: int) -> float:
         """Return the dollars an hour that a number of replicas cost at least; infinite without a price."""
-        total = 0.0
+        total = math.inf if math.isnan(self.encoders_usd_per_hour) else self.encoders_usd_per_hour
         for count, gpus, usd in zip(self.always(replicas), self.gpus, self.usd_per_gpu_hour, strict=True):
             total += count * gpus * (math.inf if usd is None else usd) if count else 0.0
         return total
@@ -64,11 +71,15 @@ class Makeup:
     def watts(self, replicas: int) -> float:
         """Return the watts of a number of replicas that do nothing."""
         parts = zip(self.always(replicas), self.gpus, self.idle_watts, strict=True)
-        return sum(count * gpus * watts for count, gpus, watts in parts)
+        return self.encoders_watts + sum(count * gpus * watts for count, gpus, watts in parts)
+
+    def without_encoders(self) -> Makeup:
+        """Return the same without an encoder pool."""
+        return replace(self, encoders=0, encoders_usd_per_hour=0.0, encoders_watts=0.0)
 
     def most(self, max_gpus: int) -> int:
         """Return the most replicas that so many GPUs hold."""
-        replicas = max_gpus // min(self.gpus)
+        replicas = max(max_gpus - self.encoders, 0) // min(self.gpus)
         while replicas > 0 and self.num_gpus(replicas) > max_gpus:
             replicas -= 1
         return replicas
@@ -78,7 +89,8 @@ def makeup_of(resolved: ResolvedScenario) -> Makeup:
     """Return what the replicas of a resolved deployment stand for."""
     deployment = resolved.scenario.deployment
     pools = resolved.pools or (resolved,)
-    scaling = deployment.autoscaling
+    scaling, spec = deployment.autoscaling, deployment.encoder_disaggregation
+    encoders, power = 0 if spec is None else spec.replicas, encoder_power(resolved)
     return Makeup(
         weights=tuple(pool.replicas for pool in deployment.pools) or (1,),
         gpus=tuple(pool.shape.num_gpus for pool in pools),
@@ -86,6 +98,9 @@ def makeup_of(resolved: ResolvedScenario) -> Makeup:
         idle_watts=tuple(pool.shape.hardware.power.idle for pool in pools),
         scaled=None if scaling is None else (scaling.min_replicas, scaling.max_replicas),
         smallest=smallest_fleet(deployment),
+        encoders=encoders,
+        encoders_usd_per_hour=encoders_usd_per_hour(resolved),
+        encoders_watts=0.0 if power is None else encoders * power[0],
     )
 
 

@@ -17,7 +17,7 @@ from simserve.planner.space.makeup import SCALING_KEY
 from simserve.planner.space.pools import pool_option
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import ModelProfile, load_model, weights_name
 from simserve.scenario.features import lack_of
 from simserve.scenario.kv_tiers import KVTierSpec
 from simserve.scenario.objective import objective
@@ -103,7 +103,7 @@ def _known_drafts(model: ModelProfile) -> dict[str, Any] | None:
     if model.num_mtp_layers:
         rate, decay = MTP_ACCEPTANCE
         return {"method": "mtp", "num_speculative_tokens": 2, "acceptance_rate": rate, "acceptance_decay": decay}
-    family = _family(model.name)
+    family = _family(model.catalogue_name)
     candidates = [
         each
         for each in map(load_model, (name for name in catalog.names("model") if _family(name) == family))
@@ -287,7 +287,7 @@ def _overflow(setting: Setting) -> Option | LeftOut:
         weights = load_api(api, scenario.folder).weights
     except InputError:
         weights = None
-    if weights != scenario.model:
+    if weights != weights_name(scenario.model, scenario.folder):
         return f"{api} does not serve {scenario.model}"
     if not setting.traffic.is_open:
         return "clients wait for their answers: there are no peaks to send away"

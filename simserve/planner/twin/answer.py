@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.errors import InfeasibleError, InputError, ScenarioError
 from simserve.metrics.result import RunResult
-from simserve.observe.windows import Counts, Observed, Window, hit_rate, together
+from simserve.observe.windows import Counts, Observed, Window, hit_rate, mean_length, together
 from simserve.planner.capacity.answer import capacity
 from simserve.planner.importers.lengths import lengths_like
 from simserve.planner.twin.drift import (
@@ -30,7 +30,7 @@ from simserve.planner.twin.drift import (
 from simserve.planner.twin.forecast import Hour, forecast
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.resolve import resolve
-from simserve.scenario.run import run
+from simserve.scenario.run import Progress, run
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED
 from simserve.workload.arrival_spec import DailyArrivals, RampArrivals, SpikeArrivals, StepArrivals
@@ -48,6 +48,7 @@ _LATENCIES = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "itl": "mean_itl_m
 _TRAFFIC = ("rate", "prompt_tokens", "output_tokens")
 _NUM_DRAWN = 50_000
 _Z = 1.6449
+_LENGTH_NAMES = {"prompt_tokens": "prompt lengths", "output_tokens": "answer lengths"}
 _SHORTEST_BLOCK = 60.0
 _NUM_BLOCKS = 60
 _LONGEST_LEAD = 120.0
@@ -64,10 +65,12 @@ class Twin:
     Attributes:
         summary: What ``--json`` prints.
         has_drifted: Whether a test of the traffic has an alarm, or a figure lies outside its interval.
+        seen: What was observed, for another look at the same hours.
     """
 
     summary: Mapping[str, Any]
     has_drifted: bool
+    seen: Observed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,8 @@ def twin(
     *,
     horizon: float = 86_400.0,
     calibrate_for: float = 0.0,
+    calibration: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> Twin:
     """Return how a deployment compares with its simulation, and the replicas it needs in the time to come.
 
@@ -105,6 +110,9 @@ def twin(
         horizon: How far to look, seconds; 0: no forecast.
         calibrate_for: Seconds at the beginning that say by how much this server's latencies differ from the simulated
             ones; later ones are held to the simulation times that. Intervals keep their relative width. 0: none.
+        calibration: That of another look at the same hours, to be used instead: of the deployment as it is, for one
+            that might be.
+        progress: Called now and then.
 
     Raises:
         InputError: There are too few scrapes, nothing arrived, or the calibration leaves nothing to compare.
@@ -115,18 +123,20 @@ def twin(
         raise InputError(
             f"holds {len(seen.windows) + 1} scrapes; needs {_FEWEST_WINDOWS + 1}", file=where, remedy=remedy
         )
-    if not seen.whole.arrivals > 0 or "output_tokens" not in seen.whole.histograms:
-        raise InputError("tells of no request and its length in this time", file=where)
+    if not seen.whole.arrivals > 0:
+        raise InputError("tells of no request in this time", file=where)
     notes = _notes(seen, scenario)
     drawn = _drawn(scenario)
     most = max(window.arrivals for window in seen.windows)
     if most > MOST_REPLAYED:
         rule = f"tells of {most:,.0f} requests between two scrapes; {MOST_REPLAYED:,} can be simulated"
         raise InputError(rule, file=where, remedy="scrape more often, or one server of the fleet")
-    windows, replayed = _replayed(seen, scenario, drawn, notes)
+    windows, replayed = _replayed(seen, scenario, drawn, notes, progress)
     traffic, alarms = _traffic(seen, drawn, scenario)
     scales: dict[str, float] = {}
-    if calibrate_for > 0:
+    if calibration is not None:
+        scales, windows = calibration["factors"], [each for each in windows if each.start >= calibration["end_s"]]
+    elif calibrate_for > 0:
         first, windows = _parted(windows, calibrate_for, where)
         scales = _scales(first, replayed)
     rows = {**traffic, **_system(windows, replayed, scales)}
@@ -147,8 +157,8 @@ def twin(
         "notes": notes,
     }
     if horizon > 0:
-        summary |= _forecast(seen, scenario, horizon, notes)
-    return Twin(summary, bool(summary["has_drifted"]))
+        summary |= _forecast(seen, scenario, horizon, notes, progress)
+    return Twin(summary, bool(summary["has_drifted"]), seen)
 
 
 def _notes(seen: Observed, scenario: Scenario) -> list[str]:
@@ -161,6 +171,12 @@ def _notes(seen: Observed, scenario: Scenario) -> list[str]:
         notes.append(f"{seen.num_resets} counters fell, as of a server that was started again; what came since counts.")
     if seen.num_refused:
         notes.append(f"{seen.num_refused} figures are left out: they are negative or too large.")
+    told = [_LENGTH_NAMES[name] for name in _TRAFFIC[1:] if name not in seen.whole.histograms]
+    if told:
+        has_means = not math.isnan(mean_length(seen, "output_tokens"))
+        how = "their means are those of the counters" if has_means else "they are the scenario's, and not tested"
+        flag = "; SGLang tells them with --enable-metrics --collect-tokens-histogram" if seen.engine == "sglang" else ""
+        notes.append(f"No histogram of {' and '.join(told)} is told: {how}{flag}.")
     if scenario.workload.classes or scenario.workload.sessions:
         notes.append("Metrics do not tell classes or sessions apart: the replay has neither.")
     return notes
@@ -178,7 +194,9 @@ def _drawn(scenario: Scenario) -> _Drawn:
     return _Drawn(lengths, rate, np.diff(np.sort(times[np.isfinite(times)])))
 
 
-def _replayed(seen: Observed, scenario: Scenario, drawn: _Drawn, notes: list[str]) -> tuple[list[Window], _Replay]:
+def _replayed(
+    seen: Observed, scenario: Scenario, drawn: _Drawn, notes: list[str], progress: Progress | None
+) -> tuple[list[Window], _Replay]:
     """Return the windows that are simulated, and what became of them."""
     windows: list[Window] = []
     total = 0.0
@@ -202,7 +220,7 @@ def _replayed(seen: Observed, scenario: Scenario, drawn: _Drawn, notes: list[str
         workload = WorkloadSpec.model_validate(block)
         settings = scenario.run.model_copy(update={"replications": 1, "warmup": "none"})
         copy = scenario.model_copy(update={"workload": workload, "run": settings, "thresholds": {}})
-        result = run(resolve(copy))
+        result = run(resolve(copy), progress=progress)
     return windows, _Replay(result, lead, windows[0].start)
 
 
@@ -237,10 +255,13 @@ def _lengths(
     counts = window.histograms.get(name)
     if counts is None or not counts.count:
         counts = seen.whole.histograms.get(name)
-    if counts is None or not counts.count:
-        tokens, finished = seen.whole.counters.get("prompt", 0.0), seen.whole.counters.get("finished", 0.0)
-        counts = Counts(total=max(tokens, finished, 1.0), count=max(finished, 1.0))
-    return generator.permutation(lengths_like(counts, count, shape))
+    if counts is not None and counts.count:
+        return generator.permutation(lengths_like(counts, count, shape))
+    # Without a histogram lengths lie as the scenario's do, around the mean that counters tell, if they tell one.
+    mean = mean_length(seen, name)
+    drawn = generator.choice(shape, count)
+    scaled = drawn if math.isnan(mean) else drawn * (mean / shape.mean())
+    return np.asarray(np.maximum(np.rint(scaled), 1), dtype=np.int64)
 
 
 class _Replay:
@@ -348,6 +369,8 @@ def _traffic(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[dict[st
         add("rate", seen.rate, float(expected.sum()) / whole.seconds, ratios[0], ratios[1])
     for name in _TRAFFIC[1:]:
         counts_of = [window.histograms.get(name) for window in windows]
+        if name not in whole.histograms and not math.isnan(mean := mean_length(seen, name)):
+            rows[name] = _row(mean, float(drawn.lengths[name].mean()), None, flagged_s=None)
         if name in whole.histograms:
             ratios = [length_ratios(counts_of, drawn.lengths[name], factor) for factor in (CHANGE, 1 / CHANGE)]
             add(name, whole.histograms[name].mean, float(drawn.lengths[name].mean()), ratios[0], ratios[1])
@@ -544,14 +567,16 @@ def _between(windows: Sequence[Window], expected: Floats, block: Window) -> floa
     return float(np.interp(block.end, times, sums) - np.interp(block.start, times, sums))
 
 
-def _forecast(seen: Observed, scenario: Scenario, horizon: float, notes: list[str]) -> dict[str, Any]:
+def _forecast(
+    seen: Observed, scenario: Scenario, horizon: float, notes: list[str], progress: Progress | None
+) -> dict[str, Any]:
     seconds = seen.whole.seconds
     length = _HOUR if seconds >= 6 * _HOUR else max(seconds / 12, 1.0)
     rates = _rates(seen.windows, length)
     hours, is_seasonal = forecast(rates, length, horizon=horizon, step=min(_HOUR, horizon))
     if not is_seasonal:
         notes.append("Under two days were seen: the forecast is a level, not the hours of a day.")
-    per_replica = _per_replica(seen, scenario, notes)
+    per_replica = _per_replica(seen, scenario, notes, progress)
     rows = [_hour(hour, seen.windows[-1].end, per_replica) for hour in hours]
     return {"per_replica_rate": per_replica, "forecast": rows, "notes": notes}
 
@@ -578,7 +603,7 @@ def _behind(counts: Counts, tokens: int) -> Counts:
     return found
 
 
-def _per_replica(seen: Observed, scenario: Scenario, notes: list[str]) -> float | None:
+def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress: Progress | None) -> float | None:
     """Return the most that one replica can sustain within the SLO, with the lengths that came; None: not known."""
     if scenario.slo is None:
         notes.append("Replicas are not said: the scenario has no slo.")
@@ -590,12 +615,15 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str]) -> float 
 
     block: dict[str, Any] = {"arrivals": {"process": "poisson", "rate": max(seen.rate, 0.01)}, "num_requests": 2_000}
     for name in _TRAFFIC[1:]:
-        counts = seen.whole.histograms.get(name)
-        if counts is None or not counts.count:
-            notes.append(f"Replicas are not said: {name} are not told.")
+        counts, own = seen.whole.histograms.get(name), getattr(scenario.workload, name)
+        if counts is not None and counts.count:
+            block[name] = fitted_block(counts)[0]
+        elif own is not None:
+            block[name] = own.model_dump()
+        else:
+            notes.append(f"Replicas are not said: neither the metrics nor the scenario tell {name}.")
             return None
-        block[name] = fitted_block(counts)[0]
-    if scenario.workload.shared_prefix is not None:
+    if scenario.workload.shared_prefix is not None and "prompt_tokens" in seen.whole.histograms:
         # A scenario's prompts are what comes behind the prefix, a server counts both.
         shared = scenario.workload.shared_prefix
         block["shared_prefix"] = shared.model_dump()
@@ -604,8 +632,9 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str]) -> float 
     copy = scenario.model_copy(
         update={"workload": WorkloadSpec.model_validate(block), "deployment": deployment, "thresholds": {}}
     )
+    told = None if progress is None else lambda done, total: progress(done, round(total))
     try:
-        found = capacity(copy, replications=2, num_requests=5_000)
+        found = capacity(copy, replications=2, num_requests=5_000, progress=told)
     except (InfeasibleError, ScenarioError) as failure:
         notes.append(f"Replicas are not said: {failure}.")
         return None

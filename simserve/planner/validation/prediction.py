@@ -243,7 +243,7 @@ def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
     late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
     is_cold = records.arrival_time == np.nanmin(records.arrival_time)
     late = late - protocol.front_seconds - protocol.cold_seconds * is_cold
-    late = late - protocol.polled_steps / 2 * np.nan_to_num(latencies.tpot) * ~is_cold
+    late = late - protocol.polled_tokens / 2 * np.nan_to_num(latencies.tpot) * ~is_cold
     stall = protocol.cold_stall_seconds * is_cold
     counted = _counted(len(records), protocol)
     ttft = (latencies.ttft - late)[counted]

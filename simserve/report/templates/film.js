@@ -9,6 +9,7 @@
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#888";
   const count = (value) => Math.round(value).toLocaleString("en-US");
+  const percent = (share) => (100 * share).toFixed(share > 0 && share < .1 ? 1 : 0) + "%";
   const seconds = (value) => (value >= 1 ? value.toFixed(2) + " s" : (value * 1e3).toFixed(1) + " ms");
   const element = (tag, name, text) => {
     const made = document.createElement(tag);
@@ -29,19 +30,167 @@
 
   const phaseAt = (request, at) => request.phases.find(([, start, end]) => start <= at && at < end);
 
-  // Tokens that a request has at a time: those it began the film with, and one a step that ended since.
+  // The decode steps of a phase that have ended at a time.
+  const stepsOf = (lane, request, [, start, end], at) => {
+    const from = Math.max(start, 0), to = Math.min(end, at);
+    if (to < from) return 0;
+    return (start <= 0 ? request.begun : 0) + before(lane.steps, to, 1) - before(lane.steps, from, 1);
+  };
+
+  // Tokens that a request has at a time: those it began the film with, and what the steps that ended since brought.
   const tokensAt = (lane, request, at) => {
     let made = request.made, last = "";
-    for (const [name, start, end] of request.phases) {
+    for (const phase of request.phases) {
       const previous = last;
-      last = name;
-      if (name !== "decode") continue;
-      if (previous !== "preempted" && start > 0 && at >= start) made += 1;
-      const from = Math.max(start, 0), to = Math.min(end, at);
-      if (to > from) made += request.pace * (before(lane.steps, to, 1) - before(lane.steps, from, 1));
+      last = phase[0];
+      if (phase[0] !== "decode") continue;
+      if (previous !== "preempted" && phase[1] > 0 && at >= phase[1]) made += 1;
+      made += Math.floor(request.pace * stepsOf(lane, request, phase, at));
     }
-    return Math.min(Math.round(made), request.output);
+    return Math.min(made, request.output);
   };
+
+  // Drafts of a request that its last step accepted; null: none was verified yet.
+  const acceptedBy = (lane, request, phase, at) => {
+    const steps = lane.drafts && phase[0] === "decode" ? stepsOf(lane, request, phase, at) : 0;
+    if (!steps) return null;
+    return Math.floor(request.pace * steps) - Math.floor(request.pace * (steps - 1)) - 1;
+  };
+
+  // The steps under way between two times, as places in the list.
+  const between = (steps, since, until) => {
+    const found = [];
+    for (let place = Math.max(before(steps, since), 0); place < steps.length && steps[place][0] < until; place += 1) found.push(place);
+    return found;
+  };
+
+  // A view of the steps around the clock, some of them wide, in a canvas of its own.
+  class Close {
+    constructor(lane, name, text, height, steps) {
+      Object.assign(this, { lane, height, hits: [] });
+      const durations = lane.steps.map((step) => step[1] - step[0]).sort((one, other) => one - other);
+      this.span = Math.min(steps * (durations[durations.length >> 1] || lane.film.length), lane.film.length);
+      lane.box.appendChild(element("div", "quiet", text));
+      this.canvas = lane.box.appendChild(element("canvas", `film-close ${name}`));
+      this.canvas.setAttribute("role", "img");
+      this.canvas.style.height = height + "px";
+    }
+
+    size(ratio) {
+      this.width = this.lane.width;
+      this.canvas.width = Math.round(this.width * ratio);
+      this.canvas.height = Math.round(this.height * ratio);
+      this.pen = this.canvas.getContext("2d");
+      this.pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    }
+
+    draw(at) {
+      const pen = this.pen, length = this.lane.film.length;
+      this.since = Math.min(Math.max(at - this.span / 2, 0), length - this.span);
+      this.hits = [];
+      pen.clearRect(0, 0, this.width, this.height);
+      pen.textBaseline = "middle";
+      pen.textAlign = "center";
+      this.fill(pen, between(this.lane.steps, this.since, this.since + this.span));
+      pen.strokeStyle = colour("--text");
+      pen.lineWidth = 1.5;
+      pen.beginPath();
+      pen.moveTo(this.x(at), 0);
+      pen.lineTo(this.x(at), this.height);
+      pen.stroke();
+      const now = this.lane.steps[before(this.lane.steps, at)];
+      this.canvas.setAttribute("aria-label", now && at < now[1] ? this.words(before(this.lane.steps, at)) : "no step");
+    }
+
+    x(time) { return ((time - this.since) / this.span) * this.width; }
+
+    told(x, y) {
+      const hit = this.hits.find(([left, top, width, height]) => x >= left && x < left + width && y >= top && y < top + height);
+      return hit ? hit[4] : "";
+    }
+  }
+
+  // Stages of a pipeline: a row each, a box a micro-batch, and nothing where a stage idles.
+  class Stages extends Close {
+    constructor(lane) {
+      const { layers, idle } = lane.pipeline;
+      super(lane, "film-stages", `The ${layers.length} stages of the pipeline around the clock, a row each: a box is a micro-batch, numbered, orange with a prompt; empty is a bubble, in which the stage idles. In these seconds stages idle for ${percent(idle)} of their rounds.`, layers.length * 22 + 2, 6);
+      let done = 0;
+      this.most = Math.max(...layers);
+      this.reached = layers.map((each) => { const here = done; done += each / this.most; return here; });
+    }
+
+    words(place) {
+      const [, idle, ...groups] = this.lane.pipeline.rounds[place], count = groups.reduce((sum, group) => sum + group[0], 0);
+      return `${this.lane.stepText(this.lane.steps[place])}: ${count} micro-batch${count > 1 ? "es" : ""} on ${this.reached.length} stages, which idle for ${percent(idle)} of it`;
+    }
+
+    fill(pen, places) {
+      const { layers, rounds } = this.lane.pipeline;
+      pen.font = "11px system-ui, sans-serif";
+      for (const place of places) {
+        const [start, end, , prefilling] = this.lane.steps[place], [slots, , ...groups] = rounds[place], slot = (end - start) / slots;
+        const batches = groups.flatMap(([count, tokens, share], number) => Array(count).fill([tokens, share, prefilling && !number]));
+        for (let stage = 0; stage < layers.length; stage += 1) {
+          const top = stage * 22 + 2;
+          pen.fillStyle = colour("--panel");
+          const left = this.x(start), right = this.x(end);
+          pen.fillRect(left, top, right - left, 18);
+          this.hits.push([left, top, right - left, 18, `Stage ${stage + 1} idles here. ${this.words(place)}.`]);
+          batches.forEach(([tokens, share, hasPrompt], number) => {
+            const begin = (number + this.reached[stage]) % slots, width = (share * layers[stage]) / this.most;
+            const said = `Stage ${stage + 1} (${count(layers[stage])} layers), micro-batch ${number + 1}: ${count(tokens)} token${tokens > 1 ? "s" : ""}, ${seconds(width * slot)} of a slot of ${seconds(slot)}. ${this.words(place)}.`;
+            // What reaches the next round is drawn at the beginning of this one, as in steady flow.
+            this.box(pen, start + begin * slot, Math.min(width, slots - begin) * slot, top, hasPrompt, number, said);
+            if (begin + width > slots + 1e-6) this.box(pen, start, (begin + width - slots) * slot, top, hasPrompt, number, said);
+          });
+        }
+        pen.strokeStyle = colour("--grey");
+        pen.lineWidth = 1;
+        pen.strokeRect(this.x(start) + .5, .5, 0, this.height);
+      }
+    }
+
+    box(pen, start, duration, top, hasPrompt, number, said) {
+      const left = this.x(start), width = Math.max(this.x(start + duration) - left, .8);
+      pen.fillStyle = colour(hasPrompt ? "--orange" : number % 2 ? "--sky" : "--blue");
+      pen.fillRect(left, top, Math.max(width - .6, .6), 18);
+      if (width > 16) { pen.fillStyle = hasPrompt || number % 2 ? "#14171c" : "#ffffff"; pen.fillText(String(number + 1), left + width / 2, top + 9.5); }
+      this.hits.unshift([left, top, width, 18, said]);
+    }
+  }
+
+  // Drafts of every step: accepted below, rejected above.
+  class Drafts extends Close {
+    constructor(lane) {
+      const { ahead, accepted } = lane.drafts;
+      const drafted = lane.steps.reduce((sum, step) => sum + step[2] * ahead, 0), kept = accepted.reduce((sum, each) => sum + each, 0);
+      super(lane, "film-drafts", `Drafts around the clock, a bar a step: accepted in green, rejected above it. Each sequence has ${count(ahead)} verified in a step; of ${count(drafted)} in these seconds ${percent(drafted ? kept / drafted : 0)} were accepted. Each request accepts at the rate that was drawn for it, spread evenly over its steps; its seat shows those of its last step.`, 84, 40);
+      this.most = Math.max(1, ...lane.steps.map((step) => step[2] * ahead));
+    }
+
+    words(place) {
+      const { ahead, accepted } = this.lane.drafts, [, , decoding] = this.lane.steps[place], all = decoding * ahead;
+      if (!all) return `${this.lane.stepText(this.lane.steps[place])}: no drafts`;
+      return `${count(decoding)} sequence${decoding > 1 ? "s" : ""} verify ${count(all)} drafts: ${count(accepted[place])} accepted, ${count(all - accepted[place])} rejected, ${count(decoding + accepted[place])} tokens gained`;
+    }
+
+    fill(pen, places) {
+      const { ahead, accepted } = this.lane.drafts, room = this.height - 4;
+      for (const place of places) {
+        const [start, end, decoding] = this.lane.steps[place], left = this.x(start), width = Math.max(this.x(end) - left - 1, .6);
+        const whole = (room * decoding * ahead) / this.most, kept = (room * accepted[place]) / this.most;
+        pen.fillStyle = colour("--line");
+        pen.fillRect(left, this.height - whole, width, whole - kept);
+        pen.strokeStyle = colour("--grey");
+        pen.lineWidth = 1;
+        if (whole > 1 && width > 3) pen.strokeRect(left + .5, this.height - whole + .5, width - 1, whole - kept - 1);
+        pen.fillStyle = colour("--green");
+        pen.fillRect(left, this.height - kept, width, kept);
+        this.hits.push([left, 0, width + 1, this.height, this.words(place) + "."]);
+      }
+    }
+  }
 
   class Lane {
     constructor(data, film, host) {
@@ -53,6 +202,7 @@
       this.box.appendChild(element("strong", "", this.name));
       this.now = this.box.appendChild(element("div", "film-now"));
       this.stage = this.box.appendChild(element("canvas", "film-stage"));
+      this.closes = [this.pipeline && new Stages(this), this.drafts && new Drafts(this)].filter(Boolean);
       this.box.appendChild(element("div", "quiet", "Every seat over these seconds, and the engine's steps below: with prompts, or with answers alone. Click to go there."));
       this.strip = this.box.appendChild(element("canvas", "film-strip"));
       this.stage.setAttribute("role", "img");
@@ -78,6 +228,7 @@
         canvas.getContext("2d", { willReadFrequently: canvas === this.strip }).setTransform(ratio, 0, 0, ratio, 0, 0);
       }
       this.width = width;
+      for (const close of this.closes) close.size(ratio);
       this.seatsWidth = seatsWidth;
       this.stageHeight = stageHeight;
       this.background = null;
@@ -185,6 +336,15 @@
       pen.strokeStyle = colour("--line");
       pen.lineWidth = 1;
       pen.strokeRect(x + .5, y + .5, side - 1, side - 1);
+      const accepted = side >= 18 ? acceptedBy(this, request, phase, at) : null;
+      if (accepted !== null) {
+        // A mark a draft along the seat's foot.
+        const step = (side - 2) / this.drafts.ahead;
+        for (let draft = 0; draft < this.drafts.ahead; draft += 1) {
+          pen.fillStyle = colour(draft < accepted ? "--green" : "--page");
+          pen.fillRect(x + 1 + draft * step, y + side - 6, Math.max(step - 1, 1), 5);
+        }
+      }
       this.hits.push([x, y, side, side, request, phase]);
     }
 
@@ -200,7 +360,11 @@
       this.hits.push([left, 18, this.kvWidth, down * 9, null, `${count(used)} of ${count(this.kv_tokens)} tokens of KV memory reserved; a square is ${count(this.kv_tokens / cells)}`]);
     }
 
-    draw(at) { this.drawStage(at); this.drawStrip(at); }
+    draw(at) {
+      this.drawStage(at);
+      for (const close of this.closes) close.draw(at);
+      this.drawStrip(at);
+    }
 
     told(x, y, at) {
       const hit = this.hits.find(([left, top, width, height]) => x >= left && x < left + width && y >= top && y < top + height);
@@ -212,8 +376,10 @@
     about(request, [name, start, end], at) {
       const doing = (KINDS[name] || [0, name])[1];
       const progress = name === "decode" ? `, token ${count(tokensAt(this, request, at))} of ${count(request.output)}` : "";
+      const accepted = acceptedBy(this, request, [name, start, end], at);
+      const drafts = accepted === null ? "" : `, ${count(accepted)} of ${count(this.drafts.ahead)} drafts accepted in its last step`;
       const lost = request.preemptions ? `, preempted ${count(request.preemptions)} times` : "";
-      return `Request ${request.id}: prompt of ${count(request.prompt)} tokens; ${doing} for ${seconds(Math.max(at - start, 0))}${progress}${lost}.`;
+      return `Request ${request.id}: prompt of ${count(request.prompt)} tokens; ${doing} for ${seconds(Math.max(at - start, 0))}${progress}${drafts}${lost}.`;
     }
 
     toldStrip(x, y) {
@@ -322,6 +488,10 @@
         tip.style.top = Math.min(event.clientY + 14, window.innerHeight - tip.offsetHeight - 8) + "px";
       };
       lane.stage.addEventListener("pointermove", (event) => show(lane.told(...point(lane.stage, event), at), event));
+      for (const close of lane.closes) {
+        close.canvas.addEventListener("pointermove", (event) => show(close.told(...point(close.canvas, event)), event));
+        close.canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+      }
       lane.strip.addEventListener("pointermove", (event) => show(lane.toldStrip(...point(lane.strip, event)), event));
       for (const canvas of [lane.stage, lane.strip]) canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
       lane.strip.addEventListener("click", (event) => go((point(lane.strip, event)[0] / lane.width) * film.length));
@@ -330,7 +500,8 @@
     // A film that was taken off the page has no width to draw on.
     const layout = () => { if (!host.clientWidth) return; for (const lane of lanes) lane.size(); draw(); };
     new ResizeObserver(layout).observe(host);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", layout);
+    // Paper has colours of its own.
+    for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", layout);
     at = film.length * .6;
     layout();
   };

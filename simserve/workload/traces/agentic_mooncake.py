@@ -28,15 +28,17 @@ def read_agentic_mooncake(path: Path) -> Trace:
 
     A row with ``wait_for`` is sent when all of those requests, which stand above it, are answered, after its ``delay``
     and ``tool_wait_ms``; so is a further row of a session, which waits for the one before it, where no ``delay`` is
-    given as much later as their timestamps are apart. Rows that hang together are a task.
+    given as much later as their timestamps are apart. Rows that hang together are a task. Where no row has a timestamp
+    (AIPerf's sessions for a closed loop), nothing says when tasks begin.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
     records = read_records(path)
     parents = _parents(records)
-    times, pauses = _times(records, parents)
-    order = np.argsort(times, kind="stable")
+    has_times = any(row.get("timestamp") is not None for row in records.rows)
+    times, pauses = _times(records, parents, has_times=has_times)
+    order = np.argsort(times, kind="stable") if has_times else np.arange(len(times))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     sorted_rows = Records(path, [records.rows[row] for row in order], [records.lines[row] for row in order])
@@ -45,7 +47,7 @@ def read_agentic_mooncake(path: Path) -> Trace:
     begins = np.full(len(order), np.inf)
     np.minimum.at(begins, task, times[order])
     return Trace(
-        arrival_time=times[order] - times[order[0]],
+        arrival_time=times[order] - times[order[0]] if has_times else np.full(len(order), np.nan),
         prompt_tokens=sorted_rows.whole_numbers("input_length"),
         output_tokens=sorted_rows.whole_numbers("output_length"),
         prefix_blocks=prefix_blocks(sorted_rows, BLOCK_TOKENS) if "hash_ids" in sorted_rows.rows[0] else None,
@@ -86,16 +88,16 @@ def _parents(records: Records) -> list[list[int]]:
     return found
 
 
-def _times(records: Records, parents: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+def _times(records: Records, parents: list[list[int]], *, has_times: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return when each row is sent at the earliest, and its pause after what it waits for, seconds."""
     times, pauses = np.zeros(len(parents)), np.zeros(len(parents))
     for row, own in enumerate(parents):
         fields = records.rows[row]
         sent = _milliseconds(records, row, "timestamp")
         if not own:
-            if sent is None:
+            if sent is None and has_times:
                 raise records.error(row, "timestamp", "is missing, and the row waits for no other")
-            times[row] = sent * _MILLISECOND
+            times[row] = (sent or 0.0) * _MILLISECOND
             continue
         delay = next((_milliseconds(records, row, name) for name in DELAY_FIELDS if fields.get(name) is not None), None)
         if delay is None and sent is not None and not fields.get(WAIT_FIELD):

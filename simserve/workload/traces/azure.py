@@ -1,4 +1,4 @@
-"""Traces of the Azure public dataset: TIMESTAMP (wall clock), ContextTokens, GeneratedTokens."""
+"""Traces of the Azure public dataset: TIMESTAMP (wall clock), ContextTokens, GeneratedTokens, and NumImages if any."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.traces.media import RecordedMedia
 from simserve.workload.traces.table import Table, read_table
 from simserve.workload.traces.trace import Trace
 
+IMAGES = "NumImages"
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|[+]00:00)?", re.ASCII)
 
 
 def read_azure(path: Path) -> Trace:
     """Return the trace in a file of the format; the first request arrives at 0, other columns are ignored.
+
+    The multimodal trace of 2025 has NumImages; its ContextTokens count the tokens of images too
+    (AzureLMMInferenceDataset2025.md of Azure/AzurePublicDataset).
 
     The 2023 traces hold no request without tokens. One that has none (0 generated: nothing was served) is
     refused, neither dropped nor rounded up to one token.
@@ -23,11 +28,14 @@ def read_azure(path: Path) -> Trace:
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
-    table = read_table(path, required=("TIMESTAMP", "ContextTokens", "GeneratedTokens"))
+    table = read_table(path, required=("TIMESTAMP", "ContextTokens", "GeneratedTokens"), optional=(IMAGES,))
+    has_images = IMAGES in table.columns
     return Trace(
         arrival_time=_seconds(table, "TIMESTAMP"),
         prompt_tokens=table.whole_numbers("ContextTokens"),
         output_tokens=table.whole_numbers("GeneratedTokens"),
+        images=RecordedMedia(table.whole_numbers(IMAGES, minimum=0)) if has_images else None,
+        counts_media=has_images,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError, nearest
+from simserve.workload.traces.media import MEDIA_COLUMNS, read_media
 from simserve.workload.traces.records import Records, read_records
 from simserve.workload.traces.table import LATEST, MAX_TOKENS, Table, delimiter_of, read_table, read_text
 from simserve.workload.traces.trace import Trace, numbered
@@ -37,12 +38,12 @@ USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "max_tokens": ("max_tokens", "max_new_tokens", "max_completion_tokens"),
     "num_images": ("num_images", "image_count", "images"),
+    "image_sizes": ("image_sizes", "image_resolutions", "image_resolution"),
+    "audio_seconds": ("audio_seconds", "audio_duration", "audio_durations", "audio_length", "audio_lengths"),
     "session": ("session", "session_id", "conversation_id", "conversation"),
 }
 """What a trace holds -> the names that its columns usually have, the likeliest first; case and signs do not count."""
 
-MOST_IMAGES = 1_000
-"""Images of one row."""
 _NEEDED = ("prompt_tokens", "output_tokens")
 _TIME_UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _UNIT_OF_NAME = re.compile(r".*[_. (\[](ns|us|ms|s)[)\]]?", re.IGNORECASE)
@@ -106,7 +107,8 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
     Args:
         path: The file.
         columns: What of a trace is in which column (``arrival_time`` ``prompt_tokens`` ``output_tokens``
-            ``max_tokens`` ``session`` ``num_images``); what is absent is looked for under its usual names.
+            ``max_tokens`` ``session`` ``num_images`` ``image_sizes`` ``audio_seconds``); what is absent is looked for
+            under its usual names.
 
     Raises:
         TraceError: The file cannot be read, lacks a column, or a row breaks a rule.
@@ -136,6 +138,8 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
         if len(exceeding):
             rule = f"is above the row's max_tokens {limits[exceeding[0]]}"
             raise cells.error(int(exceeding[0]), "output_tokens", rule)
+    media = {what: cells.of(what) for what in MEDIA_COLUMNS if what in names}
+    images, audio = read_media(media, cells.error, _unit_of(names.get("audio_seconds", "")) or 1.0)
     session = None
     if "session" in names:
         kept = (cell for cell, served in zip(cells.of("session"), is_served, strict=True) if served)
@@ -146,7 +150,8 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
         output_tokens=outputs[is_served],
         max_tokens=None if limits is None else limits[is_served],
         session=session,
-        num_images=_counts(cells, "num_images")[is_served] if "num_images" in names else None,
+        images=None if images is None else images.of_rows(np.flatnonzero(is_served)),
+        audio=None if audio is None else audio.of_rows(np.flatnonzero(is_served)),
         num_unserved=int(np.count_nonzero(~is_served)),
         remark=_remark(names),
     )
@@ -172,32 +177,31 @@ def _cells(path: Path, names: Mapping[str, str]) -> _Cells:
         table = read_table(path, required=wanted)
         return _Cells(table, table.columns, names)
     records = read_records(path)
-    columns = {name: [_text(row.get(name)) for row in records.rows] for name in wanted}
+    kinds = {name: what for what, name in names.items()}
+    columns = {name: [_text(row.get(name), kinds[name]) for row in records.rows] for name in wanted}
     return _Cells(records, columns, names)
 
 
-def _text(value: object) -> str:
-    if isinstance(value, list):  # of images, as AIPerf's data sets have them: how many
-        return str(len(value))
+def _text(value: object, what: str) -> str:
+    if isinstance(value, list):
+        # A list of images, as AIPerf's data sets have it, tells how many; one of sizes or of seconds, each.
+        return str(len(value)) if what == "num_images" else "; ".join(_text(each, what) for each in value)
+    if what == "image_sizes" and isinstance(value, dict):
+        return f"{value.get('width')}x{value.get('height')}"
     return "" if value is None else str(value)
 
 
 def _counts(cells: _Cells, what: str) -> NDArray[np.int64]:
-    """Return a column of counts, 0 and above; pandas writes whole numbers as ``12.0`` where some are missing.
-
-    A row that says nothing of images has none.
-    """
-    of_images = what == "num_images"
-    most, noun = (MOST_IMAGES, "images") if of_images else (MAX_TOKENS, "tokens")
+    """Return a column of token counts, 0 and above; pandas writes whole numbers as ``12.0`` where some are missing."""
     found = np.empty(len(cells.of(what)), dtype=np.int64)
     for index, cell in enumerate(cells.of(what)):
         try:
-            value = 0.0 if of_images and not cell.strip() else float(cell)
+            value = float(cell)
         except ValueError:
             value = -0.5
-        if not (0 <= value <= most and value.is_integer()):
-            remedy = f"name the column that counts {noun}: columns {what}=NAME"
-            raise cells.error(index, what, f"is not a whole number of {noun}, {most:,} at most", remedy)
+        if not (0 <= value <= MAX_TOKENS and value.is_integer()):
+            remedy = f"name the column that counts tokens: columns {what}=NAME"
+            raise cells.error(index, what, f"is not a whole number of tokens, {MAX_TOKENS:,} at most", remedy)
         found[index] = int(value)
     return found
 
@@ -212,14 +216,17 @@ def _times(cells: _Cells) -> NDArray[np.float64]:
     if not np.isfinite(times).all() or (times < 0).any():
         wrong = int(np.flatnonzero(~np.isfinite(times) | (times < 0))[0])
         raise cells.error(wrong, what, "is not a time: a number of seconds, or ISO 8601")
-    named = _UNIT_OF_NAME.fullmatch(cells.names[what].strip())
     first = float(times[0])
-    unit = (
-        dict(_TIME_UNITS)[named[1].lower()] if named else next((each for least, each in _EPOCHS if first >= least), 1.0)
-    )
+    unit = _unit_of(cells.names[what]) or next((each for least, each in _EPOCHS if first >= least), 1.0)
     _require_ascending(cells, times)
     is_date = first * unit > LATEST
     return np.asarray((times - first) * unit if is_date else times * unit)
+
+
+def _unit_of(name: str) -> float | None:
+    """Return the seconds of the unit that a column's name ends in; None where it ends in none."""
+    named = _UNIT_OF_NAME.fullmatch(name.strip())
+    return None if named is None else dict(_TIME_UNITS)[named[1].lower()]
 
 
 def _from_dates(cells: _Cells, texts: Sequence[str]) -> NDArray[np.float64]:

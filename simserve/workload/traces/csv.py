@@ -1,4 +1,4 @@
-"""Traces as plain CSV: arrival_time, prompt_tokens, output_tokens, and max_tokens and session if there are any."""
+"""Traces as plain CSV: arrival_time, prompt_tokens, output_tokens, and max_tokens, session or media if any."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from simserve.workload.traces.media import MEDIA_COLUMNS, read_media
 from simserve.workload.traces.table import read_table
 from simserve.workload.traces.trace import Trace, numbered
 
@@ -19,7 +20,7 @@ def read_csv(path: Path) -> Trace:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
     columns = ("arrival_time", "prompt_tokens", "output_tokens")
-    table = read_table(path, required=columns, optional=("max_tokens", "session"))
+    table = read_table(path, required=columns, optional=("max_tokens", "session", *MEDIA_COLUMNS))
     arrival_time = table.seconds("arrival_time")
     table.require_ascending("arrival_time", arrival_time)
     output_tokens = table.whole_numbers("output_tokens")
@@ -30,10 +31,15 @@ def read_csv(path: Path) -> Trace:
         if len(exceeding):
             index = int(exceeding[0])
             raise table.error(index, "output_tokens", f"is above the row's max_tokens {max_tokens[index]}")
+    images, audio = read_media(
+        {what: table.columns[what] for what in MEDIA_COLUMNS if what in table.columns}, table.error, 1.0
+    )
     return Trace(
         arrival_time=arrival_time,
         prompt_tokens=table.whole_numbers("prompt_tokens"),
         output_tokens=output_tokens,
         max_tokens=max_tokens,
+        images=images,
+        audio=audio,
         session=numbered([cell.strip() or None for cell in table.columns.get("session", ())]),
     )

@@ -31,7 +31,8 @@ def read_dynamo(path: Path) -> Trace:
     Raises:
         TraceError: The file cannot be read, or a request breaks a rule; with the row's line in the file.
     """
-    records = read_records(path)
+    wrapped = read_records(path)
+    records = Records(path, [unwrapped(row) for row in wrapped.rows], wrapped.lines)
     rows = [index for index, row in enumerate(records.rows) if row.get("event_type") == _REQUEST]
     if not rows:
         raise TraceError(f"holds no record of event_type {_REQUEST}", file=path, remedy="set DYN_REQUEST_TRACE_RECORDS")
@@ -70,6 +71,12 @@ def read_dynamo(path: Path) -> Trace:
     if len(sizes) > 1:
         raise TraceError("has requests of several sizes", file=path, key="trace_block_size", value=sorted(sizes))
     return trace_of_calls(calls, sizes.pop() or None, num_unserved=num_unserved, has_arrival_times=True)
+
+
+def unwrapped(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a record without what a sink of Dynamo's puts around it: ``{timestamp, event: RECORD}``."""
+    event = row.get("event")
+    return event if "schema" not in row and isinstance(event, Mapping) else row
 
 
 def _parents(records: Records, rows: list[int]) -> dict[str, str]:

@@ -16,12 +16,12 @@ from simserve.workload.traces.burstgpt import read_burstgpt
 from simserve.workload.traces.columns import are_told, header_of, read_columns, told_columns
 from simserve.workload.traces.csv import read_csv
 from simserve.workload.traces.dynamo import SCHEMA as DYNAMO_SCHEMA
-from simserve.workload.traces.dynamo import read_dynamo
+from simserve.workload.traces.dynamo import read_dynamo, unwrapped
 from simserve.workload.traces.mooncake import BLOCK_TOKENS as MOONCAKE_TOKENS
-from simserve.workload.traces.mooncake import read_mooncake
+from simserve.workload.traces.mooncake import SESSION_FIELD, read_mooncake
 from simserve.workload.traces.otel import read_otel
 from simserve.workload.traces.sharegpt import read_sharegpt
-from simserve.workload.traces.table import read_text
+from simserve.workload.traces.table import files_of, read_text
 from simserve.workload.traces.trace import Trace
 from simserve.workload.traces.vllm_bench import read_vllm_bench
 from simserve.workload.traces.vllm_timed import read_vllm_timed
@@ -82,7 +82,7 @@ def read_trace(path: Path, trace_format: str = AUTO, columns: Mapping[Any, str] 
     """Return the trace in a file; one that has not changed since it was last read is not read again.
 
     Args:
-        path: The file, plain or gzip.
+        path: The file, plain or gzip; or a folder of such files of JSON, as tools write traces in several.
         trace_format: A key of `READERS`, or ``auto``.
         columns: What of a trace is in which column, of the format ``columns``; ``auto`` is that format then.
 
@@ -91,15 +91,16 @@ def read_trace(path: Path, trace_format: str = AUTO, columns: Mapping[Any, str] 
     """
     named = tuple((columns or {}).items())
     try:
-        state = path.stat()
+        states = [file.stat() for file in files_of(path)]
     except OSError:
         return _read.__wrapped__(path, trace_format, named)  # which says what is wrong with it
-    return _read(path, trace_format, named, (state.st_mtime_ns, state.st_size, state.st_ino))
+    known = tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in states)
+    return _read(path, trace_format, named, known)
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def _read(
-    path: Path, trace_format: str, columns: tuple[tuple[str, str], ...], _state: tuple[int, int, int] = (0, 0, 0)
+    path: Path, trace_format: str, columns: tuple[tuple[str, str], ...], _state: tuple[tuple[int, int, int], ...] = ()
 ) -> Trace:
     if columns:
         return read_columns(path, dict(columns)).frozen()
@@ -112,11 +113,12 @@ def detect(path: Path) -> str:
     Raises:
         TraceError: The file cannot be read, or is of none of the formats.
     """
-    text = read_text(path).lstrip()
+    text = read_text(files_of(path)[0]).lstrip()
     is_json = text[0] in "[{"
     first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
     found = _of_object(first) if is_json else _of_header(first)
-    if found == "mooncake" and any(f'"{field}":' in text for field in (WAIT_FIELD, *DELAY_FIELDS)):
+    is_session = found is None and "input_length" in first and SESSION_FIELD in first
+    if (found == "mooncake" or is_session) and any(f'"{field}":' in text for field in (WAIT_FIELD, *DELAY_FIELDS)):
         # The first row of a task, or of a session, waits for none.
         found = "agentic-mooncake"
     if found is None and are_told(first):
@@ -149,7 +151,7 @@ def _first_object(text: str) -> dict[str, Any]:
 
 def _of_object(first: dict[str, Any]) -> str | None:
     found = next((name for name, fields in _FIELDS.items() if all(field in first for field in fields)), None)
-    if first.get("schema") == DYNAMO_SCHEMA:
+    if unwrapped(first).get("schema") == DYNAMO_SCHEMA:
         return "dynamo"
     if found is None and ("attributes" in first or "resource_spans" in first):
         return "otel"

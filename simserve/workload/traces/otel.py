@@ -36,7 +36,7 @@ _NANOSECONDS_ABOVE = 1e14
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    line: int
+    line: int | str
     fields: Mapping[str, Any]
 
     def named(self, keys: tuple[str, ...]) -> str | None:
@@ -121,7 +121,7 @@ def _agents_around(span: _Span, known: Mapping[tuple[str | None, str | None], _S
     return [*around, ""]
 
 
-def _spans(row: Mapping[str, Any], line: int) -> Iterator[_Span]:
+def _spans(row: Mapping[str, Any], line: int | str) -> Iterator[_Span]:
     """Yield the spans of a line: itself, or those of an OTLP batch."""
     batches = row.get("resourceSpans", row.get("resource_spans"))
     if not isinstance(batches, list):
@@ -160,7 +160,7 @@ def _call(span: _Span, attributes: Mapping[str, Any], path: Path) -> _Call:
     return _Call(_time(span, _START_KEYS, path), prompt, outputs, name, span)
 
 
-def _tokens(attributes: Mapping[str, Any], keys: tuple[str, ...], minimum: int, line: int, path: Path) -> int:
+def _tokens(attributes: Mapping[str, Any], keys: tuple[str, ...], minimum: int, line: int | str, path: Path) -> int:
     key = next(each for each in keys if each in attributes)
     text = str(attributes[key])
     if not text.isdecimal() or int(text) < minimum:

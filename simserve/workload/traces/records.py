@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.workload.traces.table import LATEST, MAX_TOKENS, read_text
+from simserve.workload.traces.table import LATEST, MAX_TOKENS, files_of, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Records:
     Attributes:
         file: Where they were read.
         rows: The objects.
-        lines: Row of the file of each.
+        lines: Row of the file of each; of several files ``3 of NAME``.
     """
 
     file: Path
     rows: Sequence[Mapping[str, Any]]
-    lines: Sequence[int]
+    lines: Sequence[int | str]
 
     def error(self, index: int, field: str, rule: str, remedy: str | None = None) -> TraceError:
         """Return the error about one field; ``index`` counts the objects from 0."""
@@ -98,11 +98,19 @@ class Records:
 
 
 def read_records(path: Path) -> Records:
-    """Return the objects of a file of JSON lines, of a JSON list, or the one object of a JSON file.
+    """Return the objects of a file of JSON lines, of a JSON list, or the one object of a JSON file; of a folder all.
 
     Raises:
         TraceError: The file cannot be read, is not JSON, or holds something else than objects.
     """
+    if not path.is_dir():
+        return _of_file(path)
+    parts = [_of_file(file) for file in files_of(path)]
+    rows = [row for part in parts for row in part.rows]
+    return Records(path, rows, [f"{line} of {part.file.name}" for part in parts for line in part.lines])
+
+
+def _of_file(path: Path) -> Records:
     text = read_text(path)
     if text.lstrip().startswith("["):
         rows = _parse(text, path, None)

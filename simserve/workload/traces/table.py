@@ -110,16 +110,37 @@ class Table:
                 raise self.error(index, column, rule)
 
 
-def find_file(path: str, base_path: Path | None = None) -> Path:
+_JSON_ENDINGS = (".json", ".jsonl", ".ndjson", ".gz")
+"""Files of a folder that is a trace."""
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files of a trace: itself, or those of a folder that may be JSON, plain or gzip, by name.
+
+    Raises:
+        TraceError: A folder has none, or more than `MAX_TRACE_BYTES`.
+    """
+    if not path.is_dir():
+        return [path]
+    files = sorted(each for each in path.iterdir() if each.suffix in _JSON_ENDINGS and each.is_file())
+    if not files:
+        endings = ", ".join(_JSON_ENDINGS)
+        raise TraceError(f"is a folder without files that end in {endings}", file=path, remedy="name a file")
+    if sum(each.stat().st_size for each in files) > MAX_TRACE_BYTES:
+        raise TraceError(f"has more than {MAX_TRACE_BYTES // 10**6} MB", file=path, remedy="name one of its files")
+    return files
+
+
+def find_file(path: str, base_path: Path | None = None, *, takes_folder: bool = False) -> Path:
     """Return the file a path means: in ``base_path`` first, then in the working folder.
 
     Raises:
-        TraceError: There is no such file, or it is a folder, a device or a pipe.
+        TraceError: There is no such file, or it is a device or a pipe, or a folder where none is taken.
     """
     given = Path(path).expanduser()
     candidates = [given] if given.is_absolute() or base_path is None else [base_path / given, given]
     for candidate in candidates:
-        if os.path.isfile(candidate):
+        if os.path.isfile(candidate) or (takes_folder and os.path.isdir(candidate)):
             return candidate
     if any(os.path.isdir(candidate) for candidate in candidates):
         raise TraceError("is a folder, not a file", file=path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.traces.media import RecordedMedia
 from simserve.workload.traces.tasks import RecordedTasks
 
 
@@ -48,7 +49,9 @@ class Trace:
         prefix_blocks: What prompts share, where the format says it.
         session: Number of the conversation of each request, negative: of none, int64; None where no row says it.
         tasks: Which requests are calls of agents' tasks, and what they waited for; None where the trace does not say.
-        num_images: Images of each request, int64; None where the trace does not say.
+        images: Images of each request; None where the trace does not say.
+        audio: Recordings of each request; None where the trace does not say.
+        counts_media: Whether the tokens of images and recordings are in ``prompt_tokens``.
         num_unserved: Rows left out, as nothing was served.
         remark: What a reader has to know of the figures, such as that lengths are estimated.
     """
@@ -60,7 +63,9 @@ class Trace:
     prefix_blocks: PrefixBlocks | None = None
     session: NDArray[np.int64] | None = None
     tasks: RecordedTasks | None = None
-    num_images: NDArray[np.int64] | None = None
+    images: RecordedMedia | None = None
+    audio: RecordedMedia | None = None
+    counts_media: bool = False
     num_unserved: int = 0
     remark: str | None = None
 
@@ -83,12 +88,14 @@ class Trace:
             self.output_tokens,
             self.max_tokens,
             self.session,
-            self.num_images,
             *blocks,
         )
         for column in columns:
             if column is not None:
                 column.flags.writeable = False
+        for media in (self.images, self.audio):
+            if media is not None:
+                media.frozen()
         return self
 
     def scaled(self, *, time: float = 1.0, prompt: float = 1.0, output: float = 1.0) -> Trace:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from simserve.errors import ScenarioError
 from simserve.planner.cost.daily import PEAK_TO_MEAN, PEAK_TO_TROUGH, day_shape
+from simserve.planner.cost.explain import ladder
 from simserve.planner.cost.model import (
     API,
     SECONDS_PER_MONTH,
@@ -93,6 +94,14 @@ def test_they_never_cross_where_a_full_unit_is_dearer() -> None:
 
     assert found["requests_per_month"] is None
     assert "even fully loaded, 2 GPUs cost $0.001 a request" in found["why_never"]
+
+
+def test_no_sum_of_a_month_crosses_where_the_fleet_never_does() -> None:
+    """The terms of the month say what headline and pictures say."""
+    never, once = (replace(_MODEL, unit_usd_per_month=usd, requests_per_month=1e6) for usd in (2600.0, 500.0))
+
+    assert {row["break_even_requests_per_month"] for row in ladder(never, assumed=3000.0)} == {None}
+    assert None not in {row["break_even_requests_per_month"] for row in ladder(once, assumed=3000.0)}
 
 
 def test_the_busiest_hour_sizes_the_fleet() -> None:

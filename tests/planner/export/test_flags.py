@@ -67,7 +67,7 @@ def test_vllm_flags_come_and_go(version: str, flag: str, takes: str | None) -> N
 def test_a_version_between_two_counts_as_the_older() -> None:
     """And one older than all as the oldest."""
     assert flags_of("vllm", "0.15.1").version == "0.15"
-    assert flags_of("vllm", "0.7.3").version == "0.6.6"
+    assert flags_of("vllm", "0.5.0").version == "0.4.3"
     assert flags_of("vllm", "0.1").version == "0.2.7"
     assert flags_of("vllm", "99").version == "0.33"
 
@@ -128,3 +128,15 @@ def test_a_misspelt_flag_has_a_near_one() -> None:
 
     assert similar(flags, "--enable-expert-paralel") == "--enable-expert-parallel"
     assert similar(flags, "--frobnicate") == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "flag"),
+    [("0.7.3", "--speculative-model"), ("0.8.2", "--speculative-model"), ("0.8.3", "--speculative-config")],
+)
+def test_drafts_are_said_as_the_release_takes_them(version: str, flag: str) -> None:
+    """vLLM 0.8.3 has --speculative-config and no longer --speculative-model."""
+    other = {"--speculative-model": "--speculative-config"}.get(flag, "--speculative-model")
+
+    known = flags_of("vllm", version)
+    assert (known.has(flag), known.has(other)) == (True, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -311,3 +312,108 @@ def test_a_link_that_only_a_node_has_is_said_to_need_one() -> None:
 
     assert any("cross NVLink at 450 GB/s: all pods must run on one node" in note for note in near)
     assert any("cross a link of 50 GB/s" in note and "RDMA" in note for note in far)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "label"), [("h100-sxm-80gb", "kubernetes.io/hostname"), ("gb200-186gb", "nvidia.com/gpu.clique")]
+)
+@pytest.mark.parametrize("target", ["dynamo", "kserve"])
+def test_roles_that_share_nvlink_are_placed_together(target: str, hardware: str, label: str) -> None:
+    """On one host, or in one domain over many; over the network pods may lie anywhere."""
+    asked = [f"deployment.hardware={hardware}", "deployment.engine.version=0.20"]
+    near = only_kind(export(load("disaggregation", [*asked, _NVLINK]), target))
+    far = only_kind(export(load("disaggregation", asked), target))
+
+    pods = list(pods_of(near))
+    assert len(pods) == 2
+    for labels, pod in pods:
+        (term,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert term["topologyKey"] == label
+        assert term["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert not any("affinity" in pod for _, pod in pods_of(far))
+
+
+_NVLINK = "deployment.disaggregation.transfer_bandwidth=900 GB/s"
+
+
+def only_kind(result: Export) -> dict[str, Any]:
+    """Return the manifest of the servers."""
+    documents = yaml.safe_load_all(main_text(result))
+    return next(each for each in documents if each["kind"] in ("DynamoGraphDeployment", "LLMInferenceService"))
+
+
+def pods_of(manifest: dict[str, Any]) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """Yield labels and pod of each kind of server."""
+    spec = manifest["spec"]
+    for component in spec.get("components", ()):
+        if component["type"] != "frontend":
+            template = component["podTemplate"]
+            yield template.get("metadata", {}).get("labels", {}), template["spec"]
+    for workload in (spec, spec.get("prefill")) if "template" in spec else ():
+        yield workload.get("labels", {}), workload["template"]
+
+
+@pytest.mark.parametrize("target", WHOLE)
+def test_pods_in_every_manifest_are_those_of_kubernetes(target: str) -> None:
+    """Against its published schemas, also where they stand in a resource or in values of somebody else."""
+    validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    found = 0
+    for name in ("chatbot", "cold-start", "disaggregation", "images", "encoder-pool"):
+        try:
+            result = export(load(name), target)
+        except InputError:
+            continue
+        for text in (result.files[file] for file in result.files if file.endswith((".yaml", ".yml"))):
+            for each in yaml.safe_load_all(text):
+                for pod in embedded_pods(each):
+                    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": pod}
+                    validator.validate(manifest, "1.37", strict=True)
+                    found += 1
+                for behavior in embedded(each, "behavior"):
+                    scaler = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
+                    reference = {"kind": "Deployment", "name": "there"}
+                    spec = {"scaleTargetRef": reference, "maxReplicas": 9, "behavior": behavior}
+                    validator.validate({**scaler, "spec": spec}, "1.37", strict=True)
+    if target == "lws":
+        wide = {"hardware": "h100-sxm-80gb", "tensor_parallel_size": 16}
+        result = export(
+            make_scenario(["deployment.engine.max_model_len=4096"], model="llama-3.1-405b", deployment=wide), target
+        )
+        for each in yaml.safe_load_all(main_text(result)):
+            for pod in embedded_pods(each):
+                manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": pod}
+                validator.validate(manifest, "1.37", strict=True)
+                found += 1
+    assert found or target == "compose"
+
+
+def embedded(value: Any, key: str) -> Iterator[Any]:
+    """Yield what stands under a key, at any depth."""
+    if isinstance(value, dict):
+        if key in value:
+            yield value[key]
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from embedded(each, key)
+
+
+def embedded_pods(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield what has containers: pods, roles of charts with the fields of a pod alone, and a chart's model as one."""
+    if isinstance(value, dict):
+        if "image" in str(value.get("containers")):
+            keys = ("containers", "initContainers", "volumes", "tolerations", "nodeSelector", "affinity")
+            more = ("serviceAccountName", "enableServiceLinks", "terminationGracePeriodSeconds")
+            pod = {key: value[key] for key in (*keys, *more) if key in value}
+            own = ("modelCommand", "mountModelVolume")  # fields of llm-d's chart beside those of a container
+            containers = [{key: each[key] for key in each if key not in own} for each in pod["containers"]]
+            yield {**pod, "containers": containers}
+        elif "modelURL" in value:  # vLLM's chart takes tolerations and variables as a pod has them
+            alone = {"name": "there", "image": "there", "env": value.get("env", [])}
+            yield {"containers": [alone], "tolerations": value["tolerations"]}
+        else:
+            for each in value.values():
+                yield from embedded_pods(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from embedded_pods(each)

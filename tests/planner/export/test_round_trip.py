@@ -12,12 +12,13 @@ import pytest
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.perf.shape import ReplicaShape
-from simserve.planner.export.deployment import Export
+from simserve.planner.export.deployment import Export, public_checkpoint
 from simserve.planner.export.export import WHOLE, export
 from simserve.planner.importers.manifest import import_manifest
 from simserve.planner.importers.sglang_command import import_sglang_command
 from simserve.planner.importers.trtllm_command import import_trtllm_command
 from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.profiles.hardware import hardware_name
 from simserve.scenario.bundled import scenario_names
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
@@ -43,13 +44,15 @@ def replica(scenario: Scenario, result: Export) -> object:
 
 
 def plain(shape: ReplicaShape, unsaid: list[str]) -> ReplicaShape:
-    """Return a shape without where its knobs are from."""
+    """Return a shape without where its knobs are from, and of its checkpoints with the one that is loaded."""
     own = {"sources": {}, "requested_version": None} | dict.fromkeys(unsaid)
     speculation = shape.speculation
     if speculation is not None:
         draft = None if speculation.draft is None else plain(speculation.draft, unsaid)
         speculation = dataclasses.replace(speculation, draft=draft, notes=())  # words on where its settings are from
-    return dataclasses.replace(shape, engine=shape.engine.model_copy(update=own), speculation=speculation)
+    loaded = public_checkpoint(shape.model, shape.quantization)
+    model = shape.model.model_copy(update={"checkpoints": (loaded,)})
+    return dataclasses.replace(shape, model=model, engine=shape.engine.model_copy(update=own), speculation=speculation)
 
 
 def imported(line: str, scenario: Scenario) -> Scenario:
@@ -83,7 +86,7 @@ def test_a_command_line_comes_back(name: str, target: str, tmp_path: Path, monke
             result = export(scenario, target, explicit=explicit)
         except (InputError, InfeasibleError):
             pytest.skip("cannot be told to this engine")
-        if scenario.deployment.pools:
+        if scenario.deployment.pools or scenario.deployment.encoder_disaggregation:
             pytest.skip("several servers: a manifest says them")
         for file, text in result.files.items():
             Path(file).write_text(text)
@@ -159,6 +162,82 @@ def test_the_scripts_of_prefill_and_decode_servers_come_back(target: str, overri
     assert shapes(again, result) == shapes(scenario, result)
     if target != "trtllm" and "deployment.routing=prefix" in overrides:
         assert again.deployment.routing.policy == "prefix"
+
+
+_ENCODERS = [
+    ("vllm", []),
+    ("vllm", ["deployment.replicas=3", "deployment.encoder_disaggregation.hardware=null"]),
+    ("sglang", ["deployment.engine.name=sglang", "deployment.engine.version=0.5.7"]),
+    ("sglang", ["deployment.engine.name=sglang", "deployment.engine.version=0.5.9", "deployment.replicas=2"]),
+    ("dynamo", []),
+    ("dynamo", ["deployment.engine.name=sglang", "deployment.engine.version=0.5.9"]),
+]
+_SPLIT = [
+    "deployment.pools=[{name: prefill, role: prefill, replicas: 2}, {name: decode, role: decode, replicas: 1}]",
+    "deployment.disaggregation={}",
+]
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize(("target", "overrides"), _ENCODERS)
+def test_an_encoder_pool_comes_back(target: str, overrides: list[str], is_split: bool) -> None:
+    """Its workers, their GPU, and the servers that take their embeddings, prefill and decode apart too."""
+    split = [*(each for each in overrides if "replicas" not in each), *_SPLIT]
+    scenario = load("encoder-pool", split if is_split else overrides)
+    result = export(scenario, target)
+
+    files = [*result.files.values()]
+    texts = files if target == "dynamo" else [f"#!/bin/sh\nexec {result.lines}\n", *files]
+    again = import_manifest(texts, version=scenario.deployment.engine.version).scenario
+    asked, told = scenario.deployment.encoder_disaggregation, again.deployment.encoder_disaggregation
+    assert asked is not None
+    assert told is not None
+    assert told.replicas == asked.replicas
+    assert hardware_name(told.hardware or again.deployment.hardware) == hardware_name(
+        asked.hardware or scenario.deployment.hardware
+    )
+    again = again.model_copy(update={"workload": scenario.workload})
+    assert shapes(again, result) == shapes(scenario, result)
+
+
+def test_servers_are_told_of_their_encoders() -> None:
+    """SGLang's by their addresses, vLLM's by the folder that embeddings lie in; the front of vLLM knows both."""
+    sglang = export(load("encoder-pool", _ENCODERS[2][1]), "sglang").files["start_servers.sh"].splitlines()
+    vllm = export(load("encoder-pool"), "vllm")
+
+    (serving,) = (line for line in sglang if "--language-only" in line)
+    urls = [f"http://node-2:{port}" for port in re.findall(r"--encoder-only.*--port (\d+)", "\n".join(sglang))]
+    assert f"--encoder-urls {' '.join(urls)} --encoder-transfer-backend" in serving
+    assert len(urls) == 2
+    assert vllm.command[:2] == ("python", "disagg_epd_proxy.py")
+    assert vllm.command[vllm.command.index("--encode-servers-urls") + 1].count("http://") == 2
+    assert vllm.command[vllm.command.index("--prefill-servers-urls") + 1] == "disable"
+    assert vllm.files["start_servers.sh"].count("ec_producer") == 2
+    assert vllm.files["start_servers.sh"].count("ec_consumer") == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "overrides", "rule"),
+    [
+        ("k8s", [], "to k8s, which starts no workers that only encode"),
+        ("kserve", [], "to kserve, which starts no workers that only encode"),
+        ("vllm", ["deployment.engine.version=0.14"], "vllm 0.14, which has no --mm-encoder-only"),
+        ("sglang", ["deployment.engine.name=sglang", "deployment.engine.version=0.5.4"], "has no --language-only"),
+    ],
+)
+def test_an_encoder_pool_is_refused_where_nothing_starts_it(target: str, overrides: list[str], rule: str) -> None:
+    """By its key, in a line: targets without such workers, releases that would load the language model too."""
+    with pytest.raises(InputError, match=rf"deployment\.encoder_disaggregation.*{rule}"):
+        export(load("encoder-pool", overrides), target)
+
+
+def test_workers_of_dynamo_take_media_only_where_they_are_told_to() -> None:
+    """Its workers refuse images unasked; text alone needs no flag."""
+    with_images = "".join(export(load("images"), "dynamo").files.values())
+    text = "".join(export(load("chatbot"), "dynamo").files.values())
+
+    assert "--enable-multimodal" in with_images
+    assert "--enable-multimodal" not in text
 
 
 def _is_unlabelled(result: Export) -> bool:

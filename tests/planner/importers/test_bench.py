@@ -128,8 +128,8 @@ def test_what_the_result_does_not_say_is_a_note(tmp_path: Path) -> None:
     notes = " ".join(found.draft.notes)
     assert "h100-sxm-80gb is assumed" in notes
     assert "the newest known is assumed" in notes
-    assert "architecture of llama-3.2-1b, by its name" in notes
-    assert found.draft.scenario.deployment.quantization == "fp8"
+    assert "architecture of llama-3.2-1b and fp8 weights, by its name" in notes
+    assert found.draft.scenario.model == "org/Llama-3.2-1B-Instruct-FP8"
     assert "At most 9 requests" in " ".join(imported(tmp_path, {**PLAIN, "max_concurrency": 9}).draft.notes)
 
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from simserve.planner.importers.trace import fit_workload, fitted_scenario, replay_scenario
-from simserve.scenario.load import from_mapping
+from simserve.scenario.load import from_mapping, load
+from simserve.scenario.run import run
 from simserve.workload.generate import generate
 from simserve.workload.spec import WorkloadSpec
+from simserve.workload.traces.formats import read_trace
 from simserve.workload.traces.trace import PrefixBlocks, Trace
 
 
@@ -130,3 +132,44 @@ def test_a_request_longer_than_the_model_is_said(tmp_path: Path) -> None:
     draft = replay_scenario(file, "csv", model="llama-3.1-8b", hardware=None, shown="long.csv")
     assert draft.scenario.deployment.engine.max_model_len == 131072
     assert "500,100 tokens, more than the model takes" in draft.notes[-1]
+
+
+MEDIA = (
+    "arrival_time,prompt_tokens,output_tokens,image_sizes,audio_seconds\n"
+    "0,100,10,512x512; 1024x512,\n1,90,12,512x512,12\n2,80,14,,30\n4,70,9,,\n"
+)
+
+
+def test_images_and_recordings_of_a_trace_are_drawn_and_replayed(tmp_path: Path) -> None:
+    """By a model that takes both; each size as often as it comes, and the scenario loads and runs."""
+    path = tmp_path / "m.csv"
+    path.write_text(MEDIA, encoding="utf-8")
+    draft, files = fitted_scenario(path, read_trace(path), model="qwen3-omni-30b-a3b", hardware=None, name="m")
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    replay = replay_scenario(path, "auto", model="qwen3-omni-30b-a3b", hardware=None, shown=str(path))
+    (tmp_path / "drawn.yaml").write_text(draft.text, encoding="utf-8")
+    (tmp_path / "replay.yaml").write_text(replay.text, encoding="utf-8")
+
+    images, audio = draft.mapping["workload"]["images"], draft.mapping["workload"]["audio"]
+    assert images["share"] == audio["share"] == 0.5
+    assert {(each["width"], each["weight"]) for each in images["sizes"]} == {(512, 2), (1024, 1)}
+    assert audio["seconds"] == {"distribution": "fixed", "value": 21}
+    replayed = run(load(tmp_path / "replay.yaml")).summary["simserve"]
+    assert replayed["images"]["images"] == 3
+    assert replayed["audio"]["recordings"] == 2
+    assert run(load(tmp_path / "drawn.yaml")).summary["completed"] == 4
+
+
+def test_what_a_model_does_not_take_is_said(tmp_path: Path) -> None:
+    """Recordings beside a model with eyes alone, and images of nobody knows which size."""
+    path = tmp_path / "m.csv"
+    path.write_text(
+        "ts,prompt_tokens,output_tokens,num_images,audio_seconds\n0,90,9,2,3\n1,80,9,0,\n", encoding="utf-8"
+    )
+    draft, _ = fitted_scenario(path, read_trace(path), model="qwen3-vl-32b", hardware=None, name="m")
+
+    assert "audio" not in draft.mapping["workload"]
+    assert draft.mapping["workload"]["images"]["sizes"] == [{"width": 1024, "height": 1024}]
+    assert "The trace has recordings, which qwen3-vl-32b does not take: they are left out." in draft.notes
+    assert "The trace does not say how large its images are: 1024 x 1024 is assumed." in draft.notes

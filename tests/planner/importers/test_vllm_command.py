@@ -15,6 +15,7 @@ from simserve.errors import ScenarioError, SimserveError
 from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.profiles.model import load_model
 from simserve.scenario.bundled import scenario_names
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
@@ -32,10 +33,12 @@ def imported(text: str, version: str | None = "0.12", model: str | None = None) 
 
 
 def resolved_part(scenario: Scenario) -> tuple[object, ...]:
-    """Return everything that decides what one replica does."""
+    """Return everything that decides what one replica does; of the checkpoints the one that is loaded."""
     shape = resolve(scenario).shape
     engine = shape.engine.model_copy(update={"sources": {}, "requested_version": None})
-    return engine, dataclasses.replace(shape, engine=engine)
+    loaded = shape.model.checkpoint(shape.quantization) or shape.model.stored
+    model = shape.model.model_copy(update={"checkpoints": (loaded,)})
+    return engine, dataclasses.replace(shape, model=model, engine=engine)
 
 
 @pytest.mark.parametrize(
@@ -284,15 +287,20 @@ def test_nothing_is_lost_in_silence() -> None:
     ],
 )
 def test_published_weights_find_their_profile_and_format(served: str, model: str, quantization: str) -> None:
-    """By repository, then by the name without tuning and number format."""
+    """By repository, then by the name without tuning and number format; what runs is what was named."""
     scenario = imported(f"vllm serve {served} -tp 8").scenario
+    profile = load_model(scenario.model)
 
-    assert (scenario.model, scenario.deployment.quantization) == (model, quantization)
+    own = load_model(model).stored.format
+    assert profile.catalogue_name == model
+    assert profile.stored.repository == served
+    assert scenario.deployment.quantization == "auto"
+    assert profile.stored.format == (own if quantization == "auto" else quantization)
 
 
-@pytest.mark.parametrize("served", ["deepseek-ai/DeepSeek-V2.5", "zai-org/GLM-4.6", "deepseek-ai/DeepSeek-V2"])
+@pytest.mark.parametrize("served", ["deepseek-ai/DeepSeek-V2.5", "zai-org/GLM-4", "deepseek-ai/DeepSeek-V2"])
 def test_another_version_is_another_model(served: str) -> None:
-    """DeepSeek-V2 has 236 B parameters, and GLM-4.6 three times those of GLM-4.5-Air: neither is another's profile."""
+    """DeepSeek-V2 has 236 B parameters, and GLM-4 is not GLM-4.5: neither is another's profile."""
     with pytest.raises(ScenarioError, match="is no model that has a profile"):
         imported(f"vllm serve {served} -tp 8")
 
@@ -328,7 +336,7 @@ def test_the_gpu_is_assumed_with_a_note() -> None:
     draft = import_vllm_command("vllm serve meta-llama/Llama-3.1-8B", version="0.12")
 
     assert draft.scenario.deployment.hardware == "h100-sxm-80gb"
-    assert "--hardware names yours" in draft.notes[0]
+    assert "--gpus names yours" in draft.notes[0]
 
 
 def test_a_deployment_that_does_not_fit_is_written_with_a_note() -> None:

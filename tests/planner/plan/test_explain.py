@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from simserve.planner.plan.explain import command
+from simserve.planner.plan.explain import command, plan_command
 
 _LINE = ("Qwen/Qwen3-32B", "--gpus", "h100", "--rate", "3")
 
@@ -33,3 +33,12 @@ def test_a_scenario_is_changed_key_by_key() -> None:
     told = command(("chatbot",), {"deployment.quantization": "fp8", "deployment.replicas": 1})
 
     assert told == "simserve run chatbot --set deployment.quantization=fp8 --set deployment.replicas=1"
+
+
+def test_a_plan_is_asked_for_without_its_answer() -> None:
+    """Flags that lay a deployment out are none of a plan; too few GPUs are no limit of what is looked for."""
+    line = ["Qwen/Qwen3-8B", "--gpus", "2xL4", "--replicas", "2", "--tp", "1", "--rate", "20"]
+
+    assert plan_command(line) == "simserve plan Qwen/Qwen3-8B --gpus 2xL4 --rate 20"
+    assert plan_command(line, needs_more=True) == "simserve plan Qwen/Qwen3-8B --gpus L4 --rate 20"
+    assert plan_command(["my chat.yaml"], needs_more=True) == "simserve plan 'my chat.yaml'"

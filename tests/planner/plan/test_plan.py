@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -33,6 +33,7 @@ from simserve.report.brief import brief_of_run
 from simserve.report.page import render_page
 from simserve.report.plan import plan_page
 from simserve.report.plan_lines import answer_lines
+from simserve.scenario.formats import available_as
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
@@ -619,6 +620,34 @@ def check_export(scenario: Scenario, best: Scenario) -> None:
             assert [word.flag for word in flags if not word.is_known and word.flag != "-m"] == []
 
 
+def rows_shown(answer: object) -> Iterator[Mapping[str, Any]]:
+    """Yield the overrides of every row of an answer that is offered: the plan, its alternatives, single changes."""
+    if isinstance(answer, Mapping):
+        if isinstance(answer.get("overrides"), Mapping) and not answer.get("reason"):
+            yield answer["overrides"]
+        answer = list(answer.values())
+    if isinstance(answer, list):
+        for each in answer:
+            yield from rows_shown(each)
+
+
+def check_rows(scenario: Scenario, summary: Mapping[str, Any]) -> int:
+    """Insist that every row of a plan is exported and in formats that can be had; returns how many there were."""
+    rows = {json.dumps(each, sort_keys=True): each for each in rows_shown(summary)}
+    for overrides in rows.values():
+        there = with_overrides(scenario, overrides)
+        resolved = resolve(there)
+        shapes = [pool.shape for pool in resolved.pools] or [resolved.shape]
+        assert all(available_as(shape) is not None for shape in shapes), overrides
+        check_export(scenario, there)
+    return len(rows)
+
+
+def test_every_row_of_a_plan_is_exported_in_formats_that_there_are() -> None:
+    """Alternatives, runners-up, the front and single changes as well as the best; a row that cannot be had says why."""
+    assert check_rows(busy_scenario(), planned()) > 10
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in catalog.names("scenario")[::3] if name not in MINUTES])
 def test_a_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
@@ -631,6 +660,7 @@ def test_a_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
 
     assert found["feasible"] == (found["nearest_miss"] is None)
     assert found["candidates"]
+    assert check_rows(scenario, found) > 0
     if found["feasible"]:
         changes = [text for flag, text in pairwise(shlex.split(found["best"]["command"])) if flag == "--set"]
         again = ss.run(ss.load(name, [*smaller, *changes, "run.replications=3"])).summary
@@ -684,6 +714,16 @@ def test_gpt_oss_120b_takes_one_h100_with_all_the_context_that_fits() -> None:
     )
     planned_for = resolve(from_mapping(scenario.as_mapping(), best["overrides"]))
     assert planned_for.memory.max_model_len == resolve(scenario).memory.max_model_len
+
+
+def test_the_gpus_of_an_encoder_pool_are_among_those_allowed() -> None:
+    """A replica of two GPUs and two that encode do not go into three; nothing has to run to say so."""
+    kept = ("gpus", "weights", "kv-cache", "engine", "tensor-parallel", "replicas")
+    found = ss.plan("encoder-pool", keep=kept, max_gpus=3, trials=0).summary
+
+    assert not found["feasible"]
+    assert (found["binding"], found["nearest_miss"]["reached"]) == ("gpus", 4.0)
+    assert found["nearest_miss"]["relax"] == "allow at least 4 GPUs (--max-gpus 4; bound)"
 
 
 @pytest.mark.slow

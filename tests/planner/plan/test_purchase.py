@@ -181,7 +181,7 @@ def test_the_page_says_the_difference_and_heads_its_columns_in_words() -> None:
     turned = found | {"flips": dict.fromkeys(found["flips"]) | {"growth_per_month": -0.012}}
 
     lines = purchase_lines(turned)
-    header, _ = purchase_table(turned)
+    header, (*_, totals) = purchase_table(turned)
     less = "more" if found["cheaper"] == "self_host" else "less"
     apart = dollars(abs(found["api_usd"] - found["total_usd"]))
     assert any(line.endswith(f"for the same requests, {apart} {less}.") for line in lines)
@@ -189,6 +189,8 @@ def test_the_page_says_the_difference_and_heads_its_columns_in_words() -> None:
     assert f"{other} would cost no more with traffic that shrinks by 1.2% a month." in lines
     assert header[:4] == ("month", "million requests", "replicas for 1 year", "replicas on demand")
     assert header[4:] == ("to pay", "all on demand", "the API")
+    sums = ("total_usd", "all_on_demand_usd", "api_usd")
+    assert totals == ("all 12", totals[1], "", "", *(dollars(found[key]) for key in sums))
 
 
 @pytest.mark.parametrize(("budget", "is_drawn"), [(30_000.0, True), (1e9, False), (None, False)])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from simserve.perf.tables import price
 from simserve.planner.search.bound import NO_BOUND, first_token_seconds, fleet_bound, further_token_seconds, is_covered
 from simserve.planner.search.bound_work import least_replica_seconds
 from simserve.planner.search.trial import try_fleet
+from simserve.scenario.load import load
+from simserve.scenario.media import with_media
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED
@@ -254,6 +257,28 @@ def test_a_feature_that_the_proofs_do_not_know_switches_them_off() -> None:
     assert is_covered(known, specs)
     assert not is_covered(static, specs)
     assert fleet_bound(static, resolved.engine, price(resolved.shape).step_times, specs) is NO_BOUND
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "num_requests", "least"),
+    [("images", 200, 1000, 2), ("encoder-pool", 25, 150, 1), ("voice-assistant", 1000, 3000, 2)],
+)
+def test_images_and_recordings_are_bounded_by_their_tokens(name: str, rate: int, num_requests: int, least: int) -> None:
+    """No request beats the bounds, and one replica fewer does not hold; without their tokens nothing is proven."""
+    traffic = [f"workload.arrivals.rate={rate}", f"workload.num_requests={num_requests}"]
+    scenario = load(name, [*traffic, "slo.ttft=500 ms"])
+    resolved, times = resolve(scenario), price(resolve(scenario).shape).step_times
+    text = generate(scenario.workload, seed=scenario.run.seed)
+    specs = with_media(text, scenario, 0)
+    bound = fleet_bound(scenario, resolved.engine, times, specs)
+    found = try_fleet(scenario, {}, max(bound.least_replicas - 1, 1))
+
+    assert bound.is_proven
+    assert bound.least_replicas >= least
+    assert bound.e2e > fleet_bound(scenario, resolved.engine, times, text).e2e == 0.0
+    for term, figure in (("ttft", "p95_ttft_ms"), ("tpot", "p95_tpot_ms"), ("e2e", "p95_e2el_ms")):
+        assert bound.of(term) * 1e3 <= (found.latencies[figure] or math.inf)
+    assert least == 1 or not found.holds
 
 
 def test_a_prompt_that_no_step_computes_in_time_is_out_of_reach() -> None:

@@ -89,6 +89,21 @@ def test_only_what_is_always_there_bounds_the_bill() -> None:
     assert math.isinf(unknown.usd_per_hour(1))
 
 
+def test_an_encoder_pool_is_there_whatever_the_replicas() -> None:
+    """Its GPUs, dollars and watts come once, and leave fewer GPUs for replicas."""
+    makeup = makeup_of(resolve(load("encoder-pool")))
+    alone = makeup.without_encoders()
+
+    assert (makeup.encoders, alone.encoders) == (2, 0)
+    assert [makeup.num_gpus(count) - alone.num_gpus(count) for count in (1, 5)] == [2, 2]
+    assert makeup.usd_per_hour(3) - alone.usd_per_hour(3) == pytest.approx(makeup.encoders_usd_per_hour)
+    assert makeup.encoders_usd_per_hour > 0
+    assert makeup.watts(3) - alone.watts(3) == pytest.approx(makeup.encoders_watts)
+    assert makeup.encoders_watts > 0
+    assert (makeup.most(8), alone.most(8)) == (3, 4)
+    assert makeup.most(1) == 0
+
+
 def test_a_fault_needs_the_replica_it_names() -> None:
     """A fleet without it cannot be simulated."""
     assert smallest_fleet(load("lost-replica").deployment) == 2

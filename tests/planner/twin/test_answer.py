@@ -114,3 +114,67 @@ def test_too_few_scrapes_are_refused() -> None:
 
     with pytest.raises(InputError, match="holds 2 scrapes; needs 5"):
         twin(observed(scrapes_of(series(result, begin=15, end=30), "x"), "x"), "x", _scenario())
+
+
+SGLANG = {
+    "vllm:num_requests_running": "sglang:num_running_reqs",
+    "vllm:num_requests_waiting": "sglang:num_queue_reqs",
+    "vllm:request_success_total": "sglang:num_requests_total",
+    "vllm:prefix_cache_hits_total": "sglang:cached_tokens_total",
+    "vllm:request_prompt_tokens_sum": "sglang:prompt_tokens_total",
+    "vllm:request_generation_tokens_sum": "sglang:generation_tokens_total",
+    "vllm:time_to_first_token_seconds": "sglang:time_to_first_token_seconds",
+    "vllm:e2e_request_latency_seconds": "sglang:e2e_request_latency_seconds",
+}
+"""What SGLang tells by default, --enable-metrics alone (srt/metrics/collector.py): no histogram of lengths."""
+TRTLLM = {
+    "vllm:num_requests_running": "trtllm_num_requests_running",
+    "vllm:num_requests_waiting": "trtllm_num_requests_waiting",
+    "vllm:request_success_total": "trtllm_request_success_total",
+    "vllm:time_to_first_token_seconds": "trtllm_time_to_first_token_seconds",
+    "vllm:request_time_per_output_token_seconds": "trtllm_time_per_output_token_seconds",
+    "vllm:e2e_request_latency_seconds": "trtllm_e2e_request_latency_seconds",
+}
+"""What TensorRT-LLM tells (tensorrt_llm/metrics/collector.py): nothing of lengths."""
+
+
+def _under_names(names: dict[str, str], text: str) -> str:
+    """Return a page under an engine's own names, without what it does not tell."""
+    lines = []
+    for line in text.splitlines():
+        found = next((name for name in names if line.startswith(name)), None)
+        if found is not None or line.startswith("#"):
+            lines.append(line if found is None else names[found] + line.removeprefix(found))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("engine", "names", "note"),
+    [
+        (
+            "sglang",
+            SGLANG,
+            "No histogram of prompt lengths and answer lengths is told: their means are those of the count",
+        ),
+        (
+            "tensorrt-llm",
+            TRTLLM,
+            "No histogram of prompt lengths and answer lengths is told: they are the scenario's, and",
+        ),
+    ],
+)
+def test_engines_that_tell_no_histogram_of_lengths_have_a_twin(engine: str, names: dict[str, str], note: str) -> None:
+    """By the means of their counters, or by the scenario's lengths; the answer says which."""
+    with_engine = f"deployment.engine={{name: {engine}}}"
+    text = series(ss.run(_scenario("run.seed=9", with_engine)), begin=120.0, end=1320.0)
+    found = twin(observed(scrapes_of(_under_names(names, text), "x"), "x"), "x", _scenario(with_engine), horizon=0.0)
+
+    assert any(each.startswith(note) for each in found.summary["notes"])
+    assert found.summary["drift"]["rate"]["inside"] is True
+    assert found.summary["drift"]["e2e_ms"]["inside"] is True
+    assert found.summary["predicted"]["e2e_ms"] == pytest.approx(found.summary["observed"]["e2e_ms"], rel=0.1)
+    if engine == "sglang":
+        assert found.summary["drift"]["output_tokens"]["inside"] is None
+        assert found.summary["observed"]["output_tokens"] == pytest.approx(80, rel=0.1)
+    else:
+        assert "output_tokens" not in found.summary["drift"]

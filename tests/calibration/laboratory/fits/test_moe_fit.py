@@ -36,7 +36,11 @@ def measured(num_experts: int, weight_bits: float) -> tuple[ExpertCalls, pd.Data
     width = np.repeat([256.0, 512.0, 1024.0, 2048.0], 15)
     pairs = 8.0 * tokens
     load = ExpertLoad(
-        pairs=pairs, distinct=np.minimum(pairs, num_experts), routed=pairs, held=np.full(60, float(num_experts))
+        pairs=pairs,
+        distinct=np.minimum(pairs, num_experts),
+        routed=pairs,
+        held=np.full(60, float(num_experts)),
+        tokens=tokens,
     )
     shape = ExpertShape(
         hidden_size=np.full(60, 4096.0),
@@ -121,7 +125,7 @@ def test_rows_with_whole_experts_on_a_rank_can_be_left_out(tmp_path: Path) -> No
     tables = " UNION ALL ".join(f"SELECT {head}, {sizes}, {ranks} AS moe_ep_size" for ranks in (1, 2, 8))
     duckdb.sql(f"COPY ({tables}) TO '{folder / 'moe_perf.parquet'}' (FORMAT parquet)")
 
-    rows = moe_rows(tmp_path, "a100-sxm-80gb", "sglang", "int4_wo", "marlin", only_sliced=True)
+    rows = moe_rows(tmp_path, "a100-sxm-80gb", "sglang", "int4_wo", "marlin", most_ranks=1)
 
     assert rows["moe_ep_size"].tolist() == [1]
 

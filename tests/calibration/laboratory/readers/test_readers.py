@@ -12,7 +12,7 @@ import pytest
 from calibration.laboratory.readers.community import read_accelmark
 from calibration.laboratory.readers.inferencex import read_inferencex, read_inferencex_blackwell, read_inhouse
 from calibration.laboratory.readers.names import hardware_name, model_name, quantization_name, version_number
-from calibration.laboratory.readers.recipes import H200_FRONT_SECONDS
+from calibration.laboratory.readers.recipes import FRONT_SECONDS
 from calibration.laboratory.readers.replays import read_apex, read_llmservingsim
 from calibration.laboratory.readers.splitwise import read_splitwise
 from calibration.laboratory.readers.table import read_rows
@@ -60,6 +60,63 @@ def test_on_b200_everybody_has_a_seat(tmp_path: Path, clients: int, seats: int) 
     (point,) = read_inferencex_blackwell(tmp_path)
 
     assert point.scenario["deployment"]["engine"]["max_num_seqs"] == seats
+
+
+B200_RUN = "2026_03_25_deepseek_r1_b200_sxm_sglang_fp8_agg_1024x8192_c4_tp8_0_ep1_0_251"
+B200_PLAIN = "dsr1_b200_sglang_fp8_agg_8192x1024_c4_cfg271"
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "expert", "precision", "run", "drafts"),
+    [
+        ("deepseek-ai/DeepSeek-R1", 8, 1, "fp8", B200_RUN, 2),
+        ("deepseek-ai/DeepSeek-R1", 8, 1, "fp8", B200_PLAIN, 0),
+        ("deepseek-ai/DeepSeek-R1", 8, 1, "fp4", B200_RUN, 0),
+        ("Qwen/Qwen3.5-397B-A17B", 4, 1, "fp8", "any", 3),
+        ("Qwen/Qwen3.5-397B-A17B", 4, 4, "fp8", "any", 0),
+        ("Qwen/Qwen3.5-397B-A17B", 8, 1, "fp8", "any", 0),
+    ],
+)
+def test_sglang_on_b200_drafts_where_its_public_matrix_does(
+    tmp_path: Path, model: str, tensor: int, expert: int, precision: str, run: str, drafts: int
+) -> None:
+    """What no column says follows from the layouts and loads that InferenceX runs with drafts alone."""
+    row = agg_row(
+        hardware="b200_sxm",
+        framework="sglang",
+        model=model,
+        precision=precision,
+        tp=tensor,
+        ep=expert,
+        notes=f"id={run}",
+    )
+    write_csv(tmp_path, "inferencex_agg_blackwell.csv", [row])
+
+    (point,) = read_inferencex_blackwell(tmp_path)
+
+    speculative = point.scenario["deployment"].get("speculative")
+    assert (speculative or {}).get("num_speculative_tokens", 0) == drafts
+
+
+def test_a_look_for_requests_is_counted_in_tokens_of_a_request(tmp_path: Path) -> None:
+    """Ten steps below 16 clients; with two drafts a step brings 1 + 0.79 + 0.79 x 0.61 tokens."""
+    rows = [
+        agg_row(
+            hardware="b200_sxm",
+            framework="sglang",
+            model="deepseek-ai/DeepSeek-R1",
+            precision="fp8",
+            tp=8,
+            ep=1,
+            notes=f"id={run}",
+        )
+        for run in (B200_PLAIN, B200_RUN)
+    ]
+    write_csv(tmp_path, "inferencex_agg_blackwell.csv", rows)
+
+    polled = [point.protocol.polled_tokens for point in read_inferencex_blackwell(tmp_path)]
+
+    assert polled == pytest.approx([10.0, 10.0 * (1 + 0.79 + 0.79 * 0.61)])
 
 
 def test_the_kv_cache_of_the_70b_is_fp8_on_h200_only(tmp_path: Path) -> None:
@@ -217,6 +274,19 @@ def test_launch_scripts_name_seats_and_the_largest_graph(tmp_path: Path) -> None
     assert [each["max_num_seqs"] for each in engines] == [4, 256]
 
 
+@pytest.mark.parametrize(("version", "seconds"), [("1.1.0rc2.post2", 1.4), ("1.2.0rc6.post2", 0.0)])
+def test_first_prompts_of_tensorrt_llm_wait_on_b200_until_1_2(tmp_path: Path, version: str, seconds: float) -> None:
+    """As long as on Hopper, whatever the burst."""
+    row = agg_row(
+        hardware="b200_sxm", framework="trtllm", model="deepseek-ai/DeepSeek-V3", version=version, load_value=32
+    )
+    write_csv(tmp_path, "inferencex_agg_blackwell.csv", [row])
+
+    (point,) = read_inferencex_blackwell(tmp_path)
+
+    assert point.protocol.cold_seconds == seconds
+
+
 def test_h200_nodes_are_further_from_their_clients(tmp_path: Path) -> None:
     """Not in NVIDIA's own sweeps, nor where a cold start was fitted with it."""
     rows = [
@@ -226,7 +296,7 @@ def test_h200_nodes_are_further_from_their_clients(tmp_path: Path) -> None:
     write_csv(tmp_path, "inferencex_agg.csv", rows)
     write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", rows)
 
-    assert [point.protocol.front_seconds for point in read_inferencex(tmp_path)] == [0.0, H200_FRONT_SECONDS, 0.0]
+    assert [point.protocol.front_seconds for point in read_inferencex(tmp_path)] == [0.0, FRONT_SECONDS, 0.0]
     assert not any(point.protocol.front_seconds for point in read_inhouse(tmp_path))
 
 

@@ -1,0 +1,154 @@
+"""The workers of an encoder pool: which targets have them, how each engine starts one, and what its servers are told.
+
+Knows neither hosts nor manifests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.flags import flags_of
+from simserve.planner.export.workers import Worker
+from simserve.scenario.media import encoder_worker
+from simserve.scenario.schema import Scenario
+
+KEY = "deployment.encoder_disaggregation"
+WITH_ENCODERS = ("vllm", "sglang", "dynamo")
+"""Targets that start an encoder pool: SGLang's servers know its addresses (SGLang docs, epd_disaggregation), vLLM's
+have a proxy in front (vllm-project/vllm, examples/disaggregated/disaggregated_encoder/README.md), Dynamo's find it
+(ai-dynamo 1.4.0, dynamo/vllm/backend_args.py and dynamo/sglang/args.py)."""
+_STEP_TOKENS = "114688"
+"""Tokens a step of vLLM's encoder workers: more than any batch of images, as its example has it
+(disagg_1e1pd_example.sh)."""
+DYNAMO_ENCODER = ("--enable-multimodal", "--disaggregation-mode", "encode")
+"""What makes a worker of Dynamo encode for the others."""
+SHARED_PATH = "/tmp/ec_cache"
+_CONNECTOR = "ECExampleConnector"
+"""vLLM's reference for handing embeddings over: files in a folder that both sides see (docs, disagg_encoder)."""
+_TRANSFER = ["--encoder-transfer-backend", "zmq_to_scheduler"]
+"""SGLang's default transfer, over ZeroMQ to the scheduler."""
+_KEPT = ("--dtype", "--max-model-len", "--context-length")
+"""Flags of a replica that its encoder workers have too, each with one word."""
+
+
+def refuse_encoders(scenario: Scenario, target: str) -> None:
+    """Refuse an encoder pool where a target starts none.
+
+    Raises:
+        ScenarioError: It does not.
+    """
+    if scenario.deployment.encoder_disaggregation is not None and target not in WITH_ENCODERS:
+        rule = f"cannot be exported to {target}, which starts no workers that only encode"
+        remedy = "use --to vllm, --to sglang or --to dynamo, or leave it out"
+        raise ScenarioError(rule, key=KEY, remedy=remedy)
+
+
+def encoders_of(workers: Sequence[Worker]) -> Worker | None:
+    """Return the workers of the encoder pool, one GPU each; None: the deployment has none."""
+    spec = workers[0].whole.encoder_disaggregation
+    if spec is None:
+        return None
+    first = workers[0].deployment
+    shape = encoder_worker(first.resolved.shape, spec, first.scenario)
+    alone = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1}
+    deployment = first.scenario.deployment.model_copy(update={**alone, "hardware": shape.hardware.name})
+    scenario = first.scenario.model_copy(update={"deployment": deployment})
+    resolved = dataclasses.replace(first.resolved, scenario=scenario, shape=shape)
+    return dataclasses.replace(
+        workers[0],
+        name="encoder",
+        role="both",
+        replicas=spec.replicas,
+        scaling=None,
+        deployment=dataclasses.replace(first, resolved=resolved),
+    )
+
+
+def encoder_command(encoders: Worker) -> list[str]:
+    """Return the command of one encoder worker.
+
+    Raises:
+        ScenarioError: That version of the engine cannot leave the language model out.
+    """
+    serving = encoders.serving
+    flags, key = flags_of(serving.target, serving.version), KEY
+    start = next(place for place, word in enumerate(serving.command) if word.startswith("--"))
+    if serving.target == "sglang":
+        start += 2  # --model-path and what stands behind it
+        only = flags.render("--encoder-only", True, key=key)
+        return [*serving.command[:start], *_kept(encoders), *only, *_TRANSFER]
+    return [
+        *serving.command[:start],
+        *_kept(encoders),
+        *flags.render("--mm-encoder-only", True, key=key),
+        "--enforce-eager",
+        "--no-enable-prefix-caching",
+        *("--max-num-batched-tokens", _STEP_TOKENS),
+        *_handed_over(encoders, "ec_producer"),
+    ]
+
+
+def encoded_words(worker: Worker, urls: Sequence[str]) -> list[str]:
+    """Return what a server is told that takes embeddings; none for one that decodes alone.
+
+    Args:
+        worker: The server.
+        urls: Addresses of the encoder workers.
+
+    Raises:
+        ScenarioError: That version of the engine cannot take them.
+    """
+    if worker.role == "decode":
+        return []
+    if worker.serving.target == "sglang":
+        flags = flags_of("sglang", worker.serving.version)
+        return [*flags.render("--language-only", True, key=KEY), "--encoder-urls", *urls, *_TRANSFER]
+    return _handed_over(worker, "ec_consumer")
+
+
+def encoder_notes(workers: Sequence[Worker]) -> list[str]:
+    """Return what whoever starts them has to know."""
+    spec = workers[0].whole.encoder_disaggregation
+    if spec is None:
+        return []
+    speed = f"embeddings were simulated to cross a link of {spec.transfer_bandwidth / 1e9:g} GB/s"
+    if workers[0].serving.target == "sglang":
+        return [f"{speed}; here they go over ZeroMQ: measure yours"]
+    return [
+        f"{speed}; {_CONNECTOR} writes them to {SHARED_PATH}, which all hosts must share: measure yours",
+        "disagg_epd_proxy.py is in vLLM's repository, under examples, disaggregated_encoder; it is written for one "
+        "encoder worker and one replica, takes several, and picks the replica at random",
+    ]
+
+
+def dynamo_encoded_words(worker: Worker) -> list[str]:
+    """Return what a worker of Dynamo is told that takes media, which it refuses unasked, or embeddings of them."""
+    if not worker.deployment.scenario.workload.has_media or worker.serving.target == "trtllm":
+        return []
+    words = ["--enable-multimodal"]
+    if worker.whole.encoder_disaggregation is None:
+        return words
+    if worker.serving.target == "sglang":
+        mode = [] if worker.role != "both" else ["--disaggregation-mode", "pd"]
+        return [*words, "--dedicated-mm-encoder", *mode]
+    return words if worker.role == "decode" else [*words, "--route-to-encoder", "--enable-mm-embeds"]
+
+
+def _kept(encoders: Worker) -> list[str]:
+    words = encoders.serving.command
+    return [each for flag in _KEPT if flag in words for each in (flag, words[words.index(flag) + 1])]
+
+
+def _handed_over(worker: Worker, role: str) -> list[str]:
+    """Return the flags by which a server of vLLM sends embeddings or takes them in."""
+    flags = flags_of("vllm", worker.serving.version)
+    config = {
+        "ec_connector": _CONNECTOR,
+        "ec_role": role,
+        "ec_connector_extra_config": {"shared_storage_path": SHARED_PATH},
+    }
+    named = ["--enable-request-id-headers"] if flags.has("--enable-request-id-headers") else []
+    return [*named, *flags.render("--ec-transfer-config", json.dumps(config), key=KEY)]

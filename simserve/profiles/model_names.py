@@ -1,0 +1,162 @@
+"""What a name of published weights tells: their number format, and the model without tuning and format.
+
+Knows names alone, no profile.
+"""
+
+from __future__ import annotations
+
+import re
+
+_FORMATS = (
+    ("bnb-4bit", "nf4"),
+    ("awq", "awq-int4"),
+    ("gptq", "gptq-int4"),
+    ("q4_k_m", "gguf-q4_k_m"),
+    ("q2_k", "gguf-q2_k"),
+    ("q8_0", "gguf-q8_0"),
+    ("q4_0", "gguf-q4_0"),
+    ("gguf", "gguf-q4_k_m"),
+    ("nvfp4", "nvfp4"),
+    ("fp4", "nvfp4"),
+    ("mxfp4", "mxfp4"),
+    ("w4a16", "int4"),
+    ("w8a16", "int8-wo"),
+    ("w8a8-fp8", "fp8"),
+    ("fp8", "fp8"),
+    ("w8a8", "int8"),
+    ("int8", "int8"),
+    ("int4", "int4"),
+    ("bf16", "none"),
+)
+"""Part of a name -> format, the first that is found."""
+_OF_THEMSELVES = ("nvfp4", "mxfp4", "fp8", "int8", "int4", "bf16")
+"""Parts that are formats themselves."""
+_SUFFIX = re.compile(
+    r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|dynamic|static|pertensor|"
+    r"kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
+)
+"""What names a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
+_PARTING = re.compile(r"[-_: ]+")
+_PREFIX = re.compile(r"^(?:meta-|unsloth-|nvidia-)")
+_SAME_SHAPE = {
+    "deepseek-ai/DeepSeek-V3.1": "deepseek-v3",
+    "deepseek-ai/DeepSeek-V3.1-Terminus": "deepseek-v3",
+    "deepseek-ai/DeepSeek-V3.2-Exp": "deepseek-v3.2",
+    "deepseek-ai/DeepSeek-V3.2-Speciale": "deepseek-v3.2",
+    "moonshotai/Kimi-K2.6": "kimi-k2.5",
+    "moonshotai/Kimi-K2.7-Code": "kimi-k2.5",
+    "MiniMaxAI/MiniMax-M2.1": "minimax-m2",
+    "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": "mistral-small-24b",
+    "mistralai/Devstral-Small-2507": "mistral-small-24b",
+    "mistralai/Magistral-Small-2509": "mistral-small-24b",
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": "qwen3-30b-a3b",
+    "Qwen/Qwen3-Coder-Next": "qwen3-next-80b-a3b",
+    "Qwen/Qwen3.6-27B": "qwen3.5-27b",
+    "Qwen/Qwen3.6-35B-A3B": "qwen3.5-35b-a3b",
+    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": "qwen3-8b",
+    "zai-org/GLM-4.7": "glm-4.6",
+    "google/medgemma-27b-text-it": "gemma-3-27b",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": "llama-3.1-8b",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": "llama-3.3-70b",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": "qwen2.5-7b",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": "qwen2.5-14b",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": "qwen2.5-32b",
+    "NousResearch/Hermes-3-Llama-3.1-8B": "llama-3.1-8b",
+    "NousResearch/Hermes-3-Llama-3.1-70B": "llama-3.1-70b",
+    "NousResearch/Hermes-3-Llama-3.1-405B": "llama-3.1-405b",
+    "Qwen/Qwen2.5-Coder-7B-Instruct": "qwen2.5-7b",
+    "Qwen/Qwen2.5-Coder-14B-Instruct": "qwen2.5-14b",
+    "Qwen/Qwen2.5-Coder-32B-Instruct": "qwen2.5-32b",
+    "Qwen/QwQ-32B": "qwen2.5-32b",
+}
+"""Repositories of weights tuned from another model -> profile of their shape: config.json, or the model card names the
+model that they were tuned from (Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650)."""
+
+
+def stored_format(name: str) -> str | None:
+    """Return the number format that a name of weights tells of; None: none."""
+    last = _last_part(name)
+    return next((quantization for part, quantization in _FORMATS if part in last), None)
+
+
+def letters(name: str) -> str:
+    """Return a name without what parts its words: ``llama 3.3:70b`` and ``llama-3.3-70b`` are one."""
+    return _PARTING.sub("", name.lower())
+
+
+def format_named(text: str) -> str:
+    """Return the number format that a short name stands for: ``awq`` is awq-int4; what is none stays as it is."""
+    return {part: known for part, known in _FORMATS if part not in _OF_THEMSELVES}.get(text.lower(), text)
+
+
+def plain_name(name: str) -> str:
+    """Return a name without owner, tuning and number format: ``org/Meta-Llama-3.1-8B-Instruct-FP8`` is llama-3.1-8b."""
+    plain = _PREFIX.sub("", name.rstrip("/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")).replace("_", "-")
+    while (shorter := _SUFFIX.sub("", plain)) != plain:
+        plain = shorter
+    return plain
+
+
+_TUNED = {plain_name(repository): (repository, profile) for repository, profile in _SAME_SHAPE.items()}
+"""Name without tuning and format -> repository, profile."""
+
+
+def tuned_from(name: str) -> tuple[str, str] | None:
+    """Return the repository of weights that were tuned from another model, and the profile of their shape; None: it is
+    none of these, or that is not known."""
+    return _TUNED.get(plain_name(name))
+
+
+_CONTEXTS = {
+    "Qwen/Qwen3-4B-Instruct-2507": 262_144,
+    "Qwen/Qwen3-4B-Thinking-2507": 262_144,
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": 262_144,
+    "Qwen/Qwen3-30B-A3B-Thinking-2507": 262_144,
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": 262_144,
+    "Qwen/Qwen3-235B-A22B-Thinking-2507": 262_144,
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": 262_144,
+    "Qwen/QwQ-32B": 40_960,
+    "moonshotai/Kimi-K2-Instruct-0905": 262_144,
+    "moonshotai/Kimi-K2-Thinking": 262_144,
+    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": 131_072,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": 131_072,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": 131_072,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": 131_072,
+}
+"""Repositories of weights -> their longest context, tokens, where the profile of their shape has another: model cards
+and config.json."""
+_TUNINGS = (
+    "deepseek-ai/DeepSeek-R1-0528",
+    "deepseek-ai/DeepSeek-V3-0324",
+    "meta-llama/Llama-3.1-405B-Instruct",
+    "meta-llama/Llama-3.1-70B-Instruct",
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "meta-llama/Llama-3.2-1B-Instruct",
+    "meta-llama/Llama-3.2-3B-Instruct",
+    "meta-llama/Meta-Llama-3-70B-Instruct",
+    "meta-llama/Meta-Llama-3-8B-Instruct",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1",
+)
+"""Repositories of another tuning of the weights that a profile is of, the same in size and context: model cards."""
+
+
+def is_on_record(repository: str) -> bool:
+    """Return whether the shape of a repository is on record, though no profile lists it; else its name tells it."""
+    known = (*_SAME_SHAPE, *_CONTEXTS, *_TUNINGS)
+    return repository.lower() in (each.lower() for each in known)
+
+
+def context_of(name: str) -> int | None:
+    """Return the longest context of weights by their name, of whatever format; None: that of their shape."""
+    last = _last_part(name)
+    return next((length for known, length in _CONTEXTS.items() if last.startswith(_last_part(known))), None)
+
+
+def repository_of_context(name: str) -> str | None:
+    """Return the repository with a context of its own that a name without an owner is; None: it is none of these."""
+    return next((known for known in _CONTEXTS if _last_part(known) == name.lower()), None)
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1].lower()

@@ -1,0 +1,143 @@
+"""RecordedMedia: the images, or recordings, that a trace says its requests have, and their columns. Knows no model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import TraceError
+
+MEDIA_COLUMNS = ("num_images", "image_sizes", "audio_seconds")
+"""What a table may say of them."""
+MOST_PIECES = 1_000
+"""Images, or recordings, of one row."""
+MOST_PIXELS, MOST_SECONDS = 100_000, 1_000_000
+"""Of an image's side, and of a recording."""
+_SIZE = re.compile(r"(\d{1,6})\s*[xX*]\s*(\d{1,6})")
+Refusal = Callable[[int, str, str, str | None], TraceError]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMedia:
+    """The images, or the recordings, of some requests.
+
+    Attributes:
+        counts: How many each request has, int64, shape [N].
+        sizes: Of all of them, in the order of the requests: width and height in pixels, float64, shape [M, 2], or
+            seconds, shape [M, 1]; None: the trace says how many, not how large.
+    """
+
+    counts: NDArray[np.int64]
+    sizes: NDArray[np.float64] | None = None
+
+    def of_rows(self, rows: NDArray[np.int64]) -> RecordedMedia:
+        """Return those of some requests, in that order."""
+        counts = self.counts[rows]
+        if self.sizes is None:
+            return RecordedMedia(counts)
+        first = np.cumsum(self.counts) - self.counts
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        return RecordedMedia(counts, self.sizes[np.repeat(first[rows], counts) + within])
+
+    def first(self, num_requests: int) -> RecordedMedia:
+        """Return those of the first requests."""
+        return self.of_rows(np.arange(min(num_requests, len(self.counts))))
+
+    def frozen(self) -> RecordedMedia:
+        """Return the same, with arrays that nobody can write to any more."""
+        for column in (self.counts, self.sizes):
+            if column is not None:
+                column.flags.writeable = False
+        return self
+
+
+def read_media(
+    columns: Mapping[str, Sequence[str]], error: Refusal, unit: float
+) -> tuple[RecordedMedia | None, RecordedMedia | None]:
+    """Return the images and the recordings that columns of a table tell of; None where none does.
+
+    A row that says nothing has none. A cell holds one value, or several with semicolons between them.
+
+    Args:
+        columns: Cells of those of `MEDIA_COLUMNS` that there are.
+        error: Makes the error of a cell from its row, counted from 0, its column, the rule and the remedy.
+        unit: Seconds of one of the units of ``audio_seconds``.
+
+    Raises:
+        TraceError: A cell is not what its column holds, or a row has not as many images as sizes.
+    """
+    counts = _counts(columns["num_images"], error) if "num_images" in columns else None
+    images = None if counts is None else RecordedMedia(counts)
+    if "image_sizes" in columns:
+        images = _pieces("image_sizes", columns["image_sizes"], error, 1.0)
+        if counts is not None and (counts != images.counts).any():
+            index = int(np.flatnonzero(counts != images.counts)[0])
+            rule = f"is not the number of the row's image sizes, {images.counts[index]}"
+            raise error(index, "num_images", rule, None)
+    audio = None
+    if "audio_seconds" in columns:
+        audio = _pieces("audio_seconds", columns["audio_seconds"], error, unit)
+    return images, audio
+
+
+def _counts(cells: Sequence[str], error: Refusal) -> NDArray[np.int64]:
+    found = np.zeros(len(cells), dtype=np.int64)
+    for index, cell in enumerate(cells):
+        try:
+            value = float(cell) if cell.strip() else 0.0
+        except ValueError:
+            value = -1.0
+        if not (0 <= value <= MOST_PIECES and value.is_integer()):
+            rule = f"is not a whole number of images, {MOST_PIECES:,} at most"
+            raise error(index, "num_images", rule, "name the column that counts images: columns num_images=NAME")
+        found[index] = int(value)
+    return found
+
+
+def _pieces(what: str, cells: Sequence[str], error: Refusal, unit: float) -> RecordedMedia:
+    read, width, rule, remedy = _KINDS[what]
+    counts, sizes = np.zeros(len(cells), dtype=np.int64), list[tuple[float, ...]]()
+    for index, cell in enumerate(cells):
+        for part in filter(None, (each.strip() for each in cell.split(";"))):
+            size = read(part, unit)
+            counts[index] += 1
+            if size is None or counts[index] > MOST_PIECES:
+                raise error(index, what, rule, remedy)
+            sizes.append(size)
+    return RecordedMedia(counts, np.array(sizes, dtype=np.float64).reshape(len(sizes), width))
+
+
+def _pixels(part: str, _unit: float) -> tuple[float, ...] | None:
+    match = _SIZE.fullmatch(part)
+    if match is None or not all(1 <= int(side) <= MOST_PIXELS for side in match.groups()):
+        return None
+    return float(match[1]), float(match[2])
+
+
+def _heard(part: str, unit: float) -> tuple[float, ...] | None:
+    try:
+        seconds = float(part) * unit
+    except ValueError:
+        return None
+    return (seconds,) if 0 < seconds <= MOST_SECONDS else None
+
+
+_KINDS: Mapping[str, tuple[Callable[[str, float], tuple[float, ...] | None], int, str, str]] = {
+    "image_sizes": (
+        _pixels,
+        2,
+        f"is not a list of sizes of images, {MOST_PIECES:,} at most, of {MOST_PIXELS:,} pixels a side at most",
+        "write width x height, several with semicolons: 1920x1080; 512x512",
+    ),
+    "audio_seconds": (
+        _heard,
+        1,
+        f"is not a list of lengths of recordings, {MOST_PIECES:,} at most, of {MOST_SECONDS:,} s each at most",
+        "write seconds, several with semicolons: 12.5; 30",
+    ),
+}
+"""Column -> who reads a value of it (None: it is none), numbers of a value, what is wrong with others, the remedy."""
