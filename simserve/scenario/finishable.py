@@ -230,6 +230,8 @@ def _kept_up_with(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
     if requests is None:
         return None
     traffic = _OpenTraffic.of(scenario, relaxed, requests, start)
+    if traffic.last_beginning - traffic.peak_end < 2 * OPEN_WINDOW * traffic.last_beginning:
+        return None  # Few conversations, or very uneven ones: the peak leaves too little of them behind it.
     limits = traffic.limits(start)
     if limits is None:
         return None

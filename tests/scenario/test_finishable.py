@@ -12,6 +12,7 @@ from simserve.scenario.finishable import (
     Finishable,
     KnownFinishable,
     _evened,
+    _OpenTraffic,
     _with_peak,
     find_finishable,
     has_load_ratio,
@@ -332,3 +333,19 @@ def test_conversations_whose_prompts_become_too_long_are_kept_up_with() -> None:
     long = finishable(scenario(**talking, **{"deployment.engine.max_model_len": 8192}))
 
     assert short.rate > 1.3 * long.rate
+
+
+def test_a_peak_that_leaves_nothing_behind_it_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of conversations that come in very uneven bursts: what a backlogged run says stands, and no open run is made."""
+    loads: list[float] = []
+    monkeypatch.setattr(_OpenTraffic, "is_kept_up_with", lambda _self, rate: loads.append(rate) or True)
+    bursts = {"workload.arrivals": {"process": "gamma", "rate": 0.2, "cv": 50}, "workload.sessions": {"turns": 40}}
+    even = {"workload.sessions": {"turns": 40}}
+    caching = {"deployment.engine.enable_prefix_caching": True, "workload.prompt_tokens": 40}
+
+    found = finishable(scenario(**bursts, **caching))
+
+    assert found.rate > 0
+    assert not loads
+    finishable(scenario(**even, **caching))
+    assert loads
