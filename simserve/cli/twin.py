@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SHORTEST_ROUND = 5.0
 _FEWEST_SCRAPES = 5
+_SCRAPES = "scrapes.prom"
 _KEPT_SECONDS = 86_400.0 * 3
 """How far back `--watch` remembers."""
 
@@ -112,7 +113,7 @@ def twin(
     measured = 0.0 if calibrate_for is None else seconds_of(calibrate_for, "--calibrate-for")
     ahead = 0.0 if horizon.strip() in ("0", "0s", "0 s") else seconds_of(horizon, "--horizon")
     loaded = load(scenario, overrides or ())
-    _check_out(out, force=force)
+    _check_out(out, source, force=force)
     if watch is not None:
         if as_json:
             raise UsageError("prints one object", key="--json", remedy="use it without --watch")
@@ -151,15 +152,15 @@ def look(scrapes: list[Scrape], source: str, scenario: Scenario, horizon: float,
     return compare(seen, source, scenario, horizon=horizon, calibrate_for=measured)
 
 
-def _check_out(out: Path | None, *, force: bool) -> None:
+def _check_out(out: Path | None, source: str, *, force: bool) -> None:
     if out is None:
         return
     if out.exists() and not out.is_dir():
         raise UsageError("is not a folder", key="--out", value=str(out))
-    if (out / "twin.json").exists() and not force:
-        raise UsageError(
-            "is there already", file=out / "twin.json", remedy="name another folder, or replace it with --force"
-        )
+    written = (out / "twin.json", *(() if "://" not in source else (out / _SCRAPES,)))
+    there = next((file for file in written if file.exists() and file.stat().st_size), None)
+    if there is not None and not force:
+        raise UsageError("is there already", file=there, remedy="name another folder, or replace it with --force")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
@@ -172,7 +173,7 @@ def _scrapes_file(out: Path | None, source: str) -> Path | None:
     """Return the file that scrapes of an address are added to, emptied; None where none are kept."""
     if out is None or "://" not in source:
         return None
-    file = out / "scrapes.prom"
+    file = out / _SCRAPES
     file.write_text("", encoding="utf-8")
     return file
 

@@ -411,9 +411,13 @@ def test_what_was_scraped_stays_where_it_cannot_be_compared(simserve: Simserve) 
     Path("s.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
     with serving(lambda handler: _send(handler, page_at(result, 100.0))) as url:
         done = simserve("twin", url, "--scenario", "s.yaml", "--out", "seen")
+        kept = Path("seen/scrapes.prom").read_text()
+        again = simserve("twin", url, "--scenario", "s.yaml", "--out", "seen")
 
     assert done.code != 0
-    assert Path("seen/scrapes.prom").read_text().count("# scraped_at ") == 1
+    assert kept.count("# scraped_at ") == 1
+    assert again.error_line.startswith("seen/scrapes.prom: is there already")
+    assert Path("seen/scrapes.prom").read_text() == kept
 
 
 def test_a_watch_writes_its_last_answer(simserve: Simserve, steady: str, monkeypatch: pytest.MonkeyPatch) -> None:
