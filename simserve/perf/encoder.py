@@ -42,6 +42,17 @@ LAYER_CALLS = 6
 """Its kernels."""
 
 
+def check_cut(shape: ReplicaShape, tower: Tower) -> None:
+    """Refuse a replica over whose ranks the heads of a tower cannot be cut.
+
+    Raises:
+        InputError: They cannot.
+    """
+    if tower.num_attention_heads % shape.tensor_parallel_size:
+        rule = f"must divide the {tower.num_attention_heads} heads of the {tower.kind} of {shape.model.name}"
+        raise InputError(rule, key="tensor_parallel_size", value=shape.tensor_parallel_size)
+
+
 def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: Array, calls: Array) -> Array:
     """Return the seconds of encoding the images, or recordings, of some requests, each by itself; shape [requests].
 
@@ -55,10 +66,8 @@ def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: 
     Raises:
         InputError: The heads of the tower cannot be cut over the ranks.
     """
+    check_cut(shape, tower)
     ranks = shape.tensor_parallel_size
-    if tower.num_attention_heads % ranks:
-        rule = f"must divide the {tower.num_attention_heads} heads of the {tower.kind} of {shape.model.name}"
-        raise InputError(rule, key="tensor_parallel_size", value=ranks)
     seconds = np.zeros(len(positions))
     has_any = positions > 0
     if not has_any.any():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.perf.encoder import Tower, encoder_seconds
+from simserve.perf.encoder import Tower, check_cut, encoder_seconds
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.memory import ENCODER_BYTES
 from simserve.perf.shape import ReplicaShape
@@ -59,6 +59,24 @@ class _Medium:
     def seconds_on(self, shape: ReplicaShape) -> np.ndarray:
         """Return what the GPUs of a replica take to encode them."""
         return encoder_seconds(shape, self.tower, self.positions, self.pairs, self.num_encoded)
+
+
+def check_encoders(scenario: Scenario) -> None:
+    """Refuse a deployment that cannot encode what the scenario's workload says, before any of it is drawn.
+
+    Raises:
+        ScenarioError: The model has no encoder for it, or it cannot be cut over the ranks.
+    """
+    if not scenario.workload.has_media:
+        return
+    shapes, spec = _prompt_takers(scenario), scenario.deployment.encoder_disaggregation
+    encoders = shapes if spec is None else [encoder_worker(shapes[0], spec, scenario)]
+    for key, is_there in (("images", scenario.workload.has_images), ("audio", scenario.workload.has_audio)):
+        if is_there:
+            tower = _tower(key, shapes, scenario)
+            with scenario.blaming("deployment"):
+                for each in encoders:
+                    check_cut(each, tower)
 
 
 def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> RequestSpecs:
@@ -308,7 +326,8 @@ def _check_recorded(key: str, spec: ImagesSpec | AudioSpec, recorded: RecordedMe
     noun, how = ("images", "sizes") if key == "images" else ("recordings", "seconds")
     has_sizes = recorded is not None and recorded.sizes is not None
     said = () if recorded is None else ("share", "count", how) if has_sizes else ("share", "count")
-    given = [name for name in said if name in spec.model_fields_set]
+    # A resolved scenario has all keys: what is as if it were absent says nothing.
+    given = [name for name in said if getattr(spec, name) != type(spec).model_fields[name].default]
     if given:
         what = "large" if key == "images" else "long"
         rule = f"is not used: the trace says how {what if given[0] == how else 'many'} {noun} "

@@ -231,11 +231,14 @@ def test_a_trace_has_its_images_and_recordings(simserve: Simserve) -> None:
 
     both = answer(simserve, "run qwen3-omni-30b-a3b --gpus H100 --trace media.csv --out one")
     imported = answer(simserve, "run both.yaml --out two")
+    resolved = answer(simserve, "run two/scenario.resolved.yaml --out again")
+    planned = answer(simserve, "plan both.yaml --keep gpus --slo ttft=5s")
     text = simserve("run", "llama-3.1-8b", "--gpus", "H100", "--trace", "media.csv", "--json", "--out", "three")
 
     assert both["simserve"]["images"]["images"] == imported["simserve"]["images"]["images"] == 8
     assert both["simserve"]["audio"]["recordings"] == imported["simserve"]["audio"]["recordings"] == 4
-    assert both["total_input_tokens"] == imported["total_input_tokens"] > 2000
+    assert both["total_input_tokens"] == imported["total_input_tokens"] == resolved["total_input_tokens"] > 2000
+    assert planned["best"] is not None
     assert json.loads(text.stdout)["total_input_tokens"] == 2000
     assert "The trace has images, which llama-3.1-8b does not take: they are left out." in text.stderr
     assert "The trace has recordings, which llama-3.1-8b does not take: they are left out." in text.stderr

@@ -39,7 +39,7 @@ from simserve.planner.search.trial import (
 )
 from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
 from simserve.planner.space.space import Space, gpus_of
-from simserve.scenario.media import with_media
+from simserve.scenario.media import check_encoders, with_media
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
@@ -133,6 +133,7 @@ class Search:
         try:
             scenario = self.space.apply(overrides)
             resolved = resolve(scenario)
+            check_encoders(scenario)
             for each in resolved.pools or (resolved,):
                 if not each.memory.fits or each.memory.shortage_bytes:
                     return Member(overrides=overrides, status="does_not_fit", reason=shortage(each))
