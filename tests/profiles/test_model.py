@@ -158,6 +158,7 @@ EXACT_PARAMETERS = {
     "mimo-7b": 7_622_619_136,
     "tinyllama-1.1b": 1_100_048_384,
     "nemotron-nano-9b-v2": 8_888_227_328,
+    "step-3.5-flash": 196_956_130_368,
 }
 
 # Parameters that the published checkpoint stores beside the language model of the profile: a tied head a second
@@ -232,6 +233,7 @@ ADVERTISED_ACTIVE = {
     "glm-4.5v": (12 + 1.24, 0.02),
     "glm-4.6v": (12 + 1.24, 0.02),
     "deepseek-v2-lite": (2.4 + 0.21, 0.02),
+    "step-3.5-flash": (11 + 1.06, 0.01),
 }
 
 KV_BYTES_PER_TOKEN_16_BIT = {
@@ -607,6 +609,8 @@ def test_a_profile_must_carry_the_name_of_its_file(tmp_path: Path, monkeypatch: 
         ("zai-org/GLM-4.7-FP8", "glm-4.6", "fp8"),
         ("Qwen/Qwen3.6-35B-A3B", "qwen3.5-35b-a3b", "none"),
         ("mistralai/Devstral-Small-2507", "mistral-small-24b", "none"),
+        ("microsoft/Phi-4-reasoning", "phi-4", "none"),
+        ("nvidia/Llama-3.1-Nemotron-Nano-8B-v1", "llama-3.1-8b", "none"),
     ],
 )
 def test_weights_tuned_from_a_model_keep_their_name_and_have_no_other_checkpoint(
@@ -629,11 +633,32 @@ def test_weights_tuned_from_a_model_keep_their_name_and_have_no_other_checkpoint
         ("Qwen/Qwen3-30B-A3B-FP8", 40_960),
         ("moonshotai/Kimi-K2-Thinking", 262_144),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 131_072),
+        ("microsoft/Phi-4-reasoning-plus", 32_768),
     ],
 )
 def test_weights_with_a_context_of_their_own_have_it(repository: str, longest: int) -> None:
     """A repository on record as well as one that is known by its shape."""
     assert load_model(repository).max_position_embeddings == longest
+
+
+@pytest.mark.parametrize(
+    ("repository", "layers"),
+    [
+        ("meta-llama/Llama-3.2-11B-Vision-Instruct", "cross-attention"),
+        ("google/gemma-3n-E4B-it", "embeddings of their own"),
+        ("google/gemma-4-E2B-it", "embeddings of their own"),
+        ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", "block_configs"),
+        ("nvidia/Llama-3_1-Nemotron-Ultra-253B-v1", "block_configs"),
+        ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "Kimi Delta Attention"),
+        ("tiiuae/Falcon-H1-34B-Instruct", "Mamba-2 and attention side by side"),
+        ("microsoft/Phi-4-multimodal-instruct", "adapters for images"),
+        ("openbmb/MiniCPM4.1-8B", "block-sparse attention"),
+    ],
+)
+def test_a_model_without_a_formula_is_refused_for_its_layers(repository: str, layers: str) -> None:
+    """Not for want of a file: what its layers do is not modelled."""
+    with pytest.raises(ProfileError, match=f"no formula for: .*{layers}"):
+        load_model(repository)
 
 
 def test_another_tuning_of_the_same_name_keeps_the_models_checkpoints() -> None:
