@@ -117,11 +117,11 @@ def tuned_from(name: str) -> tuple[str, str] | None:
 
 
 _WITHOUT_FORMULA = {
-    "llama-3.2-11b-vision": "cross-attention to images in 8 of 40 layers; of text alone it does what llama-3.1-8b does",
-    "llama-3.2-90b-vision": "cross-attention to images in 20 of 100 layers; of text alone it does what llama-3.1-70b does",
+    "llama-3.2-11b-vision": "cross-attention to images in 8 of 40 layers; of text alone it is llama-3.1-8b",
+    "llama-3.2-90b-vision": "cross-attention to images in 20 of 100 layers; of text alone it is llama-3.1-70b",
     "gemma-3n-": "embeddings of their own in all layers, and layers that share the keys and values of others",
     "gemma-4-e": "embeddings of their own in all layers, and layers that share the keys and values of others",
-    "phi-4-multimodal": "adapters for images and speech in all layers; of text alone it does what phi-4-mini does",
+    "phi-4-multimodal": "adapters for images and speech in all layers; of text alone it is phi-4-mini",
     "llama-3-3-nemotron-super": "layers that differ from each other (block_configs): some have no attention",
     "llama-3-1-nemotron-ultra": "layers that differ from each other (block_configs): some have no attention",
     "kimi-linear": "Kimi Delta Attention beside latent attention",

@@ -159,6 +159,7 @@ EXACT_PARAMETERS = {
     "tinyllama-1.1b": 1_100_048_384,
     "nemotron-nano-9b-v2": 8_888_227_328,
     "step-3.5-flash": 196_956_130_368,
+    "mistral-7b-v0.3": 7_248_023_552,
 }
 
 # Parameters that the published checkpoint stores beside the language model of the profile: a tied head a second
