@@ -23,7 +23,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "tests" / "mutations" / "cluster.yaml"
 PAGE = Path(__file__).with_name("MUTATIONS.md")
-TESTS = ("tests/reference/test_rules.py", "tests/reference/test_cluster.py")
+TESTS = tuple(f"tests/reference/test_{name}.py" for name in ("edges", "streaming", "rules", "cluster"))
 """The differential tests: hand-made cases, and drawn clusters, on the plane and on the reference."""
 COPIED = ("simserve", "tests")
 LONGEST_CPU_SECONDS = 120

@@ -168,12 +168,15 @@ def is_overloaded(router: Router, number: int, ready: list[int], loads: list[int
 
 
 def remember(affinity: Affinity, index: int, number: int) -> None:
-    """Note where a request went, for all its keys: what it computes, and its answer, are kept there."""
+    """Note where a request went, for all its keys: what it computes, and its answer, are kept there.
+
+    A replica that knew more of a key still does; what another one knew counts no longer.
+    """
     places, keys, known, ends = affinity.places, affinity.keys, affinity.known, affinity.ends
     for entry in range(affinity.offsets[index], affinity.offsets[index + 1]):
         key = keys[entry]
+        known[key] = max(known[key], ends[entry]) if places[key] == number else ends[entry]
         places[key] = number
-        known[key] = ends[entry]
 
 
 def draw(router: Router, below: int) -> int:

@@ -135,7 +135,7 @@ class LoadCurve:
 
     def _run(self, load: float, scenario: Scenario) -> None:
         once = scenario.model_copy(update={"thresholds": {}, "run": _once(scenario)})
-        result = run(once, finishable=self.finishable())
+        result = run(once, explain=False, finishable=self.finishable())
         if result.simulation.was_interrupted:
             raise KeyboardInterrupt
         self.results[load] = result

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from itertools import count, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from simserve.reference.clock import ARRIVES, IS_SENT, TIMES_OUT, Chance
+from simserve.reference.clock import ARRIVES, IS_DUE, IS_SENT, TIMES_OUT, Chance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -242,7 +242,7 @@ class Clients:
                 yield self.clock.at(request.ready, ARRIVES, next(self.coming))
             if request.status == "failed":
                 self.cluster.count_end(request)
-                return Reply(self.clock.now, 0.0)
+                return Reply(self.cluster.heard_at(request, self.clock.now), 0.0)
             request.answer = self.clock.event()
             self.start_patience(request)
             self.cluster.gateway.receive(request)
@@ -280,16 +280,30 @@ class Clients:
 
     def start_patience(self, request: Request) -> None:
         """Start the client's time limit, from the sending of this attempt."""
-        timeout = self.class_of(request).timeout if self.specs.request_class is not None else None
+        own = self.class_of(request).timeout if self.specs.request_class is not None else None
+        streaming = self.cluster.control.streaming
+        whole, first = (None, None) if streaming is None else streaming.timeouts
+        timeout = min((each for each in (own, whole) if each is not None), default=None)
+        if first is not None:
+            due = max(request.sent + first, self.clock.now)
+            self.clock.process(self.lose_patience(request, due, IS_DUE))
         if request.deadline < math.inf:
             self.clock.process(self.lose_patience(request, max(request.deadline, self.clock.now)))
         if timeout is not None:
             self.clock.process(self.lose_patience(request, max(request.sent + timeout, self.clock.now)))
 
-    def lose_patience(self, request: Request, time: float) -> Steps:
-        """Hang up at a time if the attempt has not been answered by then (a SimPy process)."""
+    def lose_patience(self, request: Request, time: float, kind: int = TIMES_OUT) -> Steps:
+        """Hang up at a time if the attempt has not been answered by then (a SimPy process).
+
+        Args:
+            request: Whose client does.
+            time: When.
+            kind: `IS_DUE`: the first token is enough of an answer.
+        """
         attempt = request.attempt
-        yield self.clock.at(time, TIMES_OUT, request.index)
+        yield self.clock.at(time, kind, request.index)
+        if kind == IS_DUE and request.first_token <= time:
+            return
         if request.status == "unfinished" and request.attempt == attempt:
             self.cluster.hang_up(request)
 

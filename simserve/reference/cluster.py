@@ -18,6 +18,7 @@ from simserve.reference.gateway import Gateway
 from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.router import Regions, Router, Rules
+from simserve.reference.streaming import Delivery
 from simserve.reference.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Cluster:
 
     Attributes:
         requests: Every request, by its number.
+        delivery: How answers get to clients that wait for them; None: they hear of them at once.
         landed: KV caches that have crossed their link while no decode replica is ready.
         num_lost_tokens: Tokens of requests that were then given up.
     """
@@ -70,6 +72,8 @@ class Cluster:
         self.requests = [self.request_of(index) for index in range(len(specs))]
         self.clients = Clients(self, specs, self.requests, self.latencies())
         self.autoscalers: list[Autoscaler] = []
+        waits = specs.concurrency is not None or specs.turn is not None
+        self.delivery = Delivery(control.streaming) if waits and control.streaming is not None else None
 
     def request_of(self, index: int) -> Request:
         """Return a request as its client asks for it, under the limits of the strictest pool that may serve it."""
@@ -120,9 +124,11 @@ class Cluster:
         return [*pools, *(pool for pool in readers if any(pool.reads(source) for source in sources))]
 
     def latencies(self) -> list[float]:
-        """Return the seconds from sending each request through the tokeniser."""
+        """Return the seconds from sending each request, over the network, through the tokeniser."""
         config = self.pools[0].config
-        return [config.frontend_latency + config.tokenization_per_token * one.prompt_tokens for one in self.requests]
+        way = 0.0 if self.control.streaming is None else self.control.streaming.network_latency
+        per_token = config.tokenization_per_token
+        return [config.frontend_latency + per_token * one.prompt_tokens + way for one in self.requests]
 
     def run(self) -> None:
         """Run until every request has come to its end, or nothing can happen any more."""
@@ -171,10 +177,15 @@ class Cluster:
         """Hand over a reply; if it is the last one, whoever counts requests is told."""
         request.place = None
         if self.clients.is_last(request):
+            reply = reply._replace(heard_at=self.heard_at(request, reply.heard_at))
             self.gateway.note_end(request, reply.heard_at)
             self.count_end(request)
         assert request.answer is not None
         request.answer.succeed(reply)
+
+    def heard_at(self, request: Request, time: float) -> float:
+        """Return when a client hears what became of its request at a time."""
+        return time if self.delivery is None else time + self.delivery.seconds_to_client(request)
 
     def count_end(self, request: Request) -> None:
         """Tell the autoscalers that a request has come to its end."""

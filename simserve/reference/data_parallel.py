@@ -81,9 +81,12 @@ class DataParallelReplica(Scheduler):
     def complete(self, _step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a common step about."""
         finished = []
-        for rank, own in self.of_rank:
-            if own is not None:
-                finished += rank.complete(own, end)
+        for number, (rank, own) in enumerate(self.of_rank):
+            if own is None:
+                continue
+            for request in rank.complete(own, end):
+                request.rank = number
+                finished.append(request)
         if self.config.attention_dp_timeout_iters:
             self.held_steps = (self.held_steps + 1) % self.config.attention_dp_timeout_iters
         self.closest_estimate = min(rank.closest_estimate for rank in self.ranks)

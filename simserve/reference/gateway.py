@@ -152,10 +152,14 @@ class Gateway:
         answered_at = max(now, request.finish)
         if regions is not None:
             back = regions.one_way(request, replica.pool)
-            request.handed_over = request.first_token + back
-            request.finish += back
-            request.answer_began += back
             answered_at += back
+            if self.cluster.control.streaming is not None:
+                # Its events are on their way one by one.
+                request.way_back = back
+            else:
+                request.handed_over = request.first_token + back
+                request.finish += back
+                request.answer_began += back
         self.cluster.answered(request, answered_at)
 
     def ask_again(self, request: Request) -> Steps:

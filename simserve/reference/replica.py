@@ -226,6 +226,8 @@ class Replica:
             step, self.step = self.step, None
             self.busy_seconds += now - step.start
             cluster.note_step_end(self, step)
+            if cluster.delivery is not None:
+                cluster.delivery.note_step(self.number, step, now)
             finished = self.scheduler.complete(step, now)
             cluster.note_finished(self, len(finished))
             for request in finished:

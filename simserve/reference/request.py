@@ -29,7 +29,7 @@ class Request:
     each turn that it holds. The second is what a scheduler knows of an attempt and is
     forgotten when the request is tried again: ``is_stand_in`` says that another goes on elsewhere, for which this one
     holds a seat and blocks, ``token_times`` are the steps that brought it tokens, ``gaps`` what its
-    client sees between them. The last is the outcome.
+    client sees between them. The last is the outcome; ``way_back`` is what a stream then takes from another region.
     """
 
     index: int
@@ -81,6 +81,8 @@ class Request:
     past_gaps: list[float] = field(default_factory=list)
     cached_tokens: int = 0
     replica: int = -1
+    rank: int = 0
+    way_back: float = 0.0
     server: str = "replica"
     elsewhere: tuple[float, float] | None = None
     answer: simpy.Event | None = None

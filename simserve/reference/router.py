@@ -173,7 +173,12 @@ class Router:
                 break
         chosen = chosen or min(ready, key=self.load)
         for key, worth in keys:
-            self.places[self.spec.policy, key] = (chosen.number, worth)
+            number, known = self.places.get((self.spec.policy, key), (-1, 0))
+            # A replica that knew more of a key still does; what another one knew counts no longer.
+            self.places[self.spec.policy, key] = (
+                chosen.number,
+                max(known, worth) if number == chosen.number else worth,
+            )
         return chosen
 
     def is_overloaded(self, replica: Replica, ready: list[Replica], worth: int) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.histogram import Histogram
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
@@ -21,7 +22,8 @@ from simserve.engine.state import (
 from simserve.errors import ScenarioError
 from simserve.reference.cluster import Cluster
 from simserve.reference.replica import Pool, Replica
-from simserve.reference.request import ONE_TOKEN
+from simserve.reference.request import ONE_TOKEN, Request
+from simserve.reference.streaming import Sent, busy_share, is_sent_by, send
 from simserve.sim.control import Control
 from simserve.sim.gateway import FrontTotals
 from simserve.sim.own_parts import Judge, OwnParts
@@ -31,13 +33,13 @@ from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, has_decisions, setups_of
 from simserve.sim.step_log import COLUMNS, StepTable
+from simserve.sim.streaming import ClientView, StreamTotals
 from simserve.sim.timeline import FleetTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simserve.reference.kv_memory import Scheduler
-    from simserve.reference.request import Request
     from simserve.reference.steps import Step
     from simserve.scenario.schema import Scenario
     from simserve.sim.simulate import Deployment
@@ -63,7 +65,6 @@ def uncovered(deployment: Deployment) -> str | None:
     is_static = any(each.batching == "static" for each in engines)
     is_scaled = any(each.autoscaling is not None for each in deployment.pools)
     found = {
-        "streaming": control.streaming is not None,
         "engine.batching": is_static and (control.changes_fleet or is_scaled or control.admission is not None),
         "engine.kv_allocation": control.disaggregation is not None
         and any(each.kv_allocation != "paged" or each.batching == "static" for each in engines),
@@ -243,7 +244,7 @@ def by_reference(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
     control = _control(deployment)
     cluster = Cluster(pools_of(deployment, control)[1], control, specs)
     cluster.run()
-    return _in_order(records_of(cluster), specs)
+    return _in_order(seen(cluster, records_of(cluster))[0], specs)
 
 
 def simulate_by_reference(
@@ -276,6 +277,9 @@ def simulation_of(
     outcomes = outcomes_of(setups, recorders, records, end_time, timeline)
     is_decided = own is not None or is_fed or has_decisions(deployment, control, specs)
     totals: RunTotals = together(outcomes)
+    records, stream = seen(cluster, records, end_time)
+    if stream is not None:
+        totals = replace(totals, itl=stream.itl)
     num_schedulers = sum(len(replica.scheduler.schedulers) for replica in cluster.replicas)
     return Simulation(
         records=_in_order(records, specs),
@@ -291,6 +295,7 @@ def simulation_of(
         timeline=timeline if is_decided else None,
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=_transfer_sums(cluster),
+        stream=None if stream is None else stream.totals,
         front=_front(cluster),
         encoder_wait=_encoder_wait(cluster),
         steps=NotedSteps(np.array(cluster.steps, dtype=np.float64).reshape(-1, len(COLUMNS)).T) if keep_steps else None,
@@ -360,7 +365,7 @@ def _timeline(cluster: Cluster, setups: Sequence[PoolSetup], end_time: float) ->
 def _front(cluster: Cluster) -> FrontTotals | None:
     gateway, rules = cluster.gateway, cluster.rules
     if not cluster.control.has_gateway:
-        return None
+        return None if cluster.delivery is None else FrontTotals()
     asks_twice = rules is not None and any(each.misclassified is not None for each in rules.rules)
     names = [each.name for each in cluster.specs.classes]
     return FrontTotals(
@@ -401,7 +406,7 @@ def records_of(cluster: Cluster) -> RequestRecords:
     def column(name: str, kind: type[np.generic] = np.float64) -> np.ndarray[Any, Any]:
         return np.array([getattr(request, name) for request in requests], dtype=kind)
 
-    has_gateway = cluster.control.has_gateway
+    says_who = cluster.control.has_gateway or cluster.delivery is not None
     servers = np.array([SERVERS.index(one.server) for one in requests], dtype=np.int8)
     return RequestRecords(
         arrival_time=column("arrival"),
@@ -423,12 +428,59 @@ def records_of(cluster: Cluster) -> RequestRecords:
         session=specs.session,
         turn=specs.turn,
         task=specs.task,
-        served_by=servers if has_gateway else None,
+        served_by=servers if says_who else None,
         **_region_columns(cluster),
         thinking_tokens=None if specs.thinking_tokens is None else column("tokens_thought", np.int64),
         answer_time=None if specs.thinking_tokens is None else column("first_visible_token"),
         **(_transfer_columns(cluster) if cluster.control.disaggregation is not None else {}),
     )
+
+
+def seen(cluster: Cluster, records: RequestRecords, end_time: float = 0.0) -> tuple[RequestRecords, ClientView | None]:
+    """Return the records as the clients see them, and what was sent; without streaming they see what happens.
+
+    Args:
+        cluster: After its run.
+        records: Of it.
+        end_time: Of the run, seconds: what the share of busy servers is taken of.
+    """
+    spec = cluster.control.streaming
+    if spec is None:
+        return records, None
+    answers: dict[Request, Sent] = {}
+    busiest = 0.0
+    for replica in cluster.replicas:
+        sent = send((each for each in cluster.requests if is_sent_by(each, replica)), spec)
+        busiest = max(busiest, busy_share(list(sent.values()), spec, end_time))
+        answers |= sent
+    first, finish, itl_max = records.first_token_time.copy(), records.finish_time.copy(), records.itl_max.copy()
+    answer = None if records.answer_time is None else records.answer_time.copy()
+    itl_max[records.replica_id >= 0] = math.nan
+    for request, own in answers.items():
+        row = request.index
+        first[row], finish[row] = own.times[0], own.times[-1]
+        itl_max[row] = max(own.gaps, default=math.nan)
+        if answer is not None:
+            answer[row] = own.answer_time
+    way = spec.network_latency + np.array([request.way_back for request in cluster.requests])
+    itl = Histogram()
+    itl.add(np.array([gap for own in answers.values() for gap in own.gaps]))
+    count = sum(len(own.times) for own in answers.values())
+    totals = StreamTotals(
+        num_events=count,
+        num_tokens=sum(request.generated for request in answers),
+        busy_seconds=spec.cost_per_event * count,
+        delay_seconds=max(sum(own.delay for own in answers.values()), 0.0),
+        busiest_share=busiest,
+    )
+    records = replace(
+        records,
+        first_token_time=first + way,
+        finish_time=finish + way,
+        itl_max=itl_max,
+        answer_time=None if answer is None else answer + way,
+    )
+    return records, ClientView(records=records, itl=itl, totals=totals)
 
 
 def _region_columns(cluster: Cluster) -> dict[str, Any]:

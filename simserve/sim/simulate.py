@@ -192,6 +192,9 @@ def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simu
 
     pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
     rank = np.frombuffer(run.requests.rank, dtype=np.int32).astype(np.int64)
+    if run.ranks is not None and len(rank):
+        # Where a replica has one scheduler, what stands there is of a rank of another one, which had it before.
+        rank[run.ranks[simulation.records.replica_id] == 1] = 0
     view = client_view(spec, simulation.records, run.clocks, simulation.end_time, rank, pace, run.way_back)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)

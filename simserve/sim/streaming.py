@@ -240,8 +240,7 @@ def _streams(
     pace: Integers | None,
 ) -> tuple[list[Stream], Integers]:
     """Return the events of the answers of a replica, rank by rank, and those answers in that order."""
-    # Whole answers need no clock.
-    ranks = rank[own] if spec.stream and len(rank) else np.zeros(len(own), dtype=np.int64)
+    ranks = rank[own] if len(rank) else np.zeros(len(own), dtype=np.int64)
     streams, orders, first = [], [], 0
     for number in np.unique(ranks).tolist():
         answers = own[ranks == number]

@@ -46,9 +46,9 @@ class Updates:
             if spec.pool not in (None, pool.name):
                 continue
             old = deque(pool.present)
-            lanes = [self._lane(spec, pool, old, is_surge=True) for _ in range(min(spec.max_surge, len(old)))]
-            rest = len(old) - len(lanes)
-            lanes += [self._lane(spec, pool, old, is_surge=False) for _ in range(min(spec.max_unavailable, rest))]
+            count = len(old)
+            lanes = [self._lane(spec, pool, old, is_surge=True) for _ in range(min(spec.max_surge, count))]
+            lanes += [self._lane(spec, pool, old, is_surge=False) for _ in range(min(spec.max_unavailable, count))]
             yield self._env.all_of([self._env.process(lane) for lane in lanes])
         self.spans[number] = (spec.at, self._env.now)
 

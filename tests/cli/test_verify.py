@@ -48,25 +48,27 @@ def test_a_difference_ends_with_99(simserve: Simserve, monkeypatch: pytest.Monke
 
 def test_what_is_not_covered_is_refused_by_its_key(simserve: Simserve) -> None:
     """One line, and nothing on stdout."""
-    for command in (("verify", "streaming"), ("run", "streaming", "--reference", "--out", "x")):
-        outcome = simserve(*command)
+    static = ("--set", "deployment.engine.batching=static", "--set", "deployment.admission={max_queue: 9}")
+    for command in (("verify", "single-gpu-7b"), ("run", "single-gpu-7b", "--reference", "--out", "x")):
+        outcome = simserve(*command, *static)
 
         assert outcome.code == 104
         assert outcome.stdout == ""
-        assert "deployment.streaming: is not covered by the reference" in outcome.stderr
+        assert "deployment.engine.batching: is not covered by the reference" in outcome.stderr
 
 
-@pytest.mark.parametrize("scenario", ["small-model-first", "two-regions"])
-def test_rules_and_regions_are_covered(simserve: Simserve, scenario: str) -> None:
-    """Where a request may go by rule, where it is asked again, and what is near to its client."""
+@pytest.mark.parametrize("scenario", ["small-model-first", "two-regions", "streaming"])
+def test_rules_regions_and_streams_are_covered(simserve: Simserve, scenario: str) -> None:
+    """Where a request may go by rule, where it is asked again, what is near to its client, and how it hears."""
     assert simserve("verify", scenario, *FEW, "--json").code == 0
 
 
-def test_a_run_by_the_reference_has_the_same_result(simserve: Simserve) -> None:
+@pytest.mark.parametrize("scenario", ["single-gpu-7b", "streaming"])
+def test_a_run_by_the_reference_has_the_same_result(simserve: Simserve, scenario: str) -> None:
     """Every figure of result.json, KV use to a thousandth, which the plane interpolates inside a leap."""
     change = ("--set", "workload.num_requests=40", "--json", "--out")
     plane, reference = (
-        json.loads(simserve("run", "single-gpu-7b", *how, *change, f"out-{number}").stdout)
+        json.loads(simserve("run", scenario, *how, *change, f"out-{number}").stdout)
         for number, how in enumerate(((), ("--reference",)))
     )
 

@@ -62,7 +62,7 @@ def comparable(control: Control) -> Control:
     scaling = control.autoscaling
     if scaling is not None and scaling.metric == "kv_usage":
         scaling = scaling.model_copy(update={"metric": "running"})
-    return replace(control, admission=admission, autoscaling=scaling, streaming=None)
+    return replace(control, admission=admission, autoscaling=scaling)
 
 
 def own_times(specs: RequestSpecs) -> RequestSpecs:
@@ -118,14 +118,18 @@ def attended(data: st.DataObject, kind: str) -> tuple[Deployment, RequestSpecs]:
     deployment, specs = data.draw(deployments(kind))
     assert deployment.control is not None
     engine = deployment.engine
+    if deployment.control.streaming is not None:
+        # Tokens are sent as that says, and by no other server.
+        engine = replace(engine, api_token_seconds=0.0)
     # Together with late tokens, or with steps that prefill alone, the plane's API server is another one.
     assume(not (engine.api_token_seconds and (engine.async_output or engine.scheduler == "prefill_first")))
     if specs.turn is not None:
         # The requests of a turn are thought about for times of their own: which of two comes first is no rounding.
         apart = np.random.default_rng(len(specs)).random(len(specs)) * 1e-3
         specs = replace(specs, think_time=specs.think_time + apart)
-    pools = tuple(replace(pool, engine=replace(pool.engine, **FRONTEND)) for pool in deployment.pools)
-    deployment = replace(deployment, engine=replace(engine, **FRONTEND), pools=pools)
+    own = {**FRONTEND, "api_token_seconds": engine.api_token_seconds}
+    pools = tuple(replace(pool, engine=replace(pool.engine, **own)) for pool in deployment.pools)
+    deployment = replace(deployment, engine=replace(engine, **own), pools=pools)
     return replace(deployment, control=comparable(deployment.control)), specs
 
 

@@ -1,0 +1,157 @@
+"""Streaming: how answers reach their clients as events, through the API server of a replica and a network.
+
+Nothing on this way slows an engine down. Only clients that wait for an answer send their next request later, and they
+go by a fluid (`Delivery`): at every instant a server has some seconds of work before it. What each client measures is
+counted event by event when the run is over (`send`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from simserve.reference.request import ONE_TOKEN, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from simserve.reference.replica import Replica
+    from simserve.reference.steps import Step
+    from simserve.sim.streaming_spec import StreamingSpec
+
+
+@dataclass
+class ApiServer:
+    """The API server of a replica as a fluid: seconds of work ``unsent`` at ``seen_at``, ``added`` by the last step."""
+
+    unsent: float = 0.0
+    seen_at: float = 0.0
+    added: float = 0.0
+
+
+class Delivery:
+    """When clients that wait for answers hear of them."""
+
+    def __init__(self, spec: StreamingSpec) -> None:
+        self.spec, self.cost = spec, spec.cost_per_event / spec.api_servers
+        self.servers: dict[int, ApiServer] = defaultdict(ApiServer)
+
+    def note_step(self, replica: int, step: Step, now: float) -> None:
+        """Give the server of a replica the tokens of a step that ends ``now``; it sends before and while that runs."""
+        server = self.servers[replica]
+        cost_per_token = self.cost / self.spec.buffer_tokens if self.spec.stream else 0.0
+        server.added = cost_per_token * sum(len(part.decoding) for part in step.parts or [step])
+        left = max(0.0, server.unsent - max(0.0, step.start - server.seen_at))
+        server.unsent, server.seen_at = max(0.0, left + server.added - (now - step.start)), now
+
+    def seconds_to_client(self, request: Request) -> float:
+        """Return how long after its end at the server a client hears of its request; who has hung up knows.
+
+        Half of the events of the last step are sent before its own. Whole answers queue behind each other.
+        """
+        if request.status == "timed_out":
+            return 0.0
+        if request.status != "completed" or request.replica < 0:
+            return self.spec.network_latency
+        server = self.servers[request.replica]
+        waiting = server.unsent + 0.5 * server.added
+        if not self.spec.stream:
+            server.unsent += self.cost
+        return self.spec.network_latency + waiting + self.cost
+
+
+class Event(NamedTuple):
+    """Some tokens of an answer that are sent together: when they are there, and with which token they end."""
+
+    time: float
+    token: int
+
+
+@dataclass
+class Sent:
+    """An answer as it left its server: ``times`` of its events, ``answer_time`` of that with its first visible token.
+
+    ``delay`` are the seconds that they waited for the server in all.
+    """
+
+    times: list[float]
+    answer_time: float
+    delay: float
+
+    @property
+    def gaps(self) -> list[float]:
+        """Return the seconds between its events."""
+        return [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
+
+
+def events_of(request: Request, spec: StreamingSpec) -> list[Event]:
+    """Return the events of a completed answer: one a ``buffer_tokens``, and of those of one step only the last."""
+    if not spec.stream:
+        return [Event(request.finish, request.generated)]
+    last, size = request.generated, spec.buffer_tokens
+    by_step = {step_of(token, request): token for token in [*range(size, last, size), last]}
+    return [Event(time_of(token, request), token) for token in by_step.values()]
+
+
+def step_of(token: int, request: Request) -> int:
+    """Return in which decode step from its first token, 0, a request has a token; drafts bring it several a step."""
+    return math.ceil(ONE_TOKEN * (token - 1) / request.pace)
+
+
+def time_of(token: int, request: Request) -> float:
+    """Return when a token of an answer was there.
+
+    Of a request that was preempted the first and the last are known; the others count as spread evenly between them.
+    """
+    first, last = request.first_token, request.finish
+    if token == request.generated:
+        return last
+    if token == 1:
+        return first
+    if request.num_preemptions:
+        return first + (last - first) * (token - 1) / (request.generated - 1)
+    return request.token_times[step_of(token, request)]
+
+
+def send(requests: Iterable[Request], spec: StreamingSpec) -> dict[Request, Sent]:
+    """Send the answers of one replica through its API server, which takes up one event after the other.
+
+    At one instant those of the first rank go first, and of one rank those of the request with the lowest number.
+
+    Args:
+        requests: What the replica has completed.
+        spec: How tokens are sent.
+
+    Returns:
+        Each answer as it left the server, before it crosses the network.
+    """
+    events = {request: events_of(request, spec) for request in requests}
+    queue = sorted(
+        (event.time, request.rank, request.index, number, request)
+        for request, own in events.items()
+        for number, event in enumerate(own)
+    )
+    cost, free_at = spec.cost_per_event / spec.api_servers, -math.inf
+    sent = {request: Sent([], math.nan, 0.0) for request in events}
+    for time, _, _, number, request in queue:
+        free_at = max(free_at, time) + cost
+        answer, event = sent[request], events[request][number]
+        answer.times.append(free_at)
+        answer.delay += free_at - time - cost
+        if math.isnan(answer.answer_time) and event.token > request.thinking_tokens:
+            answer.answer_time = free_at
+    return sent
+
+
+def is_sent_by(request: Request, replica: Replica) -> bool:
+    """Whether an answer goes through the API server of a replica: not that of the API, nor one that never came."""
+    return request.status == "completed" and request.replica == replica.number
+
+
+def busy_share(sent: Sequence[Sent], spec: StreamingSpec, end_time: float) -> float:
+    """Return the share of a run, which ends at ``end_time`` or with the last event, in which a server is at work."""
+    until = max([end_time, *(each.times[-1] for each in sent)])
+    busy = spec.cost_per_event / spec.api_servers * sum(len(each.times) for each in sent)
+    return busy / until if until > 0 else 0.0
