@@ -160,6 +160,8 @@ EXACT_PARAMETERS = {
     "nemotron-nano-9b-v2": 8_888_227_328,
     "step-3.5-flash": 196_956_130_368,
     "mistral-7b-v0.3": 7_248_023_552,
+    "gemma-4-12b": 11_907_350_320,
+    "hy3": 295_033_543_488,
 }
 
 # Parameters that the published checkpoint stores beside the language model of the profile: a tied head a second
@@ -235,6 +237,7 @@ ADVERTISED_ACTIVE = {
     "glm-4.6v": (12 + 1.24, 0.02),
     "deepseek-v2-lite": (2.4 + 0.21, 0.02),
     "step-3.5-flash": (11 + 1.06, 0.01),
+    "hy3": (21, 0.02),
 }
 
 KV_BYTES_PER_TOKEN_16_BIT = {
