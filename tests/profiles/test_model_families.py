@@ -733,3 +733,41 @@ def test_experts_that_differ_by_layer_are_refused() -> None:
     """Hunyuan's lists may hold anything; all of its files hold one number."""
     with pytest.raises(ProfileError, match=r"moe_topk.*must be the same in all layers"):
         from_hf_config({**HUNYUAN, "moe_topk": [8] * 31 + [4]})
+
+
+QWEN_2_5_VL = {
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 128000,
+    "max_window_layers": 28,
+    "model_type": "qwen2_5_vl",
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vision_config": {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "out_hidden_size": 3584,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+    },
+    "vocab_size": 152064,
+}
+"""config.json of Qwen/Qwen2.5-VL-7B-Instruct, whose tower does not name its type."""
+
+
+def test_the_tower_of_qwen_2_5_vl_is_read() -> None:
+    """That of its profile, but for the source."""
+    read, known = from_hf_config(QWEN_2_5_VL).vision, load_model("qwen2.5-vl-7b").vision
+
+    assert read is not None
+    assert known is not None
+    assert read.model_dump(exclude={"source"}) == known.model_dump(exclude={"source"})
