@@ -106,7 +106,8 @@ def _convolutions(shape: ReplicaShape, tower: AudioTower, positions: Array) -> A
 def _layer_products(tower: Tower, ranks: int) -> list[tuple[float, float]]:
     """Return the columns and rows of the weights of a layer on one rank."""
     width, wide = tower.hidden_size, tower.intermediate_size / ranks
-    return [(3 * width / ranks, width), (width, width / ranks), (wide, width), (width, wide)]
+    into = 2.0 * wide if isinstance(tower, VisionTower) and tower.is_gated_mlp else wide
+    return [(3 * width / ranks, width), (width, width / ranks), (into, width), (width, wide)]
 
 
 def _product(shape: ReplicaShape, rows: Array, out_features: float, in_features: float) -> Array:

@@ -23,7 +23,7 @@ from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware, slice_of
 from simserve.profiles.model import load_model
-from simserve.profiles.model_names import format_named
+from simserve.profiles.model_names import format_named, layers_without_formula
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.workload.spec import TraceColumn
@@ -287,6 +287,8 @@ def _known_model(word: str) -> NamedModel:
     try:
         named = find_model(word, None)
     except ScenarioError:
+        if layers_without_formula(word) is not None:
+            raise
         if catalog.has("api", word):
             rule = "is an API: its weights cannot be had"
             raise ScenarioError(

@@ -44,7 +44,7 @@ _SHARED_WIDTH_KEYS = (
     "moe_shared_expert_intermediate_size",
     "share_expert_dim",
 )
-_CHOSEN_KEYS = ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_top_k", "top_k_experts")
+_CHOSEN_KEYS = ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_top_k", "moe_topk", "top_k_experts")
 _PLAIN_MLP_FACTOR = 4  # width of the MLP over hidden_size where GPT-2, GPT-J, BLOOM and Falcon leave it out
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "auto": "bf16"}
 _STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
@@ -80,7 +80,7 @@ def from_hf_config(
     Raises:
         ProfileError: A field is missing, has a wrong type, or means layers there is no formula for.
     """
-    config = _granite_hybrid(_text_part(mapping, file), file)
+    config = _same_in_all_layers(_granite_hybrid(_text_part(mapping, file), file), file)
     model_type = _model_type(config)
     family = FAMILIES.get(model_type)
     _check_unsupported(ConfigReader(config, file), family)
@@ -200,6 +200,19 @@ def _granite_hybrid(config: Mapping[str, Any], file: object) -> Mapping[str, Any
     if len(kinds) != reader.integer(*LAYER_KEYS):
         raise reader.refusal(f"must have one entry a layer, has {len(kinds)}", "layer_types")
     return {**read, "num_hidden_layers": len(blocks), "layers_block_type": blocks}
+
+
+_LISTED_KEYS = ("moe_topk", "num_shared_expert", "moe_intermediate_size")
+"""What Hunyuan's files list for each layer."""
+
+
+def _same_in_all_layers(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
+    """Return a configuration whose lists of experts by layer are the number that all layers have (Hunyuan-A13B)."""
+    listed = {key: config[key] for key in _LISTED_KEYS if isinstance(config.get(key), list)}
+    for key, values in listed.items():
+        if len(set(map(str, values))) != 1:
+            raise ConfigReader(config, file).refusal("must be the same in all layers; others have no formula", key)
+    return {**config, **{key: values[0] for key, values in listed.items()}}
 
 
 def _granite_hybrid_norms(reader: ConfigReader) -> dict[str, Any]:
@@ -573,6 +586,11 @@ def _shared_experts(reader: ConfigReader, width: int) -> tuple[int, int]:
         return 1, reader.integer("intermediate_size")  # Gemma 4's dense MLP, beside the experts
     default = 1 if own_width else 0
     count = reader.integer(
-        "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=default, minimum=0
+        "n_shared_experts",
+        "num_shared_experts",
+        "num_shared_expert",
+        "moe_num_shared_experts",
+        default=default,
+        minimum=0,
     )
     return count, (own_width or width) if count else 0

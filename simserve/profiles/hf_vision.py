@@ -14,6 +14,8 @@ from simserve.profiles.hf_reader import ConfigReader
 QWEN3_MIN_PIXELS, QWEN3_MAX_PIXELS = 65_536, 16_777_216
 """``shortest_edge`` and ``longest_edge`` of the preprocessor_config.json of Qwen/Qwen3-VL-32B-Instruct and
 Qwen/Qwen3.5-35B-A3B on huggingface.co."""
+QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS = 3_136, 12_845_056
+"""``min_pixels`` and ``max_pixels`` of the preprocessor_config.json of Qwen/Qwen2.5-VL-7B-Instruct (Hugging Face)."""
 LLAMA4_MAX_TILES = 16
 """``max_patches`` of the processor of meta-llama/Llama-4-Scout-17B-16E-Instruct."""
 
@@ -30,7 +32,7 @@ def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
     block = reader.mapping("vision_config")
     if not block:
         return None
-    kind = _TOWERS.get(str(block.get("model_type") or ""))
+    kind = _TOWERS.get(str(block.get("model_type") or reader.value("model_type")))
     return None if kind is None else kind(reader, ConfigReader(block, reader.file))
 
 
@@ -48,6 +50,26 @@ def _qwen3(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
         "num_attention_heads": tower.integer("num_heads"),
         "intermediate_size": tower.integer("intermediate_size"),
         "num_mergers": 1 + len(tower.sequence("deepstack_visual_indexes") or ()),
+    }
+
+
+def _qwen2_5(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Qwen2.5-VL's tower: gated MLPs, and windows in all layers but those of ``fullatt_block_indexes``."""
+    patch = tower.integer("patch_size")
+    return {
+        "source": "vision_config of the file; pixels of an image by the processor of Qwen2.5-VL",
+        "rule": "grid",
+        "patch_size": patch,
+        "merge": tower.integer("spatial_merge_size"),
+        "min_pixels": QWEN2_5_MIN_PIXELS,
+        "max_pixels": QWEN2_5_MAX_PIXELS,
+        "num_hidden_layers": tower.integer("depth"),
+        "hidden_size": tower.integer("hidden_size"),
+        "num_attention_heads": tower.integer("num_heads"),
+        "intermediate_size": tower.integer("intermediate_size"),
+        "is_gated_mlp": True,
+        "window": (tower.integer("window_size") // patch) ** 2,
+        "num_full_layers": len(tower.sequence("fullatt_block_indexes") or ()),
     }
 
 
@@ -103,6 +125,7 @@ def _sizes(tower: ConfigReader) -> dict[str, Any]:
 
 
 _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | None]] = {
+    "qwen2_5_vl": _qwen2_5,
     "qwen3_vl": _qwen3,
     "qwen3_vl_moe": _qwen3,
     "qwen3_5": _qwen3,
@@ -112,5 +135,5 @@ _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | No
     "siglip_vision_model": _gemma3,
     "llama4_vision_model": _llama4,
 }
-"""``model_type`` of the tower -> its reader. Others have layers or limits that no rule here describes: Qwen2.5-VL's
-windows, Kimi's and MiniMax's sizes of an image."""
+"""``model_type`` of the tower -> its reader. Others have layers or limits that no rule here describes: Kimi's
+and MiniMax's sizes of an image."""

@@ -18,7 +18,15 @@ from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.attention_layers import AttentionLayers
 from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model_blocks import LatentAttention, LinearAttention, Mamba2, MixtureOfExperts, SparseIndexer
-from simserve.profiles.model_names import context_of, is_on_record, letters, plain_name, stored_format, tuned_from
+from simserve.profiles.model_names import (
+    context_of,
+    is_on_record,
+    layers_without_formula,
+    letters,
+    plain_name,
+    stored_format,
+    tuned_from,
+)
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
@@ -57,6 +65,9 @@ def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
     of_repository = _of_repository(name) if is_repository(name, relative_to) else None
     if of_repository is not None:
         return of_repository
+    layers = layers_without_formula(name) if is_repository(name, relative_to) else None
+    if layers is not None:
+        raise ProfileError(layers, value=name, remedy="simserve models lists those it has")
     path = _config_in_folder(name, relative_to) or catalog.find("model", name, relative_to)
     profile = _read(path)
     if path.suffix != ".json" and path.stem == name and profile.name != name:

@@ -69,6 +69,14 @@ _SAME_SHAPE = {
     "Qwen/Qwen2.5-Coder-14B-Instruct": "qwen2.5-14b",
     "Qwen/Qwen2.5-Coder-32B-Instruct": "qwen2.5-32b",
     "Qwen/QwQ-32B": "qwen2.5-32b",
+    "microsoft/Phi-4-reasoning": "phi-4",
+    "microsoft/Phi-4-reasoning-plus": "phi-4",
+    "microsoft/Phi-4-mini-reasoning": "phi-4-mini",
+    "nvidia/Llama-3.1-Nemotron-Nano-8B-v1": "llama-3.1-8b",
+    "nvidia/Llama-3.1-Nemotron-70B-Instruct-HF": "llama-3.1-70b",
+    "zai-org/GLM-Z1-9B-0414": "glm-4-9b",
+    "zai-org/GLM-Z1-32B-0414": "glm-4-32b",
+    "allenai/Olmo-3.1-32B-Think": "olmo-3-32b",
 }
 """Repositories of weights tuned from another model -> profile of their shape: config.json, or the model card names the
 model that they were tuned from (Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650)."""
@@ -108,6 +116,34 @@ def tuned_from(name: str) -> tuple[str, str] | None:
     return _TUNED.get(plain_name(name))
 
 
+_WITHOUT_FORMULA = {
+    "llama-3.2-11b-vision": "cross-attention to images in 8 of 40 layers; of text alone it is llama-3.1-8b",
+    "llama-3.2-90b-vision": "cross-attention to images in 20 of 100 layers; of text alone it is llama-3.1-70b",
+    "gemma-3n-": "embeddings of their own in all layers, and layers that share the keys and values of others",
+    "gemma-4-e": "embeddings of their own in all layers, and layers that share the keys and values of others",
+    "phi-4-multimodal": "adapters for images and speech in all layers; of text alone it is phi-4-mini",
+    "llama-3-3-nemotron-super": "layers that differ from each other (block_configs): some have no attention",
+    "llama-3-1-nemotron-ultra": "layers that differ from each other (block_configs): some have no attention",
+    "kimi-linear": "Kimi Delta Attention beside latent attention",
+    "falcon-h1": "Mamba-2 and attention side by side in each layer",
+    "minicpm4": "block-sparse attention chosen by the keys themselves (InfLLM v2)",
+    "jamba": "layers of Mamba-1",
+    "lfm2": "layers of short convolutions",
+    "minimax-text-01": "layers of lightning attention",
+    "minimax-m1": "layers of lightning attention",
+    "longcat-flash": "experts that compute nothing, and two attentions a layer",
+}
+"""How the names of models begin whose layers have no formula here -> those layers: their config.json (keys of
+`simserve.profiles.hf_families.UNSUPPORTED_KEYS`) or modelling code in huggingface/transformers and vLLM 0.33."""
+
+
+def layers_without_formula(name: str) -> str | None:
+    """Return in words why a model cannot be simulated, by its name: a clause; None: it is none of these."""
+    plain = plain_name(name)
+    found = next((layers for begin, layers in _WITHOUT_FORMULA.items() if plain.startswith(begin)), None)
+    return None if found is None else f"has layers that simserve has no formula for: {found}"
+
+
 _CONTEXTS = {
     "Qwen/Qwen3-4B-Instruct-2507": 262_144,
     "Qwen/Qwen3-4B-Thinking-2507": 262_144,
@@ -117,6 +153,8 @@ _CONTEXTS = {
     "Qwen/Qwen3-235B-A22B-Thinking-2507": 262_144,
     "Qwen/Qwen3-Coder-30B-A3B-Instruct": 262_144,
     "Qwen/QwQ-32B": 40_960,
+    "microsoft/Phi-4-reasoning": 32_768,
+    "microsoft/Phi-4-reasoning-plus": 32_768,
     "moonshotai/Kimi-K2-Instruct-0905": 262_144,
     "moonshotai/Kimi-K2-Thinking": 262_144,
     "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": 131_072,

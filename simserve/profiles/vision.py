@@ -55,7 +55,13 @@ class VisionTower(FrozenModel):
     num_attention_heads: PositiveInt
     """Its heads."""
     intermediate_size: PositiveInt
-    """Width of its MLPs, which have no gate."""
+    """Width of its MLPs."""
+    is_gated_mlp: bool = False
+    """Whether its MLPs have a gate (Qwen2.5-VL: three matrices) or not (two)."""
+    window: PositiveInt | None = None
+    """Patches that attend to each other in the layers of a window; null: every layer attends to the whole image."""
+    num_full_layers: PositiveInt | None = None
+    """Layers that attend to the whole image where the others have a window."""
     num_mergers: NonNegativeInt = 1
     """MLPs that bring merged patches to the width of the language model: one, and one for each layer whose output is
     handed over too (Qwen3-VL's deepstack)."""
@@ -67,6 +73,10 @@ class VisionTower(FrozenModel):
             "tiles": ("image_size", "max_tiles"),
             "fixed": ("tokens",),
         }[self.rule]
+        if (self.window is None) != (self.num_full_layers is None):
+            raise ValueError("window and num_full_layers go together")
+        if self.num_full_layers is not None and self.num_full_layers > self.num_hidden_layers:
+            raise ValueError(f"num_full_layers must not exceed num_hidden_layers (={self.num_hidden_layers})")
         lacking = [name for name in needs if getattr(self, name) is None]
         if lacking:
             raise ValueError(f"rule {self.rule} needs {lacking[0]}")
@@ -90,8 +100,18 @@ class VisionTower(FrozenModel):
     @property
     def num_parameters(self) -> int:
         """Weights of the layers of the tower, biases and norms not counted."""
-        layer = 4 * self.hidden_size**2 + 2 * self.hidden_size * self.intermediate_size
+        matrices = 3 if self.is_gated_mlp else 2
+        layer = 4 * self.hidden_size**2 + matrices * self.hidden_size * self.intermediate_size
         return self.num_hidden_layers * layer
+
+    def pairs(self, image: ImageShape) -> float:
+        """Return the pairs of patches of an image that attend to each other in a layer, the mean of all layers."""
+        whole = image.pieces * image.patches**2
+        if self.window is None or self.num_full_layers is None:
+            return whole
+        windowed = image.pieces * image.patches * min(self.window, image.patches)
+        layers = self.num_hidden_layers - self.num_full_layers
+        return (self.num_full_layers * whole + layers * windowed) / self.num_hidden_layers
 
     def image(self, width: int, height: int) -> ImageShape:
         """Return what an image of so many pixels becomes."""

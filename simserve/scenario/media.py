@@ -352,7 +352,7 @@ def _pieces(
                 shape.tokens,
                 width * height / MEGAPIXEL,
                 shape.pieces * shape.patches,
-                shape.pieces * shape.patches**2,
+                tower.pairs(shape),
             )
             for shape, (width, height) in zip(shapes, sizes, strict=True)
         ]

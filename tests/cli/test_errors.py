@@ -103,6 +103,14 @@ def test_a_bad_trace_is_one_line_and_104(simserve: Simserve, rows: str, expected
             ("run", "Qwen/Qwen3-32"),
             "'Qwen/Qwen3-32' is neither a scenario nor a model that has a profile; did you mean 'Q",
         ),
+        (
+            ("memory", "google/gemma-3n-E4B-it", "--gpus", "h100"),
+            "model: 'google/gemma-3n-E4B-it' has layers that simserve has no formula for: embeddings of their own in",
+        ),
+        (
+            ("run", "chatbot", "--set", "model=meta-llama/Llama-3.2-11B-Vision-Instruct"),
+            "--set model: 'meta-llama/Llama-3.2-11B-Vision-Instruct' has layers that simserve has no formula for: ",
+        ),
         (("memory", "qwen3-32b", "--gpus", "b20"), "--gpus: 'b20' is not a known GPU; did you mean 'b200' or 'gb200'?"),
         (("memory", "qwen3-32b", "--gpus", "2xH1000"), "--gpus: 'H1000' is not a known GPU; did you mean 'h100'"),
         (

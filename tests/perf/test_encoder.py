@@ -72,6 +72,26 @@ def test_more_patches_take_longer_and_more_ranks_less() -> None:
     assert of_image(64.0, ranks=2) > 0.99 * of_image(64.0)
 
 
+def test_windows_and_gates_of_qwen_2_5_vl_are_priced() -> None:
+    """A large image takes less in windows than whole, and more with three matrices a layer than with two; no less than
+    its arithmetic at the peak of 989 TFLOP/s."""
+    shape = make_shape("h100-sxm-80gb", "qwen2.5-vl-7b")
+    tower = shape.model.vision
+    assert tower is not None
+    image = tower.image(3584, 3584)
+
+    def seconds(kind: VisionTower) -> float:
+        patches, pairs = np.array([float(image.patches)]), np.array([kind.pairs(image)])
+        return float(encoder_seconds(shape, kind, patches, pairs, np.ones(1))[0])
+
+    whole = tower.model_copy(update={"window": None, "num_full_layers": None})
+    plain = tower.model_copy(update={"is_gated_mlp": False})
+    flops = 2 * tower.num_parameters * image.patches + 4 * 1280 * tower.pairs(image) * 32
+    assert image.patches == 4 * 128**2
+    assert seconds(plain) < seconds(tower) < 0.5 * seconds(whole)
+    assert flops / 989e12 < seconds(tower) < 3 * flops / 989e12
+
+
 def test_two_images_attend_to_themselves_alone() -> None:
     """Two of 4,096 patches take less than one of 8,192."""
     shape, tower = qwen()

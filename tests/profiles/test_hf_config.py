@@ -225,9 +225,9 @@ def test_a_vision_block_is_read_as_the_bundled_profile_has_it(fields: dict[str, 
     assert tower.model_dump(exclude={"source"}) == known.model_dump(exclude={"source"})
 
 
-@pytest.mark.parametrize("block", [{}, SIGLIP, {"model_type": "qwen2_5_vl", "depth": 32}])
+@pytest.mark.parametrize("block", [{}, SIGLIP, {"model_type": "moonvit", "num_hidden_layers": 27}])
 def test_a_tower_of_an_unknown_kind_is_left_out(block: dict[str, Any]) -> None:
-    """Windows in layers, or a merge that nothing says: the language model is read all the same."""
+    """Sizes of an image that nothing says, or a merge: the language model is read all the same."""
     assert from_hf_config(make_config(vision_config=block)).vision is None
 
 
@@ -235,6 +235,7 @@ def test_a_tower_of_an_unknown_kind_is_left_out(block: dict[str, Any]) -> None:
     ("block", "message"),
     [
         ({"model_type": "qwen3_vl", "depth": 27}, "patch_size: is missing"),
+        ({"model_type": "qwen2_5_vl", "depth": 32, "patch_size": 14}, "spatial_merge_size: is missing"),
         (LLAMA4_TOWER | {"pixel_shuffle_ratio": 0}, "pixel_shuffle_ratio.*must be a number above 0"),
         ("none", "vision_config.*must be a mapping"),
     ],

@@ -107,10 +107,65 @@ EXACT_PARAMETERS = {
     "voxtral-small-24b": 23_572_403_200,
     "qwen3-coder-480b-a35b": 480_154_875_392,
     "llama-4-maverick": 400_711_848_960,
+    "qwen2.5-vl-3b": 3_085_938_688,
+    "qwen2.5-vl-7b": 7_615_616_512,
+    "qwen2.5-vl-32b": 32_763_876_352,
+    "qwen2.5-vl-72b": 72_706_203_648,
+    "qwen3-vl-2b": 1_720_574_976,
+    "qwen3-vl-4b": 4_022_468_096,
+    "qwen3-vl-8b": 8_190_735_360,
+    "qwen3-vl-30b-a3b": 30_532_122_624,
+    "qwen3.5-9b": 8_953_803_264,
+    "qwen3.5-4b": 4_205_751_296,
+    "qwen3.5-2b": 1_881_825_088,
+    "qwen3.5-0.8b": 752_393_024,
+    "ministral-3-3b": 3_429_006_336,
+    "ministral-3-8b": 8_489_553_920,
+    "ministral-3-14b": 13_506_073_600,
+    "devstral-2-123b": 125_025_988_608,
+    "devstral-small-2-24b": 23_572_403_200,
+    "mistral-large-3": 673_421_089_792,
+    "pixtral-12b": 12_247_782_400,
+    "ministral-8b": 8_019_808_256,
+    "phi-3.5-mini": 3_821_079_552,
+    "granite-4.0-h-micro": 3_191_396_096,
+    "granite-4.0-h-small": 32_207_337_984,
+    "granite-4.0-h-tiny": 6_939_037_248,
+    "granite-4.0-micro": 3_402_836_480,
+    "granite-3.3-8b": 8_170_864_640,
+    "olmo-3-7b": 7_298_011_136,
+    "olmo-3-32b": 32_233_522_176,
+    "exaone-4.0-32b": 32_003_216_384,
+    "command-a": 111_057_580_032,
+    "ernie-4.5-21b-a3b": 21_825_437_888,
+    "ernie-4.5-300b-a47b": 299_484_163_264,
+    "hunyuan-a13b": 80_393_183_232,
+    "smollm3-3b": 3_075_098_624,
+    "glm-4-9b": 9_400_279_040,
+    "glm-4-32b": 32_566_081_536,
+    "glm-4.7-flash": 29_943_393_920,
+    "glm-4.5v": 106_852_251_264,
+    "glm-4.6v": 106_852_251_264,
+    "internvl3-8b": 7_612_820_992,
+    "internvl3-78b": 72_699_813_888,
+    "starcoder2-15b": 15_957_889_024,
+    "gemma-2-27b": 27_227_128_320,
+    "gemma-3-1b": 999_885_952,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-r1-distill-qwen-1.5b": 1_777_088_000,
+    "yi-34b": 34_388_917_248,
+    "seed-oss-36b": 36_151_104_512,
+    "mimo-7b": 7_622_619_136,
+    "tinyllama-1.1b": 1_100_048_384,
+    "nemotron-nano-9b-v2": 8_888_227_328,
+    "step-3.5-flash": 196_956_130_368,
+    "mistral-7b-v0.3": 7_248_023_552,
+    "gemma-4-12b": 11_907_350_320,
+    "hy3": 295_033_543_488,
 }
 
 # Parameters that the published checkpoint stores beside the language model of the profile: a tied head a second
-# time (Falcon), a vision tower with its projector (Gemma 3 and Llama 4).
+# time (Falcon), a vision tower with its projector (Gemma 3, Llama 4, and Pixtral's in Mistral Small and Ministral 3).
 STORED_BESIDE = {
     "falcon-40b": 65_024 * 8192,
     "falcon-180b": 65_024 * 14_848,
@@ -118,6 +173,10 @@ STORED_BESIDE = {
     "gemma-3-4b": 419_816_304,
     "gemma-3-12b": 421_290_864,
     "mistral-small-24b": 438_958_080,
+    "devstral-small-2-24b": 438_958_080,
+    "ministral-3-3b": 420_083_712,
+    "ministral-3-8b": 428_472_320,
+    "ministral-3-14b": 438_958_080,
     "llama-4-scout": 871_932_416,
     "llama-4-maverick": 871_932_416,
 }
@@ -126,7 +185,7 @@ STORED_BESIDE = {
 ROUNDING = {"deepseek-v4-pro": 0.05 / 1.6}
 
 # What publishers state, billions, with the tolerance of their rounding; where they leave the embedding out (gpt-oss,
-# GLM-4.5, Step, MiniMax-M3), or the head too, it is added.
+# GLM-4.5 and 4.7, Step, MiniMax-M3, ERNIE, DeepSeek-V2), or the head too, it is added.
 ADVERTISED_ACTIVE = {
     "mixtral-8x7b": (12.9, 0.005),
     "mixtral-8x22b": (39, 0.005),
@@ -166,6 +225,19 @@ ADVERTISED_ACTIVE = {
     "qwen3-vl-235b-a22b": (22, 0.01),
     "qwen3-coder-480b-a35b": (35, 0.02),
     "llama-4-maverick": (17, 0.02),
+    "qwen3-vl-30b-a3b": (3.3, 0.02),
+    "mistral-large-3": (39, 0.03),
+    "granite-4.0-h-small": (9, 0.03),
+    "granite-4.0-h-tiny": (1.47, 0.005),
+    "ernie-4.5-21b-a3b": (3 + 0.265, 0.03),
+    "ernie-4.5-300b-a47b": (47, 0.03),
+    "hunyuan-a13b": (13, 0.03),
+    "glm-4.7-flash": (3 + 0.63, 0.08),
+    "glm-4.5v": (12 + 1.24, 0.02),
+    "glm-4.6v": (12 + 1.24, 0.02),
+    "deepseek-v2-lite": (2.4 + 0.21, 0.02),
+    "step-3.5-flash": (11 + 1.06, 0.01),
+    "hy3": (21, 0.02),
 }
 
 KV_BYTES_PER_TOKEN_16_BIT = {
@@ -237,6 +309,16 @@ KV_BYTES_PER_TOKEN_16_BIT = {
     # hybrid: every fourth layer has keys and values, the others a state
     "qwen3-next-80b-a3b": 12 * 2 * 2 * 256 * 2,
     "qwen3.5-397b-a17b": 15 * 2 * 2 * 256 * 2,
+    "qwen3.5-9b": 8 * 2 * 4 * 256 * 2,
+    "qwen2.5-vl-7b": 28 * 2 * 4 * 128 * 2,
+    "qwen3-vl-8b": 36 * 2 * 8 * 128 * 2,
+    "ministral-3-8b": 34 * 2 * 8 * 128 * 2,
+    "mistral-large-3": 61 * (512 + 64) * 2,
+    "glm-4.7-flash": 47 * (512 + 64) * 2,
+    "granite-4.0-h-small": 4 * 2 * 8 * 128 * 2,
+    "nemotron-nano-9b-v2": 4 * 2 * 8 * 128 * 2,
+    "olmo-3-7b": 32 * 2 * 32 * 128 * 2,
+    "exaone-4.0-32b": 64 * 2 * 8 * 128 * 2,
 }
 
 
@@ -295,6 +377,9 @@ def test_every_bundled_profile_is_tested() -> None:
         ("gemma-3-4b", 4_300_079_472),
         ("gemma-3-12b", 12_187_325_040),
         ("mistral-small-24b", 24_011_361_280),
+        ("ministral-3-3b", 3_849_090_048),
+        ("ministral-3-8b", 8_918_026_240),
+        ("ministral-3-14b", 13_945_031_680),
         ("llama-4-scout", 108_641_793_536),
         ("llama-4-maverick", 401_583_781_376),
     ],
@@ -528,6 +613,8 @@ def test_a_profile_must_carry_the_name_of_its_file(tmp_path: Path, monkeypatch: 
         ("zai-org/GLM-4.7-FP8", "glm-4.6", "fp8"),
         ("Qwen/Qwen3.6-35B-A3B", "qwen3.5-35b-a3b", "none"),
         ("mistralai/Devstral-Small-2507", "mistral-small-24b", "none"),
+        ("microsoft/Phi-4-reasoning", "phi-4", "none"),
+        ("nvidia/Llama-3.1-Nemotron-Nano-8B-v1", "llama-3.1-8b", "none"),
     ],
 )
 def test_weights_tuned_from_a_model_keep_their_name_and_have_no_other_checkpoint(
@@ -550,11 +637,32 @@ def test_weights_tuned_from_a_model_keep_their_name_and_have_no_other_checkpoint
         ("Qwen/Qwen3-30B-A3B-FP8", 40_960),
         ("moonshotai/Kimi-K2-Thinking", 262_144),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 131_072),
+        ("microsoft/Phi-4-reasoning-plus", 32_768),
     ],
 )
 def test_weights_with_a_context_of_their_own_have_it(repository: str, longest: int) -> None:
     """A repository on record as well as one that is known by its shape."""
     assert load_model(repository).max_position_embeddings == longest
+
+
+@pytest.mark.parametrize(
+    ("repository", "layers"),
+    [
+        ("meta-llama/Llama-3.2-11B-Vision-Instruct", "cross-attention"),
+        ("google/gemma-3n-E4B-it", "embeddings of their own"),
+        ("google/gemma-4-E2B-it", "embeddings of their own"),
+        ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", "block_configs"),
+        ("nvidia/Llama-3_1-Nemotron-Ultra-253B-v1", "block_configs"),
+        ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "Kimi Delta Attention"),
+        ("tiiuae/Falcon-H1-34B-Instruct", "Mamba-2 and attention side by side"),
+        ("microsoft/Phi-4-multimodal-instruct", "adapters for images"),
+        ("openbmb/MiniCPM4.1-8B", "block-sparse attention"),
+    ],
+)
+def test_a_model_without_a_formula_is_refused_for_its_layers(repository: str, layers: str) -> None:
+    """Not for want of a file: what its layers do is not modelled."""
+    with pytest.raises(ProfileError, match=f"no formula for: .*{layers}"):
+        load_model(repository)
 
 
 def test_another_tuning_of_the_same_name_keeps_the_models_checkpoints() -> None:

@@ -625,3 +625,149 @@ def test_granite_4_says_which_layers_it_has() -> None:
         from_hf_config({**GRANITE, "layer_types": GRANITE["layer_types"][:-1]})
     with pytest.raises(ProfileError, match=r"layers_block_type.* a block 'lstm'"):
         from_hf_config({**GRANITE, "layer_types": [*GRANITE["layer_types"][:-1], "lstm"]})
+
+
+def _swa(layers: int) -> list[str]:
+    return ["full_attention" if layer % 4 == 3 else "sliding_attention" for layer in range(layers)]
+
+
+OLMO_3 = {
+    "architectures": ["Olmo3ForCausalLM"],
+    "model_type": "olmo3",
+    "hidden_size": 5120,
+    "intermediate_size": 27648,
+    "layer_types": _swa(64),
+    "max_position_embeddings": 65536,
+    "num_attention_heads": 40,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+    "vocab_size": 100278,
+}
+"""config.json of allenai/Olmo-3.1-32B-Instruct."""
+EXAONE_4 = {
+    **OLMO_3,
+    "architectures": ["Exaone4ForCausalLM"],
+    "model_type": "exaone4",
+    "head_dim": 128,
+    "intermediate_size": 27392,
+    "max_position_embeddings": 131072,
+    "sliding_window_pattern": "LLLG",
+    "vocab_size": 102400,
+}
+"""config.json of LGAI-EXAONE/EXAONE-4.0-32B."""
+DEVSTRAL_2 = {
+    "architectures": ["Ministral3ForCausalLM"],
+    "model_type": "ministral3",
+    "head_dim": 128,
+    "hidden_size": 12288,
+    "intermediate_size": 28672,
+    "max_position_embeddings": 262144,
+    "num_attention_heads": 96,
+    "num_hidden_layers": 88,
+    "num_key_value_heads": 8,
+    "quantization_config": {
+        "activation_scheme": "static",
+        "modules_to_not_convert": ["model.vision_tower", "model.multi_modal_projector", "lm_head"],
+        "quant_method": "fp8",
+        "weight_block_size": None,
+    },
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+    "vocab_size": 131072,
+}
+"""config.json of mistralai/Devstral-2-123B-Instruct-2512."""
+HUNYUAN = {
+    "architectures": ["HunYuanMoEV1ForCausalLM"],
+    "model_type": "hunyuan_v1_moe",
+    "attention_head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 262144,
+    "moe_intermediate_size": [3072] * 32,
+    "moe_topk": [8] * 32,
+    "num_attention_heads": 32,
+    "num_experts": 64,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_shared_expert": [1] * 32,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128167,
+}
+"""config.json of tencent/Hunyuan-A13B-Instruct: what experts there are stands in lists, one number a layer."""
+
+
+@pytest.mark.parametrize(
+    ("config", "profile"),
+    [
+        (OLMO_3, "olmo-3-32b"),
+        (EXAONE_4, "exaone-4.0-32b"),
+        (DEVSTRAL_2, "devstral-2-123b"),
+        (HUNYUAN, "hunyuan-a13b"),
+    ],
+)
+def test_a_configuration_gives_what_its_profile_says(config: dict[str, Any], profile: str) -> None:
+    """OLMo 3, EXAONE 4, Ministral 3 and Hunyuan: read as what they are, not as a Llama with other sizes."""
+    read, known = from_hf_config(config), load_model(profile)
+
+    assert read.num_parameters == known.num_parameters
+    assert read.num_active_parameters == known.num_active_parameters
+    assert read.kv_bytes_per_token(2) == known.kv_bytes_per_token(2)
+    assert (read.num_sliding_layers, read.sliding_window) == (known.num_sliding_layers, known.sliding_window)
+    assert read.stored.format == known.stored.format
+    assert not read.is_assumed
+
+
+def test_olmo_3_slides_in_three_of_four_layers_where_its_file_lists_none() -> None:
+    """The default of ``Olmo3Config``."""
+    unlisted = {key: value for key, value in OLMO_3.items() if key != "layer_types"}
+
+    assert from_hf_config(unlisted).num_sliding_layers == 48
+
+
+def test_experts_that_differ_by_layer_are_refused() -> None:
+    """Hunyuan's lists may hold anything; all of its files hold one number."""
+    with pytest.raises(ProfileError, match=r"moe_topk.*must be the same in all layers"):
+        from_hf_config({**HUNYUAN, "moe_topk": [8] * 31 + [4]})
+
+
+QWEN_2_5_VL = {
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 128000,
+    "max_window_layers": 28,
+    "model_type": "qwen2_5_vl",
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vision_config": {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "out_hidden_size": 3584,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+    },
+    "vocab_size": 152064,
+}
+"""config.json of Qwen/Qwen2.5-VL-7B-Instruct, whose tower does not name its type."""
+
+
+def test_the_tower_of_qwen_2_5_vl_is_read() -> None:
+    """That of its profile, but for the source."""
+    read, known = from_hf_config(QWEN_2_5_VL).vision, load_model("qwen2.5-vl-7b").vision
+
+    assert read is not None
+    assert known is not None
+    assert read.model_dump(exclude={"source"}) == known.model_dump(exclude={"source"})

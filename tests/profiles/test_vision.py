@@ -29,6 +29,40 @@ def test_qwen_makes_a_token_of_32_pixels_square(size: tuple[int, int], tokens: i
     assert image == (tokens, 1, 4 * tokens)
 
 
+@pytest.mark.parametrize(
+    ("size", "tokens"),
+    [((1036, 1036), 37 * 37), ((1024, 1024), 37 * 37), ((1920, 1080), 69 * 39), ((56, 56), 4), ((20, 20), 4)],
+)
+def test_qwen_2_5_makes_a_token_of_28_pixels_square(size: tuple[int, int], tokens: int) -> None:
+    """Sides are rounded to 28 pixels; the smallest image is of 4 tokens, 2 x 2 patches each."""
+    assert tower("qwen2.5-vl-7b").image(*size) == (tokens, 1, 4 * tokens)
+
+
+def test_layers_of_a_window_attend_to_64_patches() -> None:
+    """Qwen2.5-VL: 4 of 32 layers attend to the whole image, the others to windows of 112 pixels; Qwen3-VL has none."""
+    windowed, whole = tower("qwen2.5-vl-7b"), tower("qwen3-vl-8b")
+    image = windowed.image(1120, 1120)
+
+    assert image.patches == 80 * 80
+    assert windowed.pairs(image) == (4 * 6400**2 + 28 * 6400 * 64) / 32
+    assert whole.pairs(image) == 6400**2
+
+
+def test_a_gated_mlp_has_three_matrices() -> None:
+    """Qwen2.5-VL's tower: 0.63 B in its layers, of 0.68 B with patches, biases, norms and merger."""
+    assert tower("qwen2.5-vl-7b").num_parameters == 32 * (4 * 1280**2 + 3 * 1280 * 3420)
+
+
+def test_a_window_says_which_layers_have_none() -> None:
+    """One without the other is no tower."""
+    fields = tower("qwen2.5-vl-7b").model_dump()
+
+    with pytest.raises(ProfileError, match="window and num_full_layers go together"):
+        validate(VisionTower, {**fields, "num_full_layers": None}, error=ProfileError)
+    with pytest.raises(ProfileError, match="num_full_layers must not exceed num_hidden_layers"):
+        validate(VisionTower, {**fields, "num_full_layers": 33}, error=ProfileError)
+
+
 def test_qwen_scales_large_images_down() -> None:
     """Of 80 megapixels 16.8 are left, in about the same proportions."""
     image = tower("qwen3-vl-32b").image(10_000, 8_000)

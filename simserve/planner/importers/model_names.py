@@ -8,7 +8,14 @@ from pathlib import Path
 from simserve.errors import ScenarioError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.model import is_repository, load_model, profile_named_like
-from simserve.profiles.model_names import letters, plain_name, repository_of_context, stored_format, tuned_from
+from simserve.profiles.model_names import (
+    layers_without_formula,
+    letters,
+    plain_name,
+    repository_of_context,
+    stored_format,
+    tuned_from,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,9 @@ def find_model(name: str, file: object) -> NamedModel:
     known = repository_of_context(name) or (None if tuned is None else tuned[0])
     if like is not None:
         return NamedModel(known or like, stored_format(name), is_exact=False)
+    layers = layers_without_formula(name)
+    if layers is not None:
+        raise ScenarioError(layers, file=file, key="model", value=name, remedy="simserve models lists those it has")
     raise ScenarioError(
         "is no model that has a profile",
         file=file,

@@ -99,7 +99,10 @@ def _speculate(setting: Setting) -> Option | LeftOut:
 
 
 def _known_drafts(model: ModelProfile) -> dict[str, Any] | None:
-    """Return the drafts that the catalogue knows for a model: its own layer, else the smallest of its family."""
+    """Return the drafts that the catalogue knows for a model: its own layer, else the smallest of its family.
+
+    Not one whose layers have a state: what it drafted in vain cannot be taken out of a state, as it can of a KV cache.
+    """
     if model.num_mtp_layers:
         rate, decay = MTP_ACCEPTANCE
         return {"method": "mtp", "num_speculative_tokens": 2, "acceptance_rate": rate, "acceptance_decay": decay}
@@ -108,6 +111,7 @@ def _known_drafts(model: ModelProfile) -> dict[str, Any] | None:
         each
         for each in map(load_model, (name for name in catalog.names("model") if _family(name) == family))
         if each.vocab_size == model.vocab_size
+        and not each.has_states
         and each.num_active_parameters <= DRAFT_SHARE * model.num_active_parameters
     ]
     if not candidates:

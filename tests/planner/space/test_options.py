@@ -370,6 +370,13 @@ def test_a_draft_is_known_where_the_catalogue_has_one() -> None:
         assert label in option.choices[1].label
 
 
+def test_a_model_with_states_is_no_draft() -> None:
+    """Granite 4 H Tiny has the vocabulary of H Small and a sixth of its active weights, and layers of Mamba-2."""
+    scenario = make_scenario([RECENT], model="granite-4.0-h-small", slo={"tpot": "50 ms"})
+
+    assert offered(scenario)[1]["speculate"].startswith("no draft is known for granite-4.0-h-small")
+
+
 def test_deployed_scenarios_have_the_number() -> None:
     """Whatever the choice: the scenario that is run has so many replicas at most."""
     scenario = load("cold-start")
