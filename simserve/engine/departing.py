@@ -47,8 +47,10 @@ def release_departing(replica: Replica, requests: RequestTable) -> None:
 
     The order is that in which what they leave in the prefix cache gives way (``update_from_output`` of vLLM).
     """
-    if replica.cache is not None and replica.cache.tree is None and len(replica.departing) > 1:
+    is_ordered = replica.cache is not None and replica.cache.tree is None and len(replica.departing) > 1
+    if is_ordered:
         forget_finished(replica, requests)
+    if is_ordered and _num_seated(replica) == len(replica.departing):
         running = replica.running
         for seat in range(len(running)):
             index = running[seat]
@@ -56,6 +58,7 @@ def release_departing(replica: Replica, requests: RequestTable) -> None:
                 position = replica.departing.index(index)
                 _release(replica, requests, position, replica.departing_tokens[position])
     else:
+        # Prompts that went on to a decode worker have no seat any more, and have ended in the order of their seats.
         for position in range(len(replica.departing)):
             _release(replica, requests, position, replica.departing_tokens[position])
     replica.departing.clear()
@@ -90,6 +93,15 @@ def _release(replica: Replica, requests: RequestTable, position: int, tokens: in
         release_fixed(replica, requests, index)
     if replica.cache is not None:
         leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
+
+
+def _num_seated(replica: Replica) -> int:
+    """Return how many of the departing ones are still among those that could be preempted."""
+    num_seated = 0
+    for seat in range(len(replica.running)):
+        if replica.running[seat] in replica.departing:
+            num_seated += 1
+    return num_seated
 
 
 def forget_finished(replica: Replica, requests: RequestTable) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,9 @@ from simserve.workload.image_spec import ImagesSpec
 from simserve.workload.images import draw_images
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
-from simserve.workload.traces.media import RecordedMedia
+
+if TYPE_CHECKING:
+    from simserve.workload.traces.media import RecordedMedia
 
 MEGAPIXEL = 1e6
 NONE = -1

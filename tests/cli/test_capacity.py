@@ -81,6 +81,17 @@ def test_a_run_at_the_capacity_is_what_the_probe_says(simserve: Simserve, small:
         assert fresh["p95_tpot_ms"] == pytest.approx(1e3 * trial.p95_tpot, rel=1e-6)
 
 
+def test_a_few_requests_that_hold_however_fast_they_come_have_an_answer(simserve: Simserve, folder: Path) -> None:
+    """The search ends; it took their rate to infinity."""
+    (folder / "few.csv").write_text("timestamp,prompt,completion\n0,500,50\n1.5,800,60\n3,400,40\n", encoding="utf-8")
+    mapping = scenario_mapping(workload={"trace": {"path": "few.csv"}}, slo={"ttft": "10 s", "tpot": "5 s"})
+    (folder / "few.yaml").write_text(yaml.safe_dump(mapping), encoding="utf-8")
+
+    answer = json.loads(simserve("capacity", "few.yaml", "--json").stdout)
+
+    assert 1000 < answer["max_rate"] < 1e9
+
+
 def test_a_closed_loop_is_asked_for_clients(simserve: Simserve, folder: Path) -> None:
     """Whole ones, and as many requests as the scenario says."""
     mapping = scenario_mapping()

@@ -288,7 +288,7 @@ class _Search:
             start=start,
             tolerance=tolerance,
             growth=growth,
-            highest=self._most(),
+            highest=min(self._most(), start / DEEPEST),  # a few requests hold however fast they come
             lowest=start * DEEPEST,
             is_whole=self.is_whole,
             fall=fall,

@@ -93,7 +93,7 @@ def test_paged_attention_reads_the_pages_of_its_table(
             rows.append(attended(torch, query[row], *pages))
         return torch.stack(rows)
 
-    monkeypatch.setattr(attention, "_varlen", lambda _: gathering)
+    monkeypatch.setattr(attention, "packed_attention", lambda: gathering)
     point = Point(table=points.DECODE, sizes={"batch_size": batch, "step": 399, **HEADS}, flops=0, num_bytes=1e6)
 
     kernel = attention._paged(point, cpu)
@@ -117,7 +117,7 @@ def test_packed_attention_reads_the_contexts_between_its_ends(
         parts = zip(key.split(lengths), value.split(lengths), strict=True)
         return torch.stack([attended(torch, query[row], *part) for row, part in enumerate(parts)])
 
-    monkeypatch.setattr(attention, "_varlen", lambda _: slicing)
+    monkeypatch.setattr(attention, "packed_attention", lambda: slicing)
     point = Point(table=points.DECODE, sizes={"batch_size": batch, "step": 399, **HEADS}, flops=0, num_bytes=1e6)
 
     kernel = attention._packed(point, cpu)
@@ -134,7 +134,7 @@ def test_a_gpu_takes_the_first_kernel_that_it_has(cpu: TorchDevice, monkeypatch:
     def refusing(*_: Any, **given: Any) -> Any:
         raise RuntimeError("paged KV requires FA3" if "block_table" in given else "no such kernel")
 
-    monkeypatch.setattr(attention, "_varlen", lambda _: refusing)
+    monkeypatch.setattr(attention, "packed_attention", lambda: refusing)
     padded = attention.decodes(point, cpu)
 
     assert padded.source == "torch SDPA (FA2), padded KV"

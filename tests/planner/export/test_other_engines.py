@@ -261,7 +261,7 @@ def test_ollama_refusals(explicit: bool) -> None:
     """Tensor parallelism, FP8 KV, knobs it has no setting for, formats it does not make."""
     two = "deployment.tensor_parallel_size=2"
     assert "spreads layers over GPUs by itself" in refusal("ollama", two, explicit=explicit)
-    assert "ollama 0.16 has no FP8 KV cache" in refusal("ollama", "deployment.kv_cache_dtype=fp8", explicit=explicit)
+    assert "ollama 0.15.5 has no FP8 KV cache" in refusal("ollama", "deployment.kv_cache_dtype=fp8", explicit=explicit)
     assert "no setting for it" in refusal("ollama", "deployment.engine.block_size=16", explicit=explicit)
     assert "does not quantise to gguf-q2_k" in refusal("ollama", "deployment.quantization=gguf-q2_k", explicit=explicit)
 
