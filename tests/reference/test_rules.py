@@ -328,6 +328,26 @@ def test_a_prefill_replica_caches_what_it_has_computed() -> None:
     assert records.cached_tokens.tolist() == [0, 12]
 
 
+@pytest.mark.parametrize("releases_late", [False, True])
+def test_prompts_that_end_together_and_go_on_leave_all_their_blocks(releases_late: bool) -> None:
+    """Twice two prompts wait for a step to end and then take one together, in a cache that holds little more."""
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
+    deployment = deployed(Control(disaggregation=link, kv_bytes_per_token=1.0))
+    ahead = {"async_scheduling": releases_late, "releases_late": releases_late}
+    own = make_config(num_blocks=6, max_num_batched_tokens=32, enable_prefix_caching=True, **ahead)
+    first = PoolSetup(name="p", engine=own, step_times=SECOND, priced=None, num_replicas=1, role="prefill")
+    pools = (first, replace(first, name="d", engine=make_config(num_blocks=40), role="decode"))
+    prompts = np.array([3, 7, 7] * 2)
+    prefixes = system_prompts(np.arange(6), 6, np.full(6, 3), prompts + 3)
+    specs = replace(make_specs([0.0, 0.5, 0.5, 20.0, 20.5, 20.5], prompts, [3] * 6), prefixes=prefixes)
+
+    records = both(replace(deployment, pools=pools), specs)
+
+    first_tokens = (records.first_token_time - records.arrival_time).round(6).reshape(2, 3)
+    assert first_tokens[:, 1].tolist() == first_tokens[:, 2].tolist()
+    assert first_tokens[0].tolist() == first_tokens[1].tolist()
+
+
 def test_a_decode_takes_its_block_before_who_is_done_gives_any_back() -> None:
     """Two blocks are cached; in one step two of who is done and three of who goes on leave room for one of them."""
     engine = {"num_blocks": 6, "enable_prefix_caching": True, "async_scheduling": True, "releases_late": True}
