@@ -322,9 +322,10 @@ Caches cross the network ports of the workers' GPUs, at most 400 Gbit/s. Where a
 tokens are late, it is tried over the link inside a node or NVLink domain that holds all of its workers: that is taken
 where it saves GPUs. The answer names the link, and says what the next slower ones do, TCP the last of them (5 GB/s a
 GPU: `simserve/planner/space/links.py`): whether the SLO still holds, and what breaks if not. Where the scenario says in
-`deployment.disaggregation` what the link is, no other is tried. A network with RDMA that is billed apart has its price there
-(`usd_per_gpu_hour`, for each GPU of the workers): it counts in runs and plans, and two links are weighed against each other by
-`--over 'deployment.disaggregation={{transfer_bandwidth: 5 GB/s}},{{transfer_bandwidth: 50 GB/s, usd_per_gpu_hour: 0.4}}'`. With `--objective throughput` the link is the network.
+`deployment.disaggregation` what the link is, no other is tried. A network with RDMA that is billed apart has its price
+there (`usd_per_gpu_hour`, for each GPU of the workers): it counts in runs and plans, and two links are weighed against
+each other by `--over 'deployment.disaggregation=LINK,LINK'`, each link as
+`{{transfer_bandwidth: 50 GB/s, usd_per_gpu_hour: 0.4}}`. With `--objective throughput` the link is the network.
 
 Fixed GPUs of two kinds (`--objective throughput --gpus 8xH100+8xH200`) are looked at alone, with prompts on all of one
 kind and answers on all of the other, and with the best equal replicas of each side by side: as pools that get as much
