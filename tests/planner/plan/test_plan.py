@@ -36,6 +36,7 @@ from simserve.report.plan_lines import answer_lines
 from simserve.scenario.formats import available_as
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.objective import objective
+from simserve.scenario.pricing import HOURS_PER_MONTH, gpu_hour
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -609,6 +610,10 @@ def check_export(scenario: Scenario, best: Scenario) -> None:
         export(scenario, target)
     except InputError:
         return
+    if best.deployment.pools and best.deployment.disaggregation is None:
+        # A pool for each class: no one command, but manifests.
+        assert export(best, "k8s").files
+        return
     written = export(best, target)
     if target in ("vllm", "sglang"):
         # Of prefill and decode workers every server; the router in front is no release of the engine.
@@ -736,10 +741,12 @@ def test_how_many_encoders_there_are_is_a_choice() -> None:
     key = counts.partition("=")[0]
     plain = [each for each in found.summary["candidates"] if set(each["overrides"]) <= {key}]
     rows = {each["overrides"].get(key, 2): each for each in plain}
-    months = [rows[count]["usd_per_month"] for count in (1, 2, 4)]
-    best = found.summary["best"]
-    assert months[2] - months[1] == pytest.approx(2 * (months[1] - months[0]))
-    assert rows[4]["watts"] - rows[1]["watts"] == pytest.approx(3 * load_hardware("l40s-48gb").power.idle, rel=0.2)
+    best, encoder = found.summary["best"], load_hardware("l40s-48gb")
+    hour = gpu_hour(load("encoder-pool").pricing, encoder).usd
+    assert hour is not None
+    assert rows[2]["usd_per_month"] - rows[1]["usd_per_month"] == pytest.approx(hour * HOURS_PER_MONTH)
+    assert rows[2]["watts"] - rows[1]["watts"] == pytest.approx(encoder.power.idle, rel=0.2)
+    assert rows[4]["status"] == "not_better"
     assert best["overrides"][key] == 1
     assert answer_lines(found.summary)[0].startswith(
         "Deploy 2 x h100-sxm-80gb, TP 2, fp8: 2 GPUs and 1 that encode for $"
