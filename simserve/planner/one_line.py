@@ -18,7 +18,6 @@ from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
-from simserve.planner.importers.trace import media_blocks
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware, slice_of
@@ -27,8 +26,6 @@ from simserve.profiles.model_names import format_named, layers_without_formula
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.workload.spec import TraceColumn
-from simserve.workload.traces.formats import read_trace
-from simserve.workload.traces.table import find_file
 
 DEFAULT_HARDWARE = "h100-sxm-80gb"
 """GPU of a scenario that only has to be planned for: the plan chooses its own."""
@@ -578,6 +575,11 @@ def _recorded_media(scenario: Scenario, flags: OneLine, notes: list[str]) -> lis
     source = scenario.workload.trace
     if flags.trace is None or source is None or scenario.workload.has_media:
         return []
+    # Readers of traces are loaded for traces alone.
+    from simserve.planner.importers.trace import media_blocks
+    from simserve.workload.traces.formats import read_trace
+    from simserve.workload.traces.table import find_file
+
     trace = read_trace(find_file(source.path, scenario.folder, takes_folder=True), source.format, source.columns)
     blocks = media_blocks(trace, load_model(scenario.model, scenario.folder), notes)
     return [Override(f"workload.{key}", block, "--trace") for key, block in blocks.items()]

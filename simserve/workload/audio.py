@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.workload.audio_spec import AudioSpec
 from simserve.workload.lengths import length_distribution
-from simserve.workload.traces.media import RecordedMedia
+
+if TYPE_CHECKING:
+    from simserve.workload.traces.media import RecordedMedia
 
 
 @dataclass(frozen=True, slots=True)

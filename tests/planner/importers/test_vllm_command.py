@@ -269,7 +269,7 @@ def test_nothing_is_lost_in_silence() -> None:
         ("hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", "llama-3.1-8b", "awq-int4"),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", "gptq-int4"),
         ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b", "fp8"),
-        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", "auto"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3", "auto"),
         ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b", "auto"),
         ("openai/gpt-oss-120b", "gpt-oss-120b", "auto"),
         ("deepseek-ai/DeepSeek-R1", "deepseek-r1", "auto"),
