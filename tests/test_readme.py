@@ -172,6 +172,17 @@ def coverage(metric: str, servers: str) -> dict[str, str]:
     return dict(zip(cells_of(title), cells_of(row), strict=True))
 
 
+def test_the_readme_leads_with_the_errors_of_the_reports_that_nothing_was_fitted_to() -> None:
+    """In its first lines and where it says how far to trust it, as the page of these reports has them."""
+    page = (ROOT / "calibration" / "unseen" / "README.md").read_text(encoding="utf-8").partition("## All")[2]
+    titles, _, row = [cells_of(line) for line in page.splitlines() if line.startswith("|")][:3]
+    tpot, ttft, throughput = (row[titles.index(key)].split()[0] for key in ("tpot", "ttft", "throughput"))
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+    assert f"other people's servers are {tpot} % off in the time per token in the median" in text
+    assert f"other people are {tpot} % off in TPOT, {ttft} % in TTFT and {throughput} % in throughput" in text
+
+
 @pytest.mark.parametrize("figure", _FIGURES)
 def test_the_readme_s_intervals_are_those_of_the_accuracy_page(figure: str) -> None:
     """Figures, sources, coverage and widths, of all servers and of the unseen reports alone."""

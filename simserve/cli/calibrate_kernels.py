@@ -60,7 +60,7 @@ def kernels(
     """Measure what the kernels of a model take on this machine, as operator tables for deployment.operator_tables.
 
     Every result is checked against double precision before it is timed. Stopped by Ctrl-C or worse, the same command
-    goes on where it was. Run on an H200 once, for 20 s; other GPUs on stand-ins alone.
+    goes on where it was. It has run on one GPU so far, an H200, for 20 s; what others would run is tested on stand-ins.
 
     simserve calibrate kernels --model llama-3.1-8b --budget 5min --out calibration/runs/my-gpu
     """

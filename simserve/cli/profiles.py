@@ -164,6 +164,7 @@ def engines(
 ) -> None:
     """List the engines and their known versions, or print the resolved defaults of one."""
     if name is not None:
+        _refuse_several(hardware)
         resolved = _resolved(name, version, hardware or _HARDWARE, model or _MODEL)
         if as_json:
             print_json(resolved.model_dump())
@@ -280,6 +281,22 @@ def _model(profile: ModelProfile) -> dict[str, Any]:
         "stored": profile.stored.format,
         "checkpoints": [{"format": each.format, "repository": each.repository} for each in profile.checkpoints],
     }
+
+
+def _refuse_several(hardware: str | None) -> None:
+    """Refuse ``--gpus 2xH100``: defaults are those of a server on one GPU.
+
+    Raises:
+        UsageError: A number of GPUs is given.
+    """
+    from simserve.planner.one_line import gpu_and_count
+
+    if hardware is None or not hardware[:1].isdigit():
+        return
+    gpu, count = gpu_and_count(hardware)
+    if count is not None:
+        rule = "is a number of GPUs: the defaults shown are those of a server on one"
+        raise UsageError(rule, key="--gpus", value=hardware, remedy=f"--gpus {gpu}")
 
 
 def _resolved(name: str, version: str | None, hardware: str, model: str) -> ResolvedEngine:

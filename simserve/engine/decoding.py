@@ -112,14 +112,13 @@ def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: in
     tokens = requests.prompt_tokens[index] + output - 1
     if replica.releases_late:
         depart(replica, index, tokens, free_blocks, free_window_blocks)
+    elif replica.cache is not None and replica.cache.tree is None:
+        hold_until_all_are_done(replica, index, tokens, free_blocks, free_window_blocks)
     else:
-        if replica.cache is not None and replica.cache.tree is None:
-            hold_until_all_are_done(replica, index, tokens, free_blocks, free_window_blocks)
-        else:
-            if not replica.grows:
-                release_fixed(replica, requests, index)
-            if replica.cache is not None:
-                leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
+        if not replica.grows:
+            release_fixed(replica, requests, index)
+        if replica.cache is not None:
+            leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
     if replica.finished is not None:
         replica.finished.append(index)
 

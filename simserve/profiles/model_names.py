@@ -187,8 +187,11 @@ def is_on_record(repository: str) -> bool:
 
 def context_of(name: str) -> int | None:
     """Return the longest context of weights by their name, of whatever format; None: that of their shape."""
+    lengths = {_last_part(known): length for known, length in _CONTEXTS.items()}
     last = _last_part(name)
-    return next((length for known, length in _CONTEXTS.items() if last.startswith(_last_part(known))), None)
+    while last not in lengths and (shorter := _SUFFIX.sub("", last)) != last:
+        last = shorter
+    return lengths.get(last)
 
 
 def repository_of_context(name: str) -> str | None:

@@ -104,6 +104,9 @@ def test_an_engine_s_knobs_resolve_by_version_and_gpu(simserve: Simserve) -> Non
 
     assert on["a100-sxm-80gb"]["max_num_batched_tokens"] < on["h100-sxm-80gb"]["max_num_batched_tokens"]
     assert "max_num_batched_tokens" in simserve("engines", "vllm").stdout
+    refused = simserve("engines", "vllm", "--gpus", "2xH100")
+    assert refused.code == 2
+    assert "--gpus: '2xH100' is a number of GPUs" in refused.stderr
 
 
 def test_scenarios_are_listed_with_their_question(simserve: Simserve) -> None:

@@ -11,6 +11,7 @@ import yaml
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.model import ModelProfile, load_model, profile_named_like, weights_name
+from simserve.profiles.model_names import context_of
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
@@ -638,11 +639,18 @@ def test_weights_tuned_from_a_model_keep_their_name_and_have_no_other_checkpoint
         ("moonshotai/Kimi-K2-Thinking", 262_144),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 131_072),
         ("microsoft/Phi-4-reasoning-plus", 32_768),
+        ("Qwen/QwQ-32B-AWQ", 40_960),
     ],
 )
 def test_weights_with_a_context_of_their_own_have_it(repository: str, longest: int) -> None:
-    """A repository on record as well as one that is known by its shape."""
+    """A repository on record as well as one that is known by its shape, in whatever format."""
     assert load_model(repository).max_position_embeddings == longest
+
+
+def test_weights_whose_name_goes_on_have_a_context_of_their_own() -> None:
+    """A preview is another model."""
+    assert context_of("Qwen/QwQ-32B-FP8") == 40_960
+    assert context_of("Qwen/QwQ-32B-Preview") is None
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ FINE_GROWTH = 1.05
 """How closely all replications look around what the coarse look found, and their first step."""
 FEWEST_REQUESTS = 1000
 COARSE_REQUESTS = 500
+ALL_AT_ONCE = 1e-3
+"""Seconds within which the requests of a run may come: nothing tells loads apart that are higher still, and a few
+requests hold at any."""
 DEEPEST = 2.0**-10
 """Share of the starting load below which no load is tried."""
 MARGIN_OF_REQUESTS = 1.2
@@ -288,7 +291,7 @@ class _Search:
             start=start,
             tolerance=tolerance,
             growth=growth,
-            highest=min(self._most(), start / DEEPEST),  # a few requests hold however fast they come
+            highest=min(self._most(), num_requests / ALL_AT_ONCE),
             lowest=start * DEEPEST,
             is_whole=self.is_whole,
             fall=fall,

@@ -51,6 +51,29 @@ def _product(dtype: str, m: int) -> dict[str, Any]:
     return {"gemm_dtype": dtype, "m": m, "n": 256, "k": 512}
 
 
+@pytest.mark.parametrize(
+    ("fast", "exact", "is_right"),
+    [(0.95, 1.0, True), (0.8, 1.0, False), (1.9, 2.0, False), (0.95, 0.95, False)],
+    ids=["fewer bits", "too few", "wrong scale", "wrong though exact"],
+)
+def test_fast_accumulation_is_allowed_for_and_nothing_else(
+    cpu: TorchDevice, monkeypatch: pytest.MonkeyPatch, fast: float, exact: float, is_right: bool
+) -> None:
+    """What cuBLAS was off on an H200 for 4,096 values counts as right, where the product summed exactly is."""
+    real = cpu.torch._scaled_mm
+
+    def hopper(*inputs: Any, use_fast_accum: bool, **rest: Any) -> Any:
+        return real(*inputs, use_fast_accum=False, **rest) * (fast if use_fast_accum else exact)
+
+    monkeypatch.setattr(cpu.torch, "_scaled_mm", hopper)
+    monkeypatch.setattr(TorchDevice, "is_cuda", property(lambda _: True))
+    monkeypatch.setattr(products, "_need_capability", lambda *_: None)
+    sizes = {"gemm_dtype": "fp8", "m": 4, "n": 64, "k": 4096}
+    kernel = products.product(Point(table=points.GEMM, sizes=sizes, flops=0.0, num_bytes=0.0), cpu)
+
+    assert (kernel.error() <= kernel.tolerance) == is_right
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
     ("table", "length", "build"),
