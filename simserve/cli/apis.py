@@ -119,9 +119,13 @@ def _from_file(file: Path, only: Sequence[str], date: str, out: Path | None, *, 
 
 
 def is_named(wanted: str | None, names: Sequence[str]) -> bool:
-    """Return whether a part of any name is ``wanted``; case, spaces, dashes and underscores do not count."""
-    plain = [re.sub(r"[\s_-]", "", each.casefold()) for each in (wanted or "", *names)]
-    return any(plain[0] in each for each in plain[1:])
+    """Return whether a part of any name is ``wanted``, or every word of it is in one name.
+
+    Case, spaces, dashes and underscores do not count.
+    """
+    plain = [re.sub(r"[\s_-]", "", each.casefold()) for each in names]
+    words = [re.sub(r"[_-]", "", word) for word in (wanted or "").casefold().split()]
+    return any("".join(words) in each or all(word in each for word in words) for each in plain)
 
 
 def refuse_none(found: Sequence[object], wanted: str | None, names: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from simserve.cli.apis import (
     seen,
 )
 from simserve.cli.options import JsonOption, print_json, print_lines, print_table
-from simserve.errors import ProfileError, UsageError
+from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 
 if TYPE_CHECKING:
     from simserve.profiles.engine import ResolvedEngine
@@ -107,21 +107,24 @@ def gpus(
     )
 
 
-def models(name: NameArgument = None, as_json: JsonOption = False) -> None:
+def models(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Only those with this in a name, a family or a repository; a repository; a config.json.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the models: parameters, KV bytes a token, context. The path of a config.json works as well.
 
     simserve models qwen3
-    """
-    from simserve.profiles import catalog
-    from simserve.profiles.model import load_model
 
-    profiles = [load_model(each) for each in catalog.names("model")]
-    rows = [
-        _model(profile)
-        for profile in profiles
-        if is_named(name, [profile.name, profile.family, *(each.repository or "" for each in profile.checkpoints)])
-    ]
-    refuse_none(rows, name, [profile.name for profile in profiles])
+    simserve models config.json
+    """
+    rows = [_model(profile) for profile in _models_named(name)]
     if as_json:
         print_json({"models": rows})
         return
@@ -267,6 +270,38 @@ def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:
         "purchase_usd": None if profile.purchase is None else profile.purchase.usd,
         "purchase_date": None if profile.purchase is None else profile.purchase.date,
     }
+
+
+def _models_named(name: str | None) -> list[ModelProfile]:
+    """Return the profiles and repositories with a name in theirs, or the one model that it stands for.
+
+    Raises:
+        ProfileError: It is in no name and stands for no model; says why, or what is near.
+    """
+    from simserve.planner.importers.model_names import find_model
+    from simserve.profiles import catalog
+    from simserve.profiles.model import load_model
+    from simserve.profiles.model_names import layers_without_formula, repositories_on_record
+
+    profiles = [load_model(each) for each in catalog.names("model")]
+    if name is None:
+        return profiles
+    found = [
+        profile
+        for profile in profiles
+        if is_named(name, [profile.name, profile.family, *(each.repository or "" for each in profile.checkpoints)])
+    ]
+    found += [load_model(each) for each in repositories_on_record() if is_named(name, [each])]
+    if found:
+        return found
+    try:
+        return [load_model(name if name.endswith(".json") or Path(name).exists() else find_model(name, None).model)]
+    except ScenarioError:
+        if (layers := layers_without_formula(name)) is not None:
+            raise ProfileError(layers, value=name) from None
+        choices = [*repositories_on_record(), *catalog.names("model")]
+        remedy = f"{nearest(name, choices)}; its config.json works as well: simserve models config.json"
+        raise ProfileError("is in no name", value=name, remedy=remedy) from None
 
 
 def _model(profile: ModelProfile) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware, slice_of
 from simserve.profiles.model import load_model
-from simserve.profiles.model_names import format_named, layers_without_formula
+from simserve.profiles.model_names import format_named, layers_without_formula, repositories_on_record
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.workload.spec import TraceColumn
@@ -292,12 +292,13 @@ def _known_model(word: str) -> NamedModel:
                 rule, value=word, remedy=f"compare a model with it: simserve cost MODEL --api {word}"
             ) from None
         repositories = [load_model(name).stored.repository for name in catalog.names("model")]
-        of_owner = [each for each in repositories if each] if "/" in word else []
+        of_owner = [*filter(None, repositories), *repositories_on_record()] if "/" in word else []
         choices = of_owner or [*catalog.names("scenario"), *catalog.names("model")]
         rule = "is neither a scenario nor a model that has a profile"
         remedy = nearest(word, choices)
         if not remedy.startswith("did you mean"):
-            remedy = "simserve scenarios and simserve models list them; a config.json works as well"
+            remedy = "simserve scenarios and simserve models list them"
+        remedy = f"{remedy.removesuffix('?')}, or give its config.json in place of the name"
         raise ScenarioError(rule, value=word, remedy=remedy) from None
     return named
 

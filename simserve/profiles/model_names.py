@@ -140,7 +140,7 @@ _WITHOUT_FORMULA = {
 def layers_without_formula(name: str) -> str | None:
     """Return in words why a model cannot be simulated, by its name: a clause; None: it is none of these."""
     plain = plain_name(name)
-    found = next((layers for begin, layers in _WITHOUT_FORMULA.items() if plain.startswith(begin)), None)
+    found = next((layers for begin, layers in _WITHOUT_FORMULA.items() if f"{plain}-".startswith(begin)), None)
     return None if found is None else f"has layers that simserve has no formula for: {found}"
 
 
@@ -179,10 +179,14 @@ _TUNINGS = (
 """Repositories of another tuning of the weights that a profile is of, the same in size and context: model cards."""
 
 
+def repositories_on_record() -> tuple[str, ...]:
+    """Return the repositories whose shape is on record, though no profile lists them as its checkpoints."""
+    return tuple(dict.fromkeys((*_SAME_SHAPE, *_CONTEXTS, *_TUNINGS)))
+
+
 def is_on_record(repository: str) -> bool:
     """Return whether the shape of a repository is on record, though no profile lists it; else its name tells it."""
-    known = (*_SAME_SHAPE, *_CONTEXTS, *_TUNINGS)
-    return repository.lower() in (each.lower() for each in known)
+    return repository.lower() in (each.lower() for each in repositories_on_record())
 
 
 def context_of(name: str) -> int | None:

@@ -404,6 +404,52 @@ def test_models_and_gpus_are_filtered(simserve: Simserve) -> None:
     assert simserve("gpus", "h1000").error_line.startswith("'h1000' is in no name; did you mean 'h100")
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("qwen3.6", {"Qwen/Qwen3.6-27B", "Qwen/Qwen3.6-35B-A3B"}),
+        ("'coder 480b'", {"qwen3-coder-480b-a35b"}),
+        ("moonshotai/Kimi-K2.7", {"moonshotai/Kimi-K2.7-Code"}),
+        ("Qwen/Qwen3.6-35B-A3B-FP8", {"Qwen/Qwen3.6-35B-A3B-FP8"}),
+        ("llama3.1:8b", {"llama-3.1-8b"}),
+    ],
+)
+def test_models_are_found_by_words_and_repositories(simserve: Simserve, words: str, found: set[str]) -> None:
+    """Those whose shape alone is on record too, and one that a name stands for though it is in none."""
+    assert {row["name"] for row in answer(simserve, f"models {words}")["models"]} == found
+
+
+def test_a_config_is_listed_as_a_model(simserve: Simserve, folder: Path) -> None:
+    """As the help says."""
+    fields = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "intermediate_size": 2048,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
+
+    (row,) = answer(simserve, "models config.json")["models"]
+    assert (row["num_hidden_layers"], row["max_position_embeddings"]) == (3, 4096)
+
+
+def test_a_model_that_is_not_there_has_near_ones_and_a_way_in(simserve: Simserve) -> None:
+    """The nearest names, of repositories too, and that its own file will do; or why its layers cannot be had."""
+    unknown, layers = simserve("models", "qwen3.8-27b").error_line, simserve("models", "gemma-3n").error_line
+    served = simserve("memory", "Qwen/Qwen3.8-27B", "--gpus", "H200").error_line
+
+    assert "did you mean" in unknown
+    assert "its config.json works as well" in unknown
+    assert "has layers that simserve has no formula for" in layers
+    assert "did you mean 'Qwen/Qwen3.6-27B'" in served
+    assert served.endswith("or give its config.json in place of the name")
+
+
 def test_help_and_version_are_words_too(simserve: Simserve) -> None:
     """As with other programs."""
     assert simserve("help", "memory").stdout == simserve("memory", "--help").stdout
