@@ -350,6 +350,7 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
         options=EngineOptions(),
         host_slowdown=gpu.host_slowdown,
         model_family=served.family,
+        has_linear_layers=served.num_linear_layers > 0,
     )
 
 

@@ -344,7 +344,7 @@ def resolve_precision(
         model_dtype: ``bf16``, ``fp16`` or ``fp32``.
         peaks: FLOP/s of the GPU by supported dtype.
         hardware_name: For messages.
-        engine_name: Engine profile.
+        engine_name: Engine and version, for messages.
         engine_formats: Weight formats that the engine runs.
         has_marlin: Whether the engine's kernels that unpack weights have Marlin's small tiles.
         is_marlin: Whether those of this format, where they unpack it, are Marlin's.

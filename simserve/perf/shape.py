@@ -293,7 +293,7 @@ class ReplicaShape:
             model_dtype=self.model.dtype,
             peaks=self._peaks,
             hardware_name=self.hardware.name,
-            engine_name=self.engine.name,
+            engine_name=f"{self.engine.name} {self.engine.version}",
             engine_formats=self.engine.supported_quantizations,
             has_marlin=self.engine.has_marlin,
             is_marlin=name in self.engine.marlin_formats

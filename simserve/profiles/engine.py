@@ -273,6 +273,7 @@ class _Place:
         drafter: Who drafts in speculative decoding; None: nobody does.
         model_family: Of the model that is served.
         only_prefills: Whether others decode what it prefills.
+        has_linear_layers: Whether layers of the model keep a state of fixed size: Mamba or linear attention.
     """
 
     gpu_memory_bytes: float
@@ -283,6 +284,7 @@ class _Place:
     drafter: str | None = None
     model_family: str = ""
     only_prefills: bool = False
+    has_linear_layers: bool = False
 
     def value(self, tiered: Tiered) -> float:
         """Return the default that holds here."""
@@ -322,6 +324,7 @@ def resolve_engine(
     drafter: str | None = None,
     model_family: str = "",
     only_prefills: bool = False,
+    has_linear_layers: bool = False,
 ) -> ResolvedEngine:
     """Return every option of an engine as that version resolves it on that GPU.
 
@@ -341,6 +344,7 @@ def resolve_engine(
         drafter: Who drafts in speculative decoding; None: nobody does.
         model_family: Of the model that is served, for what engines set for one family alone.
         only_prefills: Whether others decode what it prefills.
+        has_linear_layers: Whether layers of the model keep a state of fixed size, Mamba or linear attention.
 
     Raises:
         InputError: A value is not supported, or two contradict each other.
@@ -348,21 +352,29 @@ def resolve_engine(
     known = profile.nearest_version(version)
     ranks = tensor_parallel_size * pipeline_parallel_size
     place = _Place(
-        gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown, drafter, model_family, only_prefills
+        gpu_memory_bytes,
+        gpu_name,
+        tensor_parallel_size,
+        ranks,
+        host_slowdown,
+        drafter,
+        model_family,
+        only_prefills,
+        has_linear_layers,
     )
     check_options(options)
     _check_expert_kernels(options, known, compute_capability)
     features = profile.features_of(version, compute_capability)
     choices = _Choices(options, f"{profile.name} {known.version} default on {gpu_name}")
     choices.sources["version"] = profile.version_source(version)
-    scheduling = _scheduling(choices, known)
+    scheduling = _scheduling(choices, known, place)
     limits = _limits(choices, known, place, model_max_len, scheduling["batching"])
     settings = {
         **scheduling,
         **limits,
         **_new_token_ratio(choices, known),
         **_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
-        **_host(choices, known, place),
+        **_host(choices, known, place, scheduling["enable_prefix_caching"]),
         **_kernels(known, features),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
         "features": features,
@@ -384,7 +396,7 @@ def resolve_engine(
     )
 
 
-def _scheduling(choices: _Choices, known: EngineVersion) -> dict[str, Any]:
+def _scheduling(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, Any]:
     """Return who goes first, what admission requires and how KV memory is given out.
 
     Raises:
@@ -403,6 +415,8 @@ def _scheduling(choices: _Choices, known: EngineVersion) -> dict[str, Any]:
         reason = "as only continuous batching in paged KV shares blocks"
     elif choices.asked.preemption_mode == "swap":
         shares_blocks, reason = False, "as swapped blocks are not shared"
+    elif not _caches_states(rules, place):
+        shares_blocks, reason = False, "off with Mamba or linear attention"
     refuse_sharing(choices.asked, batching, kv_allocation)
     admission = choices.pick("admission", admission, note)
     is_by_priority = choices.asked.scheduling_policy == "priority"
@@ -430,6 +444,13 @@ def _scheduling(choices: _Choices, known: EngineVersion) -> dict[str, Any]:
         "watermark": rules.watermark,
         "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),
     }
+
+
+def _caches_states(rules: Scheduling, place: _Place) -> bool:
+    """Return whether prefixes are shared by default as far as the model's layers go; SGLang's drafts excluded it."""
+    if not place.has_linear_layers:
+        return True
+    return rules.state_caching == "on" or (rules.state_caching == "synchronous" and not place.drafter)
 
 
 def _limits(
@@ -613,7 +634,7 @@ def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
     return {"eager_prompt_seconds_per_layer": seconds, "eager_gap_seconds_per_layer": gap}
 
 
-def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, Any]:
+def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixes: bool) -> dict[str, Any]:
     """Return CPU times and their overlap.
 
     Raises:
@@ -621,7 +642,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
     """
     host = known.host
     host = host.model_copy(update=_launched_singly(choices.asked, host))
-    is_async = _is_async(choices, known.scheduling, place)
+    is_async = _is_async(choices, known.scheduling, place, shares_prefixes)
     if is_async and not host.overlap:
         rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"
         raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
@@ -707,7 +728,7 @@ def _scaled(settings: Mapping[str, Any], factors: Mapping[str, float], *, is_lat
     }
 
 
-def _is_async(choices: _Choices, rules: Scheduling, place: _Place) -> bool:
+def _is_async(choices: _Choices, rules: Scheduling, place: _Place, shares_prefixes: bool) -> bool:
     """Return whether the next step is prepared while this one runs; what goes with that by default differs."""
     note = ""
     if rules.async_scheduling and not rules.async_pipeline and place.num_ranks > place.tensor_parallel_size:
@@ -721,6 +742,10 @@ def _is_async(choices: _Choices, rules: Scheduling, place: _Place) -> bool:
         note = f"off with drafts by {place.drafter}"
     elif rules.async_scheduling and place.only_prefills and not rules.async_prefill:
         note = "off in a worker that only prefills"
+    elif (
+        rules.async_scheduling and rules.state_caching == "synchronous" and place.has_linear_layers and shares_prefixes
+    ):
+        note = "off with a prefix cache of Mamba or linear attention"
     return choices.pick("async_scheduling", rules.async_scheduling and not note, note)
 
 

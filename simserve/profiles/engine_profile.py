@@ -119,6 +119,8 @@ class Scheduling(FrozenModel):
     """`paged` blocks, `static` slots of `max_model_len`, or no KV cache."""
     enable_prefix_caching: bool
     """Whether equal prefixes share KV blocks."""
+    state_caching: Literal["off", "synchronous", "on"] = "on"
+    """What that is with Mamba or linear attention: off, on without `async_scheduling` or drafts, as with others."""
     async_scheduling: bool
     """Whether the host prepares the next step while the GPU computes this one."""
     async_drafters: tuple[Literal["draft_model", "ngram", "eagle", "mtp"], ...] | None = None

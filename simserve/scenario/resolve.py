@@ -514,6 +514,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             drafter=None if deployment.speculative is None else deployment.speculative.method,
             model_family=model.family,
             only_prefills=role == "prefill",
+            has_linear_layers=model.num_linear_layers > 0,
         )
     engine = engine.model_copy(update={"plugin": plugin})
     if role != "both":

@@ -52,6 +52,7 @@ def resolve(
     drafter: str | None = None,
     model_family: str = "",
     only_prefills: bool = False,
+    has_linear_layers: bool = False,
     **overrides: Any,
 ) -> ResolvedEngine:
     """Resolve an engine on a GPU of the catalogue with the user's keys."""
@@ -67,6 +68,7 @@ def resolve(
         drafter=drafter,
         model_family=model_family,
         only_prefills=only_prefills,
+        has_linear_layers=has_linear_layers,
     )
 
 
@@ -750,8 +752,8 @@ def test_ranks_that_have_to_agree_lengthen_every_step() -> None:
         ("vllm", "0.8.5", None),
         ("vllm", "0.10.2", "0.9.2"),
         ("vllm", "0.19", "0.12"),
-        ("vllm", "v0.24.0", "0.24"),
-        ("vllm", None, "0.33"),
+        ("vllm", "v0.24.0", "0.22"),
+        ("vllm", None, "0.26"),
         ("sglang", "0.5.7", None),
         ("sglang", "0.5.14", "0.5.12"),
         ("tensorrt-llm", None, None),
@@ -834,3 +836,36 @@ def test_sglang_0_4_follows_its_releases(version: str, gpu: str, budget: int, sh
 
     assert (engine.max_num_batched_tokens, engine.cuda_graph_max_batch) == (budget, largest)
     assert engine.gpu_memory_utilization == pytest.approx(share, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "drafter", "caches", "is_async"),
+    [
+        ("vllm", "0.8.5", None, False, False),
+        ("vllm", "0.27", None, False, True),
+        ("vllm", "0.28", None, True, True),
+        ("sglang", "0.5.3", None, False, True),
+        ("sglang", "0.5.5", None, True, True),
+        ("sglang", "0.5.9", None, True, False),
+        ("sglang", "0.5.9", "mtp", False, False),
+        ("sglang", "0.5.14", None, True, True),
+    ],
+)
+def test_prefixes_of_states_are_cached_as_the_version_does(
+    name: str, version: str, drafter: str | None, caches: bool, is_async: bool
+) -> None:
+    """Of Mamba and linear attention; SGLang gave up its overlapped loop for it, or it for drafts. Others are as ever."""
+    found = resolve(name, version, has_linear_layers=True, drafter=drafter)
+
+    assert (found.enable_prefix_caching, found.async_scheduling) == (caches, is_async)
+    assert resolve(name, version).enable_prefix_caching
+    assert resolve(name, version, has_linear_layers=True, enable_prefix_caching=True).enable_prefix_caching
+
+
+@pytest.mark.parametrize(
+    ("version", "drafter", "is_async"),
+    [("0.27", "draft_model", False), ("0.28", "draft_model", True), ("0.32", "ngram", False), ("0.33", "ngram", True)],
+)
+def test_vllm_overlaps_more_drafters_with_time(version: str, drafter: str, is_async: bool) -> None:
+    """A model that drafts from 0.28 on, n-grams with the second runner of 0.33."""
+    assert resolve(version=version, drafter=drafter).async_scheduling is is_async

@@ -332,6 +332,7 @@ def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> Resolved
         host_slowdown=shape.hardware.host_slowdown,
         drafter=None if deployment.speculative is None else deployment.speculative.method,
         model_family=shape.model.family,
+        has_linear_layers=shape.model.num_linear_layers > 0,
     )
     return engine.model_copy(update={"sources": {}})
 

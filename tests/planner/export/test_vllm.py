@@ -169,7 +169,7 @@ def test_switches_are_negated_as_the_version_does() -> None:
 
 def test_low_bit_kv_depends_on_the_version() -> None:
     """int8 and int4 came late."""
-    assert "versions with it: 0.20 and newer" in refusal("deployment.kv_cache_dtype=int4")
+    assert "versions with it: 0.25 and newer" in refusal("deployment.kv_cache_dtype=int4")
     newest = "deployment.engine.version=0.33"
     assert "--kv-cache-dtype int4_per_token_head" in command("deployment.kv_cache_dtype=int4", newest)
     assert "--kv-cache-dtype int8_per_token_head" in command("deployment.kv_cache_dtype=int8", newest)
@@ -181,7 +181,9 @@ def test_a_format_that_is_made_beforehand_needs_its_checkpoint() -> None:
 
     assert "name one: --checkpoint ORG/NAME" in refusal(awq)
     assert command(awq, checkpoint="org/Llama-3.2-1B-AWQ") == "vllm serve org/Llama-3.2-1B-AWQ"
-    assert "reads no GGUF" in refusal("deployment.quantization=gguf-q4_k_m", "deployment.engine.version=0.33")
+    gguf = "deployment.quantization=gguf-q4_k_m"
+    assert "does not run under vllm 0.33" in refusal(gguf, "deployment.engine.version=0.33")
+    assert "reads no GGUF" in refusal(gguf, "deployment.engine.version=0.23")
 
 
 def test_a_checkpoint_that_is_stored_so_needs_no_flag() -> None:
