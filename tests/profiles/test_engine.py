@@ -854,7 +854,7 @@ def test_sglang_0_4_follows_its_releases(version: str, gpu: str, budget: int, sh
 def test_prefixes_of_states_are_cached_as_the_version_does(
     name: str, version: str, drafter: str | None, caches: bool, is_async: bool
 ) -> None:
-    """Of Mamba and linear attention; SGLang gave up its overlapped loop for it, or it for drafts. Others are as ever."""
+    """Of Mamba and linear attention; SGLang gave up its overlapped loop for it, or it for drafts."""
     found = resolve(name, version, has_linear_layers=True, drafter=drafter)
 
     assert (found.enable_prefix_caching, found.async_scheduling) == (caches, is_async)
