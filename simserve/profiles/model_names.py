@@ -32,7 +32,7 @@ _FORMATS = (
 _OF_THEMSELVES = ("nvfp4", "mxfp4", "fp8", "int8", "int4", "bf16")
 """Parts that are formats themselves."""
 _SUFFIX = re.compile(
-    r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|dynamic|static|pertensor|"
+    r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|qat|dynamic|static|pertensor|"
     r"kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
 )
 """What names a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
@@ -54,6 +54,28 @@ _SAME_SHAPE = {
     "Qwen/Qwen3-Coder-Next": "qwen3-next-80b-a3b",
     "Qwen/Qwen3.6-27B": "qwen3.5-27b",
     "Qwen/Qwen3.6-35B-A3B": "qwen3.5-35b-a3b",
+    "Qwen/Qwen3.8-27B": "qwen3.5-27b",
+    "mistralai/Mistral-Medium-3.5-128B": "devstral-2-123b",
+    "mistralai/Mathstral-7B-v0.1": "mistral-7b-v0.3",
+    "openai/gpt-oss-safeguard-20b": "gpt-oss-20b",
+    "openai/gpt-oss-safeguard-120b": "gpt-oss-120b",
+    "moonshotai/Kimi-Dev-72B": "qwen2.5-72b",
+    "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct": "deepseek-v2-lite",
+    "nvidia/Nemotron-Cascade-8B": "qwen3-8b",
+    "baichuan-inc/Baichuan-M2-32B": "qwen2.5-32b",
+    "meta-llama/Llama-Guard-3-8B": "llama-3.1-8b",
+    "NousResearch/Hermes-4-14B": "qwen3-14b",
+    "NousResearch/Hermes-4-70B": "llama-3.1-70b",
+    "NousResearch/Hermes-4-405B": "llama-3.1-405b",
+    "Qwen/Qwen2-7B-Instruct": "qwen2.5-7b",
+    "Qwen/Qwen2-72B-Instruct": "qwen2.5-72b",
+    "Qwen/Qwen2.5-14B-Instruct-1M": "qwen2.5-14b",
+    "Qwen/Qwen2.5-7B-Instruct-1M": "qwen2.5-7b",
+    "Qwen/Qwen2.5-Math-7B-Instruct": "qwen2.5-7b",
+    "Qwen/Qwen2.5-Coder-0.5B-Instruct": "qwen2.5-0.5b",
+    "Qwen/Qwen2.5-Coder-1.5B-Instruct": "qwen2.5-1.5b",
+    "Qwen/Qwen2.5-Coder-3B-Instruct": "qwen2.5-3b",
+    "01-ai/Yi-1.5-34B-Chat": "yi-34b",
     "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": "qwen3-8b",
     "zai-org/GLM-4.7": "glm-4.6",
     "google/medgemma-27b-text-it": "gemma-3-27b",
@@ -79,7 +101,9 @@ _SAME_SHAPE = {
     "allenai/Olmo-3.1-32B-Think": "olmo-3-32b",
 }
 """Repositories of weights tuned from another model -> profile of their shape: config.json, or the model card names the
-model that they were tuned from (Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650)."""
+model that they were tuned from (Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650; Qwen3.8-27B: 64
+layers of 5,120, 24 heads of 256, 48 linear value heads of 128, vocabulary of 248,320 in public code that runs it; Mistral
+Medium 3.5: 88 layers of 12,288, and its 133.6 GB in FP8 are those of Devstral 2 with a vision tower of 5 GB)."""
 
 
 def stored_format(name: str) -> str | None:
@@ -125,6 +149,8 @@ _WITHOUT_FORMULA = {
     "llama-3-3-nemotron-super": "layers that differ from each other (block_configs): some have no attention",
     "llama-3-1-nemotron-ultra": "layers that differ from each other (block_configs): some have no attention",
     "kimi-linear": "Kimi Delta Attention beside latent attention",
+    "kimi-k3": "Kimi Delta Attention beside latent attention, and experts of a width of their own (routed_expert_hidden_size)",
+    "mamba-codestral": "Mamba-2 in all layers, none with attention",
     "falcon-h1": "Mamba-2 and attention side by side in each layer",
     "minicpm4": "block-sparse attention chosen by the keys themselves (InfLLM v2)",
     "jamba": "layers of Mamba-1",
@@ -153,6 +179,11 @@ _CONTEXTS = {
     "Qwen/Qwen3-235B-A22B-Thinking-2507": 262_144,
     "Qwen/Qwen3-Coder-30B-A3B-Instruct": 262_144,
     "Qwen/QwQ-32B": 40_960,
+    "Qwen/Qwen2.5-7B-Instruct-1M": 1_010_000,
+    "Qwen/Qwen2.5-14B-Instruct-1M": 1_010_000,
+    "Qwen/Qwen2.5-Math-7B-Instruct": 4_096,
+    "moonshotai/Kimi-Dev-72B": 131_072,
+    "baichuan-inc/Baichuan-M2-32B": 131_072,
     "microsoft/Phi-4-reasoning": 32_768,
     "microsoft/Phi-4-reasoning-plus": 32_768,
     "moonshotai/Kimi-K2-Instruct-0905": 262_144,

@@ -113,6 +113,22 @@ POPULAR = {
     "XiaomiMiMo/MiMo-V2-Flash": "mimo-v2-flash",
     "stepfun-ai/Step-3.5-Flash": "step-3.5-flash",
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": "tinyllama-1.1b",
+    "mistralai/Mistral-Small-4-119B-2603": "mistral-small-4",
+    "mistralai/Mistral-Medium-3.5-128B": "devstral-2-123b",
+    "Qwen/Qwen3.8-27B": "qwen3.5-27b",
+    "Qwen/Qwen2-7B-Instruct": "qwen2.5-7b",
+    "Qwen/Qwen2-72B-Instruct": "qwen2.5-72b",
+    "Qwen/Qwen2.5-Coder-1.5B-Instruct": "qwen2.5-1.5b",
+    "Qwen/Qwen2.5-14B-Instruct-1M": "qwen2.5-14b",
+    "openai/gpt-oss-safeguard-20b": "gpt-oss-20b",
+    "openai/gpt-oss-safeguard-120b": "gpt-oss-120b",
+    "moonshotai/Kimi-Dev-72B": "qwen2.5-72b",
+    "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct": "deepseek-v2-lite",
+    "NousResearch/Hermes-4-70B": "llama-3.1-70b",
+    "NousResearch/Hermes-4-405B": "llama-3.1-405b",
+    "NousResearch/Hermes-4-14B": "qwen3-14b",
+    "meta-llama/Llama-Guard-3-8B": "llama-3.1-8b",
+    "01-ai/Yi-1.5-34B-Chat": "yi-34b",
 }
 """Repository -> profile of its architecture."""
 
@@ -123,6 +139,8 @@ WITHOUT_FORMULA = (
     "microsoft/Phi-4-multimodal-instruct",
     "nvidia/Llama-3_3-Nemotron-Super-49B-v1_5",
     "moonshotai/Kimi-Linear-48B-A3B-Instruct",
+    "moonshotai/Kimi-K3",
+    "mistralai/Mamba-Codestral-7B-v0.1",
     "tiiuae/Falcon-H1-34B-Instruct",
     "openbmb/MiniCPM4.1-8B",
 )
