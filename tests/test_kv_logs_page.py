@@ -14,7 +14,6 @@ _DOCS = Path(__file__).resolve().parents[1] / "docs"
 MISSES = {
     "kv-rooms: h100-qwen3-235b-vllm",
     "kv-rooms: t4-deepseek-coder-6.7b",
-    "rtx-3090-2024: trtllm",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 

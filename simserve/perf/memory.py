@@ -405,12 +405,12 @@ def draft_kv_bytes_per_token(shape: ReplicaShape) -> float:
 def activation_bytes(shape: ReplicaShape) -> float:
     """Return the peak of activations on one GPU.
 
-    The larger of a layer over the token budget, ``factor * tokens * (hidden + intermediate / TP)`` elements,
+    The larger of a layer over the token budget, ``factor * tokens * (share * hidden + intermediate / TP)`` elements,
     and of sampling, logits of every seat and what the engine takes in any case beside the hidden states. A
     standard attention kernel adds the scores of the longest chunk against the longest context.
     """
     engine, model, ranks = shape.engine, shape.model, shape.tensor_parallel_size
-    widest = model.hidden_size + model.intermediate_size / ranks
+    widest = engine.activation_hidden_share * model.hidden_size + model.intermediate_size / ranks
     layer = engine.activation_token_bytes_factor * engine.max_num_batched_tokens * widest * ACTIVATION_BYTES
     hidden = engine.max_num_batched_tokens * model.hidden_size * ACTIVATION_BYTES
     logits = engine.activation_logit_bytes * engine.max_num_seqs * model.vocab_size

@@ -155,6 +155,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     non_torch_bytes_parallel: float
     """The same above 1."""
     activation_token_bytes_factor: float
+    activation_hidden_share: float
     """Activation peak of a forward pass: this times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an
     element. 3 reproduces vLLM issue 10517 within 1 %."""
     activation_logit_bytes: float
@@ -532,6 +533,8 @@ def _budget(
     is_asked = choices.is_set("max_num_seqs") or choices.is_set("static_batch_size")
     if is_asked and seats > default:
         default, note = seats, "raised to max_num_seqs"
+    if is_asked and batching == "continuous" and known.limits.seat_tokens is not None:
+        default, note = seats * known.limits.seat_tokens, f"max_num_seqs x {known.limits.seat_tokens:,} tokens of input"
     budget = choices.pick("max_num_batched_tokens", default, note)
     if chunking.must_cover_model_len and budget < unchunked_len and batching == "continuous":
         rule = f"must be at least max_model_len ({unchunked_len}) while chunked prefill is off"
@@ -609,6 +612,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "non_torch_bytes_single": runtime.non_torch_single,
         "non_torch_bytes_parallel": runtime.non_torch_parallel,
         "activation_token_bytes_factor": runtime.activation_token_factor,
+        "activation_hidden_share": runtime.activation_hidden_share,
         "activation_logit_bytes": runtime.activation_logit,
         "activation_base_bytes": runtime.activation_base,
         "linear_states_per_cached_seat": runtime.linear_states_per_cached_seat,

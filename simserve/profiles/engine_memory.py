@@ -63,6 +63,8 @@ class RuntimeMemory(FrozenModel):
     """The same a GPU under tensor parallelism, with communication buffers, bytes."""
     activation_token_factor: float = Field(ge=0)
     """Peak activations: times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an element."""
+    activation_hidden_share: float = Field(default=1.0, ge=0, le=1)
+    """Of the hidden vectors that `activation_token_factor` counts, those that are there at once."""
     activation_logit: Bytes
     """Peak of sampling: bytes a logit, times `max_num_seqs` x vocabulary."""
     activation_base: Bytes = 0.0

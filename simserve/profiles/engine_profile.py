@@ -183,6 +183,8 @@ class Limits(FrozenModel):
     """The same with speculative decoding; absent: as without."""
     max_num_batched_tokens: Tiered
     """Token budget of a step."""
+    seat_tokens: int | None = Field(default=None, ge=1)
+    """Tokens by which `max_num_seqs`, where it is set, multiplies into the budget; absent: it does not."""
     block_size: int = Field(ge=1)
     """Tokens a KV block."""
     max_model_len: Tiered | None = None

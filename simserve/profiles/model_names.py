@@ -101,9 +101,9 @@ _SAME_SHAPE = {
     "allenai/Olmo-3.1-32B-Think": "olmo-3-32b",
 }
 """Repositories of weights tuned from another model -> profile of their shape: config.json, or the model card names the
-model that they were tuned from (Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650; Qwen3.8-27B: 64
-layers of 5,120, 24 heads of 256, 48 linear value heads of 128, vocabulary of 248,320 in public code that runs it; Mistral
-Medium 3.5: 88 layers of 12,288, and its 133.6 GB in FP8 are those of Devstral 2 with a vision tower of 5 GB)."""
+model that they were tuned from (Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650; Qwen3.8-27B:
+64 layers of 5,120, 24 heads of 256, 48 linear value heads of 128, vocabulary of 248,320 in public code that runs it;
+Mistral Medium 3.5: 88 layers of 12,288, and its 133.6 GB in FP8 are those of Devstral 2 with a vision tower of 5 GB)."""
 
 
 def stored_format(name: str) -> str | None:
@@ -149,7 +149,7 @@ _WITHOUT_FORMULA = {
     "llama-3-3-nemotron-super": "layers that differ from each other (block_configs): some have no attention",
     "llama-3-1-nemotron-ultra": "layers that differ from each other (block_configs): some have no attention",
     "kimi-linear": "Kimi Delta Attention beside latent attention",
-    "kimi-k3": "Kimi Delta Attention beside latent attention, and experts of a width of their own (routed_expert_hidden_size)",
+    "kimi-k3": "Kimi Delta Attention beside latent attention, and experts of a width of their own",
     "mamba-codestral": "Mamba-2 in all layers, none with attention",
     "falcon-h1": "Mamba-2 and attention side by side in each layer",
     "minicpm4": "block-sparse attention chosen by the keys themselves (InfLLM v2)",

@@ -869,3 +869,19 @@ def test_prefixes_of_states_are_cached_as_the_version_does(
 def test_vllm_overlaps_more_drafters_with_time(version: str, drafter: str, is_async: bool) -> None:
     """A model that drafts from 0.28 on, n-grams with the second runner of 0.33."""
     assert resolve(version=version, drafter=drafter).async_scheduling is is_async
+
+
+def test_a_compiled_engine_is_built_for_whole_prompts_of_every_seat() -> None:
+    """TensorRT-LLM up to 0.9, where a batch size is set and no budget: 1,024 tokens of input a seat."""
+    built = resolve("tensorrt-llm", "0.9", max_num_seqs=40, max_model_len=2048)
+
+    assert built.max_num_batched_tokens == 40 * 1024
+    assert "max_num_seqs x 1,024" in built.sources["max_num_batched_tokens"]
+    assert resolve("tensorrt-llm", "0.10", max_num_seqs=40, max_model_len=2048).max_num_batched_tokens == 8192
+    assert resolve("tensorrt-llm", "0.9", max_num_seqs=40, max_num_batched_tokens=4096).max_num_batched_tokens == 4096
+
+
+def test_compiled_engines_hold_two_hidden_vectors() -> None:
+    """As a log of 0.8 shows; the PyTorch backend, the default from 1.0 on, three."""
+    assert resolve("tensorrt-llm", "0.8").activation_hidden_share == pytest.approx(2 / 3, abs=0.001)
+    assert resolve("tensorrt-llm", "1.0").activation_hidden_share == 1.0

@@ -653,6 +653,31 @@ def test_every_row_of_a_plan_is_exported_in_formats_that_there_are() -> None:
     assert check_rows(busy_scenario(), planned()) > 10
 
 
+def few_requests(name: str, count: int = 200) -> list[str]:
+    """Return the overrides that make a scenario's own run short, where it counts requests."""
+    requests = load(name).workload.num_requests
+    smaller = SMALLER.get(name, [])
+    if requests is None or requests <= count or load(name).workload.trace is not None:
+        return smaller
+    return [*(each for each in smaller if "num_requests" not in each), f"workload.num_requests={count}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", catalog.names("scenario"))
+def test_every_row_of_every_bundled_plan_is_exported_in_formats_that_there_are(name: str) -> None:
+    """All scenarios on their own GPUs, few requests, no knobs tried: what a plan shows can be had and started.
+
+    Flags of the release that is named, and formats that a public checkpoint has or the engine makes on load.
+    """
+    scenario = load(name, few_requests(name))
+    own = [scenario.deployment.hardware, *(pool.hardware for pool in scenario.deployment.pools)]
+
+    found = ss.plan(scenario, hardware=list(dict.fromkeys(filter(None, own))), trials=0).summary
+    assert check_rows(scenario, found) > 0
+    assert found["feasible"] == (found["nearest_miss"] is None)
+    check_export(scenario, scenario)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in catalog.names("scenario")[::3] if name not in MINUTES])
 def test_a_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
