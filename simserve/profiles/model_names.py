@@ -101,9 +101,12 @@ _SAME_SHAPE = {
     "allenai/Olmo-3.1-32B-Think": "olmo-3-32b",
 }
 """Repositories of weights tuned from another model -> profile of their shape: config.json, or the model card names the
-model that they were tuned from (Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650; Qwen3.8-27B:
-64 layers of 5,120, 24 heads of 256, 48 linear value heads of 128, vocabulary of 248,320 in public code that runs it;
-Mistral Medium 3.5: 88 layers of 12,288, and its 133.6 GB in FP8 are those of Devstral 2 with a vision tower of 5 GB)."""
+model that they were tuned from.
+
+Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650. Qwen3.8-27B: 64 layers of 5,120, 24
+heads of 256, 48 linear value heads of 128 and a vocabulary of 248,320 in public code that runs it. Mistral Medium 3.5:
+88 layers of 12,288, and its 133.6 GB in FP8 are those of Devstral 2 with a vision tower of 5 GB.
+"""
 
 
 def stored_format(name: str) -> str | None:
