@@ -182,7 +182,8 @@ def test_a_format_that_is_made_beforehand_needs_its_checkpoint() -> None:
     assert "name one: --checkpoint ORG/NAME" in refusal(awq)
     assert command(awq, checkpoint="org/Llama-3.2-1B-AWQ") == "vllm serve org/Llama-3.2-1B-AWQ"
     gguf = "deployment.quantization=gguf-q4_k_m"
-    assert "does not run under vllm 0.33" in refusal(gguf, "deployment.engine.version=0.33")
+    with pytest.raises(InputError, match=r"does not run under vllm 0\.33"):
+        command(gguf, "deployment.engine.version=0.33")
     assert "reads no GGUF" in refusal(gguf, "deployment.engine.version=0.23")
 
 
