@@ -119,8 +119,6 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
         return []
     if quantization.startswith("gguf"):
-        if not flags.has("--quantization", "gguf"):
-            raise ScenarioError(f"cannot be exported: {deployment.label} reads no GGUF", key=key, value=quantization)
         deployment.needs_checkpoint("vLLM takes one GGUF file, and a repository has many")
     if quantization == deployment.stored_quantization and not deployment.is_own_checkpoint:
         deployment.note(f"{deployment.checkpoint} is stored in {quantization}: no --quantization is needed")

@@ -184,7 +184,7 @@ def test_a_format_that_is_made_beforehand_needs_its_checkpoint() -> None:
     gguf = "deployment.quantization=gguf-q4_k_m"
     with pytest.raises(InputError, match=r"does not run under vllm 0\.33"):
         command(gguf, "deployment.engine.version=0.33")
-    assert "reads no GGUF" in refusal(gguf, "deployment.engine.version=0.23")
+    assert "vLLM takes one GGUF file" in refusal(gguf, "deployment.engine.version=0.23")
 
 
 def test_a_checkpoint_that_is_stored_so_needs_no_flag() -> None:
