@@ -15,8 +15,10 @@ from typing import Any, get_args
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
-from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.command import import_command
+from simserve.planner.importers.draft import scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model
+from simserve.planner.importers.ollama_command import FORMAT as OLLAMA_FORMAT
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS
@@ -37,15 +39,8 @@ _ENGINE_NAMES = {"trtllm": "tensorrt-llm"}
 _GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*)?(\S.*)", re.IGNORECASE)
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)", re.IGNORECASE)
 _ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@ -])v?(b?\d\S*)")
-_OLLAMA_FORMAT = "gguf-q4_k_m"
 _COMMAND = re.compile(r"\s--?\w|\b(?:vllm|sglang) serve\b|\b(?:docker|ollama) run\b")
 """What only a command line holds."""
-_STARTED_BY_NAME = {
-    "ollama": ("ollama run ", "ollama serve"),
-    "llama.cpp": ("llama-server", "llama-cli"),
-    "tgi": ("text-generation-inference", "text-generation-launcher"),
-}
-"""Engines whose command lines are not read, by what they hold."""
 _LIMIT = re.compile(r"([A-Za-z]\w*)\s*(?:<=|>=|[=<>:\u2264\u2265]|\s)\s*(\S.*)")
 _PERCENTILE = re.compile(r"\bp\(?\d\d", re.IGNORECASE)
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
@@ -222,29 +217,13 @@ def _base(word: str | None, flags: OneLine, gpu: str | None) -> _Base:
         if word is not None:
             rule = f"cannot stand beside {word!r}: the command line names the model"
             raise UsageError(rule, key="--like", remedy="keep one of the two")
-        draft = _pasted(flags.like, gpu)
-        return _Base(draft.mapping, notes=tuple(each for each in draft.notes if each != PLACEHOLDER_NOTE))
+        draft = import_command(flags.like, hardware=gpu, flag="--like")
+        notes = (each.replace("; --model says another", "") for each in draft.notes if each != PLACEHOLDER_NOTE)
+        return _Base(draft.mapping, notes=tuple(notes))
     if word is None:
         remedy = "name one such as chatbot (simserve scenarios lists them), or a model (simserve models) with --gpus"
         raise UsageError("lacks a scenario", remedy=remedy)
     return _named(word)
-
-
-def _pasted(text: str, gpu: str | None) -> Draft:
-    """Return the scenario of a pasted command line of vLLM, SGLang or TensorRT-LLM."""
-    from simserve.planner.importers.sglang_command import import_sglang_command
-    from simserve.planner.importers.trtllm_command import import_trtllm_command
-    from simserve.planner.importers.vllm_command import import_vllm_command
-
-    words = text.split()
-    started = next((engine for engine, signs in _STARTED_BY_NAME.items() if any(sign in text for sign in signs)), None)
-    if started is not None:
-        model = words[2] if words[:2] == ["ollama", "run"] and len(words) > 2 else "MODEL"
-        rule = f"starts {started}, whose lines are not read"
-        raise UsageError(rule, key="--like", value=text, remedy=f"name the model instead: {model} --engine {started}")
-    if "trtllm" in text:
-        return import_trtllm_command(text, hardware=gpu)
-    return (import_sglang_command if "sglang" in text else import_vllm_command)(text, hardware=gpu)
 
 
 def _named(word: str) -> _Base:
@@ -320,9 +299,9 @@ def _as_tagged(base: _Base, word: str | None, flags: OneLine) -> _Base:
         return base
     if load_model(base.mapping["model"]).stored.format not in WIDE_FORMATS:
         return base
-    note = f"Ollama's {word} has {_OLLAMA_FORMAT} weights unless its tag says others."
+    note = f"Ollama's {word} has {OLLAMA_FORMAT} weights unless its tag says others."
     return replace(
-        base, mapping={**base.mapping, "deployment": {"quantization": _OLLAMA_FORMAT}}, notes=(*base.notes, note)
+        base, mapping={**base.mapping, "deployment": {"quantization": OLLAMA_FORMAT}}, notes=(*base.notes, note)
     )
 
 

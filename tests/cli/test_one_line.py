@@ -331,8 +331,8 @@ def test_tags_of_ollama_say_their_format(simserve: Simserve, line: str, weights:
     [
         ("'docker run vllm/vllm-openai:v0.10.0 --model Qwen/Qwen3-8B'", "put it behind --like"),
         ("'vllm serve Qwen/Qwen3-8B'", "put it behind --like"),
-        ("--like 'ollama run llama3.1:8b'", "llama3.1:8b --engine ollama"),
-        ("--like 'llama-server -m x.gguf -ngl 99'", "MODEL --engine llama.cpp"),
+        ("--like 'transformers serve'", "MODEL --gpus N --engine NAME"),
+        ("--like 'OLLAMA_NUM_PARALLEL=4 ollama serve'", "ollama run llama3.1:8b"),
         ("./Qwen3-8B-Q4_K_M.gguf", "Qwen3-8B-Q4_K_M --engine llama.cpp"),
     ],
 )
@@ -354,6 +354,9 @@ def test_a_pasted_command_line_stands_for_the_scenario(simserve: Simserve) -> No
     assert (shown["model"], shown["hardware"]) == ("qwen3-8b", "l4-24gb")
     assert (shown["max_model_len"], shown["engine_resolved"]["max_num_seqs"]) == (8192, 64)
     assert sglang["engine_resolved"]["name"] == "sglang"
+    for line_of, engine in (("ollama run qwen3:8b", "ollama"), ("llama-server -m Qwen3-8B-Q4_K_M.gguf", "llama.cpp")):
+        other = answer(simserve, f"memory --like '{line_of}' --gpus 4090")
+        assert (other["engine_resolved"]["name"], other["formats"]["weights"]) == (engine, "gguf-q4_k_m")
     assert answer(simserve, f"run --like {line} --gpus L4 {traffic}")["completed"] == 20
 
 
