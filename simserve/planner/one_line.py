@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
@@ -27,7 +27,11 @@ from simserve.profiles.model import load_model
 from simserve.profiles.model_names import format_named, layers_without_formula
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
+from simserve.sim.routing_spec import RoutingPolicy
 from simserve.workload.spec import TraceColumn
+
+if TYPE_CHECKING:
+    from simserve.workload.traces.trace import Trace
 
 DEFAULT_HARDWARE = "h100-sxm-80gb"
 """GPU of a scenario that only has to be planned for: the plan chooses its own."""
@@ -37,7 +41,9 @@ MAC_ENGINE = "llama.cpp"
 _ENGINE_NAMES = {"trtllm": "tensorrt-llm"}
 """Short names of engines, without hyphens -> the profile."""
 _GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*)?(\S.*)", re.IGNORECASE)
-_TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)", re.IGNORECASE)
+_COUNT_BEHIND = re.compile(r"(\S.*?)\s*[:x\u00d7*]\s*(\d{1,5})", re.IGNORECASE)
+"""``H100:2`` and ``H100x2``, where what stands in front is the name of a GPU."""
+_TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)(?:\s*tok(?:en)?s?)?", re.IGNORECASE)
 _ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@ -])v?(b?\d\S*)")
 _COMMAND = re.compile(r"\s--?\w|\b(?:vllm|sglang) serve\b|\b(?:docker|ollama) run\b")
 """What only a command line holds."""
@@ -61,6 +67,7 @@ class OneLine:
         tp: GPUs that share every layer.
         pp: Groups of GPUs that hold consecutive layers.
         replicas: Copies of the model.
+        routing: Which replica takes a request: ``round_robin``.
         engine: ``vllm==0.20``, or a name alone.
         quantization: Format of the weights.
         rate: Requests a second, Poisson.
@@ -78,6 +85,7 @@ class OneLine:
     tp: int | None = None
     pp: int | None = None
     replicas: int | None = None
+    routing: str | None = None
     engine: str | None = None
     quantization: str | None = None
     rate: float | None = None
@@ -359,6 +367,9 @@ def _overrides(
     """Return what the flags change in a scenario's keys."""
     deployment, workload = (_block(mapping, key) for key in ("deployment", "workload"))
     found = [] if is_plan else _layout(flags, deployment, gpu, count)
+    if flags.routing is not None:
+        key = "deployment.routing.policy" if _block(deployment, "routing") else "deployment.routing"
+        found.append(Override(key, _policy(flags.routing), "--routing"))
     if flags.engine is not None:
         found += _engine(flags.engine, _block(deployment, "engine"))
     if flags.quantization is not None:
@@ -427,6 +438,10 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
         raise UsageError("names no GPU", key="--gpus", value=text, remedy="write 2xH100, or H100")
     count = None if found[1] is None else int(found[1])
     name = hardware_name(found[2].strip())
+    behind = _COUNT_BEHIND.fullmatch(found[2].strip())
+    if count is None and behind is not None and not catalog.has("hardware", name):
+        behind_name = hardware_name(behind[1])
+        name, count = (behind_name, int(behind[2])) if catalog.has("hardware", behind_name) else (name, None)
     if not catalog.has("hardware", name) and (part := slice_of(name)) is not None:
         name, count = part[0], part[1] * (1 if count is None else count)
     if count == 0:
@@ -472,6 +487,18 @@ def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, coun
             f"are {count} GPUs, which {words} does not make", key="--gpus", value=flags.gpus, remedy=remedy
         )
     return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
+
+
+def _policy(text: str) -> str:
+    """Return the routing policy of ``round-robin``, ``Round Robin`` or ``round_robin``.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    known = {_plain_name(each): each for each in get_args(RoutingPolicy)}
+    if _plain_name(text) not in known:
+        raise UsageError("is no routing policy", key="--routing", value=text, remedy=", ".join(known.values()))
+    return known[_plain_name(text)]
 
 
 def _plain_name(name: str) -> str:
@@ -551,8 +578,8 @@ def _trace(path: str, folder: Path | None) -> list[Override]:
 
 def _recorded_media(scenario: Scenario, flags: OneLine, notes: list[str]) -> list[Override]:
     """Return the images and recordings of ``--trace``, unless the scenario says itself what it has of them."""
-    source = scenario.workload.trace
-    if flags.trace is None or source is None or scenario.workload.has_media:
+    source, workload = scenario.workload.trace, scenario.workload
+    if flags.trace is None or source is None:
         return []
     # Readers of traces are loaded for traces alone.
     from simserve.planner.importers.trace import media_blocks
@@ -560,8 +587,27 @@ def _recorded_media(scenario: Scenario, flags: OneLine, notes: list[str]) -> lis
     from simserve.workload.traces.table import find_file
 
     trace = read_trace(find_file(source.path, scenario.folder, takes_folder=True), source.format, source.columns)
-    blocks = media_blocks(trace, load_model(scenario.model, scenario.folder), notes)
-    return [Override(f"workload.{key}", block, "--trace") for key, block in blocks.items()]
+    told: list[str] = []
+    blocks = media_blocks(trace, load_model(scenario.model, scenario.folder), told)
+    if not workload.has_media:
+        notes += told
+        return [Override(f"workload.{key}", block, "--trace") for key, block in blocks.items()]
+    return [each for key in blocks for each in _without_recorded(key, scenario, trace, notes)]
+
+
+def _without_recorded(key: str, scenario: Scenario, trace: Trace, notes: list[str]) -> list[Override]:
+    """Take from the images, or the recordings, of a scenario what the trace says itself: how many, and how large."""
+    spec = getattr(scenario.workload, key)
+    recorded = getattr(trace, key)
+    if spec is None or recorded is None:
+        return []
+    sizes = () if recorded.sizes is None else ("sizes" if key == "images" else "seconds",)
+    said = [name for name in ("share", "count", *sizes) if name in spec.model_fields_set]
+    if said:
+        noun = "images" if key == "images" else "recordings"
+        notes.append(f"The trace has {noun} of its own: not used of workload.{key}: {', '.join(said)}.")
+    absent = type(spec)().model_dump(mode="json")
+    return [Override(f"workload.{key}.{name}", absent[name], "--trace") for name in said]
 
 
 def tokens(text: str, flag: str) -> int:

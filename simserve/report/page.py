@@ -123,6 +123,7 @@ def environment() -> Environment:
     )
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     found.filters["marked"] = marked
+    found.filters["command"] = command
     return found
 
 
@@ -131,10 +132,19 @@ def marked(text: str) -> Markup:
     from markupsafe import Markup
 
     parts = _CODE.split(text)
-    commands = (Markup("<code>{}</code>"), Markup('<code class="option">{}</code>'))
+    option, whole = Markup('<code class="option">{}</code>'), Markup("<code>{}</code>")
     return Markup("").join(
-        commands[part.startswith("-")].format(part) if place % 2 else part for place, part in enumerate(parts)
+        (option.format(part) if part.startswith("-") else whole.format(command(part))) if place % 2 else part
+        for place, part in enumerate(parts)
     )
+
+
+def command(text: str) -> Markup:
+    """Return a command whose words are not broken at their hyphens: lines end between words where these have room."""
+    from markupsafe import Markup
+
+    word = Markup("<span>{}</span>")
+    return Markup(" ").join(word.format(each) if "-" in each else each for each in text.split(" "))
 
 
 def brief_html(brief: Brief) -> str:
