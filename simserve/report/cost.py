@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -443,7 +443,13 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     lines += [Fact("API", line, is_extra=True) for line in _latency_lines(summary["api"])[:1]]
     api = summary["api"]
     other = "" if deployed is None else fact_text(deployed, "Cost").partition("; ")[2]
-    if " asks " in other and api["name"] is not None and not other.startswith(f"{api['name']} asks "):
+    lines_of = {each.label: each.text for each in lines}
+    if other and " asks " not in other and " asks " in lines_of["Cost"]:
+        # What a run of it says of the API; the one that is compared with serves other weights.
+        own_side, _, asked_for = lines_of["Cost"].partition("; ")
+        lines = [replace(each, text=f"{own_side}; {other}") if each.label == "Cost" else each for each in lines]
+        lines.append(Fact("Also", f"of other weights, {asked_for}"))
+    elif " asks " in other and api["name"] is not None and not other.startswith(f"{api['name']} asks "):
         lines.append(Fact("Also", other))
     old = [f"the price of {api['name']} was seen {api['date']}, {_OLD}"] if api.get("is_old") else []
     trust = [*old, *(summary.get("caveats") or ())[-1:]]
