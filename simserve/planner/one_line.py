@@ -495,7 +495,7 @@ def _policy(text: str) -> str:
     Raises:
         UsageError: There is none of that name.
     """
-    known = {_plain_name(each): each for each in get_args(RoutingPolicy)}
+    known: dict[str, str] = {_plain_name(each): each for each in get_args(RoutingPolicy)}
     if _plain_name(text) not in known:
         raise UsageError("is no routing policy", key="--routing", value=text, remedy=", ".join(known.values()))
     return known[_plain_name(text)]
