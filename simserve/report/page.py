@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: [a-z\d]+=[^\s;]+| \d[\d.]*%?(?:/[a-z]+)?)?)")
 """A command that ends a sentence, and an option with its number, per month say, or with what it sets."""
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")
+"""Space between a time and its unit, which no line may end in."""
 TEMPLATES = Path(__file__).parent / "templates"
 """Pages and style sheets; ``common.css`` is that of `simserve explore` as well."""
 
@@ -124,6 +126,7 @@ def environment() -> Environment:
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     found.filters["marked"] = marked
     found.filters["command"] = command
+    found.filters["joined"] = lambda text: _BEFORE_UNIT.sub("\u00a0", text)
     return found
 
 
