@@ -68,8 +68,11 @@ PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_t
 
 
 @pytest.mark.parametrize("block", PYTHON_BLOCKS)
-def test_a_python_block_of_the_readme_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_python_block_of_the_readme_runs(
+    block: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As written, from the first import on, and it prints something."""
+    monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
 
     assert capsys.readouterr().out
