@@ -43,6 +43,7 @@ FEATURES: Mapping[str, str] = {
     "swap": "preemption by swapping",
     "expert_parallel": "expert parallelism",
     "deepep": "all-to-all of experts with DeepEP",
+    "nvlink_all_to_all": "all-to-all of experts over NVLink between hosts",
     "two_batch_overlap": "overlap of two halves of a batch",
     "eplb": "balancing of the load of experts (EPLB)",
     "data_parallel_attention": "data-parallel attention",
