@@ -13,15 +13,21 @@ import numpy as np
 
 from simserve.perf.efficiency import Array
 
-ExchangeMode = Literal["deepep_low_latency", "deepep_high_throughput", "nvlink_two_sided"]
+ExchangeMode = Literal["deepep_low_latency", "deepep_high_throughput", "nvlink_one_sided", "nvlink_two_sided"]
 """DeepEP's kernels: a message for each expert of a token, or one for each node and rank that holds any of them.
-TensorRT-LLM's over NVLink between hosts (MNNVL): one for each rank that holds any."""
+TensorRT-LLM's over NVLink between hosts (MNNVL): one for each rank that holds any, which the sender writes into its
+memory, or for which both agree first where it goes."""
 
-All2AllBackend = Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput", "nvlink_two_sided"]
+All2AllBackend = Literal[
+    "allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput", "nvlink_one_sided", "nvlink_two_sided"
+]
 """How tokens reach the ranks that hold their experts: every rank gets all, or an exchange sends each where it goes."""
 
 SCALE_BLOCK, SCALE_BYTES = 128, 4.0
-"""Elements that share a scale of a token sent in FP8, and bytes of a scale."""
+"""Elements that share a scale of a token sent in FP8, and bytes of a scale: MXFP8's, one byte for 32, are as many."""
+
+FP4_TOKEN_BYTES = 0.5625
+"""Bytes of an element of a token sent in FP4, with its scale of a byte for 16."""
 
 COMBINED_BYTES = 2.0
 """Bytes of an element on the way back: sums travel in BF16."""
@@ -58,14 +64,18 @@ CURVES: dict[ExchangeMode, dict[Literal["dispatch", "combine"], ExchangeCurve]] 
         "dispatch": ExchangeCurve(33.79e-6, 0.0, 29.34e-6, 0.567, 0.906),
         "combine": ExchangeCurve(48.58e-6, 22.18e-6, 26.08e-6, 0.475, 0.885),
     },
+    "nvlink_one_sided": {
+        "dispatch": ExchangeCurve(12.59e-6, 0.0, 1.53e-6, 0.712, 0.0),
+        "combine": ExchangeCurve(11.1e-6, 0.0, 3.59e-6, 0.74, 0.0),
+    },
     "nvlink_two_sided": {
         "dispatch": ExchangeCurve(22.33e-6, 0.0, 1.19e-6, 0.579, 0.0),
         "combine": ExchangeCurve(9.24e-6, 0.0, 1.28e-6, 0.564, 0.0),
     },
 }
 """DeepEP between H100 with eight to a node and one 400 Gbit/s port a GPU (AIConfigurator tables, Apache-2.0, SGLang
-0.5.6, 256 and 288 experts; high throughput on 20 multiprocessors). NVLink: GB200 in one NVL72, 8 to 64 ranks
-(TensorRT-LLM 1.2.0rc6 in the same tables; the call that prepares counts as a part of the dispatch). Errors on numbers
+0.5.6, 256 and 288 experts; high throughput on 20 multiprocessors). NVLink: GB200 in one NVL72, 2 to 32 ranks one-sided and 8
+to 64 two-sided (TensorRT-LLM 1.2.0rc6 in the same tables; the call that prepares counts as a part of the dispatch). Errors on numbers
 of nodes and ranks left out in calibration/attention_collectives.md."""
 
 
@@ -96,9 +106,16 @@ class ExchangeLinks:
         return -(-self.num_ranks // self.ranks_per_node)
 
 
-def dispatched_bytes(hidden_size: float, *, is_narrow: bool = True) -> float:
-    """Return the bytes of one token on the way to an expert: FP8 with its scales, or 16 bit."""
-    return hidden_size * (1.0 + SCALE_BYTES / SCALE_BLOCK if is_narrow else COMBINED_BYTES)
+def dispatched_bytes(hidden_size: float, *, element_bytes: float = 1.0) -> float:
+    """Return the bytes of one token on the way to an expert: FP4 or FP8 with its scales, or 16 bit.
+
+    Args:
+        hidden_size: Its elements.
+        element_bytes: Of one of them, without scales; below 1: FP4, from 2 on: 16 bit.
+    """
+    if element_bytes >= COMBINED_BYTES:
+        return hidden_size * COMBINED_BYTES
+    return hidden_size * (1.0 + SCALE_BYTES / SCALE_BLOCK if element_bytes >= 1.0 else FP4_TOKEN_BYTES)
 
 
 def exchange_seconds(
@@ -120,7 +137,7 @@ def exchange_seconds(
     local, remote = messages(mode, chosen, links)
     inside = local * token_bytes / (links.local_bandwidth * curve.local_share)
     start, nodes, between = curve.start, links.num_nodes, 0.0
-    if mode == "nvlink_two_sided":
+    if mode.startswith("nvlink"):
         start += curve.start_per_doubling * math.log2(links.num_ranks)
     elif nodes > 1:
         start += curve.network_start + curve.start_per_doubling * math.log2(nodes)
@@ -141,4 +158,4 @@ def messages(mode: ExchangeMode, chosen: int, links: ExchangeLinks) -> tuple[flo
         return k * (same - 1) / ranks, k * (ranks - same) / ranks
     reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** k)
     targets = ranks * (1.0 - (1.0 - 1.0 / ranks) ** k)
-    return targets * (1.0 - 1.0 / ranks), 0.0 if mode == "nvlink_two_sided" else reached * (1.0 - 1.0 / nodes)
+    return targets * (1.0 - 1.0 / ranks), 0.0 if mode.startswith("nvlink") else reached * (1.0 - 1.0 / nodes)

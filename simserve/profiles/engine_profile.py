@@ -43,7 +43,8 @@ FEATURES: Mapping[str, str] = {
     "swap": "preemption by swapping",
     "expert_parallel": "expert parallelism",
     "deepep": "all-to-all of experts with DeepEP",
-    "nvlink_all_to_all": "all-to-all of experts over NVLink between hosts",
+    "nvlink_one_sided": "one-sided all-to-all of experts over NVLink between hosts",
+    "nvlink_two_sided": "two-sided all-to-all of experts over NVLink between hosts",
     "two_batch_overlap": "overlap of two halves of a batch",
     "eplb": "balancing of the load of experts (EPLB)",
     "data_parallel_attention": "data-parallel attention",
@@ -366,6 +367,9 @@ class KernelTraits(FrozenModel):
     """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
     overlaps_shared_experts: bool = True
     """Whether shared experts run beside the routed ones, on a second stream or as some of them."""
+    sends_rounded_tokens: bool = False
+    """Whether tokens are rounded to the format of the experts' products before they go to other ranks, but for FP8 by
+    blocks; DeepEP's dispatch in FP8 is its own."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)

@@ -339,17 +339,20 @@ def _all2all_backend(
 ) -> All2AllBackend:
     """Return how tokens reach the ranks that hold their experts: as asked, or as such servers are run.
 
-    TensorRT-LLM takes its exchange over NVLink by itself where NVLink joins several hosts and ranks are more than the
-    experts of a token, which else go to every rank anyway (`select_alltoall_method_type` of its expert modules).
+    TensorRT-LLM takes an exchange over NVLink by itself where that joins several hosts: from 1.2 on the one-sided one,
+    before that the two-sided one, with more ranks than a token has experts (`select_alltoall_method_type` of its expert
+    modules).
     """
     if deployment.all2all_backend != "auto":
         return deployment.all2all_backend
     has_ranks = deployment.enable_expert_parallel and deployment.data_parallel_size > 1
     num_gpus, link = deployment.tensor_parallel_size * deployment.data_parallel_size, hardware.intra_node
     is_wide = has_ranks and num_gpus > link.gpus_per_node
-    is_rack = link.num_host_gpus < link.gpus_per_node
-    if has_ranks and is_rack and not is_wide and "nvlink_all_to_all" in engine.features and model.moe is not None:
-        return "nvlink_two_sided" if num_gpus > model.moe.num_experts_per_tok else "allgather_reducescatter"
+    if has_ranks and not is_wide and link.num_host_gpus < link.gpus_per_node and model.moe is not None:
+        if "nvlink_one_sided" in engine.features:
+            return "nvlink_one_sided"
+        if "nvlink_two_sided" in engine.features and num_gpus > model.moe.num_experts_per_tok:
+            return "nvlink_two_sided"
     return "deepep_low_latency" if is_wide and "deepep" in engine.features else "allgather_reducescatter"
 
 
@@ -442,7 +445,7 @@ def _check_whole_experts(shape: ReplicaShape) -> None:
         rule = "needs enable_expert_parallel and a data_parallel_size above 1"
         raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
     link = shape.hardware.intra_node
-    if shape.all2all_backend == "nvlink_two_sided" and (link.kind != "nvlink" or shape.expert_ranks > link.gpus_per_node):
+    if shape.all2all_backend.startswith("nvlink") and (link.kind != "nvlink" or shape.expert_ranks > link.gpus_per_node):
         joined = f"{link.gpus_per_node} GPUs" if link.kind == "nvlink" else "none"
         rule = f"needs all {shape.expert_ranks} GPUs of the experts on one NVLink, which joins {joined} here"
         raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
