@@ -693,7 +693,9 @@ def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_
     """Return for each number of tokens whether all-reduce, residual and norm are one kernel."""
     capability = float(shape.hardware.compute_capability or 0.0)
     limit = FUSED_BYTES.get(shape.tensor_parallel_size, 0.0)
+    families = shape.engine.all_reduce_norm_families
     is_fusing = shape.engine.fuses_all_reduce_norm and capability >= FIRST_FUSED_CAPABILITY
+    is_fusing &= not families or shape.model.family in families
     return np.asarray((tokens * shape.model.hidden_size * ACTIVATION_BYTES <= limit) & is_fusing)
 
 

@@ -343,6 +343,8 @@ class KernelTraits(FrozenModel):
     """Message from which all-reduces over more than two ranks also cross the host link once, bytes; absent: none."""
     fuses_all_reduce_norm: bool = False
     """Whether the norm behind a small all-reduce is part of its kernel (Hopper and Blackwell)."""
+    all_reduce_norm_families: tuple[str, ...] = ()
+    """Families of models whose layers have that kernel; absent: all."""
     fuses_activation_quantisation: bool = False
     """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
     tensor or a channel; otherwise a kernel of its own does."""
