@@ -1,6 +1,7 @@
 """Seconds of experts' all-to-all by DeepEP or over NVLink: tokens to the ranks that hold their experts, sums back.
 
-Knows tokens, ranks and links, no model. The constants are fitted by `calibration.laboratory.fits.exchange_fit`.
+Knows tokens, ranks and links, no model. The constants are fitted by
+`calibration.laboratory.fits.exchange_fit` and `nvlink_exchange_fit`.
 """
 
 from __future__ import annotations
@@ -65,18 +66,18 @@ CURVES: dict[ExchangeMode, dict[Literal["dispatch", "combine"], ExchangeCurve]] 
         "combine": ExchangeCurve(48.58e-6, 22.18e-6, 26.08e-6, 0.475, 0.885),
     },
     "nvlink_one_sided": {
-        "dispatch": ExchangeCurve(12.59e-6, 0.0, 1.53e-6, 0.712, 0.0),
-        "combine": ExchangeCurve(11.1e-6, 0.0, 3.59e-6, 0.74, 0.0),
+        "dispatch": ExchangeCurve(12.68e-6, 0.0, 1.52e-6, 0.705, 0.0),
+        "combine": ExchangeCurve(11.35e-6, 0.0, 3.65e-6, 0.739, 0.0),
     },
     "nvlink_two_sided": {
-        "dispatch": ExchangeCurve(22.33e-6, 0.0, 1.19e-6, 0.579, 0.0),
-        "combine": ExchangeCurve(9.24e-6, 0.0, 1.28e-6, 0.564, 0.0),
+        "dispatch": ExchangeCurve(22.34e-6, 0.0, 1.19e-6, 0.570, 0.0),
+        "combine": ExchangeCurve(8.47e-6, 0.0, 1.57e-6, 0.565, 0.0),
     },
 }
 """DeepEP between H100 with eight to a node and one 400 Gbit/s port a GPU (AIConfigurator tables, Apache-2.0, SGLang
-0.5.6, 256 and 288 experts; high throughput on 20 multiprocessors). NVLink: GB200 in one NVL72, 2 to 32 ranks one-sided and 8
-to 64 two-sided (TensorRT-LLM 1.2.0rc6 in the same tables; the call that prepares counts as a part of the dispatch). Errors on numbers
-of nodes and ranks left out in calibration/attention_collectives.md."""
+0.5.6, 256 and 288 experts; high throughput on 20 multiprocessors). NVLink: GB200 in one NVL72, one-sided 2 to 32 ranks,
+two-sided 8 to 64 (TensorRT-LLM 1.2.0rc6 in the same tables; the call that prepares counts as a part of the dispatch).
+Errors on numbers of nodes and ranks left out in calibration/attention_collectives.md."""
 
 
 EXCHANGING_MULTIPROCESSORS: dict[str, int] = {"deepep_low_latency": 0, "deepep_high_throughput": 20}
@@ -150,7 +151,8 @@ def messages(mode: ExchangeMode, chosen: int, links: ExchangeLinks) -> tuple[flo
 
     Low latency: one for each expert on another rank, over NVLink in its own node and over the network beyond.
     High throughput: one to each other node that holds one of its experts, from where NVLink takes it to each rank
-    there; a rank forwards as many tokens of others as it sends. Over NVLink alone: one to each other rank that holds any.
+    there; a rank forwards as many tokens of others as it sends. Over NVLink alone: one to each other rank that holds
+    any.
     """
     ranks, nodes, k = links.num_ranks, links.num_nodes, chosen
     if mode == "deepep_low_latency":

@@ -444,10 +444,9 @@ def _check_whole_experts(shape: ReplicaShape) -> None:
     if is_sent and not (shape.enable_expert_parallel and has_ranks):
         rule = "needs enable_expert_parallel and a data_parallel_size above 1"
         raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
-    link = shape.hardware.intra_node
-    if shape.all2all_backend.startswith("nvlink") and (link.kind != "nvlink" or shape.expert_ranks > link.gpus_per_node):
-        joined = f"{link.gpus_per_node} GPUs" if link.kind == "nvlink" else "none"
-        rule = f"needs all {shape.expert_ranks} GPUs of the experts on one NVLink, which joins {joined} here"
+    joined = shape.hardware.intra_node.gpus_per_node if shape.hardware.intra_node.kind == "nvlink" else 0
+    if shape.all2all_backend.startswith("nvlink") and shape.expert_ranks > joined:
+        rule = f"needs all {shape.expert_ranks} GPUs of the experts on one NVLink, which joins {joined} GPUs here"
         raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
     if shape.num_redundant_experts is not None and not shape.enable_expert_parallel:
         rule = "needs enable_expert_parallel"

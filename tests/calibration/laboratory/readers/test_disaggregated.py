@@ -159,6 +159,16 @@ def test_blackwell_rows_run_recipes_of_their_own(tmp_path: Path) -> None:
     assert old.reason == NO_RECIPE
 
 
+def test_wide_experts_of_tensorrt_llm_on_gb200_agree_with_both_sides(tmp_path: Path) -> None:
+    """WIDEEP's exchange from 16 ranks on; fewer take the engine's own."""
+    (wide,) = blackwell(tmp_path).pools
+    (narrow, *_) = blackwell(tmp_path, load_value=6144).pools
+
+    assert wide.decode["deployment"]["all2all_backend"] == "nvlink_two_sided"
+    assert narrow.decode["deployment"]["data_parallel_size"] == 4
+    assert "all2all_backend" not in narrow.decode["deployment"]
+
+
 def test_wide_experts_of_sglang_on_gb200_exchange_tokens_by_deepep(tmp_path: Path) -> None:
     """Low latency where they decode, high throughput where they prefill, 32 redundant experts."""
     found = blackwell(tmp_path, framework="sglang", version="0.5.8", precision="fp8", load_value=6144)
