@@ -1,6 +1,6 @@
 """Fits TensorRT-LLM's expert all-to-all over NVLink and states its errors on numbers of ranks that were left out.
 
-Rerun on tables in the layout of NVIDIA's AIConfigurator (``gb200/comm/trtllm/<version>/trtllm_alltoall_perf.parquet``)::
+Rerun on tables in the layout of NVIDIA's AIConfigurator (``gb200/comm/trtllm/*/trtllm_alltoall_perf.parquet``)::
 
     python -m calibration.laboratory.fits.nvlink_exchange_fit FOLDER   # constants and error table, Markdown
 
