@@ -179,6 +179,21 @@ def test_wide_experts_of_sglang_on_gb200_exchange_tokens_by_deepep(tmp_path: Pat
     assert only.decode["deployment"]["num_redundant_experts"] == 32
 
 
+@pytest.mark.parametrize(("precision", "clients", "ranks", "budget"), [("fp8", 1024, 8, 4096), ("fp4", 64, 4, 8192)])
+def test_ranks_of_sglang_on_b200_share_a_chunk(
+    tmp_path: Path, precision: str, clients: int, ranks: int, budget: int
+) -> None:
+    """32,768 tokens a step for all ranks of a prefill worker, and 128 requests each; without ranks one has them all."""
+    asked = {"hardware": "b200_sxm", "framework": "sglang", "version": "0.5.8"}
+    (found, *_) = blackwell(tmp_path, **asked, precision=precision, load_value=clients, prefill_tp_size=ranks).pools
+    (alone, *_) = blackwell(tmp_path, **asked, precision="fp8", load_value=64).pools
+
+    engine = found.prefill["deployment"]["engine"]
+    assert found.prefill["deployment"]["data_parallel_size"] == ranks
+    assert (engine["max_num_batched_tokens"], engine["max_num_seqs"]) == (budget, 128)
+    assert alone.prefill["deployment"]["engine"]["max_num_batched_tokens"] == 32768
+
+
 def test_every_recipe_can_be_read() -> None:
     """Names follow one pattern, and each has a prefill worker."""
     for key, rows in _RECIPES.items():
