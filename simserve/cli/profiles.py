@@ -124,7 +124,8 @@ def models(
 
     simserve models config.json
     """
-    rows = [_model(profile) for profile in _models_named(name)]
+    profiles = _models_named(name)
+    rows = [_model(profile) for profile in profiles]
     if as_json:
         print_json({"models": rows})
         return
@@ -143,7 +144,8 @@ def models(
             for row in rows
         ],
         "KV bytes a token: all layers, 16-bit KV cache, one copy. Stored: the format of the checkpoint that the name "
-        "stands for.",
+        "stands for."
+        + "".join(f" {each.name} has the shape of {each.shape_of}." for each in profiles if each.shape_of),
     )
 
 
