@@ -49,8 +49,8 @@ _WAITING_SHARE = 0.2
 _WAIT_OF_RUN = 0.05
 """A run is backlogged when waiting is a fifth of the time in the system and the slowest twentieth of the
 requests waited a twentieth of the run. The second keeps a steady queue at high load apart from one that was worked
-off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once. A few requests at a
-steady rate last so short a time that any wait is a twentieth of it: they show no backlog."""
+off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once. A few requests at
+a steady rate last so short a time that any wait is a twentieth of it: they show no backlog."""
 
 
 def stability(

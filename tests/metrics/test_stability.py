@@ -104,7 +104,7 @@ def test_a_burst_that_was_worked_off_is_a_backlog() -> None:
 
 @pytest.mark.parametrize("num_requests", [1, 3, 49, 50, 500])
 def test_a_low_load_is_stable_however_few_requests_show_it(num_requests: int) -> None:
-    """Ten prompts a second that wait longer than they take, at 3 % of what can be finished: no backlog at any length."""
+    """Ten prompts a second that wait longer than they take, at 3 % of what can be finished: no backlog."""
     records = make_records(0.1 * np.arange(num_requests), wait=0.02, ttft=0.03, e2e=0.04)
     times = sojourns(records, float(records.finish_time[-1]))
 
