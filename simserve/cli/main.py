@@ -155,7 +155,7 @@ def _interrupt_again(number: int) -> None:
     if hasattr(signal, "pthread_kill") and main_thread is not None:
         signal.pthread_kill(main_thread, number)
     else:
-        interrupt_main(number)
+        interrupt_main(signal.Signals(number))
 
 
 def _run_app(arguments: Sequence[str] | None) -> int:
