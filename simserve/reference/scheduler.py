@@ -201,15 +201,18 @@ class ContinuousScheduler(Scheduler):
     def schedule_decodes(self, step: Step) -> None:
         """Give every decoding request its tokens, and the blocks it may need for them."""
         while True:
-            decoding = self.decoding_on
+            decoding = self.goes_on(self.decoding_on)
             needs = [self.blocks_needed(request) for request in decoding]
             if self.fits(sum(needs), sum(self.window_growth(request) for request in decoding)):
                 break
+            if len(decoding) < len(self.decoding_on):
+                # Nobody is retracted, and nothing runs, before those that are done have given up their blocks.
+                return
             self.make_free(sum(needs))
             self.preempt(step)
         if not step.has_preempted:
             self.swap_in(step)
-            decoding = self.decoding_on
+            decoding = self.goes_on(self.decoding_on)
             needs = [self.blocks_needed(request) for request in decoding]
         for request, blocks in zip(decoding, needs, strict=True):
             self.take(request, blocks, self.window_growth(request))
@@ -217,6 +220,12 @@ class ContinuousScheduler(Scheduler):
         step.beyond = [request for request in decoding if request in self.departing]
         if self.config.scheduler == "mixed":
             step.budget -= self.tokens_per_decode * len(decoding)
+
+    def goes_on(self, decoding: list[Request]) -> list[Request]:
+        """Return those of a batch that compute in its next step: SGLang 0.5.23 knows whom ``max_tokens`` has ended."""
+        if not (self.config.has_overlap and self.config.strikes_at_once):
+            return decoding
+        return [one for one in decoding if one not in self.departing or one.output_tokens < one.max_tokens]
 
     def swap_in(self, step: Step) -> None:
         """Bring swapped requests back from the head of the queue while a seat and the blocks of a step are free."""
@@ -339,6 +348,9 @@ class ContinuousScheduler(Scheduler):
 
         SGLang's ``batch_is_full``; with preemption by priority it asks every time.
         """
+        if self.config.strikes_at_once and step.budget == 0 and self.room_left(step, self.free) > 0:
+            # Behind a spent budget nobody is asked.
+            return
         if self.keeps_full and (self.decoding_on or self.left) and self.blocked_by(step) in ("seats", "blocks"):
             self.is_full = True
 
@@ -356,7 +368,9 @@ class ContinuousScheduler(Scheduler):
 
     def note_left(self, request: Request) -> None:
         """SGLang's batch holds a request that leaves off decoding until it decodes again (``filter_batch``)."""
-        if self.keeps_full:
+        if self.config.strikes_at_once:
+            self.is_full = False
+        elif self.keeps_full:
             self.left.append(new_tokens(request))
 
     def let_go(self, request: Request) -> None:
@@ -475,19 +489,29 @@ class ContinuousScheduler(Scheduler):
 
     def is_within_estimate(self, step: Step, head: Request, target: int, free: float) -> bool:
         """Whether the expected new tokens of all leave room for the head (``estimate``)."""
+        asked = target + new_tokens(head) + self.page_reserve
+        room = self.room_left(step, free)
+        self.note_tie(asked - room)
+        return asked < room
+
+    @property
+    def page_reserve(self) -> int:
+        """Tokens that ``estimate`` asks for beyond those of a request."""
+        return self.config.block_size if self.config.reserves_page else 0
+
+    def room_left(self, step: Step, free: float) -> float:
+        """Return the tokens that ``estimate`` leaves beside what it expects of the batch and of the step's prompts."""
         chunk_of = {request.index: chunk for request, chunk in step.chunks}
         prefilling = sum(
             min(request.max_tokens, MAX_ESTIMATED_TOKENS)
             + request.target
             - request.computed
             - chunk_of.get(request.index, 0)
+            + self.page_reserve
             for request in self.active
             if not request.is_decoding
         )
-        asked = target + new_tokens(head)
-        room = self.estimated_room(free) - prefilling
-        self.note_tie(asked - room)
-        return asked < room
+        return self.estimated_room(free) - prefilling
 
     def note_tie(self, distance: float) -> None:
         """Note how near a test of the estimate came to a tie, which rounding decides where the ratio is a fraction."""
@@ -509,7 +533,8 @@ class ContinuousScheduler(Scheduler):
         if self.keeps_windows:
             # Blocks of the pool that are one block in every layer.
             free = min(free // self.in_pool(1, 1), self.free_window)
-        return free * self.config.block_size - self.ratio * self.expected_tokens
+        ratio = 1.0 if self.config.expects_max_tokens else self.ratio
+        return free * self.config.block_size - ratio * self.expected_tokens
 
     def preempt(self, step: Step, chosen: Request | None = None) -> None:
         """Take everything from the victim and queue it again."""
@@ -758,6 +783,10 @@ class ContinuousScheduler(Scheduler):
         decoding = self.decoding_on
         is_decode = not step.chunks and all(request.is_decoding for request in self.active)
         if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
+            return
+        ending = [one for one in step.decoding if one.generated + 1 == one.output_tokens == one.max_tokens]
+        if self.config.strikes_at_once and ending:
+            # Those go first.
             return
         if self.waiting and not self.is_full:
             coming = Step(end, budget=self.config.max_num_batched_tokens, longest_chunk=self.config.max_chunk_tokens)
