@@ -21,7 +21,7 @@ from tests.real_engines.compare import (
     schedules_of,
     simulate_sglang,
 )
-from tests.real_engines.workloads import CLASSES, draw_case
+from tests.real_engines.workloads import CLASSES, DRAFTING, draw_case
 
 VERSIONS = [*sorted(RULES), *(f"sglang-{release}" for release in SGLANG)]
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--version", default="0.33.0", choices=VERSIONS, help="release of vLLM, or sglang-RELEASE")
     parser.add_argument("--cases", type=int, default=25, help="workloads of each class")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--classes", default=",".join(CLASSES))
+    parser.add_argument("--classes", default=",".join((*CLASSES, *DRAFTING)))
     parser.add_argument("--differences", action="store_true", help="print the first difference of each case")
     parser.add_argument("--at-least", type=float, default=0.0, help="fail below this share of identical schedules")
     asked = parser.parse_args()
@@ -44,7 +44,8 @@ def main() -> None:
     kinds = [kind for kind in asked.classes.split(",") if kind not in WITHOUT.get(asked.version, ())]
     seeds = range(asked.first_seed, asked.first_seed + asked.cases)
     # One process for all: importing the engine takes longer than its schedules.
-    cases = [draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in (False, True) for seed in seeds]
+    modes = {kind: (False,) if kind in DRAFTING else (False, True) for kind in kinds}
+    cases = [draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in modes[kind] for seed in seeds]
     schedules = schedules_of(python, cases)
     print(f"vLLM {asked.version}, {asked.cases} workloads a class: identical schedules")
     print(f"{'':14}{'synchronous':>14}{'asynchronous':>14}{'preemptions':>14}")
@@ -58,11 +59,14 @@ def main() -> None:
         if difference is not None and asked.differences:
             print(json.dumps({"kind": kind, "seed": case["seed"], "async": is_async, **difference.as_json()}))
     for kind in kinds:
-        shares = "".join(f"{equal[kind, is_async] / asked.cases:>14.0%}" for is_async in (False, True))
-        print(f"{kind:14}{shares}{preemptions[kind]:>14}")
-    count = asked.cases * len(kinds)
-    totals = [sum(equal[kind, is_async] for kind in kinds) / count for is_async in (False, True)]
-    print(f"{'all':14}{totals[0]:>14.1%}{totals[1]:>14.1%}{preemptions.total():>14}")
+        shares = [f"{equal[kind, each] / asked.cases:.0%}" if each in modes[kind] else "" for each in (False, True)]
+        print(f"{kind:14}{shares[0]:>14}{shares[1]:>14}{preemptions[kind]:>14}")
+    totals = []
+    for is_async in (False, True):
+        compared = [kind for kind in kinds if is_async in modes[kind]]
+        if compared:
+            totals.append(sum(equal[kind, is_async] for kind in compared) / (asked.cases * len(compared)))
+    print(f"{'all':14}{''.join(f'{total:>14.1%}' for total in totals)}{preemptions.total():>14}")
     if min(totals) < asked.at_least:
         parser.exit(1, f"less than {asked.at_least:.0%} are identical\n")
 
@@ -71,7 +75,7 @@ def compare_sglang(asked: argparse.Namespace, release: str) -> None:
     """Compare with a release of SGLang and print a table."""
     python = environment.make(release, "sglang")
     seeds = range(asked.first_seed, asked.first_seed + asked.cases)
-    kinds = OF_SGLANG if asked.classes == ",".join(CLASSES) else asked.classes.split(",")
+    kinds = OF_SGLANG if asked.classes == ",".join((*CLASSES, *DRAFTING)) else asked.classes.split(",")
     loops = (False, True)
     cases = [as_sglang(draw_case(kind, seed, is_async=each)) for kind in kinds for each in loops for seed in seeds]
     equal: Counter[tuple[str, bool]] = Counter()

@@ -170,6 +170,7 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
         num_blocks=case["num_gpu_blocks"] - 1,
         watermark_blocks=int(case["watermark"] * case["num_gpu_blocks"]),
         async_scheduling=case["async_scheduling"],
+        num_speculative_tokens=case["num_speculative_tokens"],
         **rules,
     )
     return replay(config, times_of(case), requests_of(case))
@@ -177,10 +178,11 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
 
 def times_of(case: Mapping[str, Any]) -> StepTimes:
     """Return the step times of a case as the kernel takes them."""
-    budget, seats = case["max_num_batched_tokens"], case["max_num_seqs"]
-    affine = [case["step_seconds"] + case["token_seconds"] * tokens for tokens in range(max(budget, seats) + 1)]
+    budget, seats, width = case["max_num_batched_tokens"], case["max_num_seqs"], 1 + case["num_speculative_tokens"]
+    most = max(budget, seats * width)
+    affine = [case["step_seconds"] + case["token_seconds"] * tokens for tokens in range(most + 1)]
     return StepTimes(
-        decode_base=[0.0, *affine[1 : seats + 1]],
+        decode_base=[0.0, *affine[width : seats * width + 1 : width]],
         decode_slope=[0.0] * (seats + 1),
         token_seconds=affine,
         token_seconds_beyond=case["token_seconds"],
@@ -206,6 +208,7 @@ def requests_of(case: Mapping[str, Any]) -> RequestSpecs:
         is_stationary=False,
         offered_rate=float("nan"),
         priority=np.array([request.get("priority", 0) for request in requests], dtype=np.int64),
+        pace=np.array([request["pace"] for request in requests]) if case["num_speculative_tokens"] else None,
         prefixes=prefixes_of(case) if case["kind"] in SHARING else None,
     )
 
