@@ -297,6 +297,19 @@ class Scheduler(ABC):
         while self.tree is None and own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
             self.reuse_oldest()
 
+    def longest(self, request: Request) -> int:
+        """Return the tokens that a request may ever have a slot for."""
+        return request.prompt_tokens + request.max_tokens + self.config.num_speculative_tokens
+
+    def span_of(self, request: Request) -> int:
+        """Return the tokens of the contiguous range that a request takes (``pow2`` and ``oracle``)."""
+        if self.config.kv_allocation == "oracle":
+            return request.prompt_tokens + request.output_tokens
+        power = 1
+        while power < request.max_tokens:
+            power *= 2
+        return min(request.prompt_tokens + power, self.config.max_model_len)
+
     def give_way(self) -> None:
         """Let nodes of the tree give way to what a planned step has taken: as much again, if there was too little."""
         missing = self.own + len(self.cached) - self.capacity

@@ -9,9 +9,10 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from simserve.reference.estimate import batch_tokens, page_reserve, prefilling_tokens
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.kv_tiers import waiting_seconds
-from simserve.reference.request import MAX_ESTIMATED_TOKENS, ONE_TOKEN, Request, estimated_tokens, new_tokens
+from simserve.reference.request import ONE_TOKEN, Request, new_tokens
 from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
 
 if TYPE_CHECKING:
@@ -491,29 +492,14 @@ class ContinuousScheduler(Scheduler):
 
     def is_within_estimate(self, step: Step, head: Request, target: int, free: float) -> bool:
         """Whether the expected new tokens of all leave room for the head (``estimate``)."""
-        asked = target + new_tokens(head) + self.page_reserve
+        asked = target + new_tokens(head) + page_reserve(self.config)
         room = self.room_left(step, free)
         self.note_tie(asked - room)
         return asked < room
 
-    @property
-    def page_reserve(self) -> int:
-        """Tokens that ``estimate`` asks for beyond those of a request."""
-        return self.config.block_size if self.config.reserves_page else 0
-
     def room_left(self, step: Step, free: float) -> float:
         """Return the tokens that ``estimate`` leaves beside what it expects of the batch and of the step's prompts."""
-        chunk_of = {request.index: chunk for request, chunk in step.chunks}
-        prefilling = sum(
-            min(request.max_tokens, MAX_ESTIMATED_TOKENS)
-            + request.target
-            - request.computed
-            - chunk_of.get(request.index, 0)
-            + self.page_reserve
-            for request in self.active
-            if not request.is_decoding
-        )
-        return self.estimated_room(free) - prefilling
+        return self.estimated_room(free) - prefilling_tokens(self.active, step.chunks, page_reserve(self.config))
 
     def note_tie(self, distance: float) -> None:
         """Note how near a test of the estimate came to a tie, which rounding decides where the ratio is a fraction."""
@@ -524,11 +510,8 @@ class ContinuousScheduler(Scheduler):
     @property
     def expected_tokens(self) -> float:
         """New tokens of those that the batch decodes, or still holds, at most."""
-        decoding = sum(estimated_tokens(request) for request in self.active if request.is_decoding)
-        decoding += sum(one.max_tokens <= MAX_ESTIMATED_TOKENS for one in self.in_flight if one not in self.departing)
-        if self.config.has_overlap:
-            decoding += sum(min(new_tokens(one) + 1, MAX_ESTIMATED_TOKENS) for one in self.departing)
-        return decoding + sum(self.left)
+        departing = self.departing if self.config.has_overlap else []
+        return batch_tokens(self.active, self.in_flight, departing) + sum(self.left)
 
     def estimated_room(self, free: float) -> float:
         """Return the tokens that ``estimate`` leaves of ``free`` blocks beside what it expects of the batch."""
@@ -676,19 +659,6 @@ class ContinuousScheduler(Scheduler):
         elif (step.decoding or step.beyond) and not step.has_preempted:
             self.ratio = max(self.config.new_token_ratio_minimum, self.ratio - self.config.new_token_ratio_decay)
 
-    def longest(self, request: Request) -> int:
-        """Return the tokens that a request may ever have a slot for."""
-        return request.prompt_tokens + request.max_tokens + self.config.num_speculative_tokens
-
-    def span_of(self, request: Request) -> int:
-        """Return the tokens of the contiguous range that a request takes (``pow2`` and ``oracle``)."""
-        if self.config.kv_allocation == "oracle":
-            return request.prompt_tokens + request.output_tokens
-        power = 1
-        while power < request.max_tokens:
-            power *= 2
-        return min(request.prompt_tokens + power, self.config.max_model_len)
-
     def seconds(self, step: Step) -> float:
         """Return the seconds of a planned step."""
         if self.config.kv_allocation == "none":
@@ -786,8 +756,7 @@ class ContinuousScheduler(Scheduler):
         is_decode = not step.chunks and all(request.is_decoding for request in self.active)
         if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
             return
-        ending = [one for one in step.decoding if one.generated + 1 == one.output_tokens == one.max_tokens]
-        if self.config.strikes_at_once and ending:
+        if self.config.strikes_at_once and any(one.ends_as_asked for one in step.decoding):
             # Those go first.
             return
         if self.waiting and not self.is_full:
