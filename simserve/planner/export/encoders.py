@@ -28,8 +28,8 @@ DYNAMO_ENCODER = ("--enable-multimodal", "--disaggregation-mode", "encode")
 """What makes a worker of Dynamo encode for the others."""
 SHARED_PATH = "/tmp/ec_cache"
 _CONNECTOR = "ECExampleConnector"
-"""vLLM's reference for handing embeddings over: files in a folder that both sides see. ECConnectorFactory has it by that
-name in vLLM 0.15.0, 0.20.2, 0.24.0 and 0.33.0 (distributed/ec_transfer/ec_connector/factory.py), all with the roles and
+"""vLLM's reference for handing embeddings over: files in a folder that both sides see. ECConnectorFactory has it by
+that name in vLLM 0.15.0, 0.20.2, 0.24.0 and 0.33.0 (distributed/ec_transfer/ec_connector/factory.py), with roles and
 the folder's key below; in 0.12.0, which cannot leave the language model out, it was ECSharedStorageConnector."""
 _TRANSFER = ["--encoder-transfer-backend", "zmq_to_scheduler"]
 """SGLang's default transfer, over ZeroMQ to the scheduler."""
@@ -56,7 +56,7 @@ _ENCODED: Mapping[str, tuple[str, ...]] = {
     "0.5.20": ("Dots3NoteForCausalLM", "KimiK3ForConditionalGeneration", "Glm5NextForConditionalGeneration"),
     "0.5.23": ("MiniMaxM3SparseForConditionalGeneration", "MuseSparkForConditionalGeneration"),
 }
-"""Version of SGLang -> classes of models whose encoder it runs apart from then on. From 0.5.10 on its servers end with an
+"""Version of SGLang -> classes whose encoder it runs apart from then on. From 0.5.10 on its servers end with an
 error for others (server_args.py, from 0.5.20 on arg_groups/pd_disaggregation_hook.py; read in 0.5.10, 0.5.11, 0.5.12,
 0.5.16, 0.5.20 and 0.5.23); before, models whose code knows `language_only` (srt/models of 0.5.7 and 0.5.9)."""
 _DYNAMO_ENCODED = (
