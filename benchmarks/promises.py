@@ -260,6 +260,9 @@ NEAR_SHARE = 0.9
 NEAR_EXPERIMENTS = 24
 NEAR_PRECISION = 0.05
 TRUTH_RUNS = 8
+NEAR_TRUTH_RUNS = 24
+"""Runs of `LONGEST` requests that say what is true. The intervals of `--precision` near the limit are so narrow that
+eight runs are not enough: of mean and p99 TTFT they said 0.8 and 2.2 % more than 18, and 84 % of intervals held."""
 COVERED = tuple(
     f"{statistic}_{latency}_ms" for latency in ("ttft", "tpot") for statistic in ("mean", "p50", "p95", "p99")
 )
@@ -570,10 +573,13 @@ def _coverage(cases: int) -> None:
         _covered(share * finishable, share, several, experiments, replicated)
     _covered(NEAR_SHARE * finishable, NEAR_SHARE, several, NEAR_EXPERIMENTS, replicated)
     precise = (f"run.precision={NEAR_PRECISION}", "run.max_replications=20", replicated[1])
-    _covered(NEAR_SHARE * finishable, NEAR_SHARE, f"--precision {NEAR_PRECISION:g}", NEAR_EXPERIMENTS, precise)
+    precision = f"--precision {NEAR_PRECISION:g}"
+    _covered(NEAR_SHARE * finishable, NEAR_SHARE, precision, NEAR_EXPERIMENTS, precise, NEAR_TRUTH_RUNS)
 
 
-def _covered(rate: float, share: float, runs: str, experiments: int, options: tuple[str, ...]) -> None:
+def _covered(
+    rate: float, share: float, runs: str, experiments: int, options: tuple[str, ...], truth_runs: int = TRUTH_RUNS
+) -> None:
     """Print one row: a load, and what is asked of its runs."""
     arrivals = f"workload.arrivals.rate={rate!r}"
     names = (*COVERED, "request_throughput")
@@ -583,7 +589,7 @@ def _covered(rate: float, share: float, runs: str, experiments: int, options: tu
             explain=False,
             finishable=None,
         ).summary
-        for each in range(TRUTH_RUNS)
+        for each in range(truth_runs)
     ]
     truth = {name: float(np.mean([summary[name] for summary in long])) for name in names}
     hits, stated, settled = dict.fromkeys(names, 0), dict.fromkeys(names, 0), 0

@@ -14,6 +14,7 @@ import shlex
 import signal
 import sys
 import threading
+from _thread import interrupt_main
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -27,6 +28,10 @@ DEBUG_VARIABLE = "SIMSERVE_DEBUG"
 _OBJECTS_BEFORE_COLLECTION = 250_000
 """Python's own 700 is for programs that leave cycles behind. A command makes hundreds of thousands of objects that
 stay, models and modules, and looking through them time and again takes a tenth of a short one."""
+
+_SECONDS_UNTIL_AGAIN = 0.02
+"""An interrupt that comes in a callback, as of a module that has been imported, is dropped by Python, which goes on. So
+much later it comes again, most likely where it is heard."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a place that takes no more bytes; nobody's defect."""
@@ -141,15 +146,32 @@ def _noting(interrupts: list[int]) -> Iterator[None]:
         interrupts.append(number)
         signal.default_int_handler(number, frame)
 
+    def tell(dropped: sys.UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, KeyboardInterrupt):
+            threading.Timer(_SECONDS_UNTIL_AGAIN, _interrupt_again, (interrupts[-1],)).start()
+        else:
+            usual_hook(dropped)
+
     own = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     taken = {number: usual for number, usual in own.items() if signal.getsignal(number) is usual}
     for number in taken:
         signal.signal(number, interrupt)
+    usual_hook, sys.unraisablehook = sys.unraisablehook, tell if taken else sys.unraisablehook
     try:
         yield
     finally:
+        sys.unraisablehook = usual_hook
         for number, usual in taken.items():
             signal.signal(number, usual)
+
+
+def _interrupt_again(number: int) -> None:
+    """Send the main thread a signal, which ends what it waits for where the system has such signals."""
+    main_thread = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main_thread is not None:
+        signal.pthread_kill(main_thread, number)
+    else:
+        interrupt_main(signal.Signals(number))
 
 
 def _run_app(arguments: Sequence[str] | None) -> int:

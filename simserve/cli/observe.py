@@ -169,7 +169,7 @@ class _Kept:
 
     def keep(self, run: Run) -> None:
         """Write a run that has answers, and note what is to be said of it."""
-        from simserve.observe.bench_file import bench_file
+        from simserve.observe.bench_file import bench_file, held_back
 
         server, answers, errors = self.server, run.answers, run.errors
         name = run.load.name
@@ -177,9 +177,9 @@ class _Kept:
             self.notes.append(f"{name}: {len(errors)} of {len(run.exchanges)} requests failed: {errors[0][:160]}")
         if run.cut:
             self.notes.append(f"{name}: {run.cut} requests were in flight when their time was over, and are left out")
-        if held_back := sum(each.is_held_back for each in answers):
+        if num_held_back := sum(held_back(answers)):
             self.notes.append(
-                f"{name}: {held_back} of {len(answers)} answers came in one piece: something on the way holds them "
+                f"{name}: {num_held_back} of {len(answers)} answers came in one piece: something on the way holds them "
                 "back until they are whole, as a proxy may; their TTFT is that of the last token, and they have no TPOT"
             )
         if not answers or server is None:

@@ -27,7 +27,13 @@ def estimated_room(replica: Replica, free: int, free_window: int) -> float:
         if replica.has_window_pool:
             free = min(free, free_window)
     expected = replica.estimate_sum + replica.left_estimate + replica.late_estimate
-    return free * replica.block_size - replica.new_token_ratio * expected
+    ratio = 1.0 if replica.config.expects_max_tokens else replica.new_token_ratio
+    return free * replica.block_size - ratio * expected
+
+
+def page_reserve(replica: Replica) -> int:
+    """Return the tokens that admission asks for beyond those of a request."""
+    return replica.block_size if replica.config.reserves_page else 0
 
 
 def has_room(
@@ -60,7 +66,7 @@ def has_room(
             return True
         target = requests.prompt_tokens[index] + requests.generated_tokens[index] - cached
         room = estimated_room(replica, free, free_window) - uncommitted
-        return target + estimate_of(requests, index) < room
+        return target + estimate_of(requests, index) + page_reserve(replica) < room
     if config.reserve_full_prompt:
         target = requests.prompt_tokens[index] + requests.generated_tokens[index] - cached
         whole = -(-target // config.block_size)
@@ -86,8 +92,13 @@ def note_full(replica: Replica) -> None:
 
 
 def note_left(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Note that a request left off decoding: SGLang's batch holds it until it decodes again (``filter_batch``)."""
-    if replica.keeps_full:
+    """Note that a request left off decoding: SGLang's batch holds it until it decodes again (``filter_batch``).
+
+    With ``strikes_at_once`` it has left before the next step is scheduled, and the queue is asked again.
+    """
+    if replica.config.strikes_at_once:
+        replica.is_full = False
+    elif replica.keeps_full:
         replica.num_left += 1
         replica.left_estimate += estimate_of(requests, index)
 

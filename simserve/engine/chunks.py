@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.engine.admission import estimated_room, has_room, note_full
+from simserve.engine.admission import estimated_room, has_room, note_full, page_reserve
 from simserve.engine.answers import note_recomputed
 from simserve.engine.decoding import cache_decoded, finish, growth_of_step, join_decoding, settle_decoders
 from simserve.engine.gaps import note_stall
@@ -124,6 +124,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if replica.uses_estimate:
                 # As its budget counts: all that the request may ever generate.
                 uncommitted += min(requests.max_tokens[index], ESTIMATE_CLIP) + remaining - max(chunk, 0)
+                uncommitted += page_reserve(replica)
             if chunk > 0:
                 chunks.append(index)
                 sizes.append(chunk)
@@ -155,7 +156,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         while waiting:
             if replica.num_running >= seats:
                 replica.blocked_by = BLOCKED_BY_SEATS
-                note_full(replica)
+                if not is_passed_over(replica, budget, free, free_window, uncommitted):
+                    note_full(replica)
                 break
             index = waiting[0]
             if loras is not None and not has_lora_seat(loras, index):
@@ -191,6 +193,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 replica.blocked_by = BLOCKED_BY_BUDGET
                 # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
                 is_asked = replica.keeps_full and (not is_chunked or len(chunks) == num_continued)
+                is_asked = is_asked and not is_passed_over(replica, budget, free, free_window, uncommitted)
                 if is_asked and not has_room(
                     replica, requests, index, 0, free - idle, free_window, uncommitted, cached
                 ):
@@ -220,6 +223,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free_window -= window
                 if replica.uses_estimate:
                     uncommitted += min(requests.max_tokens[index], ESTIMATE_CLIP) + target - chunk
+                    uncommitted += page_reserve(replica)
             elif not take_fixed(replica, requests, index, blocks - idle):
                 replica.blocked_by = BLOCKED_BY_SCATTER if is_scattered(replica, requests, index) else BLOCKED_BY_BLOCKS
                 break
@@ -283,10 +287,17 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         is_seated = replica.is_full and num_seated >= replica.max_num_seqs
         replica.blocked_by = BLOCKED_BY_SEATS if is_seated else BLOCKED_BY_BLOCKS
     if cache is not None and has_tree and taken:
-        make_free(cache, replica.free_blocks, taken)
+        make_free(replica, taken)
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted
+
+
+def is_passed_over(replica: Replica, budget: int, free: int, free_window: int, uncommitted: int) -> bool:
+    """Return whether nobody is asked behind a spent budget: SGLang 0.5.23's, while its estimate leaves any room."""
+    if budget > 0 or not replica.config.strikes_at_once:
+        return False
+    return estimated_room(replica, free, free_window) - uncommitted > 0
 
 
 def would_admit(replica: Replica, requests: RequestTable) -> bool:

@@ -78,6 +78,8 @@ class EngineConfig:
             last used (vLLM), or segment by segment.
         keeps_radix_tree: With ``enable_prefix_caching``: whether what requests share is a tree of what steps have
             computed (SGLang; `simserve.engine.radix_tree`); where `has_radix_tree` says so alone.
+        evicts_missing: ``keeps_radix_tree``: whether nodes give way for what a step is short of (SGLang 0.5.18), or for
+            all that it takes.
         ages_empty_blocks: ``evicts_by_block``: whether free blocks that hold nothing to share wait for their turn among
             the cached ones (vLLM up to pull request 42656); else they are taken first.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
@@ -103,6 +105,12 @@ class EngineConfig:
         new_token_ratio_initial: ``estimate``: share of ``max_tokens`` expected of a running request at first.
         new_token_ratio_minimum: ``estimate``: where the ratio stops decaying.
         new_token_ratio_decay: ``estimate``: fall of the ratio a decode step.
+        strikes_at_once: ``estimate``: whether the batch has struck who is done when the next step is scheduled (SGLang
+            0.5.23), or the next one that decodes. With ``overlaps_results``: whether nobody decodes beyond an end that
+            ``max_tokens`` sets, and a step waits for those who end so instead of retracting others.
+        expects_max_tokens: ``estimate``: whether requests that decode are expected to take all of ``max_tokens``
+            (SGLang 0.5.23 of those that ignore the end of the sequence), whatever the ratio.
+        reserves_page: ``estimate``: whether a request needs a block beyond its tokens to be admitted.
         pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
         data_parallel_size: Ranks with a scheduler and a KV cache each, all as described here, that step together.
         attention_dp_timeout_iters: With ranks: prompts wait until every rank has one, at most so many steps; 0: they
@@ -148,6 +156,7 @@ class EngineConfig:
     evicts_by_block: bool = False
     ages_empty_blocks: bool = False
     keeps_radix_tree: bool = False
+    evicts_missing: bool = False
     max_loras: int = 0
     max_cpu_loras: int = 0
     lora_host_seconds: float = 0.0
@@ -165,6 +174,9 @@ class EngineConfig:
     new_token_ratio_initial: float = 0.7
     new_token_ratio_minimum: float = 0.098
     new_token_ratio_decay: float = 0.602 / 600
+    strikes_at_once: bool = False
+    expects_max_tokens: bool = False
+    reserves_page: bool = False
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     attention_dp_timeout_iters: int = 0

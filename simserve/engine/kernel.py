@@ -38,7 +38,7 @@ from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_waiting, lora_seconds, take_lora_loading
 from simserve.engine.numbers import sum_around
 from simserve.engine.overlap import expect_results, learn_results
-from simserve.engine.preemption import decay_ratio, growth_of_batch, make_room, make_way
+from simserve.engine.preemption import decay_ratio, growth_of_batch, is_held_up, make_room, make_way
 from simserve.engine.prefix_cache import evict, is_decoded
 from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import make_free_for_leap
@@ -328,9 +328,10 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     is_restless = _schedule(replica, requests)
     if replica.has_overlap:
         was_running = replica.late_results != LATE_NOTHING
-        if learn_results(replica, requests):
+        is_waiting = not replica.chunk_requests and is_held_up(replica, requests)
+        if learn_results(replica, requests, not is_waiting):
             is_restless = True
-        if waiting and not (replica.chunk_requests or replica.num_decoding or replica.num_beyond):
+        if is_waiting or (waiting and not (replica.chunk_requests or replica.num_decoding or replica.num_beyond)):
             if was_running:
                 # Nothing could be launched: who came while the last step ran is there when that has ended.
                 replica.end_time = nextafter(now, inf)
@@ -487,12 +488,25 @@ def retract_ahead(replica: Replica, requests: RequestTable) -> None:
 
     Who is retracted loses the token that is on its way, the last one, too.
     """
-    if not replica.grows or growth_of_batch(replica) <= replica.free_blocks:
+    if not replica.grows or growth_of_batch(replica, requests) <= replica.free_blocks:
+        return
+    if replica.config.strikes_at_once and _ends_as_asked(replica, requests):
+        # Those go first.
         return
     expect_results(replica, requests)
     if not (replica.waiting and not replica.is_full and would_admit(replica, requests)):
         replica.start_time = replica.end_time
         replica.has_retracted = make_room(replica, requests)
+
+
+def _ends_as_asked(replica: Replica, requests: RequestTable) -> bool:
+    """Return whether ``max_tokens`` ends a request with the decode step that is being completed."""
+    until = (replica.step + 1) << SHIFT
+    for position in range(len(replica.finish_heap)):
+        entry = replica.finish_heap[position]
+        if entry < until and requests.output_tokens[entry & MASK] == requests.max_tokens[entry & MASK]:
+            return True
+    return False
 
 
 def report_stuck(replica: Replica) -> None:

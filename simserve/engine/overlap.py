@@ -39,13 +39,26 @@ def expect_results(replica: Replica, requests: RequestTable) -> None:
     replica.late_estimate = expected
 
 
-def growth_beyond(replica: Replica) -> int:
+def decodes_beyond(replica: Replica, requests: RequestTable, index: int) -> bool:
+    """Return whether a request that is done decodes once more; 0.5.23 knows beforehand whom ``max_tokens`` ends."""
+    return not replica.config.strikes_at_once or requests.output_tokens[index] < requests.max_tokens[index]
+
+
+def growth_beyond(replica: Replica, requests: RequestTable) -> int:
     """Return the blocks that those take in the next step that decode beyond their end."""
     growth = 0
     for position in range(len(replica.departing)):
         if not replica.departing_tokens[position] % replica.block_size:
-            growth += 1
+            growth += decodes_beyond(replica, requests, replica.departing[position])
     return growth
+
+
+def waits_for_results(replica: Replica, requests: RequestTable) -> bool:
+    """Return whether ``max_tokens`` has ended some, so that nobody is retracted before their blocks are free."""
+    for position in range(len(replica.departing)):
+        if not decodes_beyond(replica, requests, replica.departing[position]):
+            return True
+    return False
 
 
 def is_in_flight(replica: Replica, index: int) -> bool:
@@ -71,33 +84,39 @@ def lose_token(replica: Replica, requests: RequestTable, index: int) -> None:
         remove_all(replica.late_tokens, index)
 
 
-def learn_results(replica: Replica, requests: RequestTable) -> bool:
+def learn_results(replica: Replica, requests: RequestTable, is_launched: bool) -> bool:
     """Process the results of the step that has ended, now that the next one is scheduled.
+
+    Args:
+        replica: The replica.
+        requests: The table.
+        is_launched: Whether there is a next one.
 
     Returns:
         Whether the one after it may differ.
     """
-    num_beyond = 0
+    num_beyond = beyond_tokens = 0
     is_restless = False
     if not replica.chunk_requests:
-        num_beyond = len(replica.departing)
         if replica.num_left:
             is_restless = len(replica.waiting) > 0
             forget_left(replica, True)
-        if num_beyond:
+        if replica.departing:
             is_restless = True
             cache = replica.cache
             if cache is not None and cache.tree is not None:
-                growth = growth_beyond(replica)
+                growth = growth_beyond(replica, requests)
                 if replica.num_decoding:
                     growth += growth_of_step(replica)
-                make_free(cache, replica.free_blocks, growth)
+                make_free(replica, growth)
+        for position in range(len(replica.departing)):
+            if is_launched and decodes_beyond(replica, requests, replica.departing[position]):
+                num_beyond += 1
+                beyond_tokens += replica.departing_tokens[position]
+                # Its last token has been computed too.
+                replica.departing_tokens[position] += 1
     replica.num_beyond = num_beyond
-    replica.beyond_tokens = 0
-    for position in range(num_beyond):
-        replica.beyond_tokens += replica.departing_tokens[position]
-        # Its last token has been computed too.
-        replica.departing_tokens[position] += 1
+    replica.beyond_tokens = beyond_tokens
     for position in range(len(replica.departing)):
         note_left(replica, requests, replica.departing[position])
     for position in range(len(replica.late_prompts)):

@@ -14,7 +14,7 @@ from simserve.engine.departing import forget_finished, preempt_departing, releas
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
 from simserve.engine.numbers import remove_all
-from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, lose_token
+from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, lose_token, waits_for_results
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
 from simserve.engine.radix_tree import RETRACT_DECODE_STEPS, leave_tree, make_free
@@ -32,11 +32,13 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
         and not replica.has_window_pool
     ):
         return False
-    while growth_of_batch(replica) > replica.free_blocks or (
+    if is_held_up(replica, requests):
+        return False
+    while growth_of_batch(replica, requests) > replica.free_blocks or (
         replica.has_window_pool and window_growth_of_step(replica) > replica.free_window_blocks
     ):
         if replica.cache is not None and replica.cache.tree is not None:
-            make_free(replica.cache, replica.free_blocks, growth_of_batch(replica))
+            make_free(replica, growth_of_batch(replica, requests))
         # The chunks of the step before: nobody has one in this step yet.
         replica.chunk_requests.clear()
         preempt(replica, requests)
@@ -44,10 +46,17 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
     return has_preempted
 
 
-def growth_of_batch(replica: Replica) -> int:
+def is_held_up(replica: Replica, requests: RequestTable) -> bool:
+    """Return whether a step of decodes waits for the blocks of those that are done, in place of retracting others."""
+    if not (replica.has_overlap and replica.grows and waits_for_results(replica, requests)):
+        return False
+    return growth_of_batch(replica, requests) > replica.free_blocks
+
+
+def growth_of_batch(replica: Replica, requests: RequestTable) -> int:
     """Return the blocks that the next step's decodes take, those beyond their end among them."""
     growth = growth_of_step(replica) if replica.num_decoding else 0
-    return growth + growth_beyond(replica) if replica.has_overlap else growth
+    return growth + growth_beyond(replica, requests) if replica.has_overlap else growth
 
 
 def make_way(replica: Replica, requests: RequestTable) -> bool:
@@ -168,9 +177,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     if replica.cache is not None and replica.cache.tree is not None:
         # What it has computed since its prompt is lost.
         leave_tree(replica, index, 0)
-        make_free(
-            replica.cache, replica.free_blocks, RETRACT_DECODE_STEPS * (replica.num_decoding + len(replica.departing))
-        )
+        make_free(replica, RETRACT_DECODE_STEPS * (replica.num_decoding + len(replica.departing)))
     elif replica.cache is not None:
         leave_prefix(replica, index, computed, replica.free_blocks - free_blocks)
     requests.num_preemptions[index] += 1

@@ -4,7 +4,7 @@ A step's blocks join the tree when it has ended, and its copies of what the tree
 that are computed together therefore share nothing that only they have. A node is cut where a look-up, or what joins
 the tree, ends within it. Nodes that nobody uses give way whole, the one first that was used least recently, once a
 step finds fewer free blocks than it takes: as many again, however few are missing (``mem_cache/radix_cache.py`` and
-``mem_cache/common.py`` of 0.5.9).
+``mem_cache/common.py`` of 0.5.9), or as many as are missing (``evict_to_free_tokens`` of 0.5.23).
 """
 
 from __future__ import annotations
@@ -103,16 +103,13 @@ def leave_tree(replica: Replica, index: int, tokens: int) -> None:
         del tree.nodes[index]
 
 
-def make_free(cache: PrefixCache, free_blocks: int, num_blocks: int) -> None:
-    """Let nodes give way to a step that takes so many blocks, where fewer are free without them.
-
-    Args:
-        cache: The cache, with a tree.
-        free_blocks: Blocks free, idle ones among them.
-        num_blocks: What the step takes.
-    """
-    if free_blocks - cache.num_idle < num_blocks:
-        evict_nodes(cache, num_blocks)
+def make_free(replica: Replica, num_blocks: int) -> None:
+    """Let nodes of a replica's tree give way to a step that takes so many blocks, where fewer are free without them."""
+    cache = replica.cache
+    assert cache is not None
+    free_blocks = replica.free_blocks - cache.num_idle
+    if free_blocks < num_blocks:
+        evict_nodes(cache, num_blocks - free_blocks if replica.config.evicts_missing else num_blocks)
 
 
 def make_free_for_leap(replica: Replica, num_steps: int) -> None:
@@ -130,7 +127,7 @@ def make_free_for_leap(replica: Replica, num_steps: int) -> None:
         else:
             taken = replica.residues[(replica.step + step) % replica.block_size]
         if free < taken:
-            free += evict_nodes(cache, taken)
+            free += evict_nodes(cache, taken - free if replica.config.evicts_missing else taken)
         free -= taken
         step += 1
         if replica.block_size == 1 and progress is None:

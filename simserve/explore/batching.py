@@ -8,7 +8,7 @@ import numpy as np
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
-from simserve.explore.limits import Check
+from simserve.explore.limits import Check, whole
 from simserve.explore.queries import BatchingQuery, PagingQuery
 from simserve.metrics.result import RunResult
 from simserve.scenario.load import from_mapping
@@ -153,7 +153,7 @@ def way_mapping(query: PagingQuery, way: str) -> dict[str, Any]:
 
 
 def _way(query: PagingQuery, way: str, check: Check) -> dict[str, Any]:
-    result = run(from_mapping(way_mapping(query, way)), progress=check, explain=False)
+    result = whole(run(from_mapping(way_mapping(query, way)), progress=check, explain=False))
     kv, totals = result.summary["simserve"]["kv"], result.simulation.totals
     records = result.simulation.records
     running = float(np.nansum(records.finish_time - records.scheduled_time))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simserve.explore.limits import Check
+from simserve.explore.limits import Check, whole
 from simserve.explore.queries import FilmQuery
 from simserve.metrics.result import RunResult
 from simserve.report.answer import answer
@@ -34,7 +34,7 @@ def film(query: FilmQuery, check: Check) -> dict[str, Any]:
 
 
 def _recorded(query: FilmQuery, check: Check) -> RunResult:
-    return run(query.scenario(), progress=check, explain=False, keep_steps=True)
+    return whole(run(query.scenario(), progress=check, explain=False, keep_steps=True))
 
 
 def _figures(result: RunResult) -> dict[str, float | None]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import InfeasibleError, InputError
-from simserve.explore.limits import Check
+from simserve.explore.limits import Check, whole
 from simserve.explore.queries import CostQuery
 from simserve.metrics.result import RunResult
 from simserve.profiles.hardware import load_hardware
@@ -99,7 +99,7 @@ def _served(query: CostQuery, framework: str, hardware: str) -> Served:
     why = ""
     for gpus in _SIZES:
         try:
-            result = run(from_mapping(replica(query, framework, hardware, gpus)), explain=False)
+            result = whole(run(from_mapping(replica(query, framework, hardware, gpus)), explain=False))
         except InfeasibleError as error:
             why = str(error)
             continue

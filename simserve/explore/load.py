@@ -28,6 +28,7 @@ def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
         InfeasibleError: The model does not fit.
         InputError: The deployment is none.
         TooLongError: It took too long for a single run.
+        KeyboardInterrupt: Ctrl-C, as of an export.
     """
     stopped: list[TooLongError] = []
 
@@ -53,9 +54,9 @@ def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
             finishable=probe.finishable if probe.is_steady else None,
         )
     except InterruptedRunError:
-        if stopped:
-            raise stopped[0] from None
-        raise
+        raise (stopped[0] if stopped else KeyboardInterrupt) from None
+    if found.was_interrupted and not stopped:
+        raise KeyboardInterrupt
     return _answer(query, found)
 
 

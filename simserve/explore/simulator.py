@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.explore.limits import Check
+from simserve.explore.limits import Check, whole
 from simserve.explore.queries import SimulatorQuery
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.result import RunResult
@@ -34,7 +34,7 @@ def simulator(query: SimulatorQuery, check: Check) -> dict[str, Any]:
         InputError: The deployment is none.
         TooLongError: The run took too long.
     """
-    result = run(query.scenario(), progress=check, explain=False)
+    result = whole(run(query.scenario(), progress=check, explain=False))
     inner = result.summary["simserve"]
     return {
         "answer": answer(result),

@@ -29,7 +29,7 @@ class Offered:
 
 
 _MIN_ARRIVALS = 50
-"""Fewest arrivals that can show a trend."""
+"""Fewest arrivals that can show a trend, or at a steady rate a queue that was worked off."""
 _NUM_BLOCKS = 20
 _POINTS_PER_BLOCK = 10
 _SIGNIFICANCE = 3.0
@@ -49,7 +49,8 @@ _WAITING_SHARE = 0.2
 _WAIT_OF_RUN = 0.05
 """A run is backlogged when waiting is a fifth of the time in the system and the slowest twentieth of the
 requests waited a twentieth of the run. The second keeps a steady queue at high load apart from one that was worked
-off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once."""
+off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once. A few requests at
+a steady rate last so short a time that any wait is a twentieth of it: they show no backlog."""
 
 
 def stability(
@@ -128,6 +129,8 @@ def _block_means(levels: NDArray[np.float64]) -> NDArray[np.float64]:
 def _is_waiting(sojourns: Sojourns, has_steady_state: bool) -> bool:
     share = waiting_share(sojourns)
     if math.isnan(share) or share < _WAITING_SHARE:
+        return False
+    if has_steady_state and len(sojourns) < _MIN_ARRIVALS:
         return False
     run = sojourns.run_end - float(sojourns.arrival[0])
     return not has_steady_state or percentiles(sojourns.waits(), [95])[0] >= _WAIT_OF_RUN * run

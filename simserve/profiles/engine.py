@@ -136,6 +136,10 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     evicts_by_block: bool
     ages_empty_blocks: bool
     keeps_radix_tree: bool
+    evicts_missing: bool
+    reserves_page: bool
+    expects_max_tokens: bool
+    strikes_at_once: bool
     """Whether `on_demand` admits only if the whole prompt fits."""
     watermark: float
     """Share of the blocks that admission leaves free."""
@@ -427,6 +431,10 @@ def _scheduling(choices: _Choices, known: EngineVersion) -> dict[str, Any]:
         "evicts_by_block": rules.evicts_by_block,
         "ages_empty_blocks": rules.ages_empty_blocks,
         "keeps_radix_tree": rules.keeps_radix_tree,
+        "evicts_missing": rules.evicts_missing,
+        "reserves_page": rules.reserves_page,
+        "expects_max_tokens": rules.expects_max_tokens,
+        "strikes_at_once": rules.strikes_at_once,
         "watermark": rules.watermark,
         "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),
     }

@@ -147,6 +147,14 @@ class Scheduling(FrozenModel):
     """`evicts_by_block`: whether free blocks that hold nothing to share wait for their turn among the cached ones."""
     keeps_radix_tree: bool = False
     """`prefill_first`, `estimate`: whether prefixes are a tree of what steps have computed, which gives way by node."""
+    evicts_missing: bool = False
+    """`keeps_radix_tree`: whether nodes give way for the blocks that a step is short of, or for all that it takes."""
+    reserves_page: bool = False
+    """`estimate`: whether a request needs a block beyond its tokens to be admitted."""
+    expects_max_tokens: bool = False
+    """`estimate`: whether requests with `workload.ignore_eos` are expected to take all of `max_tokens`."""
+    strikes_at_once: bool = False
+    """`estimate`: whether who is done has left the batch when the next step is scheduled, or the next decode step."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks that admission leaves free."""
     static_batch_size: int | None = Field(default=None, ge=1)

@@ -297,16 +297,31 @@ class Scheduler(ABC):
         while self.tree is None and own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
             self.reuse_oldest()
 
+    def longest(self, request: Request) -> int:
+        """Return the tokens that a request may ever have a slot for."""
+        return request.prompt_tokens + request.max_tokens + self.config.num_speculative_tokens
+
+    def span_of(self, request: Request) -> int:
+        """Return the tokens of the contiguous range that a request takes (``pow2`` and ``oracle``)."""
+        if self.config.kv_allocation == "oracle":
+            return request.prompt_tokens + request.output_tokens
+        power = 1
+        while power < request.max_tokens:
+            power *= 2
+        return min(request.prompt_tokens + power, self.config.max_model_len)
+
     def give_way(self) -> None:
         """Let nodes of the tree give way to what a planned step has taken: as much again, if there was too little."""
-        if self.tree is not None and self.own + len(self.cached) > self.capacity:
-            self.evict_nodes(self.num_taken)
+        missing = self.own + len(self.cached) - self.capacity
+        if self.tree is not None and missing > 0:
+            self.evict_nodes(missing if self.config.evicts_missing else self.num_taken)
         self.num_taken = 0
 
     def make_free(self, num_blocks: int) -> None:
         """Let nodes of the tree give way, where fewer blocks than these are free without them."""
-        if self.capacity - self.own - len(self.cached) < num_blocks:
-            self.evict_nodes(num_blocks)
+        free = self.capacity - self.own - len(self.cached)
+        if free < num_blocks:
+            self.evict_nodes(num_blocks - free if self.config.evicts_missing else num_blocks)
 
     def evict_nodes(self, num_blocks: int) -> None:
         """Drop the nodes of the tree that were used least recently until so many blocks have gone."""

@@ -119,6 +119,11 @@ class Request:
         return min(self.thinking_tokens, self.generated)
 
     @property
+    def ends_as_asked(self) -> bool:
+        """Whether its next token is the last that its client asked for."""
+        return self.generated + 1 == self.output_tokens == self.max_tokens
+
+    @property
     def is_decoding(self) -> bool:
         """Whether an admitted request has all its tokens in the KV cache but the newest."""
         return self.computed >= self.target

@@ -9,9 +9,10 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from simserve.reference.estimate import batch_tokens, page_reserve, prefilling_tokens
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.kv_tiers import waiting_seconds
-from simserve.reference.request import MAX_ESTIMATED_TOKENS, ONE_TOKEN, Request, estimated_tokens, new_tokens
+from simserve.reference.request import ONE_TOKEN, Request, new_tokens
 from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
 
 if TYPE_CHECKING:
@@ -203,15 +204,18 @@ class ContinuousScheduler(Scheduler):
     def schedule_decodes(self, step: Step) -> None:
         """Give every decoding request its tokens, and the blocks it may need for them."""
         while True:
-            decoding = self.decoding_on
+            decoding = self.goes_on(self.decoding_on)
             needs = [self.blocks_needed(request) for request in decoding]
             if self.fits(sum(needs), sum(self.window_growth(request) for request in decoding)):
                 break
+            if len(decoding) < len(self.decoding_on):
+                # Nobody is retracted, and nothing runs, before those that are done have given up their blocks.
+                return
             self.make_free(sum(needs))
             self.preempt(step)
         if not step.has_preempted:
             self.swap_in(step)
-            decoding = self.decoding_on
+            decoding = self.goes_on(self.decoding_on)
             needs = [self.blocks_needed(request) for request in decoding]
         for request, blocks in zip(decoding, needs, strict=True):
             self.take(request, blocks, self.window_growth(request))
@@ -219,6 +223,12 @@ class ContinuousScheduler(Scheduler):
         step.beyond = [request for request in decoding if request in self.departing]
         if self.config.scheduler == "mixed":
             step.budget -= self.tokens_per_decode * len(decoding)
+
+    def goes_on(self, decoding: list[Request]) -> list[Request]:
+        """Return those of a batch that compute in its next step: SGLang 0.5.23 knows whom ``max_tokens`` has ended."""
+        if not (self.config.has_overlap and self.config.strikes_at_once):
+            return decoding
+        return [one for one in decoding if one not in self.departing or one.output_tokens < one.max_tokens]
 
     def swap_in(self, step: Step) -> None:
         """Bring swapped requests back from the head of the queue while a seat and the blocks of a step are free."""
@@ -341,6 +351,9 @@ class ContinuousScheduler(Scheduler):
 
         SGLang's ``batch_is_full``; with preemption by priority it asks every time.
         """
+        if self.config.strikes_at_once and step.budget == 0 and self.room_left(step, self.free) > 0:
+            # Behind a spent budget nobody is asked.
+            return
         if self.keeps_full and (self.decoding_on or self.left) and self.blocked_by(step) in ("seats", "blocks"):
             self.is_full = True
 
@@ -358,7 +371,9 @@ class ContinuousScheduler(Scheduler):
 
     def note_left(self, request: Request) -> None:
         """SGLang's batch holds a request that leaves off decoding until it decodes again (``filter_batch``)."""
-        if self.keeps_full:
+        if self.config.strikes_at_once:
+            self.is_full = False
+        elif self.keeps_full:
             self.left.append(new_tokens(request))
 
     def let_go(self, request: Request) -> None:
@@ -477,19 +492,14 @@ class ContinuousScheduler(Scheduler):
 
     def is_within_estimate(self, step: Step, head: Request, target: int, free: float) -> bool:
         """Whether the expected new tokens of all leave room for the head (``estimate``)."""
-        chunk_of = {request.index: chunk for request, chunk in step.chunks}
-        prefilling = sum(
-            min(request.max_tokens, MAX_ESTIMATED_TOKENS)
-            + request.target
-            - request.computed
-            - chunk_of.get(request.index, 0)
-            for request in self.active
-            if not request.is_decoding
-        )
-        asked = target + new_tokens(head)
-        room = self.estimated_room(free) - prefilling
+        asked = target + new_tokens(head) + page_reserve(self.config)
+        room = self.room_left(step, free)
         self.note_tie(asked - room)
         return asked < room
+
+    def room_left(self, step: Step, free: float) -> float:
+        """Return the tokens that ``estimate`` leaves beside what it expects of the batch and of the step's prompts."""
+        return self.estimated_room(free) - prefilling_tokens(self.active, step.chunks, page_reserve(self.config))
 
     def note_tie(self, distance: float) -> None:
         """Note how near a test of the estimate came to a tie, which rounding decides where the ratio is a fraction."""
@@ -500,18 +510,16 @@ class ContinuousScheduler(Scheduler):
     @property
     def expected_tokens(self) -> float:
         """New tokens of those that the batch decodes, or still holds, at most."""
-        decoding = sum(estimated_tokens(request) for request in self.active if request.is_decoding)
-        decoding += sum(one.max_tokens <= MAX_ESTIMATED_TOKENS for one in self.in_flight if one not in self.departing)
-        if self.config.has_overlap:
-            decoding += sum(min(new_tokens(one) + 1, MAX_ESTIMATED_TOKENS) for one in self.departing)
-        return decoding + sum(self.left)
+        departing = self.departing if self.config.has_overlap else []
+        return batch_tokens(self.active, self.in_flight, departing) + sum(self.left)
 
     def estimated_room(self, free: float) -> float:
         """Return the tokens that ``estimate`` leaves of ``free`` blocks beside what it expects of the batch."""
         if self.keeps_windows:
             # Blocks of the pool that are one block in every layer.
             free = min(free // self.in_pool(1, 1), self.free_window)
-        return free * self.config.block_size - self.ratio * self.expected_tokens
+        ratio = 1.0 if self.config.expects_max_tokens else self.ratio
+        return free * self.config.block_size - ratio * self.expected_tokens
 
     def preempt(self, step: Step, chosen: Request | None = None) -> None:
         """Take everything from the victim and queue it again."""
@@ -651,19 +659,6 @@ class ContinuousScheduler(Scheduler):
         elif (step.decoding or step.beyond) and not step.has_preempted:
             self.ratio = max(self.config.new_token_ratio_minimum, self.ratio - self.config.new_token_ratio_decay)
 
-    def longest(self, request: Request) -> int:
-        """Return the tokens that a request may ever have a slot for."""
-        return request.prompt_tokens + request.max_tokens + self.config.num_speculative_tokens
-
-    def span_of(self, request: Request) -> int:
-        """Return the tokens of the contiguous range that a request takes (``pow2`` and ``oracle``)."""
-        if self.config.kv_allocation == "oracle":
-            return request.prompt_tokens + request.output_tokens
-        power = 1
-        while power < request.max_tokens:
-            power *= 2
-        return min(request.prompt_tokens + power, self.config.max_model_len)
-
     def seconds(self, step: Step) -> float:
         """Return the seconds of a planned step."""
         if self.config.kv_allocation == "none":
@@ -760,6 +755,9 @@ class ContinuousScheduler(Scheduler):
         decoding = self.decoding_on
         is_decode = not step.chunks and all(request.is_decoding for request in self.active)
         if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
+            return
+        if self.config.strikes_at_once and any(one.ends_as_asked for one in step.decoding):
+            # Those go first.
             return
         if self.waiting and not self.is_full:
             coming = Step(end, budget=self.config.max_num_batched_tokens, longest_chunk=self.config.max_chunk_tokens)

@@ -535,6 +535,8 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     if role != "both":
         # SGLang's loops of prefill and decode servers are others.
         engine = engine.model_copy(update={"overlaps_results": False})
+    if not scenario.workload.ignore_eos:
+        engine = engine.model_copy(update={"expects_max_tokens": False})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         # Nobody is served: no threads of an API server keep the engine's own from launching kernels.
         engine = engine.model_copy(update={"eager_gap_seconds_per_layer": 0.0})

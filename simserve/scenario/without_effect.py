@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model import load_model
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES
@@ -81,9 +82,18 @@ def _of_engine(scenario: Scenario) -> list[str]:
     if engine.batching == "static":
         given = [each for each in _OF_CONTINUOUS if getattr(engine, each) is not None]
         found += [f"{key}.{each} has no effect on a static batch, which begins and ends as one" for each in given]
+    if scenario.workload.ignore_eos and not _expects_max_tokens(scenario):
+        found.append("workload.ignore_eos has no effect: the engine looks at no request's max_tokens for it")
     if engine.moe_backend is not None and not _has_mxfp4_experts(scenario):
         found.append(f"{key}.moe_backend has no effect: the model has no experts in MXFP4")
     return found
+
+
+def _expects_max_tokens(scenario: Scenario) -> bool:
+    deployment = scenario.deployment
+    engines = [deployment.engine, *(pool.engine for pool in deployment.pools if pool.engine is not None)]
+    known = [load_engine(each.name, scenario.folder).nearest_version(each.version) for each in engines]
+    return any(each.scheduling.expects_max_tokens for each in known)
 
 
 def _has_mxfp4_experts(scenario: Scenario) -> bool:

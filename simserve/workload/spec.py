@@ -123,6 +123,9 @@ class WorkloadSpec(FrozenModel):
     """Most tokens the client asks for: `exact` (the trace's own column where it has one, else the length of
     the answer, with the thinking before it), a number, or `model_limit` (what the prompt leaves of the model's
     length)."""
+    ignore_eos: bool = False
+    """Whether clients have the model go on to `max_tokens`, whatever it would say, as benchmarks do. SGLang expects all
+    of it from 0.5.22 on, and admits fewer at once. With `max_tokens: exact` alone."""
     images: ImagesSpec | None = None
     """Images in prompts, their tokens on top of `prompt_tokens`, or of a trace's prompts. In conversations and agents'
     tasks each turn, or call, has its own, and the next ones hold them too. Absent: text alone."""
@@ -177,6 +180,10 @@ class WorkloadSpec(FrozenModel):
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
+        if self.ignore_eos and self.max_tokens != "exact":
+            raise ValueError(
+                f"has ignore_eos beside max_tokens: {self.max_tokens}; answers are as long as asked: exact"
+            )
         drawn = {name: getattr(self, name) for name in ("arrivals", "prompt_tokens", "output_tokens")}
         given = [name for name, part in drawn.items() if part is not None]
         missing = [name for name, part in drawn.items() if part is None]

@@ -61,14 +61,18 @@ SIZES: Mapping[str, Mapping[str, list[Any]]] = {
 }
 
 
-def write_run(folder: Path, factor: float = 1.0) -> Path:
-    """Write tables that an H100 would give whose every call takes ``factor`` times as long as its profile says."""
+def write_run(folder: Path, factor: float = 1.0, rise: float = 0.0) -> Path:
+    """Write tables that an H100 would give whose every call takes ``factor`` times as long as its profile says.
+
+    The first call of a table does, and each behind it takes ``rise`` times as long as the profile says besides.
+    """
     folder.mkdir()
     hardware = load_hardware(H100)
     for table, sizes in SIZES.items():
         columns = {name: np.array(values) for name, values in sizes.items()}
         seconds = predicted(table, columns, hardware, "vllm")
         rows = pd.DataFrame(sizes).assign(latency=np.where(np.isfinite(seconds), seconds, 1e-3) * 1e3 * factor)
+        rows["latency"] *= 1.0 + rise / factor * np.arange(len(rows))
         with duckdb.connect() as connection:
             connection.register("rows_of_table", rows)
             connection.execute(f"COPY rows_of_table TO '{folder / table}.parquet' (FORMAT parquet)")
@@ -92,6 +96,15 @@ def test_the_same_run_passes(tmp_path: Path) -> None:
     }
     assert drift.left_out == ["routed experts, w4a16_mxfp4: the profile says nothing of these calls"]
     assert {each.name: each.count for each in drift.comparisons}["decode attention, bfloat16 KV"] == 1
+
+
+def test_the_change_is_that_of_the_call_that_is_shown(tmp_path: Path) -> None:
+    """Of an even number of calls too: the one of the two in the middle that has moved more."""
+    drift = check_kernels(load_hardware(H100), write_run(tmp_path / "run", rise=0.1), "vllm", 0.05, H100)
+
+    assert {each.count % 2 for each in drift.comparisons} == {0, 1}
+    for each in drift.comparisons:
+        assert each.ratio == pytest.approx(each.found / each.expected)
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.1, "slower"), (0.9, "faster")])

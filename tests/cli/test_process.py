@@ -108,6 +108,42 @@ def test_sigterm_keeps_what_is_done_as_an_interrupt_does(folder: Path, small: st
     assert (kept["interrupted"], kept["replications"]["done"]) == (True, 2)
 
 
+_INTERRUPTED_WHERE_PYTHON_DROPS_IT = """
+import os, signal, sys, time
+from simserve.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(1)
+
+def unheard(arguments):
+    Dying()
+    time.sleep(60)
+
+main._run_app = unheard
+sys.exit(main.main(["gpus"]))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_that_python_drops_comes_again(folder: Path, name: str) -> None:
+    """One that comes in a callback raises nothing there, and the command would go on to its end: 105 all the same."""
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_WHERE_PYTHON_DROPS_IT.format(name=name)],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+
+    assert (done.returncode, done.stderr) == (105, "simserve: error: interrupted\n")
+
+
 _INTERRUPTED_AND_BROKEN = """
 import os, signal, sys
 from simserve.cli import main

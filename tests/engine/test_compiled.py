@@ -353,9 +353,10 @@ RECORDED = {
 
 @needs_numba
 @pytest.mark.skipif(not TRACES.is_dir(), reason="../shared/data is not there")
+@pytest.mark.parametrize("version", ["0.12", "0.33"])
 @pytest.mark.parametrize("name", RECORDED)
-def test_recorded_traffic_is_the_same_to_the_bit(name: str) -> None:
-    """Real arrivals and lengths, and with Mooncake's the prefixes that its requests share."""
+def test_recorded_traffic_is_the_same_to_the_bit(name: str, version: str) -> None:
+    """Real arrivals and lengths, with Mooncake's the prefixes that its requests share; 0.33 schedules ahead."""
     scenario = Scenario.model_validate(
         {
             "name": name,
@@ -363,7 +364,7 @@ def test_recorded_traffic_is_the_same_to_the_bit(name: str) -> None:
             "deployment": {
                 "hardware": "h100-sxm-80gb",
                 "replicas": 4,
-                "engine": {"name": "vllm", "version": "0.12", "max_model_len": 131072},
+                "engine": {"name": "vllm", "version": version, "max_model_len": 131072},
             },
             "workload": {"trace": RECORDED[name], "num_requests": 4000},
         }

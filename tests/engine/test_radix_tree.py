@@ -54,6 +54,17 @@ def test_a_node_gives_way_whole(keeps_radix_tree: bool, found: int) -> None:
     assert records.cached_tokens.tolist() == [0, 0, found]
 
 
+@pytest.mark.parametrize(("evicts_missing", "found"), [(False, 0), (True, 4)])
+def test_nodes_give_way_for_a_step_or_for_what_it_is_short_of(evicts_missing: bool, found: int) -> None:
+    """Two beginnings of a block each lie idle beside three free blocks, of which a prompt of four is one short."""
+    specs = make_specs([0.0, 2.0, 10.0, 20.0], [5, 5, 16, 5], 1)
+    prefixes = [[(1, 4)], [(2, 4)], [], [(2, 4)]]
+    config = {"num_blocks": 5, "keeps_radix_tree": True, "evicts_missing": evicts_missing, **SGLANG}
+    records = served(specs, prefixes, **config).records
+
+    assert records.cached_tokens.tolist() == [0, 0, 0, found]
+
+
 @pytest.mark.parametrize(("keeps_radix_tree", "end"), [(False, 28.0), (True, 30.0)])
 def test_who_is_retracted_loses_what_it_has_decoded(keeps_radix_tree: bool, end: float) -> None:
     """Request 1 computes its answer again in chunks of eight; its prompt lies in the tree, as the others' would."""

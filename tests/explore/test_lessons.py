@@ -28,6 +28,7 @@ from simserve.explore.queries import (
     SpeculationQuery,
     WizardQuery,
 )
+from simserve.explore.simulator import simulator
 from simserve.explore.tradeoffs import attention, best_layout, parallel, speculation
 from simserve.explore.wizard import first, wizard
 from simserve.metrics.files import scenario_text
@@ -271,6 +272,21 @@ def test_the_load_that_a_deployment_bears_is_what_its_time_allows() -> None:
     assert load(SimulatorQuery(), some)["curve"]["rate"]
     with pytest.raises(TooLongError):
         load(SimulatorQuery(), none)
+
+
+@pytest.mark.parametrize(("answer", "after"), [(simulator, 0), (load, 0), (load, 4)])
+def test_what_ctrl_c_breaks_off_is_no_answer(answer: Any, after: int) -> None:
+    """Neither the run that was under way nor the search, whatever it had seen: an export ends there."""
+    calls = 0
+
+    def interrupted(done: int, total: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        answer(SimulatorQuery(num_requests=2000), interrupted)
 
 
 def test_experts_are_spread_where_there_are_any() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.occupancy import sojourns
-from simserve.metrics.stability import _is_unabated, stability, waiting_share
+from simserve.metrics.stability import Offered, _is_unabated, stability, waiting_share
 from simserve.sim.records import RequestRecords
 from tests.metrics.builders import make_records, single_server_queue
 
@@ -100,6 +100,17 @@ def test_a_burst_that_was_worked_off_is_a_backlog() -> None:
     start = before + np.maximum.accumulate(arrival - before)
 
     assert verdict(make_records(arrival, wait=start - arrival, e2e=start + 0.8 - arrival)) == "backlogged"
+
+
+@pytest.mark.parametrize("num_requests", [1, 3, 49, 50, 500])
+def test_a_low_load_is_stable_however_few_requests_show_it(num_requests: int) -> None:
+    """Ten prompts a second that wait longer than they take, at 3 % of what can be finished: no backlog."""
+    records = make_records(0.1 * np.arange(num_requests), wait=0.02, ttft=0.03, e2e=0.04)
+    times = sojourns(records, float(records.finish_time[-1]))
+
+    verdict = stability(times, is_open_loop=True, offered=Offered(mean=0.033, peak=None))
+
+    assert verdict == "stable"
 
 
 def test_all_at_once_beyond_the_seats_is_a_backlog() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simserve.observe.bench_file import Answered, bench_file
+from simserve.observe.bench_file import Answered, bench_file, held_back
 from simserve.workload.benchmarks.reading import read_results
 
 ANSWERS = [Answered(10.0, [10.5, 10.6, 10.8], 100, 4), Answered(11.0, [11.25], 50, 1)]
@@ -46,3 +46,13 @@ def test_answers_of_one_token_have_no_gaps() -> None:
 
     assert "mean_tpot_ms" not in found
     assert "mean_itl_ms" not in found
+
+
+@pytest.mark.parametrize(
+    ("longer", "is_held_back"), [([5.0, 5.1, 5.2], False), ([5.0, 5.1, 5.2, 5.3, 5.4, 5.5], True), ([5.0], True)]
+)
+def test_as_many_tokens_as_a_step_brings_may_come_in_one_piece(longer: list[float], is_held_back: bool) -> None:
+    """Two tokens in one piece: a server that drafts brings six in three pieces; of one that does not they are late."""
+    answers = [Answered(0.0, longer, 8, 6), Answered(0.0, [1.0], 8, 2)]
+
+    assert held_back(answers)[1] is is_held_back

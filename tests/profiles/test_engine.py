@@ -797,6 +797,17 @@ def test_a_worker_that_only_prefills_may_not_reach_the_rate_of_its_kernels(name:
     assert other.compute_efficiency == server.compute_efficiency
 
 
+def test_sglang_admits_and_strikes_by_release() -> None:
+    """What its batches do, in the releases whose wheels were read."""
+    rules = [
+        (each.reserves_page, each.evicts_missing, each.expects_max_tokens, each.strikes_at_once)
+        for each in (resolve("sglang", version) for version in ("0.5.10", "0.5.11", "0.5.18", "0.5.22", "0.5.23"))
+    ]
+
+    assert [rule.count(True) for rule in rules] == [0, 1, 2, 3, 4]
+    assert [rule.index(False) for rule in rules[:-1]] == [0, 1, 2, 3]
+
+
 def test_sglang_overlaps_results_from_0_4_on_unless_it_is_told_not_to() -> None:
     """Its default loop; ``async_scheduling: false`` is ``--disable-overlap-schedule``."""
     normal = resolve("sglang", "0.5.9", async_scheduling=False)

@@ -21,27 +21,31 @@ from tests.real_engines.compare import (
     schedules_of,
     simulate_sglang,
 )
-from tests.real_engines.workloads import CLASSES, draw_case
+from tests.real_engines.workloads import CLASSES, DRAFTING, draw_case
+
+VERSIONS = [*sorted(RULES), *(f"sglang-{release}" for release in SGLANG)]
 
 
 def main() -> None:
     """Compare and print a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.real_engines", description=__doc__)
-    parser.add_argument("--version", default="0.33.0", choices=[*sorted(RULES), "sglang"], help="release of vLLM")
+    parser.add_argument("--version", default="0.33.0", choices=VERSIONS, help="release of vLLM, or sglang-RELEASE")
     parser.add_argument("--cases", type=int, default=25, help="workloads of each class")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--classes", default=",".join(CLASSES))
+    parser.add_argument("--classes", default=",".join((*CLASSES, *DRAFTING)))
     parser.add_argument("--differences", action="store_true", help="print the first difference of each case")
     parser.add_argument("--at-least", type=float, default=0.0, help="fail below this share of identical schedules")
     asked = parser.parse_args()
-    if asked.version == "sglang":
-        compare_sglang(asked)
+    engine, _, release = asked.version.rpartition("-")
+    if engine == "sglang":
+        compare_sglang(asked, release)
         return
     python = environment.make(asked.version)
     kinds = [kind for kind in asked.classes.split(",") if kind not in WITHOUT.get(asked.version, ())]
     seeds = range(asked.first_seed, asked.first_seed + asked.cases)
     # One process for all: importing the engine takes longer than its schedules.
-    cases = [draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in (False, True) for seed in seeds]
+    modes = {kind: (False,) if kind in DRAFTING else (False, True) for kind in kinds}
+    cases = [draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in modes[kind] for seed in seeds]
     schedules = schedules_of(python, cases)
     print(f"vLLM {asked.version}, {asked.cases} workloads a class: identical schedules")
     print(f"{'':14}{'synchronous':>14}{'asynchronous':>14}{'preemptions':>14}")
@@ -55,28 +59,31 @@ def main() -> None:
         if difference is not None and asked.differences:
             print(json.dumps({"kind": kind, "seed": case["seed"], "async": is_async, **difference.as_json()}))
     for kind in kinds:
-        shares = "".join(f"{equal[kind, is_async] / asked.cases:>14.0%}" for is_async in (False, True))
-        print(f"{kind:14}{shares}{preemptions[kind]:>14}")
-    count = asked.cases * len(kinds)
-    totals = [sum(equal[kind, is_async] for kind in kinds) / count for is_async in (False, True)]
-    print(f"{'all':14}{totals[0]:>14.1%}{totals[1]:>14.1%}{preemptions.total():>14}")
+        shares = [f"{equal[kind, each] / asked.cases:.0%}" if each in modes[kind] else "" for each in (False, True)]
+        print(f"{kind:14}{shares[0]:>14}{shares[1]:>14}{preemptions[kind]:>14}")
+    totals = []
+    for is_async in (False, True):
+        compared = [kind for kind in kinds if is_async in modes[kind]]
+        if compared:
+            totals.append(sum(equal[kind, is_async] for kind in compared) / (asked.cases * len(compared)))
+    print(f"{'all':14}{''.join(f'{total:>14.1%}' for total in totals)}{preemptions.total():>14}")
     if min(totals) < asked.at_least:
         parser.exit(1, f"less than {asked.at_least:.0%} are identical\n")
 
 
-def compare_sglang(asked: argparse.Namespace) -> None:
-    """Compare with SGLang and print a table."""
-    python = environment.make(SGLANG, "sglang")
+def compare_sglang(asked: argparse.Namespace, release: str) -> None:
+    """Compare with a release of SGLang and print a table."""
+    python = environment.make(release, "sglang")
     seeds = range(asked.first_seed, asked.first_seed + asked.cases)
-    kinds = OF_SGLANG if asked.classes == ",".join(CLASSES) else asked.classes.split(",")
+    kinds = OF_SGLANG if asked.classes == ",".join((*CLASSES, *DRAFTING)) else asked.classes.split(",")
     loops = (False, True)
     cases = [as_sglang(draw_case(kind, seed, is_async=each)) for kind in kinds for each in loops for seed in seeds]
     equal: Counter[tuple[str, bool]] = Counter()
     preemptions: Counter[str] = Counter()
-    print(f"SGLang {SGLANG}, {asked.cases} workloads a class: identical schedules")
+    print(f"SGLang {release}, {asked.cases} workloads a class: identical schedules")
     print(f"{'':14}{'normal loop':>14}{'overlapped':>14}{'retractions':>14}")
     for case, schedule in zip(cases, schedules_of(python, cases, "sglang"), strict=True):
-        difference = earliest_difference(schedule, simulate_sglang(case).records)
+        difference = earliest_difference(schedule, simulate_sglang(case, SGLANG[release]).records)
         kind, is_overlapped = case["kind"], case["async_scheduling"]
         equal[kind, is_overlapped] += difference is None
         preemptions[kind] += sum(row["preemptions"] for row in schedule["requests"])
@@ -88,6 +95,8 @@ def compare_sglang(asked: argparse.Namespace) -> None:
         print(f"{kind:14}{shares}{preemptions[kind]:>14}")
     totals = [sum(equal[kind, each] for kind in kinds) / (asked.cases * len(kinds)) for each in loops]
     print(f"{'all':14}{totals[0]:>14.1%}{totals[1]:>14.1%}{preemptions.total():>14}")
+    if min(totals) < asked.at_least:
+        raise SystemExit(f"less than {asked.at_least:.0%} are identical")
 
 
 if __name__ == "__main__":

@@ -21,8 +21,11 @@ from tests.real_engines.workloads import ENDING_EARLY, SHARING
 
 NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
-SGLANG = "0.5.9"
-"""The release of SGLang whose scheduler the driver knows."""
+SGLANG: dict[str, dict[str, Any]] = {
+    "0.5.9": {},
+    "0.5.23": {"strikes_at_once": True, "expects_max_tokens": True, "reserves_page": True, "evicts_missing": True},
+}
+"""Releases of SGLang whose schedulers the drivers know, with what `EngineConfig` holds of each."""
 OF_SGLANG = (
     *("plain", "chunked", "kv_short", ENDING_EARLY, "priority", "prefix", "prefix_short", "conversations", "forks"),
     "kv_short_cached",
@@ -112,6 +115,8 @@ def as_sglang(case: Mapping[str, Any]) -> dict[str, Any]:
     chunk = case["max_num_batched_tokens"] if case["enable_chunked_prefill"] else None
     return {
         **case,
+        # Without a radix cache SGLang admits such requests by another rule, which the kernel has not.
+        "ignore_eos": case["enable_prefix_caching"] and case["kind"] != ENDING_EARLY and case["seed"] % 2 == 1,
         "num_tokens": case["num_gpu_blocks"] * case["block_size"],
         "chunked_prefill_size": chunk,
         # The kernel admits a prompt that takes the budget to its last token, SGLang one that leaves a token.
@@ -122,8 +127,8 @@ def as_sglang(case: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def simulate_sglang(case: Mapping[str, Any]) -> Replay:
-    """Serve a case of `as_sglang` on the kernel."""
+def simulate_sglang(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
+    """Serve a case of `as_sglang` on the kernel, with the fields of `EngineConfig` that a release has."""
     budget = case["max_num_batched_tokens"]
     config = EngineConfig(
         scheduler="prefill_first",
@@ -138,9 +143,11 @@ def simulate_sglang(case: Mapping[str, Any]) -> Replay:
         keeps_radix_tree=True,
         async_scheduling=case["async_scheduling"],
         overlaps_results=True,
+        expects_max_tokens=case["ignore_eos"] and rules.get("expects_max_tokens", False),
         block_size=1,
         num_blocks=case["num_tokens"],
         **{name: case[name] for name in case if name.startswith("new_token_ratio")},
+        **{name: value for name, value in rules.items() if name != "expects_max_tokens"},
     )
     return replay(config, times_of(case), requests_of(case))
 
@@ -163,6 +170,7 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
         num_blocks=case["num_gpu_blocks"] - 1,
         watermark_blocks=int(case["watermark"] * case["num_gpu_blocks"]),
         async_scheduling=case["async_scheduling"],
+        num_speculative_tokens=case["num_speculative_tokens"],
         **rules,
     )
     return replay(config, times_of(case), requests_of(case))
@@ -170,10 +178,11 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
 
 def times_of(case: Mapping[str, Any]) -> StepTimes:
     """Return the step times of a case as the kernel takes them."""
-    budget, seats = case["max_num_batched_tokens"], case["max_num_seqs"]
-    affine = [case["step_seconds"] + case["token_seconds"] * tokens for tokens in range(max(budget, seats) + 1)]
+    budget, seats, width = case["max_num_batched_tokens"], case["max_num_seqs"], 1 + case["num_speculative_tokens"]
+    most = max(budget, seats * width)
+    affine = [case["step_seconds"] + case["token_seconds"] * tokens for tokens in range(most + 1)]
     return StepTimes(
-        decode_base=[0.0, *affine[1 : seats + 1]],
+        decode_base=[0.0, *affine[width : seats * width + 1 : width]],
         decode_slope=[0.0] * (seats + 1),
         token_seconds=affine,
         token_seconds_beyond=case["token_seconds"],
@@ -199,6 +208,7 @@ def requests_of(case: Mapping[str, Any]) -> RequestSpecs:
         is_stationary=False,
         offered_rate=float("nan"),
         priority=np.array([request.get("priority", 0) for request in requests], dtype=np.int64),
+        pace=np.array([request["pace"] for request in requests]) if case["num_speculative_tokens"] else None,
         prefixes=prefixes_of(case) if case["kind"] in SHARING else None,
     )
 

@@ -1,4 +1,4 @@
-"""The kernel schedules as SGLang's own scheduler does, where that is installed (``--version sglang``)."""
+"""The kernel schedules as SGLang's own scheduler does, where a release is installed (`tests.real_engines`)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ NUM_CASES = 6
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("release", SGLANG)
 @pytest.mark.parametrize("is_overlapped", [False, True])
-def test_schedules_are_those_of_its_loops(is_overlapped: bool) -> None:
+def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str) -> None:
     """First steps, tokens, ends, retractions, tokens from the radix cache: 95 of 100 workloads to the step."""
-    python = environment.python_of(SGLANG, "sglang")
+    python = environment.python_of(release, "sglang")
     if python is None:
-        pytest.skip(f"SGLang {SGLANG} is not installed: python -m tests.real_engines --version sglang")
+        pytest.skip(f"not installed: python -m tests.real_engines --version sglang-{release}")
     drawn = [draw_case(kind, 5000 + seed, is_async=is_overlapped) for kind in OF_SGLANG for seed in range(NUM_CASES)]
     cases = [as_sglang(case) for case in drawn]
 
     schedules = schedules_of(python, cases, "sglang")
 
-    pairs = list(zip(cases, schedules, strict=True))
-    differing = [case for case, real in pairs if earliest_difference(real, simulate_sglang(case).records) is not None]
+    simulated = [simulate_sglang(case, SGLANG[release]).records for case in cases]
+    differing = [
+        case for case, real, own in zip(cases, schedules, simulated, strict=True) if earliest_difference(real, own)
+    ]
     assert len(differing) <= 0.05 * len(cases), [(case["kind"], case["seed"]) for case in differing]
     assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > 10

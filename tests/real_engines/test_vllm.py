@@ -6,7 +6,7 @@ import pytest
 
 from tests.real_engines import environment
 from tests.real_engines.compare import RULES, first_difference, schedules_of
-from tests.real_engines.workloads import draw_case
+from tests.real_engines.workloads import DRAFTING, draw_case
 
 IDENTICAL = ("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "threshold")
 """Classes in which every schedule is meant to be the same."""
@@ -21,7 +21,8 @@ def test_schedules_are_those_of_the_release(version: str, is_async: bool) -> Non
     python = environment.python_of(version)
     if python is None:
         pytest.skip(f"vLLM {version} is not installed: python -m tests.real_engines --version {version}")
-    cases = [draw_case(kind, 5000 + seed, is_async=is_async) for kind in IDENTICAL for seed in range(NUM_CASES)]
+    kinds = (*IDENTICAL, *(DRAFTING if version == "0.33.0" and not is_async else ()))
+    cases = [draw_case(kind, 5000 + seed, is_async=is_async) for kind in kinds for seed in range(NUM_CASES)]
 
     schedules = schedules_of(python, cases)
 

@@ -28,7 +28,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -89,13 +89,16 @@ def make_scheduler(case, folder):
         num_blocks=case["num_gpu_blocks"], kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)]
     )
     kind = AsyncScheduler if case["async_scheduling"] else Scheduler
-    return kind(
+    scheduler = kind(
         vllm_config=config,
         kv_cache_config=kv,
         structured_output_manager=StructuredOutputManager(config),
         block_size=case["block_size"],
         log_stats=False,
     )
+    # As with n-grams, which take no slots of KV memory beyond those of the drafts.
+    scheduler.num_spec_tokens = case["num_speculative_tokens"]
+    return scheduler
 
 
 class Run:
@@ -111,6 +114,7 @@ class Run:
         ]
         self.steps = []
         self.generated = [0] * len(self.rows)
+        self.fractions = [0] * len(self.rows)
         self.hasher = get_request_block_hasher(case["block_size"], sha256)
 
     def receive(self, now):
@@ -136,11 +140,14 @@ class Run:
         known = {identity: request.num_output_placeholders for identity, request in self.scheduler.requests.items()}
         planned = self.scheduler.schedule()
         for request in self.scheduler.requests.values():
-            self.rows[int(request.request_id)]["preemptions"] = request.num_preemptions
+            index = int(request.request_id)
+            if self.rows[index]["preemptions"] != request.num_preemptions:
+                self.rows[index]["preemptions"], self.fractions[index] = request.num_preemptions, 0
         tokens = planned.num_scheduled_tokens
         if not planned.total_num_scheduled_tokens:
             return None
         decodes = prompt_tokens = 0
+        drafts = self.case["num_speculative_tokens"]
         sampling = []
         for identity, count in tokens.items():
             request, row = self.scheduler.requests[identity], self.rows[int(identity)]
@@ -156,7 +163,7 @@ class Run:
                 before = request.num_tokens
             if is_sampling:
                 sampling.append(identity)
-            if is_sampling and count == 1 and before > request.num_prompt_tokens:
+            if is_sampling and count <= 1 + drafts and before > request.num_prompt_tokens:
                 decodes += 1
             else:
                 prompt_tokens += count
@@ -171,12 +178,17 @@ class Run:
         for identity in identities:
             index = int(identity)
             if identity in sampling:
-                tokens.append([10_000_000 + 10_000 * index + self.generated[index]])
-                self.generated[index] += 1
-                row = self.rows[index]
+                row, asked = self.rows[index], self.case["requests"][index]
+                gained = 1
+                if planned.scheduled_spec_decode_tokens.get(identity):
+                    gained, self.fractions[index] = divmod(self.fractions[index] + asked["pace"], 16)
+                gained = min(gained, asked["output"] - self.generated[index])
+                first = 10_000_000 + 10_000 * index + self.generated[index]
+                tokens.append(list(range(first, first + gained)))
+                self.generated[index] += gained
                 if row["first_token"] is None:
                     row["first_token"] = end
-                if self.generated[index] == self.case["requests"][index]["output"]:
+                if self.generated[index] == asked["output"]:
                     row["finish"] = end
             else:
                 tokens.append([])
@@ -189,6 +201,9 @@ class Run:
             pooler_output=[],
         )
         self.scheduler.update_from_output(planned, output)
+        if drafts := self.case["num_speculative_tokens"]:
+            going = [identity for identity in sampling if identity in self.scheduler.requests]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(going, [[7] * drafts for _ in going]))
 
     def run(self):
         """Serve everything, a step at a time, or a step ahead with asynchronous scheduling."""

@@ -15,6 +15,10 @@ SHARING = ("prefix", "prefix_short", "conversations", "forks")
 """Classes whose prompts begin alike. In ``kv_short_cached`` a preempted request alone finds what it had computed."""
 ENDING_EARLY = "early_end"
 """A class for engines that expect answers of ``max_tokens``: short of KV memory, and many end before."""
+DRAFTING = ("drafts", "drafts_short")
+"""Classes whose engine verifies drafts, the second short of KV memory; each request has a pace at which they hold."""
+SIXTEENTHS = 16
+"""Parts of a token that a pace counts in."""
 UNIT = math.sqrt(2.0) / 997.0
 
 
@@ -22,11 +26,11 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     """Return one case: an engine, the seconds of its steps, and requests with their tokens.
 
     Args:
-        kind: One of `CLASSES`, or `ENDING_EARLY`.
+        kind: One of `CLASSES`, `ENDING_EARLY`, or one of `DRAFTING`.
         seed: Of the draw.
         is_async: Whether steps are scheduled while the ones before them run.
     """
-    rng = np.random.default_rng([(*CLASSES, ENDING_EARLY).index(kind), seed])
+    rng = np.random.default_rng([(*CLASSES, ENDING_EARLY, *DRAFTING).index(kind), seed])
     block_size = int(rng.choice([4, 8, 16]))
     num_requests = int(rng.integers(20, 60))
     max_num_seqs = int(rng.integers(2, 12))
@@ -34,6 +38,9 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     longest_output = int(rng.integers(2, 60))
     prompts = rng.integers(1, longest_prompt + 1, num_requests)
     outputs = rng.integers(1, longest_output + 1, num_requests)
+    if kind in DRAFTING:
+        # A lone token of a new prompt is padded to as many as drafts and it are: the kernel has not that rule.
+        prompts = np.maximum(prompts, 2)
     max_model_len = longest_prompt + longest_output + 8
     budget = max(int(rng.integers(16, 400)), max_num_seqs)
     is_chunked = kind != "plain" or bool(rng.integers(2))
@@ -43,9 +50,15 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         budget = max(max_num_seqs, int(rng.integers(8, 64)))
     blocks_of_one = math.ceil(max_model_len / block_size) + 1
     num_blocks = blocks_of_one * max_num_seqs * 2
-    if kind in ("kv_short", "kv_short_cached", "watermark", "prefix_short", "priority", ENDING_EARLY) or (
-        kind in ("conversations", "forks") and rng.integers(2)
-    ):
+    if kind in (
+        "kv_short",
+        "kv_short_cached",
+        "watermark",
+        "prefix_short",
+        "priority",
+        ENDING_EARLY,
+        "drafts_short",
+    ) or (kind in ("conversations", "forks") and rng.integers(2)):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
     tokens = _tokens(kind, rng, prompts, outputs)
     step_seconds = 0.01
@@ -66,7 +79,15 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     if kind == ENDING_EARLY:
         for request in requests:
             request["max_tokens"] = request["output"] + int(rng.integers(0, longest_output + 1))
-    longest = max(len(request["prompt"]) + request.get("max_tokens", request["output"]) for request in requests) + 8
+    drafts = int(rng.integers(1, 6)) if kind in DRAFTING else 0
+    if drafts:
+        budget = max(budget, max_num_seqs * (1 + drafts))
+        max_model_len += 1 + drafts
+        for request in requests:
+            request["pace"] = int(rng.integers(SIXTEENTHS, SIXTEENTHS * (1 + drafts) + 1))
+    longest = (
+        max(len(request["prompt"]) + request.get("max_tokens", request["output"]) for request in requests) + 8 + drafts
+    )
     num_blocks = max(num_blocks, math.ceil(longest / block_size) + 2)
     return {
         "kind": kind,
@@ -78,6 +99,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "max_model_len": max(max_model_len, longest),
         "enable_chunked_prefill": is_chunked,
         "long_prefill_token_threshold": min(int(rng.integers(8, 64)), max_model_len) if kind == "threshold" else 0,
+        "num_speculative_tokens": drafts,
         "block_size": block_size,
         "num_gpu_blocks": num_blocks,
         "watermark": float(rng.uniform(0.02, 0.2)) if kind == "watermark" else 0.0,

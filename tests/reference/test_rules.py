@@ -718,3 +718,64 @@ def test_who_is_done_decodes_once_more_where_results_are_known_late(is_overlappe
 
     assert records.finish_time[0] == pytest.approx(2.0, abs=1e-6)
     assert records.scheduled_time[1] == pytest.approx(scheduled, abs=1e-6)
+
+
+ESTIMATE: dict[str, Any] = {"scheduler": "prefill_first", "admission": "estimate", "new_token_ratio_minimum": 0.0}
+"""SGLang's way to admit."""
+
+
+@pytest.mark.parametrize(("max_tokens", "scheduled"), [(2, 2.25), (9, 3.0)])
+def test_nobody_decodes_beyond_what_it_asked_for(max_tokens: int, scheduled: float) -> None:
+    """SGLang 0.5.23: the first is done at 2 s. Had it asked for more, its server would not know that yet."""
+    engine = {**ESTIMATE, "async_scheduling": True, "overlaps_results": True, "strikes_at_once": True}
+    specs = replace(make_specs([0.0, 2.25], 4, 2), max_tokens=np.array([max_tokens, 2]))
+
+    records = both(deployed(Control(), **engine), specs)
+
+    assert records.finish_time[0] == pytest.approx(2.0, abs=1e-6)
+    assert records.scheduled_time[1] == pytest.approx(scheduled, abs=1e-6)
+
+
+@pytest.mark.parametrize(("strikes_at_once", "scheduled"), [(True, 3.0), (False, 4.0)])
+def test_who_is_done_leaves_its_batch_at_once_or_with_the_next_decode_step(
+    strikes_at_once: bool, scheduled: float
+) -> None:
+    """Two seats; the first is done at 3 s, and its seat is free for the third then, or once the second has decoded."""
+    specs = make_specs([0.0, 0.0, 0.5], 4, [3, 9, 2])
+
+    records = both(deployed(Control(), max_num_seqs=2, strikes_at_once=strikes_at_once, **ESTIMATE), specs)
+
+    assert records.finish_time[0] == 3.0
+    assert records.scheduled_time[2] == scheduled
+
+
+@pytest.mark.parametrize(("strikes_at_once", "num_preemptions"), [(True, 0), (False, 1)])
+def test_a_step_waits_for_the_blocks_of_those_that_are_done(strikes_at_once: bool, num_preemptions: int) -> None:
+    """Five blocks for answers that need six: the first is done as the second lacks one, soon to be had."""
+    engine = {**ESTIMATE, "async_scheduling": True, "overlaps_results": True, "num_blocks": 5, "block_size": 4}
+    engine["new_token_ratio_initial"] = 0.0
+    specs = make_specs([0.0, 0.25], [4, 4], [6, 7])
+
+    records = both(deployed(Control(), strikes_at_once=strikes_at_once, **engine), specs)
+
+    assert int(records.num_preemptions.sum()) == num_preemptions
+
+
+@pytest.mark.parametrize(("rule", "scheduled"), [({}, 1.0), ({"expects_max_tokens": True}, 8.0)])
+def test_who_ignores_the_end_is_expected_to_take_all_that_it_asked_for(rule: dict[str, bool], scheduled: float) -> None:
+    """Of four blocks the first holds one and will take three: with a ratio of 0 the second finds room beside it."""
+    engine = {**ESTIMATE, "new_token_ratio_initial": 0.0, "num_blocks": 4, "block_size": 4, "strikes_at_once": True}
+
+    records = both(deployed(Control(), **engine, **rule), make_specs([0.0, 0.5], [4, 4], [8, 2]))
+
+    assert records.scheduled_time[1] == scheduled
+
+
+@pytest.mark.parametrize(("reserves_page", "scheduled"), [(True, 3.0), (False, 1.0)])
+def test_admission_may_ask_for_a_block_beyond_the_tokens_of_a_request(reserves_page: bool, scheduled: float) -> None:
+    """Of four blocks three are free: enough for seven tokens and a little, not for a block more."""
+    engine = {**ESTIMATE, "new_token_ratio_initial": 0.0, "num_blocks": 4, "block_size": 4, "strikes_at_once": True}
+
+    records = both(deployed(Control(), reserves_page=reserves_page, **engine), make_specs([0.0, 0.5], [2, 7], [3, 2]))
+
+    assert records.scheduled_time[1] == scheduled

@@ -449,3 +449,14 @@ def test_workers_that_only_prefill_overlap_where_the_engine_can(engine: str, ove
 
     assert [pool.shape.engine.async_scheduling for pool in apart.pools] == overlaps
     assert together.shape.engine.async_scheduling
+
+
+@pytest.mark.parametrize(("version", "is_expected"), [("0.5.21", False), ("0.5.22", True)])
+def test_sglang_expects_all_of_requests_that_ignore_the_end(version: str, is_expected: bool) -> None:
+    """From 0.5.22 on; a workload that does not say so has answers that may end early, in every release."""
+    engine = ["deployment.engine.name=sglang", f'deployment.engine.version="{version}"']
+    ignoring = resolve(make_scenario([*engine, "workload.ignore_eos=true"])).engine
+    plain = resolve(make_scenario(engine)).engine
+
+    assert ignoring.expects_max_tokens is is_expected
+    assert not plain.expects_max_tokens

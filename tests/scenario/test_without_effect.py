@@ -54,6 +54,7 @@ def figures(*overrides: str) -> tuple[str, str]:
         ([], ["deployment.engine.swap_space=4 GiB"], "swap_space has no effect without preemption_mode swap"),
         ([], ["deployment.engine.priority_preemption=true"], "priority_preemption has no effect without"),
         ([], ["deployment.engine.priority_ageing=5 s"], "priority_ageing has no effect without"),
+        ([], ["workload.ignore_eos=true"], "ignore_eos has no effect: the engine looks at no request's max_tokens"),
         ([STATIC], ["deployment.engine.scheduler=prefill_first"], "scheduler has no effect on a static batch"),
         ([STATIC], ["deployment.engine.admission=reserve"], "admission has no effect on a static batch"),
     ],
@@ -76,6 +77,7 @@ def test_what_does_nothing_is_said_and_does_nothing(without: list[str], override
         [THREE, "deployment.routing.update_interval=1 s"],
         ["deployment.engine.scheduling_policy=priority", CLASSES % ("priority: 1", "priority: 0")],
         [CLASSES % ("retries: 2, timeout: 5 s", "")],
+        ["deployment.engine={name: sglang, version: 0.5.23}", "workload.ignore_eos=true"],
     ],
 )
 def test_what_may_have_an_effect_is_not_said(overrides: list[str]) -> None:

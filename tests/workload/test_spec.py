@@ -145,6 +145,10 @@ def test_wrong_lengths_are_one_line_with_the_key_path(length, message):
             {"max_tokens": "all"},
             "workload.max_tokens: 'all' must be exact, model_limit or a whole number from 1 to 1000000000",
         ),
+        (
+            {"ignore_eos": True, "max_tokens": 9},
+            "has ignore_eos beside max_tokens: 9; answers are as long as asked: exact",
+        ),
         ({"max_tokens": 1e19}, "workload.max_tokens: 1e+19 must be exact, model_limit or a whole number from 1 to"),
         ({"max_tokens": 0}, "workload.max_tokens: 0 must be exact, model_limit or a whole number from 1 to 1000000000"),
         (
