@@ -160,6 +160,8 @@ def _wizard(query: WizardQuery, _check: Check) -> tuple[str, dict[str, Any]]:
     asked = f"simserve plan explore.yaml --hardware {','.join(query.hardware)}"
     if query.keep:
         asked += f" --keep {','.join(query.keep)}"
+    if query.is_scaled:
+        asked += " --autoscaler --out best.yaml"
     if query.throughput:
         question = "How much can these GPUs do?"
         return f"{question} {asked} --objective throughput --max-gpus {query.max_gpus}", query.mapping()

@@ -346,6 +346,12 @@ Pools = Literal["whichever is better", "prefill and decode apart", "one kind of 
 """What a fleet of the wizard may consist of."""
 
 
+_EVEN = 1.2
+"""Peak over the mean up to which a day counts as level."""
+_DAY_REQUESTS = 40_000
+"""Requests of a simulated day, about: some fifty of them are run within the time of the page."""
+
+
 class WizardQuery(FrozenModel):
     """Traffic and an objective, for which something is to be deployed."""
 
@@ -355,6 +361,8 @@ class WizardQuery(FrozenModel):
     """GPUs to choose from."""
     rate: Annotated[float, Field(gt=0, le=500)] = 10.0
     """Requests that arrive a second, at random (Poisson)."""
+    peak_to_mean: Annotated[float, Field(ge=1, le=2)] = 1.0
+    """Rate at the day's peak over the mean; 1: it is the same all day. Above 1.2 an autoscaler is looked for."""
     prompt_tokens: Annotated[int, Field(ge=1, le=16_000)] = 1000
     """Tokens of a mean prompt."""
     output_tokens: Annotated[int, Field(ge=1, le=4000)] = 200
@@ -390,13 +398,29 @@ class WizardQuery(FrozenModel):
             "model": self.model,
             "deployment": deployment,
             "workload": {
-                "arrivals": {"process": "poisson", "rate": self.rate},
+                **self._arrivals(),
                 "prompt_tokens": _spread(self.prompt_tokens),
                 "output_tokens": _spread(self.output_tokens),
-                "num_requests": 800,
             },
             "slo": {"ttft": f"{self.slo_ttft_ms:g} ms", "tpot": f"{self.slo_tpot_ms:g} ms", "attainment": 0.95},
         }
+
+    def _arrivals(self) -> dict[str, Any]:
+        if not self.is_scaled:
+            return {"arrivals": {"process": "poisson", "rate": self.rate}, "num_requests": 800}
+        length = f"{self.day_seconds:.0f} s"
+        daily = {"process": "daily", "rate": self.rate, "peak_to_mean": self.peak_to_mean, "day": length}
+        return {"arrivals": daily, "duration": length}
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the traffic changes enough over the day that an autoscaler is looked for."""
+        return self.peak_to_mean > _EVEN and not self.throughput
+
+    @property
+    def day_seconds(self) -> float:
+        """Length of the day that is simulated: real ones where requests are few, else squeezed, to an hour at least."""
+        return min(max(_DAY_REQUESTS / self.rate, 3600.0), 86_400.0)
 
     @property
     def is_apart(self) -> bool:
@@ -409,7 +433,8 @@ class WizardQuery(FrozenModel):
         pools = {"prefill and decode apart": ("disaggregation",), "one kind of replica": ("pools",)}
         # Every deployment is sized at its own load: drafts and formats of the KV cache would double them each.
         slow = ("drafts", "kv-cache") if self.throughput else ("drafts",) if self.is_apart else ()
-        return (*pools.get(self.pools, ()), *slow)
+        scaled = ("pools",) if self.is_scaled else ()  # an autoscaler is sought for equal replicas
+        return tuple(dict.fromkeys((*pools.get(self.pools, ()), *scaled, *slow)))
 
 
 def _spread(mean: int) -> dict[str, Any]:

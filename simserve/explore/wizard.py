@@ -12,9 +12,11 @@ from simserve.explore.limits import Check
 from simserve.explore.queries import WizardQuery
 from simserve.metrics.files import scenario_text
 from simserve.planner.export.export import WHOLE, export
+from simserve.planner.search.trial import HOURS_PER_MONTH
 from simserve.profiles.model import load_model
-from simserve.report.plan import plan_sections
-from simserve.report.quantities import text_columns
+from simserve.report.plan import PlanPage, plan_sections
+from simserve.report.plan_lines import worth_scaling
+from simserve.report.quantities import number, text_columns
 from simserve.scenario.load import from_mapping
 
 _FIGURES = (
@@ -45,6 +47,7 @@ _OF_GPUS = (
 """What is told of the fleet that does most on fixed GPUs."""
 _LOADS = ("label", "rate", "tokens_per_second_per_gpu", "tokens_per_second_per_user", "holds")
 """What is told of the answer, and of each load and fleet that no other beats in a short run."""
+_SECONDS_PER_DAY = 86_400.0
 _NOT_HERE = ("Run it",)
 """Sections that name a command of the terminal."""
 _FLAG = " (--spare-replicas 1)"
@@ -54,14 +57,14 @@ _FLAG = " (--spare-replicas 1)"
 def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
     """Return an answer within a second: the GPUs that were named, weights as stored, KV cache as the engine has it.
 
-    None where nothing holds in that format, and where more is asked than a second tells: workers of each role, or what
-    fixed GPUs can do. `wizard` looks at the other formats, and around what it finds.
+    None where nothing holds in that format, and where more is asked than a second tells: workers of each role, an
+    autoscaler, or what fixed GPUs can do. `wizard` looks at the other formats, and around what it finds.
 
     Raises:
         InputError: The traffic is none, or a GPU cannot run the model at all.
         TooLongError: It took too long.
     """
-    if query.throughput or query.is_apart:
+    if query.throughput or query.is_apart or query.is_scaled:
         return None
 
     def until_found(done: int, _known: int) -> None:
@@ -73,12 +76,12 @@ def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
     try:
         stored = load_model(query.model).stored.format
         own = (f"deployment.quantization={stored}", "deployment.kv_cache_dtype=auto")
-        summary = _plan(query, until_found, over=own).summary
+        plan = _plan(query, until_found, over=own)
     except KeyboardInterrupt:
         return None
-    if not summary["best"]:
+    if not plan.summary["best"]:
         return None
-    found = _answer(query, summary)
+    found = _answer(query, plan)
     return {**found, "parts": found["parts"][:1], "fleets": [], "equations": []}
 
 
@@ -90,11 +93,14 @@ def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
         InputError: The traffic is none, a GPU cannot run the model at all, or what is asked does not go together.
         TooLongError: It took too long.
     """
-    found = _answer(query, _plan(query, check).summary)
+    if query.is_scaled and (query.is_apart or query.spare_replicas):
+        rule = "is a day for which an autoscaler is looked for: of equal replicas, without spare ones"
+        raise InputError(rule, key="peak_to_mean", value=query.peak_to_mean, remedy="set it to 1")
+    found = _answer(query, _plan(query, check))
     return {**found, "manifests": [] if found["scenario"] is None else _manifests(found["scenario"])}
 
 
-def _plan(query: WizardQuery, progress: Check, over: tuple[str, ...] = ()) -> Any:
+def _plan(query: WizardQuery, progress: Check, over: tuple[str, ...] = ()) -> PlanPage:
     return api.plan(
         from_mapping(query.mapping()),
         hardware=query.hardware,
@@ -105,6 +111,7 @@ def _plan(query: WizardQuery, progress: Check, over: tuple[str, ...] = ()) -> An
         spare_replicas=query.spare_replicas,
         over=over,
         keep=query.keep,
+        autoscaler=query.is_scaled,
         trials=0,
         jobs=1,
         reference=("explore.yaml",),
@@ -112,8 +119,9 @@ def _plan(query: WizardQuery, progress: Check, over: tuple[str, ...] = ()) -> An
     )
 
 
-def _answer(query: WizardQuery, summary: Mapping[str, Any]) -> dict[str, Any]:
-    best = summary["best"]
+def _answer(query: WizardQuery, plan: PlanPage) -> dict[str, Any]:
+    summary, deployed = plan.summary, plan.scaled
+    best, scaled = summary["best"], worth_scaling(summary.get("autoscaling"))
     parts: list[dict[str, Any]] = [
         {
             "title": title,
@@ -125,9 +133,8 @@ def _answer(query: WizardQuery, summary: Mapping[str, Any]) -> dict[str, Any]:
         for title, lines, table in plan_sections(summary)
         if title not in _NOT_HERE
     ]
-    chosen = None if best is None else {**query.mapping(), "deployment": best["deployment"]}
-    if chosen is not None and query.throughput:
-        chosen["workload"]["arrivals"]["rate"] = float(f"{best['rate']:.4g}")
+    if query.is_scaled:
+        parts[0]["lines"].append(_day_line(query))
     told, shown = (_OF_GPUS, _LOADS) if query.throughput else (_FIGURES, _FLEETS)
     fleets = summary["pareto"]
     if best and query.throughput:
@@ -139,13 +146,39 @@ def _answer(query: WizardQuery, summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "objective": summary["objective"],
         "feasible": summary["feasible"],
-        "best": None if best is None else {name: best[name] for name in told},
+        "best": None if best is None else {name: best[name] for name in told} | _scaled(scaled),
         "parts": parts,
         "fleets": [{name: each[name] for name in shown} for each in fleets],
-        "scenario": None if chosen is None else scenario_text(chosen),
+        "scenario": None if deployed is None else scenario_text(deployed.as_mapping()),
         "simulations": summary["search"]["simulations"],
         "equations": list(_equations(query, summary, parts[0]["lines"])),
     }
+
+
+def _scaled(scaled: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is different of the fleet with its autoscaler, where that pays; its percentiles are not known."""
+    if scaled is None:
+        return {}
+    usd = scaled["usd_per_month"]
+    return {
+        "label": scaled["label"],
+        "attainment": scaled["attainment"]["least"],
+        "mean_gpus": scaled["mean_gpus"],
+        "usd_per_month": usd,
+        "usd_per_hour": None if usd is None else usd / HOURS_PER_MONTH,
+        "p95_ttft_ms": None,
+        "p95_tpot_ms": None,
+    }
+
+
+def _day_line(query: WizardQuery) -> str:
+    if query.day_seconds >= _SECONDS_PER_DAY:
+        return "The day is simulated whole."
+    hours = number(query.day_seconds / 3600)
+    return (
+        f"The day is squeezed into {hours} h, so that its load climbs faster than yours and the autoscaler is set more "
+        "carefully than it must be; simserve plan tries your own day."
+    )
 
 
 def _equations(query: WizardQuery, summary: Mapping[str, Any], lines: Sequence[str]) -> Iterator[dict[str, str]]:

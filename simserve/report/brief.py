@@ -143,7 +143,10 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
         folder: Where its files are; None: nowhere.
     """
     has_completed = bool(result.summary["completed"])
-    lines = [Fact("Cost", cost_text(result.summary, facts.num_gpus(result))), Fact("Load", _load(result))]
+    lines = [
+        Fact("Cost", cost_text(result.summary, facts.gpus_text(result, facts.num_gpus(result)))),
+        Fact("Load", _load(result)),
+    ]
     tasks = task_text(result)
     if tasks is not None:
         lines.insert(0, Fact("Tasks", tasks))
@@ -336,19 +339,19 @@ def _held_loads(result: RunResult) -> list[float]:
     return list(found["loads"][:first])
 
 
-def cost_text(summary: Mapping[str, Any], num_gpus: int) -> str:
+def cost_text(summary: Mapping[str, Any], gpus: str) -> str:
     """Return dollars a month of the deployment, beside the cheapest API for the same weights or the one that is named.
 
     Args:
         summary: Of a run.
-        num_gpus: Of its deployment.
+        gpus: Of its deployment, in words.
     """
     inner = summary["simserve"]
     hourly, month = inner["cost"]["usd_per_hour"], inner.get("month")
     if hourly is None:
-        return f"no price of the GPU is known: --set pricing.gpu_hour_usd=DOLLARS ({counted(num_gpus, 'GPU')})"
+        return f"no price of the GPU is known: --set pricing.gpu_hour_usd=DOLLARS ({gpus})"
     own = hourly * HOURS_PER_MONTH if month is None else month["self_host_usd_per_month"]
-    text = f"{dollars(own)} a month on {counted(num_gpus, 'GPU')}"
+    text = f"{dollars(own)} a month on {gpus}"
     return text if month is None else f"{text}; {api_text(month)}"
 
 

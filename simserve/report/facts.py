@@ -49,6 +49,7 @@ _NOTICEABLE_WAIT = 0.05
 _NOTICEABLE_OPERATOR = 0.005
 """Share of the seconds of all steps from which an operator is named."""
 CANNOT_KEEP_UP = "the slowest of them cannot keep up with this load: how long requests queue there cannot be told"
+_SECONDS_PER_HOUR = 3600.0
 _SHORT = ("tpot", "ttft")
 _NARROW_ARITHMETIC = ("fp8", "int8")
 """Weight formats that multiply in 8 bit where the GPU can."""
@@ -76,8 +77,11 @@ def fleet_title(scenario: Mapping[str, Any]) -> str:
     if pools:
         parts = [_pool_title(deployment, pool) for pool in pools]
         return f"{scenario['model']} on {', '.join(parts)}"
-    replicas = deployment.get("replicas", 1)
+    replicas, scaling = deployment.get("replicas", 1), deployment.get("autoscaling")
     fleet = f", {replicas} replicas" if replicas > 1 else ""
+    if scaling is not None:
+        per_replica, few, many = _num_gpus(deployment) // replicas, scaling["min_replicas"], scaling["max_replicas"]
+        return f"{scenario['model']} on {few} to {many} replicas of {per_replica} x {deployment['hardware']}"
     return f"{scenario['model']} on {_num_gpus(deployment)} x {deployment['hardware']}{fleet}"
 
 
@@ -91,6 +95,19 @@ def _pool_title(deployment: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
 def num_gpus(result: RunResult) -> int:
     """Return the GPUs of the whole deployment, those that encode images included."""
     return _num_gpus(result.scenario["deployment"]) + num_encoders(result)
+
+
+def gpus_text(result: RunResult, count: int) -> str:
+    """Return the GPUs that are paid for: ``'4 GPUs'``, of a fleet that changed ``'5.2 GPUs on average'``.
+
+    Args:
+        result: The run.
+        count: GPUs of the fleet as it was laid out.
+    """
+    replicas, seconds = result.summary["simserve"]["replicas"], result.summary["duration"]
+    if len(replicas["timeline"]) <= 1 or not seconds:
+        return counted(count, "GPU")
+    return f"{number(replicas['gpu_hours'] * _SECONDS_PER_HOUR / seconds)} GPUs on average"
 
 
 def num_encoders(result: RunResult) -> int:
@@ -319,9 +336,7 @@ def cost_lines(result: RunResult) -> list[str]:
     encoders = num_encoders(result)
     if encoders:
         elsewhere = f", and {counted(encoders, 'GPU')} that encode images{elsewhere}"
-    gpus = counted(num_gpus(result) - encoders, "GPU")
-    if len(result.summary["simserve"]["replicas"]["timeline"]) > 1:
-        gpus = f"{number((cost['usd_per_hour'] - api) / cost['gpu_hour_usd'])} GPUs on average"
+    gpus = gpus_text(result, num_gpus(result) - encoders)
     return [
         f"{dollars(cost['usd_per_million_output_tokens'])} a million output tokens, "
         f"{dollars(cost['usd_per_million_tokens'])} a million tokens with prompts, "

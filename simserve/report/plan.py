@@ -20,13 +20,16 @@ from simserve.report.plan_lines import (
     SURE,
     answer_lines,
     capital,
+    deployed_month,
     gpus_of,
     met_line,
     miss_lines,
     robustness_lines,
+    scaled_met_line,
     self_host_lines,
     single_lines,
     term,
+    worth_scaling,
 )
 from simserve.report.plan_tables import (
     Table,
@@ -38,14 +41,13 @@ from simserve.report.plan_tables import (
     single_changes,
 )
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
-from simserve.report.quantities import dollars, share, text_columns
+from simserve.report.quantities import dollars, number, share, text_columns
 from simserve.report.thresholds import TITLE as THRESHOLDS
 from simserve.report.thresholds import (
     load_sketch,
     thresholds_lines,
     thresholds_sketch,
     thresholds_table,
-    worth_scaling,
 )
 from simserve.report.throughput import throughput_brief, throughput_front, throughput_sections
 from simserve.scenario.load import from_mapping
@@ -80,8 +82,8 @@ class PlanPage(Plan):
 
     @cached_property
     def brief(self) -> Brief:
-        """What opens the answer: what to deploy, and one run of it for its latencies."""
-        deployed = self.deployed
+        """What opens the answer: what to deploy, autoscaler included, and one run of it for its latencies."""
+        deployed = self.scaled
         if deployed is None or self.was_interrupted:
             return plan_brief(self.summary, reference=self.reference)
         return plan_brief(self.summary, deployed_brief(self._as_confirmed(deployed)), self.reference)
@@ -275,24 +277,32 @@ def _missed_brief(summary: Mapping[str, Any], reference: Sequence[str]) -> Brief
 
 
 def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
-    best, month = summary["best"], summary["month"]
-    lines = answer_lines(summary)
+    best, month = summary["best"], deployed_month(summary)
+    lines, scaled = answer_lines(summary), worth_scaling(summary.get("autoscaling"))
     usd = best["usd_per_month"] if month is None else month["self_host_usd_per_month"]
     facts = []
     if summary.get("purchase"):
         bought, paid, *beside = [line.rstrip(".") for line in purchase_lines(summary["purchase"])]
         facts = [Fact("To buy", f"{bought}. {paid}")]
         facts += [Fact("", line, is_extra=True) for line in beside if not line.startswith("Assumed")]
-    facts.append(Fact("SLO", met_line(summary, with_latencies=deployed is None).rstrip(".")))
+    met = met_line(summary, with_latencies=deployed is None) if scaled is None else scaled_met_line(scaled)
+    facts.append(Fact("SLO", met.rstrip(".")))
     if usd is not None:
         paid = f"{dollars(usd)} a month on {gpus_of(best)}"
+        if scaled is not None:
+            paid = f"{dollars(scaled['usd_per_month'])} a month on {number(scaled['mean_gpus'])} GPUs on average"
         facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}"))
     if "autoscaling" in summary:
         first, *rest = [line.rstrip(".") for line in thresholds_lines(summary["autoscaling"])]
         facts.append(Fact("Scaling", first))
         facts += [Fact("", line, is_extra=True) for line in rest if not line.startswith("simserve ")]
     more, *stands = [line.rstrip(".") for line in robustness_lines(summary)]
-    facts.append(Fact("Load", _load(summary, deployed) or more))
+    if scaled is not None and deployed is not None:
+        # What more traffic and a lost replica do was looked at without the autoscaler; how step times are known stays.
+        facts.append(Fact("Load", fact_text(deployed, "Load").partition("; ")[0]))
+        stands = stands[-1:]
+    else:
+        facts.append(Fact("Load", _load(summary, deployed) or more))
     facts += [Fact("" if place else "Also", line, is_extra=True) for place, line in enumerate(stands[:-1])]
     sure = [] if best.get("probability") is None else [_sure(summary)]
     ranges = [] if deployed is None or sure else [fact_text(deployed, "Trust")]
@@ -302,7 +312,7 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         answer=lines[0],
         subject=lines[1].rstrip("."),
         warnings=warning_lines(summary),
-        ways=[Way("To run it:", best["command"], "-v prints the command, --out FILE writes a scenario")],
+        ways=[Way("To run it:", (scaled or best)["command"], "-v prints the command, --out FILE writes a scenario")],
         facts=[*facts, Fact("Trust", "; ".join([*sure, *ranges, *rest]))],
     )
 
@@ -321,7 +331,8 @@ def _sure(summary: Mapping[str, Any]) -> str:
     best = summary["best"]
     is_unsure = best["probability"] < SURE - 0.005 and summary.get("confidence") is None
     surer = f" (--confidence {share_asked(SURE)} for more)" if is_unsure else ""
-    told = f"{share(best['probability'])} of real servers hold it{surer}"
+    without = "" if worth_scaling(summary.get("autoscaling")) is None else " without the autoscaler"
+    told = f"{share(best['probability'])} of real servers hold it{without}{surer}"
     parts = resting(told, best["probability_basis"])
     return "; ".join(sorted(parts, key=lambda part: not part.startswith(told)))
 
@@ -368,14 +379,15 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
         return
     best = summary["best"]
     yield "", answer_lines(summary), None
-    yield "Run it", [best["command"]], None
-    yield "How it stands", robustness_lines(summary), None
+    scaled = worth_scaling(summary.get("autoscaling"))
+    yield "Run it", [(scaled or best)["command"]], None
+    yield "How it stands" if scaled is None else "How it stands without the autoscaler", robustness_lines(summary), None
     if summary.get("purchase"):
         bought = summary["purchase"]
         yield purchase_title(bought), purchase_lines(bought), purchase_table(bought)
     if "autoscaling" in summary:
-        scaled = summary["autoscaling"]
-        yield THRESHOLDS, thresholds_lines(scaled), thresholds_table(scaled)
+        found = summary["autoscaling"]
+        yield THRESHOLDS, thresholds_lines(found), thresholds_table(found)
     yield from _others(summary)
     if len(summary["pareto"]) > 1:
         yield "Faster for more money (the best trade-offs of dollars, TTFT and TPOT)", [], front(summary)

@@ -57,12 +57,19 @@ def gpus_of(best: Mapping[str, Any]) -> str:
 
 def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the answer and the arithmetic behind it."""
-    best = summary["best"]
+    best, scaled = summary["best"], worth_scaling(summary.get("autoscaling"))
     price = f" for {dollars(best['usd_per_month'])} a month" if best["usd_per_month"] is not None else ""
     bound = "; its step times are a roofline bound, not measured" if best["fidelity"] == "roofline" else ""
     lines = [f"Deploy {best['label']}: {gpus_of(best)}{price}{bound}."]
-    lines += [f"{capital(formats_line(best['formats']))}.", met_line(summary)]
-    lines += probability_lines(summary)
+    if scaled is not None:
+        lines = [f"Deploy {scaled['label']}: {scaled_cost(scaled)}{bound}."]
+    lines += [f"{capital(formats_line(best['formats']))}."]
+    if scaled is not None:
+        lines += [
+            scaled_met_line(scaled),
+            f"Without that autoscaler it would be {best['label']}: {gpus_of(best)}{price}.",
+        ]
+    lines += [met_line(summary), *probability_lines(summary)]
     lines += [f"  {line}" for line in best["arithmetic"]]
     lines += [f"  it assumes that {each}" for each in best["assumes"]]
     lines += [f"  {line}" for line in cheaper_api_lines(summary)]
@@ -80,6 +87,24 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary.get("kept"):
         lines.append(f"Kept as in the scenario: {listed(summary['kept'])}.")
     return lines
+
+
+def worth_scaling(autoscaling: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the setting that holds on every fresh seed and takes less than the fixed fleet; None where none does."""
+    best = None if autoscaling is None else autoscaling["best"]
+    return best if best is not None and best["holds"] and best["of_fixed"] < 1 else None
+
+
+def scaled_cost(scaled: Mapping[str, Any]) -> str:
+    """Return the GPUs that a scaled fleet takes on average, and what a month of its load costs."""
+    usd = scaled["usd_per_month"]
+    return f"{number(scaled['mean_gpus'])} GPUs on average" + ("" if usd is None else f" for {dollars(usd)} a month")
+
+
+def scaled_met_line(scaled: Mapping[str, Any]) -> str:
+    """Return how many requests meet the SLO where a fleet is scaled, and how many fresh runs say so."""
+    met, seeds = scaled["attainment"], counted(len(scaled["fresh_seeds"]), "fresh seed")
+    return f"{share(met['least'])} of requests or more meet the SLO ({share_asked(met['asked'])} asked; {seeds})."
 
 
 def probability_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -290,20 +315,35 @@ def _beside_api(month: Mapping[str, Any] | None) -> list[str]:
 
 def cheaper_api_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return, for the top of an answer, that an API serves the traffic for less; empty where none does."""
-    month = summary["month"]
+    month = deployed_month(summary)
     return _beside_api(month) if month is not None and month["cheaper"] == "api" else []
+
+
+def deployed_month(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return a month of the plan beside an API; with an autoscaler what that takes, of which no break-even is known."""
+    month: Mapping[str, Any] | None = summary["month"]
+    scaled = worth_scaling(summary.get("autoscaling"))
+    if month is None or scaled is None or scaled["usd_per_month"] is None:
+        return month
+    usd, cheaper = scaled["usd_per_month"], month["cheaper"]
+    if cheaper is not None:
+        cheaper = "self_host" if usd < month["api"]["usd_per_month"] else "api"
+    unknown = {"break_even_requests_per_month": None, "why_never": None}
+    return {**month, **unknown, "self_host_usd_per_month": usd, "cheaper": cheaper}
 
 
 def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return what an API must cost for the plan to pay, and the cases in which it does not."""
-    best = summary["best"]
+    best, scaled = summary["best"], worth_scaling(summary.get("autoscaling"))
     if best["usd_per_million_tokens"] is None:
         return ["Without a price of the GPU, nothing can be said about an API."]
+    paid = scaled["usd_per_month"] / best["usd_per_month"] if scaled and scaled["usd_per_month"] else 1.0
+    usd = dollars(best["usd_per_million_tokens"] * paid)
     lines = [
-        f"The plan costs {dollars(best['usd_per_million_tokens'])} a million tokens, prompts and answers together, at "
-        f"this traffic, without people: an API that asks less is cheaper."
+        f"The plan costs {usd} a million tokens, prompts and answers together, at this "
+        f"traffic, without people: an API that asks less is cheaper."
     ]
-    lines += [] if cheaper_api_lines(summary) else _beside_api(summary["month"])
+    lines += [] if cheaper_api_lines(summary) else _beside_api(deployed_month(summary))
     batch = best["mean_batch"]
     if batch is not None and batch < IDLE_BATCH:
         lines.append(

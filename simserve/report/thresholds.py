@@ -29,12 +29,6 @@ def thresholds_lines(autoscaling: Mapping[str, Any] | None) -> list[str]:
     return [*_found(autoscaling, best), best["command"]] if "command" in best else list(_found(autoscaling, best))
 
 
-def worth_scaling(autoscaling: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the setting that holds on every fresh seed and takes less than the fixed fleet; None where none does."""
-    best = None if autoscaling is None else autoscaling["best"]
-    return best if best is not None and best["holds"] and best["of_fixed"] < 1 else None
-
-
 def _fixed(autoscaling: Mapping[str, Any]) -> str:
     return f"{counted(autoscaling['fixed']['replicas'], 'replica')} all the time"
 

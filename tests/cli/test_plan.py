@@ -100,7 +100,10 @@ def test_a_plan_is_written_as_a_scenario_that_runs(simserve: Simserve, scenario:
 def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
     holds: bool, of_fixed: float, simserve: Simserve, scenario: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it holds at less than the fixed fleet, and its thresholds in the head; else the fixed fleet stays."""
+    """Where it holds at less than the fixed fleet, and its thresholds in the head; else the fixed fleet stays.
+
+    The answer is about what is written: fleet, latencies and load, which is told of as many replicas as there may be.
+    """
     scaling = {"metric": "running", "target": 7, "min_replicas": 1, "max_replicas": 3, "stabilization": "300 s"}
     found: dict[str, Any] = {
         "metric": "running",
@@ -113,6 +116,9 @@ def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
         "of_clairvoyant": 1.05,
         "replica_hours": 20.0,
         "usd": None,
+        "label": "1 to 3 x (1 x l4-24gb), scaled on running",
+        "mean_gpus": 1.5,
+        "usd_per_month": 410.0,
         "fresh_seeds": [1],
         "attainment": {"asked": 0.95, "least": 0.96, "mean": 0.97},
     }
@@ -141,6 +147,15 @@ def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
     assert (written is not None) == (holds and of_fixed < 1)
     assert written is None or written["target"] == 7
     assert simserve("export", "best.yaml", "--to", "k8s", "--quiet").code == 0
+    run = simserve("run", "best.yaml", "--out", "run")
+    for name in ("TTFT", "TPOT", "Load") if written is not None else ("TTFT", "TPOT"):
+        planned, ran = (
+            " ".join(next(line for line in text.splitlines() if line.startswith(name)).split()[:9])
+            for text in (outcome.stdout, run.stdout)
+        )
+        assert planned == ran
+    assert outcome.stdout.startswith("Deploy 1 to 3 x (1 x l4-24gb), scaled") == (written is not None)
+    assert ("on 1.50 GPUs on average" in outcome.stdout) == (written is not None)
 
 
 def test_the_most_of_fixed_gpus_is_written_with_its_load(simserve: Simserve) -> None:

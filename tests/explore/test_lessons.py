@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import simserve as ss
+from simserve import api
 from simserve.errors import InputError
 from simserve.explore.batching import batching, paging
 from simserve.explore.exports import export
@@ -30,6 +31,7 @@ from simserve.explore.queries import (
 from simserve.explore.simulator import simulator
 from simserve.explore.tradeoffs import attention, best_layout, parallel, speculation
 from simserve.explore.wizard import first, wizard
+from simserve.metrics.files import scenario_text
 from simserve.planner.export.export import WHOLE
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
@@ -336,6 +338,57 @@ def test_the_wizard_sizes_workers_of_each_role_and_writes_them_down() -> None:
     assert set(by_target) == set(WHOLE)
     assert first(query, no_limit) is None
     assert "--keep disaggregation,drafts" in export("wizard", query, no_limit).partition("\n")[0]
+
+
+_DAY = {"hardware": ("l40s-48gb",), "rate": 10.0, "peak_to_mean": 1.6}
+
+
+def test_a_day_asks_the_wizard_for_an_autoscaler() -> None:
+    """One curve of the day, about as many requests as the page has time for; level days and fixed GPUs have none."""
+    query = WizardQuery(**_DAY)
+    arrivals = query.mapping()["workload"]["arrivals"]
+
+    assert (arrivals["process"], arrivals["peak_to_mean"], arrivals["day"]) == ("daily", 1.6, "4000 s")
+    assert query.mapping()["workload"]["duration"] == "4000 s"
+    assert "pools" in query.keep
+    assert WizardQuery(**{**_DAY, "rate": 0.1}).mapping()["workload"]["arrivals"]["day"] == "86400 s"
+    assert "--autoscaler --out best.yaml" in export("wizard", query, no_limit).partition("\n")[0]
+    assert first(query, no_limit) is None
+    for level in (WizardQuery(**{**_DAY, "peak_to_mean": 1.1}), WizardQuery(**_DAY, throughput=True)):
+        assert level.mapping()["workload"]["arrivals"]["process"] == "poisson"
+    for other in ({"spare_replicas": 1}, {"pools": "prefill and decode apart"}):
+        with pytest.raises(InputError, match=r"peak_to_mean: 1\.6 is a day for which an autoscaler is looked for"):
+            wizard(WizardQuery(**_DAY, **other), no_limit)
+
+
+@pytest.mark.slow
+def test_the_wizard_writes_the_autoscaler_that_it_found() -> None:
+    """Its scenario is that of `plan --autoscaler --out`, and so are the bounds of the HorizontalPodAutoscaler."""
+    query = WizardQuery(**_DAY)
+    found = wizard(query, no_limit)
+    plan = api.plan(
+        from_mapping(query.mapping()),
+        hardware=query.hardware,
+        max_gpus=query.max_gpus,
+        headroom=query.headroom,
+        keep=query.keep,
+        autoscaler=True,
+        trials=0,
+        jobs=1,
+    )
+
+    assert plan.scaled is not None
+    scaling = plan.scaled.deployment.autoscaling
+    assert scaling is not None
+    assert found["scenario"] == scenario_text(plan.scaled.as_mapping())
+    (k8s,) = (each for each in found["manifests"] if each["target"] == "k8s")
+    (scaler,) = (
+        each for each in yaml.safe_load_all(k8s["files"][0]["text"]) if each["kind"] == "HorizontalPodAutoscaler"
+    )
+    assert scaler["spec"]["minReplicas"] == scaling.min_replicas
+    assert scaler["spec"]["maxReplicas"] == scaling.max_replicas
+    assert found["best"]["mean_gpus"] < found["best"]["num_gpus"]
+    assert "squeezed into 1.11 h" in found["parts"][0]["lines"][-1]
 
 
 def test_the_wizard_says_what_fixed_gpus_can_do() -> None:

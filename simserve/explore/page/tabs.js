@@ -166,7 +166,7 @@ function cost(found, values, set) {
   ];
 }
 
-const LATENCIES = (best) => [["p95 TTFT", `${number(best.p95_ttft_ms)} ms`, "p95_ttft_ms", best.p95_ttft_ms], ["p95 TPOT", `${number(best.p95_tpot_ms)} ms`, "p95_tpot_ms", best.p95_tpot_ms], ["within the SLO", share(best.attainment), "attainment", best.attainment]];
+const LATENCIES = (best) => [["p95 TTFT", `${number(best.p95_ttft_ms)} ms`, "p95_ttft_ms", best.p95_ttft_ms], ["p95 TPOT", `${number(best.p95_tpot_ms)} ms`, "p95_tpot_ms", best.p95_tpot_ms], ["within the SLO", share(best.attainment), "attainment", best.attainment]].filter(([, , , value]) => value !== null);
 
 // Dollars against latency of fleets that hold, or tokens of the GPUs against tokens of a user.
 function fleets({ fleets: all, best, objective }) {
@@ -191,7 +191,7 @@ function wizard(found) {
   const [first, ...others] = found.parts;
   const told = best && (found.objective === "throughput"
     ? [["GPUs", String(best.num_gpus), "num_gpus", best.num_gpus], ["requests a second", number(best.rate), "rate", best.rate], ["tokens a second a GPU", number(best.tokens_per_second_per_gpu), "tokens_per_second_per_gpu", best.tokens_per_second_per_gpu], ["tokens a second a user", number(best.tokens_per_second_per_user), "tokens_per_second_per_user", best.tokens_per_second_per_user]]
-    : [["GPUs", String(best.num_gpus), "num_gpus", best.num_gpus], ["replicas", String(best.replicas), "replicas", best.replicas], ["a month", dollars(best.usd_per_month), "usd_per_month", best.usd_per_month]]);
+    : [["GPUs", String(best.num_gpus), "num_gpus", best.num_gpus], ["replicas", String(best.replicas), "replicas", best.replicas], ...(best.mean_gpus ? [["GPUs on average", number(best.mean_gpus), "mean_gpus", best.mean_gpus]] : []), ["a month", dollars(best.usd_per_month), "usd_per_month", best.usd_per_month]]);
   return [
     node("h2", { class: found.feasible ? "holds" : "missed-answer", text: first.lines[0] }),
     best ? tiles([...told, ...LATENCIES(best)]) : null,
@@ -265,7 +265,7 @@ const TABS = [
     ],
     linked: ["chosen"],
   },
-  { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 } }, render: wizard, scenario: (found) => found?.scenario, patience: 400, inParts: true, soFar: "So far: without quantised formats. Looking further: formats, what a change would do.", when: { rate: "!throughput", headroom: "!throughput" }, lead: "The cheapest fleet that holds the objective under your traffic, or the most that your GPUs can do within it, found by simserve plan with few choices and little time; and the manifests that deploy it.", controls: [{ title: "Traffic", items: ["model", "rate", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["throughput", "slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus", "pools"] }] },
+  { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 }, peak_to_mean: { min: 1, max: 2, step: 0.1 } }, render: wizard, scenario: (found) => found?.scenario, patience: 400, inParts: true, soFar: "So far: without quantised formats. Looking further: formats, what a change would do.", when: { rate: "!throughput", peak_to_mean: "!throughput", headroom: "!throughput" }, lead: "The cheapest fleet that holds the objective under your traffic, or the most that your GPUs can do within it, found by simserve plan with few choices and little time; and the manifests that deploy it.", controls: [{ title: "Traffic", items: ["model", "rate", "peak_to_mean", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["throughput", "slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus", "pools"] }] },
   { id: "twin", title: "Twin", question: "twin", fields: "twin", draw: drawTwin, controls: [], linked: ["hardware", "replicas", "tensor_parallel_size", "quantization", "kv_cache_dtype", "max_num_seqs"], lead: "A running deployment beside its simulation: what was predicted, what came, since when it has not been as predicted, and what the hours to come need." },
 ];
 

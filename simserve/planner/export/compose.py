@@ -8,6 +8,7 @@ import yaml
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
+from simserve.planner.export.kubernetes import start_limit
 from simserve.planner.export.workers import (
     PORT,
     Worker,
@@ -20,9 +21,6 @@ from simserve.planner.export.workers import (
 from simserve.sim.routing_spec import RoutingSpec
 
 _NGINX = "nginx:1.29"
-_DOWNLOAD = 50e6
-"""Bytes/s of a slow line: until the weights have come over it, a server that does not answer is no failure. One that
-does is healthy at once."""
 POLICIES = {
     "round_robin": "",
     "random": "random;",
@@ -119,7 +117,7 @@ def _service(worker: Worker, gpus: list[str], port: int | None) -> dict[str, Any
             "test": ["CMD", "python3", "-c", health],
             "interval": "10s",
             "timeout": "5s",
-            "start_period": f"{3 * worker.start_seconds + worker.deployment.loaded_bytes / _DOWNLOAD:.0f}s",
+            "start_period": f"{start_limit(worker, downloads=True):.0f}s",
         },
         "deploy": {
             "resources": {

@@ -8,7 +8,13 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.encoders import DYNAMO_ENCODER, KEY, dynamo_encoded_words, encoders_of
+from simserve.planner.export.encoders import (
+    DYNAMO_ENCODER,
+    KEY,
+    dynamo_encoded_words,
+    encoders_of,
+    refuse_unencoded,
+)
 from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
 from simserve.planner.export.trtllm import options_text
 from simserve.planner.export.trtllm_pools import role_options
@@ -100,6 +106,8 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
     if encoders is not None and target == "trtllm":
         rule, remedy = "cannot be exported to dynamo with TensorRT-LLM's workers", "use vllm or sglang"
         raise ScenarioError(rule, key=KEY, remedy=remedy)
+    if encoders is not None:
+        refuse_unencoded(encoders, "dynamo")
     image = f"nvcr.io/nvidia/ai-dynamo/{_BACKENDS[target]}-runtime:{RELEASE}"
     frontend = _component(
         "Frontend",

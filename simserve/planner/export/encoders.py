@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import flags_of
 from simserve.planner.export.workers import Worker
+from simserve.profiles.engine_profile import version_key
 from simserve.scenario.media import encoder_worker
 from simserve.scenario.schema import Scenario
 
@@ -27,9 +28,48 @@ DYNAMO_ENCODER = ("--enable-multimodal", "--disaggregation-mode", "encode")
 """What makes a worker of Dynamo encode for the others."""
 SHARED_PATH = "/tmp/ec_cache"
 _CONNECTOR = "ECExampleConnector"
-"""vLLM's reference for handing embeddings over: files in a folder that both sides see (docs, disagg_encoder)."""
+"""vLLM's reference for handing embeddings over: files in a folder that both sides see. ECConnectorFactory has it by
+that name in vLLM 0.15.0, 0.20.2, 0.24.0 and 0.33.0 (distributed/ec_transfer/ec_connector/factory.py), with roles and
+the folder's key below; in 0.12.0, which cannot leave the language model out, it was ECSharedStorageConnector."""
 _TRANSFER = ["--encoder-transfer-backend", "zmq_to_scheduler"]
 """SGLang's default transfer, over ZeroMQ to the scheduler."""
+_ENCODED: Mapping[str, tuple[str, ...]] = {
+    "0.5.7": (
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+    ),
+    "0.5.10": (
+        "Qwen2VLForConditionalGeneration",
+        "Qwen3OmniMoeForConditionalGeneration",
+        "Qwen2AudioForConditionalGeneration",
+        "Qwen2_5OmniForConditionalGeneration",
+    ),
+    "0.5.11": (
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+        "KimiVLForConditionalGeneration",
+        "KimiK25ForConditionalGeneration",
+    ),
+    "0.5.12": ("InternS2PreviewForConditionalGeneration",),
+    "0.5.16": ("MiMoV2ForCausalLM",),
+    "0.5.20": ("Dots3NoteForCausalLM", "KimiK3ForConditionalGeneration", "Glm5NextForConditionalGeneration"),
+    "0.5.23": ("MiniMaxM3SparseForConditionalGeneration", "MuseSparkForConditionalGeneration"),
+}
+"""Version of SGLang -> classes whose encoder it runs apart from then on. From 0.5.10 on its servers end with an
+error for others (server_args.py, from 0.5.20 on arg_groups/pd_disaggregation_hook.py; read in 0.5.10, 0.5.11, 0.5.12,
+0.5.16, 0.5.20 and 0.5.23); before, models whose code knows `language_only` (srt/models of 0.5.7 and 0.5.9)."""
+_DYNAMO_ENCODED = (
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+)
+"""Classes of the catalogue that the encode workers of Dynamo 1.4.0 know under vLLM; others end with an error
+(dynamo/vllm/multimodal_utils/model.py, encode_utils.py)."""
+_DYNAMO_SGLANG = "0.5.16"
+"""SGLang that Dynamo 1.4.0 is built with (its METADATA), whose code its encode workers run."""
 _KEPT = ("--dtype", "--max-model-len", "--context-length")
 """Flags of a replica that its encoder workers have too, each with one word."""
 
@@ -43,6 +83,38 @@ def refuse_encoders(scenario: Scenario, target: str) -> None:
     if scenario.deployment.encoder_disaggregation is not None and target not in WITH_ENCODERS:
         rule = f"cannot be exported to {target}, which starts no workers that only encode"
         remedy = "use --to vllm, --to sglang or --to dynamo, or leave it out"
+        raise ScenarioError(rule, key=KEY, remedy=remedy)
+
+
+def refuse_unencoded(encoders: Worker, target: str) -> None:
+    """Refuse an encoder pool of a model whose encoder that engine, or Dynamo with it, does not run apart.
+
+    Args:
+        encoders: The workers that encode.
+        target: Of the export: ``dynamo`` for workers of Dynamo.
+
+    Raises:
+        ScenarioError: It does not.
+    """
+    engine, version = encoders.serving.target, encoders.serving.version
+    model, workload = encoders.deployment.resolved.shape.model, encoders.deployment.scenario.workload
+    its = model.architecture or model.name
+    remedy = "use --to vllm, or leave it out"
+    if target == "dynamo" and workload.has_audio:
+        rule = "cannot be exported to dynamo, whose encode workers take images and video alone"
+        raise ScenarioError(rule, key=KEY, remedy=remedy)
+    if target == "dynamo" and engine == "vllm":
+        if its not in _DYNAMO_ENCODED:
+            rule = f"cannot be exported to dynamo, whose encode workers do not know {its}"
+            raise ScenarioError(rule, key=KEY, remedy=remedy)
+        return
+    if engine != "sglang":
+        return
+    version = _DYNAMO_SGLANG if target == "dynamo" else version
+    since = next((each for each, known in _ENCODED.items() if its in known), None)
+    if since is None or version_key(version) < version_key(since):
+        later = "" if since is None else f" (from {since} on it does)"
+        rule = f"cannot be exported to {target}: SGLang {version} does not run the encoder of {its} apart{later}"
         raise ScenarioError(rule, key=KEY, remedy=remedy)
 
 
@@ -77,6 +149,7 @@ def encoder_command(encoders: Worker) -> list[str]:
     flags, key = flags_of(serving.target, serving.version), KEY
     start = next(place for place, word in enumerate(serving.command) if word.startswith("--"))
     if serving.target == "sglang":
+        refuse_unencoded(encoders, serving.target)
         start += 2  # --model-path and what stands behind it
         only = flags.render("--encoder-only", True, key=key)
         return [*serving.command[:start], *_kept(encoders), *only, *_TRANSFER]
@@ -119,8 +192,8 @@ def encoder_notes(workers: Sequence[Worker]) -> list[str]:
         return [f"{speed}; here they go over ZeroMQ: measure yours"]
     return [
         f"{speed}; {_CONNECTOR} writes them to {SHARED_PATH}, which all hosts must share: measure yours",
-        "disagg_epd_proxy.py is in vLLM's repository, under examples, disaggregated_encoder; it is written for one "
-        "encoder worker and one replica, takes several, and picks the replica at random",
+        "disagg_epd_proxy.py is in vLLM's repository, under examples, disaggregated_encoder: take it from the tag of "
+        "your version; it spreads images over the encoder workers and picks the replica at random",
     ]
 
 

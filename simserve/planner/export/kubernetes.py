@@ -25,7 +25,9 @@ from simserve.sim.update_spec import UpdateSpec
 
 _START_MARGIN = 3
 """The startup probe gives up after this many times the expected time."""
-_PROBE_SECONDS = 10
+_DOWNLOAD = 50e6
+"""Bytes/s of a slow line: until the weights have come over it, a server that fetches them itself has not failed."""
+PROBE_SECONDS = 10
 _UNREADY_AFTER = 3
 """Probes in a row that a server misses before it gets no more requests, as Kubernetes has it: a busy one misses one."""
 _TERMINATION_SECONDS = 120
@@ -199,13 +201,21 @@ def _drain(worker: Worker, seconds: int) -> dict[str, Any]:
 def _download(worker: Worker) -> dict[str, Any]:
     """Return who loads the weights before the server starts, whose probes have no time for that; TGI does it itself."""
     checkpoint = worker.deployment.checkpoint
-    if worker.serving.target == "tgi" or checkpoint.startswith(("/", ".")):
+    if _downloads_itself(worker) or _is_folder(checkpoint):
         return {}
     load = f"snapshot_download({checkpoint!r}, ignore_patterns={list(_LEFT_OUT)!r})"
     command = ["python3", "-c", f"from huggingface_hub import snapshot_download; {load}"]
     mounts = [{"name": "weights", "mountPath": worker.server.cache}]
     found = {"name": "download", "image": worker.image, "command": command, "env": [_TOKEN], "volumeMounts": mounts}
     return {"initContainers": [found]}
+
+
+def _downloads_itself(worker: Worker) -> bool:
+    return worker.serving.target == "tgi" and not _is_folder(worker.deployment.checkpoint)
+
+
+def _is_folder(checkpoint: str) -> bool:
+    return checkpoint.startswith(("/", "."))
 
 
 def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any]:
@@ -236,7 +246,7 @@ def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any
         "env": [_TOKEN, *variables(worker)],
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": {"requests": asked, "limits": resources},
-        **probes(worker),
+        **probes(worker, downloads=_downloads_itself(worker)),
         "volumeMounts": mounts,
     }
 
@@ -250,27 +260,44 @@ def variables(worker: Worker) -> list[dict[str, Any]]:
     return found
 
 
-def probes(worker: Worker) -> dict[str, Any]:
-    """Return the probes: a start may take thrice what was simulated; a liveness probe is the scenario's own."""
+def start_limit(worker: Worker, *, downloads: bool) -> float:
+    """Return the seconds after which a server that does not answer yet has failed: thrice the simulated start.
+
+    Args:
+        worker: Whose server it is.
+        downloads: Whether it fetches its weights itself, over a line that may be slow.
+    """
+    return _START_MARGIN * worker.start_seconds + (worker.deployment.loaded_bytes / _DOWNLOAD if downloads else 0.0)
+
+
+def probes(worker: Worker, *, port: int | str = "http", downloads: bool = False) -> dict[str, Any]:
+    """Return the probes: a start may take thrice what was simulated; a liveness probe is the scenario's own.
+
+    Args:
+        worker: Whose server they ask.
+        port: Where it answers, a number or the name of a container's port.
+        downloads: Whether it fetches its weights itself as it starts.
+    """
     liveness = worker.whole.liveness
-    alive = _probe(worker, 6)
+    alive = _probe(worker, 6, port)
     if liveness is not None:
         alive |= {
             "periodSeconds": math.ceil(liveness.period),
             "timeoutSeconds": math.ceil(liveness.timeout),
             "failureThreshold": liveness.threshold,
         }
+    starting = math.ceil(start_limit(worker, downloads=downloads) / PROBE_SECONDS)
     return {
-        "startupProbe": _probe(worker, math.ceil(_START_MARGIN * worker.start_seconds / _PROBE_SECONDS)),
-        "readinessProbe": _probe(worker, _UNREADY_AFTER),
+        "startupProbe": _probe(worker, starting, port),
+        "readinessProbe": _probe(worker, _UNREADY_AFTER, port),
         "livenessProbe": alive,
     }
 
 
-def _probe(worker: Worker, failure_threshold: int) -> dict[str, Any]:
+def _probe(worker: Worker, failure_threshold: int, port: int | str) -> dict[str, Any]:
     return {
-        "httpGet": {"path": worker.server.health, "port": "http"},
-        "periodSeconds": _PROBE_SECONDS,
+        "httpGet": {"path": worker.server.health, "port": port},
+        "periodSeconds": PROBE_SECONDS,
         "timeoutSeconds": 5,
         "failureThreshold": failure_threshold,
     }
@@ -322,10 +349,12 @@ def config_map(worker: Worker) -> dict[str, Any]:
 
 
 def _notes(worker: Worker) -> list[str]:
+    itself = _downloads_itself(worker)
+    line = f", and for the weights over a line of {_DOWNLOAD / 1e6:g} MB/s" if itself else ""
     notes = [
-        f"the startup probe waits {_START_MARGIN} times as long as a start is expected to take",
-        "the weights are downloaded by every pod before its server starts: mount a persistent volume instead of the "
-        "emptyDir to load them once",
+        f"the startup probe waits {_START_MARGIN} times as long as a start is expected to take{line}",
+        f"the weights are downloaded by every pod {'as' if itself else 'before'} its server starts: mount a persistent "
+        "volume instead of the emptyDir to load them once",
     ]
     if not node_selector(worker):
         notes.append(f"add a nodeSelector for {worker.deployment.resolved.shape.hardware.name}")

@@ -16,10 +16,16 @@ from simserve.planner.export.workers import (
     refuse_scaling,
     shared_notes,
 )
+from simserve.profiles.engine_profile import version_key
 
-_RAY = "/vllm-workspace/examples/online_serving/multi-node-serving.sh"
-"""In vLLM's image: starts the Ray cluster that ranks on several hosts need (vLLM docs, deployment/frameworks/lws)."""
-_GATHER_PORT = 20000
+_RAY = "/vllm-workspace/examples/*_serving/multi-node-serving.sh"
+"""In vLLM's image: starts the Ray cluster of ranks on several hosts (vLLM docs, deployment/frameworks/lws). It lies
+under online_serving, in later images under ray_serving."""
+_WITHOUT_RAY = "0.12"
+"""vLLM from which on one rank spans hosts by processes of its own: `--nnodes`, `--node-rank` and `--master-addr` of
+engine/arg_utils.py, run_headless of entrypoints/cli/serve.py."""
+_GATHER_PORT, _RANKS_PORT = 20000, 13345
+"""Of SGLang's ranks, and of vLLM's data-parallel ones: those of their documentation."""
 
 
 def export_leader_workers(name: str, workers: list[Worker]) -> Export:
@@ -105,13 +111,33 @@ def _set(worker: Worker) -> dict[str, Any]:
     }
 
 
-def _ray_words(worker: Worker) -> list[str]:
-    """Return how vLLM spreads one replica over Ray's nodes: its data-parallel ranks, or the GPUs of one rank."""
-    spec = worker.deployment.scenario.deployment
-    of_rank = worker.num_gpus // spec.data_parallel_size
-    if spec.data_parallel_size == 1 or of_rank > worker.gpus_per_node:
-        return ["--distributed-executor-backend", "ray"]
-    return ["--data-parallel-backend", "ray", "--data-parallel-size-local", str(worker.gpus_per_node // of_rank)]
+def _ranks_on_a_node(worker: Worker) -> int:
+    """Return the data-parallel ranks that a node holds; 0: there is one rank, or each needs several nodes."""
+    ranks = worker.deployment.scenario.deployment.data_parallel_size
+    return 0 if ranks == 1 else worker.gpus_per_node // (worker.num_gpus // ranks)
+
+
+def _by_ray(worker: Worker) -> tuple[list[str], list[str]]:
+    """Return what vLLM's leader and the others run where Ray spreads the ranks, or the GPUs of one, over the nodes."""
+    local = _ranks_on_a_node(worker)
+    words = ["--distributed-executor-backend", "ray"]
+    if local:
+        words = ["--data-parallel-backend", "ray", "--data-parallel-size-local", str(local)]
+    leader = f"bash {_RAY} leader --ray_cluster_size=$(LWS_GROUP_SIZE); {shlex.join([*worker.command, *words])}"
+    return ["sh", "-c", leader], ["sh", "-c", f"bash {_RAY} worker --ray_address=$(LWS_LEADER_ADDRESS)"]
+
+
+def _by_processes(worker: Worker) -> tuple[list[str], list[str]]:
+    """Return what vLLM's leader and the others run without Ray: one rank over all nodes, or whole ranks on each."""
+    local, leader = _ranks_on_a_node(worker), "$(LWS_LEADER_ADDRESS)"
+    if not local:
+        both = [*worker.command, "--distributed-executor-backend", "mp", "--nnodes", str(worker.num_nodes)]
+        both += ["--node-rank", "$(LWS_WORKER_INDEX)", "--master-addr", leader]
+        return both, [*both, "--headless"]
+    both = [*worker.command, "--data-parallel-size-local", str(local), "--data-parallel-address", leader]
+    both += ["--data-parallel-rpc-port", str(_RANKS_PORT)]
+    first = f"--headless --data-parallel-start-rank $((LWS_WORKER_INDEX * {local}))"
+    return both, ["sh", "-c", f"{shlex.join(both)} {first}"]
 
 
 def _commands(worker: Worker) -> tuple[list[str], list[str]]:
@@ -121,6 +147,6 @@ def _commands(worker: Worker) -> tuple[list[str], list[str]]:
         nodes = [*words, "--nnodes", str(worker.num_nodes), "--dist-init-addr"]
         both = [*nodes, f"$(LWS_LEADER_ADDRESS):{_GATHER_PORT}", "--node-rank", "$(LWS_WORKER_INDEX)"]
         return both, both
-    serve = shlex.join([*words, *_ray_words(worker)])
-    leader = f"bash {_RAY} leader --ray_cluster_size=$(LWS_GROUP_SIZE); {serve}"
-    return ["sh", "-c", leader], ["sh", "-c", f"bash {_RAY} worker --ray_address=$(LWS_LEADER_ADDRESS)"]
+    is_old = version_key(worker.serving.version) < version_key(_WITHOUT_RAY)
+    has_wide_ranks = worker.deployment.scenario.deployment.data_parallel_size > 1 and not _ranks_on_a_node(worker)
+    return _by_ray(worker) if is_old or has_wide_ranks else _by_processes(worker)

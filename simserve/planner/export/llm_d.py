@@ -6,7 +6,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
+from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, probes, variables
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
     PORT,
@@ -138,6 +138,7 @@ def _role(worker: Worker, port: int) -> dict[str, Any]:
                 "memory": gib(worker.host_bytes),
             },
         },
+        **probes(worker, port=port, downloads=True),
         "mountModelVolume": True,
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
     }

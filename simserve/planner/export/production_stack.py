@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.autoscalers import scaled_object, scaling_notes
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
+from simserve.planner.export.kubernetes import (
+    ON_GPU_NODES,
+    PROBE_SECONDS,
+    document,
+    node_selector,
+    start_limit,
+    variables,
+)
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
     Worker,
@@ -39,7 +47,11 @@ def export_production_stack(name: str, workers: list[Worker]) -> Export:
     refuse_other_engines(workers, "production-stack", ("vllm",))
     refuse_many_nodes(workers, "production-stack")
     values = {
-        "servingEngineSpec": {"enableEngine": True, "modelSpec": [_model(worker, name) for worker in workers]},
+        "servingEngineSpec": {
+            "enableEngine": True,
+            "startupProbe": _startup(workers),
+            "modelSpec": [_model(worker, name) for worker in workers],
+        },
         "routerSpec": {"enableRouter": True, "replicaCount": 1, **_router(workers)},
     }
     file = f"{name}.production-stack.yaml"
@@ -58,6 +70,12 @@ def export_production_stack(name: str, workers: list[Worker]) -> Export:
         main_file=file,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _startup(workers: list[Worker]) -> dict[str, Any]:
+    """Return the chart's one startup probe: the time of whoever takes longest, who fetches its weights as it starts."""
+    longest = max(start_limit(worker, downloads=True) for worker in workers)
+    return {"periodSeconds": PROBE_SECONDS, "failureThreshold": math.ceil(longest / PROBE_SECONDS)}
 
 
 def _router(workers: list[Worker]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|seed|chat-template.*|"
     r"revision|code-revision|ssl-.*|(?:disable-)?uvicorn-.*|disable-fastapi-docs|disable-log-.*|enable-log-.*|max-log-len|tool-.*|enable-auto-tool-choice|"
     r"reasoning-parser|response-role|allow.*|load-format|root-path|generation-config|distributed-executor-backend|"
-    r"data-parallel-(?:backend|size-local|address|rpc-port|start-rank)|"
+    r"data-parallel-(?:backend|size-local|address|rpc-port|start-rank)|nnodes|node-rank|master-(?:addr|port)|headless|"
     r"ngram-prompt-lookup-max|config|override-generation-config|default-chat-template-kwargs|safetensors-load-strategy)"
 )
 """Flags that change nothing the simulation looks at."""

@@ -15,6 +15,7 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.export import export
 from simserve.planner.export.workers import SERVERS
+from simserve.scenario.load import load
 from tests.scenario.builders import make_scenario
 
 _PUBLISHED = "1.37"
@@ -316,3 +317,26 @@ def test_what_cannot_be_a_pod_is_refused(overrides: list[str], reason: str) -> N
     """With the reason."""
     with pytest.raises(ScenarioError, match=reason):
         exported(*overrides, model="llama-3.1-8b")
+
+
+def test_servers_that_fetch_their_weights_have_time_for_it() -> None:
+    """TGI, llm-d's and the production stack's: over 50 MB/s beside thrice the start; nobody is ready before."""
+    tgi = load("chatbot", ["deployment.engine={name: tgi, max_model_len: 8192}", "deployment.quantization=none"])
+    chat = load("chatbot")
+    weights = 141.1e9  # 16-bit
+    seconds = 3 * (weights / 2e9 + 40) + weights / 50e6
+
+    probe = container(export(tgi, "k8s"))["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == pytest.approx(seconds, abs=10)
+    assert any("over a line of 50 MB/s" in note for note in export(tgi, "k8s").notes)
+    stored = 72.7e9  # its FP8 checkpoint
+    seconds = 3 * (stored / 2e9 + 40) + stored / 50e6
+    (server,) = yaml.safe_load(export(chat, "llm-d").files["chatbot.llm-d.yaml"])["decode"]["containers"]
+    ports = {server[name]["httpGet"]["port"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+    stack = yaml.safe_load(export(chat, "production-stack").files["chatbot.production-stack.yaml"])
+    for start in (server["startupProbe"], stack["servingEngineSpec"]["startupProbe"]):
+        assert start["periodSeconds"] * start["failureThreshold"] == pytest.approx(seconds, rel=0.02)
+    assert ports == {8000}
+    split = yaml.safe_load(export(load("disaggregation"), "llm-d").files["disaggregation.llm-d.yaml"])
+    (behind,) = split["decode"]["containers"]
+    assert behind["readinessProbe"]["httpGet"] == {"path": "/health", "port": 8200}  # the sidecar has 8000

@@ -255,27 +255,40 @@ def test_replicas_over_several_nodes_are_leader_worker_sets(engine: tuple[str, s
     assert "readinessProbe" in leader
     assert "readinessProbe" not in other
     assert "$(LWS_LEADER_ADDRESS)" in " ".join(other["command"])
+    if name == "vllm":
+        # One rank over both nodes: the same words for both, and the second answers nobody.
+        assert other["command"] == [*leader["command"], "--headless"]
+        assert "--nnodes 2 --node-rank $(LWS_WORKER_INDEX) --master-addr $(LWS" in " ".join(leader["command"])
     assert leader["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
     with pytest.raises(ScenarioError, match="use --to k8s"):
         export(make_scenario(["deployment.engine.max_model_len=4096"]), "lws")
 
 
-def test_data_parallel_ranks_over_several_nodes_are_started_by_ray() -> None:
-    """Those of each node by their number; a budget takes a pod at a time; who links the nodes is a note."""
+def started(result: Export) -> list[str]:
+    """Return what the leader of a set runs, and what the others run."""
+    template = of_kind(result, "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
+    pods = (template[each]["spec"]["containers"][0] for each in ("leaderTemplate", "workerTemplate"))
+    return [" ".join(each["command"]) for each in pods]
+
+
+def test_data_parallel_ranks_over_several_nodes_are_started_by_their_number() -> None:
+    """By processes of their own, by Ray in older releases; a budget takes a pod at a time; the link is a note."""
     wide = ["deployment.data_parallel_size=16", "deployment.enable_expert_parallel=true"]
-    engine = "deployment.engine={name: vllm, version: '0.12', max_model_len: 4096}"
-    names = ("h200-sxm-141gb", "gb200-186gb")
+    engine = "deployment.engine={{name: vllm, version: '{}', max_model_len: 4096}}"
     found = [
-        export(make_scenario([*wide, engine], model="deepseek-v3", deployment={"hardware": name}), "lws")
-        for name in names
+        export(
+            make_scenario([*wide, engine.format(version)], model="deepseek-v3", deployment={"hardware": name}), "lws"
+        )
+        for name, version in (("h200-sxm-141gb", "0.12"), ("gb200-186gb", "0.12"), ("h200-sxm-141gb", "0.11"))
     ]
 
-    words = [
-        of_kind(each, "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]["containers"][0]
-        for each in found
-    ]
-    assert ["--data-parallel-size-local 8" in each["command"][-1] for each in words] == [True, False]
-    assert all("--data-parallel-backend ray" in each["command"][-1] for each in words)
+    words = [started(each) for each in found]
+    for (leader, other), local in zip(words, (8, 4, 8), strict=True):
+        assert f"--data-parallel-size-local {local}" in leader
+        assert ("ray" in leader) == ("ray" in other) == (leader is words[2][0])
+    for (leader, other), local in zip(words[:2], (8, 4), strict=False):
+        assert "--data-parallel-address $(LWS_LEADER_ADDRESS) --data-parallel-rpc-port 13345" in leader
+        assert other.endswith(f"--headless --data-parallel-start-rank $((LWS_WORKER_INDEX * {local}))")
     budget = of_kind(found[0], "PodDisruptionBudget")["spec"]
     assert list(budget["selector"]["matchLabels"]) == ["leaderworkerset.sigs.k8s.io/name"]
     assert any("over RDMA" in note for note in found[0].notes)

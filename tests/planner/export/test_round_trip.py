@@ -172,6 +172,7 @@ _ENCODERS = [
     ("dynamo", []),
     ("dynamo", ["deployment.engine.name=sglang", "deployment.engine.version=0.5.9"]),
 ]
+_SGLANG = ["deployment.engine.name=sglang", "deployment.quantization=auto"]
 _SPLIT = [
     "deployment.pools=[{name: prefill, role: prefill, replicas: 2}, {name: decode, role: decode, replicas: 1}]",
     "deployment.disaggregation={}",
@@ -225,6 +226,18 @@ def test_servers_are_told_of_their_encoders() -> None:
         ("kserve", [], "to kserve, which starts no workers that only encode"),
         ("vllm", ["deployment.engine.version=0.14"], "vllm 0.14, which has no --mm-encoder-only"),
         ("sglang", ["deployment.engine.name=sglang", "deployment.engine.version=0.5.4"], "has no --language-only"),
+        ("sglang", [*_SGLANG, "deployment.engine.version=0.5.9", "model=qwen3-omni-30b-a3b"], "from 0.5.10 on it does"),
+        ("sglang", [*_SGLANG, "deployment.engine.version=0.5.23", "model=gemma-3-12b"], "encoder of Gemma3ForCond"),
+        (
+            "dynamo",
+            ["deployment.quantization=auto", "model=gemma-3-12b"],
+            "encode workers do not know Gemma3ForConditionalGeneration",
+        ),
+        (
+            "dynamo",
+            ["deployment.quantization=auto", "model=qwen3-omni-30b-a3b"],
+            "encode workers do not know Qwen3OmniMoe",
+        ),
     ],
 )
 def test_an_encoder_pool_is_refused_where_nothing_starts_it(target: str, overrides: list[str], rule: str) -> None:

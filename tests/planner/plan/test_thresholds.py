@@ -185,6 +185,9 @@ def test_a_plan_says_them_for_what_it_deploys(monkeypatch: pytest.MonkeyPatch) -
     assert answer is not None
     assert answer["best"]["command"].startswith("simserve run day.yaml --set 'deployment.autoscaling={")
     assert answer["best"]["overrides"]["deployment.kv_cache_dtype"] == "auto"
+    assert answer["best"]["label"] == "1 to 3 x (1 x l4-24gb, fp8), scaled on running"
+    assert answer["best"]["mean_gpus"] == pytest.approx(answer["best"]["replica_hours"])  # an hour, one GPU each
+    assert answer["best"]["usd_per_month"] == pytest.approx(answer["best"]["usd"] * 720)
 
 
 @pytest.mark.slow
