@@ -94,6 +94,7 @@ class Clients:
         sent_at: When the attempt at hand was sent.
         tries: Which one that is, the first being 0.
         tokenized_at: When the tokeniser is done with the one that was sent last, seconds.
+        spacing: How much later than that it is done with the next at the earliest, seconds.
         first: Of those that have been sent and have not reached the router the one that will do so first, `NOBODY`:
             there is none; last: the one that will do so last.
         behind: Of each of them the next.
@@ -125,6 +126,7 @@ class Clients:
         "own_wait",
         "patience",
         "sent_at",
+        "spacing",
         "to_encode",
         "tokenized_at",
         "tries",
@@ -136,6 +138,7 @@ class Clients:
         latency: MutableSequence[float],
         sent_at: MutableSequence[float],
         own_wait: Sequence[float] = (),
+        spacing: float = 0.0,
     ) -> None:
         self.patience = patience
         self.events: list[Event] = []
@@ -148,7 +151,7 @@ class Clients:
         self.embedding_seconds: Sequence[float] = array("d")
         self.encoder_wait: MutableSequence[float] = array("d")
         self.tries = array("i", [0]) * len(sent_at)
-        self.tokenized_at = 0.0
+        self.tokenized_at, self.spacing = 0.0, spacing
         self.first = self.last = NOBODY
         self.behind = array("q", [NOBODY]) * len(sent_at)
         self.num_come = 0
@@ -183,7 +186,7 @@ def send(clients: Clients, index: int, sent_at: float, free_at: float) -> None:
 
 def tokenize(clients: Clients, requests: RequestTable, index: int, now: float) -> None:
     """Let a request that is sent ``now`` through the tokeniser, behind everybody who was sent before it."""
-    ready_time = max(clients.tokenized_at, clients.sent_at[index] + clients.latency[index], now)
+    ready_time = max(clients.tokenized_at + clients.spacing, clients.sent_at[index] + clients.latency[index], now)
     clients.tokenized_at = ready_time
     if clients.has_own_waits:
         ready_time += clients.own_wait[index]

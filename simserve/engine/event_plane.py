@@ -171,8 +171,10 @@ def let_in_between(plane: DataPlane, clients: Clients, requests: RequestTable, i
         cursor += 1
     plane.cursor = cursor
     tokenize(clients, requests, index, now)
-    while cursor < end and ready_times[cursor] < clients.tokenized_at:
-        ready_times[cursor] = clients.tokenized_at
+    earliest = clients.tokenized_at + clients.spacing
+    while cursor < end and ready_times[cursor] < earliest:
+        ready_times[cursor] = earliest
+        earliest += clients.spacing
         cursor += 1
 
 

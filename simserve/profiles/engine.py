@@ -16,6 +16,7 @@ from simserve.profiles.engine_options import (
     Admission,
     Batching,
     CudagraphMode,
+    Endpoint,
     EngineOptions,
     KVAllocation,
     MoeBackend,
@@ -102,6 +103,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     async_scheduling: bool
     attention_dp_timeout_iters: int = 0
     sampling: Sampling = "greedy"
+    endpoint: Endpoint = "completions"
     enforce_eager: bool = False
     max_cudagraph_capture_size: int
     cudagraph_mode: CudagraphMode | None = None
@@ -204,6 +206,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """Share of both hidden behind the GPU; 0 without `async_scheduling`."""
     tokenization_per_token: float
     """What a token of the prompt adds to it; 0 where the scenario sets the latency."""
+    frontend_seconds_per_request: float
+    """What any request adds to it, of which the API server does one after another; 0 where the scenario sets it."""
     api_server_seconds_per_token: float
     """Seconds of the API server for a token of a stream."""
     plugin: str
@@ -653,8 +657,19 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
+        "frontend_seconds_per_request": slowdown * _template_seconds(choices, host, place),
         "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
     }
+
+
+_FORMATTED_WITHOUT_TEMPLATE = ("gpt_oss",)
+"""Families whose chats vLLM formats in code (openai-harmony; entrypoints/openai/serving_chat.py, `use_harmony`)."""
+
+
+def _template_seconds(choices: _Choices, host: Host, place: _Place) -> float:
+    """Return how long the API server parses the chat template for a request."""
+    is_chat = choices.asked.endpoint == "chat" and place.model_family not in _FORMATTED_WITHOUT_TEMPLATE
+    return host.chat_template_seconds if is_chat and not choices.is_set("frontend_latency") else 0.0
 
 
 _HOST_SECONDS = (
@@ -704,6 +719,7 @@ def _scaled(settings: Mapping[str, Any], factors: Mapping[str, float], *, is_lat
         "kernel_start_factor": before["kernel_start_factor"] * host,
         "frontend_latency": frontend * settings["frontend_latency"],
         "tokenization_per_token": frontend * settings["tokenization_per_token"],
+        "frontend_seconds_per_request": frontend * settings["frontend_seconds_per_request"],
     }
 
 

@@ -56,6 +56,7 @@ class Clients:
 
     Attributes:
         tokenized_at: When the tokeniser is done with the request that was sent last.
+        spacing: How much later than that it is done with the next at the earliest, seconds.
         coming: Numbers everybody who is on the way to somewhere, in the order of setting off.
         encoders_free_at: When each worker of the encoder pool is done with what it was given, a heap.
         encoder_wait: Request -> how long its images waited for the first worker, seconds.
@@ -65,6 +66,8 @@ class Clients:
         self.cluster, self.clock = cluster, cluster.clock
         self.specs, self.requests, self.latency = specs, requests, latency
         self.tokenized_at, self.coming = 0.0, count(1)
+        first = cluster.pools[0]
+        self.spacing = first.config.frontend_seconds_per_request / max(first.num_replicas, 1)
         self.chance = Chance(specs, "retries")
         self.num_resent = 0
         self.encoders_free_at = [0.0] * (0 if specs.encoder_pool is None else specs.encoder_pool.num_workers)
@@ -159,11 +162,11 @@ class Clients:
     def tokenize(self, request: Request) -> float:
         """Return when a request that is sent now reaches the router, seconds.
 
-        One tokeniser serves all, as they are sent: nobody overtakes a long prompt. What a request then waits for by
-        itself holds up nobody.
+        One tokeniser serves all, as they are sent: nobody overtakes a long prompt. Of the API server's own work on a
+        request each replica's does one after another. What a request then waits for by itself holds up nobody.
         """
         done = request.sent + self.latency[request.index]
-        self.tokenized_at = max(self.tokenized_at, done, self.clock.now)
+        self.tokenized_at = max(self.tokenized_at + self.spacing, done, self.clock.now)
         return self.tokenized_at + (0.0 if self.specs.own_wait is None else float(self.specs.own_wait[request.index]))
 
     def needs_encoding(self, request: Request) -> bool:

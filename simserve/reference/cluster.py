@@ -127,8 +127,8 @@ class Cluster:
         """Return the seconds from sending each request, over the network, through the tokeniser."""
         config = self.pools[0].config
         way = 0.0 if self.control.streaming is None else self.control.streaming.network_latency
-        per_token = config.tokenization_per_token
-        return [config.frontend_latency + per_token * one.prompt_tokens + way for one in self.requests]
+        base, per_token = config.frontend_latency + config.frontend_seconds_per_request, config.tokenization_per_token
+        return [base + per_token * one.prompt_tokens + way for one in self.requests]
 
     def run(self) -> None:
         """Run until every request has come to its end, or nothing can happen any more."""

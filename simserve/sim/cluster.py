@@ -147,7 +147,8 @@ class Cluster:
             first = first_sent(conversations, specs)
         elif not clients.has_own_waits:
             ready_time = np.frombuffer(self.requests.ready_time)
-            ready_time[:] = np.maximum.accumulate(arrival_time + np.asarray(clients.latency))
+            behind = clients.spacing * np.arange(len(ready_time))
+            ready_time[:] = np.maximum.accumulate(arrival_time + np.asarray(clients.latency) - behind) + behind
             self._plane.num_scheduled = len(ready_time)
             return
         for index in first:

@@ -325,7 +325,7 @@ CLIENTS = Record(
         **dict.fromkeys(("behind", "came", "encoder_parts"), Column("q")),
         **dict.fromkeys(("first", "last", "num_come", "num_encoders", "num_ended", "num_resent"), INTEGER),
         "has_own_waits": BOOLEAN,
-        "tokenized_at": FLOAT,
+        **dict.fromkeys(("spacing", "tokenized_at"), FLOAT),
         "abandoned": Items("d"),
         "events": Items("dqqq"),
         "patience": Pointer(PATIENCE),
