@@ -125,8 +125,7 @@ class EngineConfig:
             and a slot of KV, and so does the token behind them. 0: no speculative decoding.
         frontend_latency: Seconds from arrival to the scheduler (HTTP).
         tokenization_per_token: Seconds that a token of the prompt adds to that.
-        frontend_seconds_per_request: Seconds that any request adds to that, of which the API server does one after
-            another.
+        frontend_seconds_per_request: Seconds that any request adds to that, in which the API server does nothing else.
     """
 
     batching: Batching = "continuous"

@@ -30,6 +30,7 @@ from simserve.engine.clients import (
     FIRST_BYTE,
     LAND,
     SEND,
+    PARSE,
     SUBMIT,
     TIMEOUT,
     TURN,
@@ -37,6 +38,7 @@ from simserve.engine.clients import (
     is_at_encoders,
     line_up,
     next_to_come,
+    parse_together,
     tokenize,
 )
 from simserve.engine.conversations import deadline_of
@@ -111,6 +113,8 @@ def happen(plane: DataPlane, client_state: ClientState, requests: RequestTable, 
     elif kind == ARRIVE:
         if not is_at_encoders(client_state.clients, requests, about, now):
             arrive(plane, client_state, requests, about, now)
+    elif kind == PARSE:
+        parse_together(client_state.clients, requests, now)
     elif kind == SUBMIT:
         see(plane, client_state, requests, about, index, now)
     elif kind == LAND:
@@ -171,10 +175,8 @@ def let_in_between(plane: DataPlane, clients: Clients, requests: RequestTable, i
         cursor += 1
     plane.cursor = cursor
     tokenize(clients, requests, index, now)
-    earliest = clients.tokenized_at + clients.spacing
-    while cursor < end and ready_times[cursor] < earliest:
-        ready_times[cursor] = earliest
-        earliest += clients.spacing
+    while cursor < end and ready_times[cursor] < clients.tokenized_at:
+        ready_times[cursor] = clients.tokenized_at
         cursor += 1
 
 
@@ -343,6 +345,9 @@ def take_next(plane: DataPlane, client_state: ClientState, requests: RequestTabl
         _, kind, index, about = heappop(clients.events)
         if kind == SEND:
             tokenize(clients, requests, index, now)
+            return NOBODY
+        if kind == PARSE:
+            parse_together(clients, requests, now)
             return NOBODY
         index = about
         if kind == SUBMIT:

@@ -37,7 +37,7 @@ def clients_of(
         latency: Seconds from sending through the tokeniser, shape [N].
         arrival_time: When each request is first sent, where that is known; shape [N].
         uniforms: For the pauses before they try again.
-        spacing: Seconds between two that the tokeniser is done with, at least.
+        spacing: Seconds that API servers work on one request, one after another.
     """
     whole, first = (None, None) if streaming is None else streaming.timeouts
     classes = specs.classes or (_NO_CLASS,)
@@ -78,7 +78,7 @@ def plain_clients(
 
 
 def frontend_spacing(config: EngineConfig, num_replicas: int) -> float:
-    """Return the seconds between two requests that API servers are done with, one for each replica."""
+    """Return the seconds that API servers, one for each replica, work on one request."""
     return config.frontend_seconds_per_request / max(num_replicas, 1)
 
 

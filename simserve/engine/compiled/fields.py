@@ -324,7 +324,7 @@ CLIENTS = Record(
         **dict.fromkeys(("embedding_seconds", "encoder_wait", "encoders", "to_encode"), Column("d")),
         **dict.fromkeys(("behind", "came", "encoder_parts"), Column("q")),
         **dict.fromkeys(("first", "last", "num_come", "num_encoders", "num_ended", "num_resent"), INTEGER),
-        "has_own_waits": BOOLEAN,
+        **dict.fromkeys(("has_own_waits", "will_parse"), BOOLEAN),
         **dict.fromkeys(("spacing", "tokenized_at"), FLOAT),
         "abandoned": Items("d"),
         "events": Items("dqqq"),
