@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from heapq import heappop, heappush
-from itertools import count, groupby
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from simserve.reference.clock import ARRIVES, IS_DUE, IS_SENT, PARSES, TIMES_OUT, Chance
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     import simpy
 
-    from simserve.reference.clock import Steps
-    from simserve.reference.cluster import Cluster
+    from simserve.reference.clock import Clock, Steps
     from simserve.reference.request import Request
+    from simserve.sim.control import Control
     from simserve.workload.class_spec import ClassSpec
     from simserve.workload.requests import ClientLoop, RequestSpecs
 
@@ -45,6 +45,36 @@ def latest(replies: Iterable[Reply]) -> Reply:
     return Reply(max(heard), max(free))
 
 
+class Front(Protocol):
+    """The gateway, as clients see it."""
+
+    def receive(self, request: Request) -> None:
+        """Take a request that has arrived."""
+
+    def note_end(self, request: Request, now: float) -> None:
+        """Hear that a request has come to its end."""
+
+
+class Surroundings(Protocol):
+    """What clients ask, and tell, of the run around them."""
+
+    clock: Clock
+    control: Control
+
+    @property
+    def gateway(self) -> Front:
+        """Where their requests arrive."""
+
+    def hang_up(self, request: Request) -> None:
+        """Drop a request whose client waits no longer."""
+
+    def heard_at(self, request: Request, time: float) -> float:
+        """Return when a client hears what became of its request at a time."""
+
+    def count_end(self, request: Request) -> None:
+        """Hear that a request has come to its end."""
+
+
 class Clients:
     """Everybody who sends requests in a run.
 
@@ -53,22 +83,27 @@ class Clients:
         specs: What they send, and when.
         requests: The same as objects.
         latency: Seconds from sending each request through the tokeniser.
+        spacing: How long API servers work on one request while others wait, seconds; 0: they hold up nobody.
 
     Attributes:
         tokenized_at: When the tokeniser is done with the request that was sent last.
-        spacing: How long API servers work on one request while others wait, seconds; 0: they hold up nobody.
         to_parse: When requests come to them, and whom to tell when they are done, in the order of sending.
-        coming: Numbers everybody who is on the way to somewhere, in the order of setting off.
         encoders_free_at: When each worker of the encoder pool is done with what it was given, a heap.
         encoder_wait: Request -> how long its images waited for the first worker, seconds.
     """
 
-    def __init__(self, cluster: Cluster, specs: RequestSpecs, requests: list[Request], latency: list[float]) -> None:
+    def __init__(
+        self,
+        cluster: Surroundings,
+        specs: RequestSpecs,
+        requests: list[Request],
+        latency: list[float],
+        spacing: float = 0.0,
+    ) -> None:
         self.cluster, self.clock = cluster, cluster.clock
         self.specs, self.requests, self.latency = specs, requests, latency
-        self.tokenized_at, self.coming = 0.0, count(1)
-        first = cluster.pools[0]
-        self.spacing = first.config.frontend_seconds_per_request / max(first.num_replicas, 1)
+        self.tokenized_at = 0.0
+        self.spacing = spacing
         self.to_parse: list[tuple[float, simpy.Event]] = []
         self.last_came, self.is_parsing = 0.0, False
         self.chance = Chance(specs, "retries")
@@ -273,10 +308,10 @@ class Clients:
                 return self.leave_out(request)
             one_by_one = self.spacing > 0 and self.specs.own_wait is None
             request.ready = (yield from self.parsed(request)) if one_by_one else self.tokenize(request)
-            yield self.clock.at(request.ready, ARRIVES, next(self.coming))
+            yield self.clock.at(request.ready, ARRIVES, next(self.clock.coming))
             if self.needs_encoding(request):
                 request.ready = self.encode(request)
-                yield self.clock.at(request.ready, ARRIVES, next(self.coming))
+                yield self.clock.at(request.ready, ARRIVES, next(self.clock.coming))
             if request.status == "failed":
                 self.cluster.count_end(request)
                 return Reply(self.cluster.heard_at(request, self.clock.now), 0.0)

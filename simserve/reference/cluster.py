@@ -70,7 +70,7 @@ class Cluster:
         self.fleet = Fleet(self)
         self.gateway = Gateway(self, control, specs)
         self.requests = [self.request_of(index) for index in range(len(specs))]
-        self.clients = Clients(self, specs, self.requests, self.latencies())
+        self.clients = Clients(self, specs, self.requests, self.latencies(), self.spacing())
         self.autoscalers: list[Autoscaler] = []
         waits = specs.concurrency is not None or specs.turn is not None
         self.delivery = Delivery(control.streaming) if waits and control.streaming is not None else None
@@ -118,7 +118,7 @@ class Cluster:
 
     def serving(self, request: Request) -> list[Pool]:
         """Return the pools that may serve a request, those that decode what others prefill among them."""
-        pools = [*self.router.pools_for(request), *(request.second_pools or ())]
+        pools = [*self.router.pools_for(request), *self.router.named(request.second_pools or ())]
         sources = [pool for pool in pools if pool.role == "prefill"]
         readers = [pool for pool in self.pools if pool.role == "decode"]
         return [*pools, *(pool for pool in readers if any(pool.reads(source) for source in sources))]
@@ -129,6 +129,11 @@ class Cluster:
         way = 0.0 if self.control.streaming is None else self.control.streaming.network_latency
         base, per_token = config.frontend_latency + config.frontend_seconds_per_request, config.tokenization_per_token
         return [base + per_token * one.prompt_tokens + way for one in self.requests]
+
+    def spacing(self) -> float:
+        """Return how long API servers, one for each replica, work on one request while others wait, seconds."""
+        first = self.pools[0]
+        return first.config.frontend_seconds_per_request / max(first.num_replicas, 1)
 
     def run(self) -> None:
         """Run until every request has come to its end, or nothing can happen any more."""
@@ -230,6 +235,11 @@ class Cluster:
     def source_of(self, request: Request) -> Pool:
         """Return the pool that computed the KV cache of a request."""
         return self.transfers.by_request[request].source.pool
+
+    def seconds_to(self, request: Request, pool: Pool) -> float | None:
+        """Return the way of a request to a pool; None: where they are does not matter."""
+        regions = self.router.regions
+        return None if regions is None else regions.one_way(request, pool)
 
     def take_to_decode(self, request: Request) -> None:
         """Route a KV cache that has arrived to a decode replica."""
