@@ -17,7 +17,15 @@ def seconds(version: str, *overrides: str, model: str = "llama-3.1-8b") -> float
 
 @pytest.mark.parametrize(
     ("version", "expected"),
-    [("0.6.0", 0.0), ("0.6.6", 8.75), ("0.9.1", 8.75), ("0.9.2", 1.75), ("0.10.2", 1.75), ("0.11.0", 13.75), ("0.11.1", 1.75)],
+    [
+        ("0.6.0", 0.0),
+        ("0.6.6", 8.75),
+        ("0.9.1", 8.75),
+        ("0.9.2", 1.75),
+        ("0.10.2", 1.75),
+        ("0.11.0", 13.75),
+        ("0.11.1", 1.75),
+    ],
 )
 def test_releases_that_parse_the_template_for_every_chat(version: str, expected: float) -> None:
     """Not before 0.6.4, kept from 0.9.2 on, parsed again by 0.11.0 alone; each chat is work without it too."""
