@@ -34,9 +34,10 @@ launches without CUDA graphs, what preempted requests find in the prefix cache, 
 Marlin's kernels, routers and shared experts of older vLLM, and kernels of GPUs without tables were changed with
 constants of other sources, but in the knowledge of these errors: the tables below are of now, no longer of rows that
 nobody had seen. DeepSeek-R1 under SGLang on eight H200 had been described as on 64 of them until 2026-11-26.
-Four reports of GPUStack's laboratory were added that day, 52 loads, of which 45 run: the simulator that had not seen them
-was 9.3 % off in TPOT, 25 % in TTFT and 18 % in throughput in the median. Its burst of a thousand chats then led to what
-API servers do one after another, and that they are chats is described since. calibration/LOG.md says what moved.
+Four reports of GPUStack's laboratory were added that day, 52 loads, of which 45 run: the simulator that had not seen
+them was 9.3 % off in TPOT, 25 % in TTFT and 18 % in throughput in the median. Their bursts of a thousand chats then led
+to what API servers do one after another, and that they are chats is described since. calibration/LOG.md says what
+moved.
 """
 
 
