@@ -15,7 +15,7 @@ from math import nan
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 from simserve.engine.uniforms import Uniforms, take_uniform
 
-SEND, ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER, TURN, FIRST_BYTE = range(8)
+SEND, ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER, TURN, FIRST_BYTE, PARSE = range(9)
 """Kinds of events, in the order in which they happen at one instant."""
 Event = tuple[float, int, int, int]
 """Time, kind, request, and the attempt (or the replica) that it is about; of those to be taken in the order of their
@@ -94,6 +94,9 @@ class Clients:
         sent_at: When the attempt at hand was sent.
         tries: Which one that is, the first being 0.
         tokenized_at: When the tokeniser is done with the one that was sent last, seconds.
+        spacing: How long its API servers work on one request, seconds, where that is one after another: those that have
+            come when they turn to the next are taken on, and handed over, together. 0: they hold up nobody.
+        will_parse: Whether there is an event at which they turn to the next.
         first: Of those that have been sent and have not reached the router the one that will do so first, `NOBODY`:
             there is none; last: the one that will do so last.
         behind: Of each of them the next.
@@ -125,9 +128,11 @@ class Clients:
         "own_wait",
         "patience",
         "sent_at",
+        "spacing",
         "to_encode",
         "tokenized_at",
         "tries",
+        "will_parse",
     )
 
     def __init__(
@@ -136,6 +141,7 @@ class Clients:
         latency: MutableSequence[float],
         sent_at: MutableSequence[float],
         own_wait: Sequence[float] = (),
+        spacing: float = 0.0,
     ) -> None:
         self.patience = patience
         self.events: list[Event] = []
@@ -148,7 +154,7 @@ class Clients:
         self.embedding_seconds: Sequence[float] = array("d")
         self.encoder_wait: MutableSequence[float] = array("d")
         self.tries = array("i", [0]) * len(sent_at)
-        self.tokenized_at = 0.0
+        self.tokenized_at, self.spacing, self.will_parse = 0.0, spacing, False
         self.first = self.last = NOBODY
         self.behind = array("q", [NOBODY]) * len(sent_at)
         self.num_come = 0
@@ -183,14 +189,41 @@ def send(clients: Clients, index: int, sent_at: float, free_at: float) -> None:
 
 def tokenize(clients: Clients, requests: RequestTable, index: int, now: float) -> None:
     """Let a request that is sent ``now`` through the tokeniser, behind everybody who was sent before it."""
-    ready_time = max(clients.tokenized_at, clients.sent_at[index] + clients.latency[index], now)
+    begin = max(clients.tokenized_at, came_at(clients, index), now)
+    ready_time = begin + clients.spacing
     clients.tokenized_at = ready_time
     if clients.has_own_waits:
         ready_time += clients.own_wait[index]
         heappush(clients.events, (ready_time, ARRIVE, next_to_come(clients, index), index))
     else:
         line_up(clients, index)
+        if clients.spacing > 0.0 and not clients.will_parse:
+            clients.will_parse = True
+            heappush(clients.events, (begin, PARSE, NOBODY, 0))
     requests.ready_time[index] = ready_time
+
+
+def came_at(clients: Clients, index: int) -> float:
+    """Return when a request is with the API server, but for its own work on it."""
+    return clients.sent_at[index] + clients.latency[index] - clients.spacing
+
+
+def parse_together(clients: Clients, requests: RequestTable, now: float) -> None:
+    """Let the API server take on all that have come by ``now``, and hand them over when it is done with the last.
+
+    It runs an event loop: what a request has to do next stands behind everybody who has come in the meantime.
+    """
+    index = last = clients.first
+    following = clients.behind[last]
+    while following != NOBODY and came_at(clients, following) <= now:
+        last, following = following, clients.behind[following]
+    done_at = requests.ready_time[last]
+    while index != last:
+        requests.ready_time[index] = done_at
+        index = clients.behind[index]
+    clients.will_parse = following != NOBODY
+    if clients.will_parse:
+        heappush(clients.events, (max(done_at, came_at(clients, following)), PARSE, NOBODY, 0))
 
 
 def is_at_encoders(clients: Clients, requests: RequestTable, index: int, now: float) -> bool:

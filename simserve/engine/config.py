@@ -133,6 +133,7 @@ class EngineConfig:
             and a slot of KV, and so does the token behind them. 0: no speculative decoding.
         frontend_latency: Seconds from arrival to the scheduler (HTTP).
         tokenization_per_token: Seconds that a token of the prompt adds to that.
+        frontend_seconds_per_request: Seconds that any request adds to that, in which the API server does nothing else.
     """
 
     batching: Batching = "continuous"
@@ -191,6 +192,7 @@ class EngineConfig:
     num_speculative_tokens: int = 0
     frontend_latency: float = 0.0
     tokenization_per_token: float = 0.0
+    frontend_seconds_per_request: float = 0.0
 
     @property
     def has_radix_tree(self) -> bool:

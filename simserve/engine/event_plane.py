@@ -17,6 +17,7 @@ from simserve.engine.clients import (
     ARRIVE,
     FIRST_BYTE,
     LAND,
+    PARSE,
     SEND,
     SUBMIT,
     TIMEOUT,
@@ -25,6 +26,7 @@ from simserve.engine.clients import (
     is_at_encoders,
     line_up,
     next_to_come,
+    parse_together,
     tokenize,
 )
 from simserve.engine.conversations import deadline_of
@@ -97,6 +99,8 @@ def happen(plane: DataPlane, client_state: ClientState, requests: RequestTable, 
     elif kind == ARRIVE:
         if not is_at_encoders(client_state.clients, requests, about, now):
             arrive(plane, client_state, requests, about, now)
+    elif kind == PARSE:
+        parse_together(client_state.clients, requests, now)
     elif kind == SUBMIT:
         see(plane, client_state, requests, about, index, now)
     elif kind == LAND:
@@ -327,6 +331,9 @@ def take_next(plane: DataPlane, client_state: ClientState, requests: RequestTabl
         _, kind, index, about = heappop(clients.events)
         if kind == SEND:
             tokenize(clients, requests, index, now)
+            return NOBODY
+        if kind == PARSE:
+            parse_together(clients, requests, now)
             return NOBODY
         index = about
         if kind == SUBMIT:

@@ -16,6 +16,7 @@ from simserve.profiles.engine_options import (
     Admission,
     Batching,
     CudagraphMode,
+    Endpoint,
     EngineOptions,
     KVAllocation,
     MoeBackend,
@@ -102,6 +103,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     async_scheduling: bool
     attention_dp_timeout_iters: int = 0
     sampling: Sampling = "greedy"
+    endpoint: Endpoint = "completions"
     enforce_eager: bool = False
     max_cudagraph_capture_size: int
     cudagraph_mode: CudagraphMode | None = None
@@ -209,6 +211,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """Share of both hidden behind the GPU; 0 without `async_scheduling`."""
     tokenization_per_token: float
     """What a token of the prompt adds to it; 0 where the scenario sets the latency."""
+    frontend_seconds_per_request: float
+    """What any request adds to it, of which the API server does one after another; 0 where the scenario sets it."""
     api_server_seconds_per_token: float
     """Seconds of the API server for a token of a stream."""
     plugin: str
@@ -686,8 +690,21 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
+        "frontend_seconds_per_request": slowdown * _chat_seconds(choices, host, place),
         "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
     }
+
+
+_FORMATTED_WITHOUT_TEMPLATE = ("gpt_oss",)
+"""Families whose chats vLLM formats in code (openai-harmony; entrypoints/openai/serving_chat.py, `use_harmony`)."""
+
+
+def _chat_seconds(choices: _Choices, host: Host, place: _Place) -> float:
+    """Return how long the API server works on a request while others wait."""
+    if choices.asked.endpoint != "chat" or choices.is_set("frontend_latency"):
+        return 0.0
+    parsing = 0.0 if place.model_family in _FORMATTED_WITHOUT_TEMPLATE else host.chat_template_seconds
+    return host.chat_seconds_per_request + parsing
 
 
 _HOST_SECONDS = (
@@ -737,6 +754,7 @@ def _scaled(settings: Mapping[str, Any], factors: Mapping[str, float], *, is_lat
         "kernel_start_factor": before["kernel_start_factor"] * host,
         "frontend_latency": frontend * settings["frontend_latency"],
         "tokenization_per_token": frontend * settings["tokenization_per_token"],
+        "frontend_seconds_per_request": frontend * settings["frontend_seconds_per_request"],
     }
 
 

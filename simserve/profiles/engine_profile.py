@@ -306,6 +306,12 @@ class Host(FrozenModel):
     """From arrival to the scheduler: HTTP, queue hand-over, seconds."""
     tokenization_per_token: Seconds = Field(default=0.0, ge=0)
     """What a token of the prompt adds to that: splitting text into tokens, seconds."""
+    chat_seconds_per_request: Seconds = Field(default=0.0, ge=0)
+    """How long the API server works on a request of the chat endpoint before the engine has it, one after another,
+    seconds: validation, the template, tokens; 0: not known."""
+    chat_template_seconds: Seconds = Field(default=0.0, ge=0)
+    """How long the API server parses the chat template for each request that it applies it to, one request after
+    another, seconds; 0: it keeps what it parsed."""
     api_server_seconds_per_token: Seconds = Field(default=0.0, ge=0)
     """How long the one process that detokenises and sends takes for a token of a stream, seconds; 0: not known to bind.
     `deployment.streaming` replaces it."""

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from simserve.reference.clock import ARRIVES, IS_DUE, IS_SENT, TIMES_OUT, Chance
+from simserve.reference.clock import ARRIVES, IS_DUE, IS_SENT, PARSES, TIMES_OUT, Chance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -83,19 +83,29 @@ class Clients:
         specs: What they send, and when.
         requests: The same as objects.
         latency: Seconds from sending each request through the tokeniser.
+        spacing: How long API servers work on one request while others wait, seconds; 0: they hold up nobody.
 
     Attributes:
         tokenized_at: When the tokeniser is done with the request that was sent last.
+        to_parse: When requests come to them, and whom to tell when they are done, in the order of sending.
         encoders_free_at: When each worker of the encoder pool is done with what it was given, a heap.
         encoder_wait: Request -> how long its images waited for the first worker, seconds.
     """
 
     def __init__(
-        self, cluster: Surroundings, specs: RequestSpecs, requests: list[Request], latency: list[float]
+        self,
+        cluster: Surroundings,
+        specs: RequestSpecs,
+        requests: list[Request],
+        latency: list[float],
+        spacing: float = 0.0,
     ) -> None:
         self.cluster, self.clock = cluster, cluster.clock
         self.specs, self.requests, self.latency = specs, requests, latency
         self.tokenized_at = 0.0
+        self.spacing = spacing
+        self.to_parse: list[tuple[float, simpy.Event]] = []
+        self.last_came, self.is_parsing = 0.0, False
         self.chance = Chance(specs, "retries")
         self.num_resent = 0
         self.encoders_free_at = [0.0] * (0 if specs.encoder_pool is None else specs.encoder_pool.num_workers)
@@ -193,9 +203,39 @@ class Clients:
         One tokeniser serves all, as they are sent: nobody overtakes a long prompt. What a request then waits for by
         itself holds up nobody.
         """
-        done = request.sent + self.latency[request.index]
-        self.tokenized_at = max(self.tokenized_at, done, self.clock.now)
+        came = request.sent + self.latency[request.index] - self.spacing
+        self.tokenized_at = max(self.tokenized_at, came, self.clock.now) + self.spacing
         return self.tokenized_at + (0.0 if self.specs.own_wait is None else float(self.specs.own_wait[request.index]))
+
+    def parsed(self, request: Request) -> Steps:
+        """Wait for the API servers to turn to a request; return when they are done with it, seconds.
+
+        An event loop takes on all that have come, one after another, and hands them over after the last: what a request
+        has to do next stands behind everybody who has come in the meantime.
+        """
+        came = request.sent + self.latency[request.index] - self.spacing
+        self.last_came = max(self.last_came, came, self.clock.now)
+        is_done = self.clock.event()
+        self.to_parse.append((self.last_came, is_done))
+        if not self.is_parsing:
+            self.is_parsing = True
+            self.clock.process(self.parse())
+        return (yield is_done)
+
+    def parse(self) -> Steps:
+        """Work on what has come until nothing is left."""
+        while self.to_parse:
+            start = max(self.clock.now, self.to_parse[0][0])
+            yield self.clock.at(start, PARSES)
+            together = [is_done for came, is_done in self.to_parse if came <= start]
+            del self.to_parse[: len(together)]
+            done_at = start
+            for _ in together:
+                done_at += self.spacing
+            for is_done in together:
+                is_done.succeed(done_at)
+            yield self.clock.at(done_at, PARSES)
+        self.is_parsing = False
 
     def needs_encoding(self, request: Request) -> bool:
         """Whether a request has images that the encoder pool has not encoded yet."""
@@ -266,7 +306,8 @@ class Clients:
             yield self.clock.at(sent, IS_SENT, request.index)
             if request.sent >= request.deadline:
                 return self.leave_out(request)
-            request.ready = self.tokenize(request)
+            one_by_one = self.spacing > 0 and self.specs.own_wait is None
+            request.ready = (yield from self.parsed(request)) if one_by_one else self.tokenize(request)
             yield self.clock.at(request.ready, ARRIVES, next(self.clock.coming))
             if self.needs_encoding(request):
                 request.ready = self.encode(request)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Steps = Generator[simpy.Event, Any, Any]
     """What a SimPy process is written as."""
 
-STEP_ENDS, IS_SENT, ARRIVES, TIMES_OUT, SUBMITS, LANDS, IS_ANSWERED, TURNS, IS_DUE, PLANS = range(2, 12)
+STEP_ENDS, IS_SENT, ARRIVES, TIMES_OUT, SUBMITS, LANDS, IS_ANSWERED, TURNS, IS_DUE, PLANS, PARSES = range(2, 13)
 """What happens at one instant, in this order, behind SimPy's own priorities 0 and 1: whoever decides (autoscaler,
 faults, router) looks first; steps end before arrivals are seen, and these before the next step is planned."""
 

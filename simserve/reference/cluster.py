@@ -70,7 +70,7 @@ class Cluster:
         self.fleet = Fleet(self)
         self.gateway = Gateway(self, control, specs)
         self.requests = [self.request_of(index) for index in range(len(specs))]
-        self.clients = Clients(self, specs, self.requests, self.latencies())
+        self.clients = Clients(self, specs, self.requests, self.latencies(), self.spacing())
         self.autoscalers: list[Autoscaler] = []
         waits = specs.concurrency is not None or specs.turn is not None
         self.delivery = Delivery(control.streaming) if waits and control.streaming is not None else None
@@ -127,8 +127,13 @@ class Cluster:
         """Return the seconds from sending each request, over the network, through the tokeniser."""
         config = self.pools[0].config
         way = 0.0 if self.control.streaming is None else self.control.streaming.network_latency
-        per_token = config.tokenization_per_token
-        return [config.frontend_latency + per_token * one.prompt_tokens + way for one in self.requests]
+        base, per_token = config.frontend_latency + config.frontend_seconds_per_request, config.tokenization_per_token
+        return [base + per_token * one.prompt_tokens + way for one in self.requests]
+
+    def spacing(self) -> float:
+        """Return how long API servers, one for each replica, work on one request while others wait, seconds."""
+        first = self.pools[0]
+        return first.config.frontend_seconds_per_request / max(first.num_replicas, 1)
 
     def run(self) -> None:
         """Run until every request has come to its end, or nothing can happen any more."""

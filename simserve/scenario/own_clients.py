@@ -60,7 +60,8 @@ class ReferenceClients:
         request = cluster.requests[index] = cluster.request_of(index)
         request.arrival = request.sent = self._specs.arrival_time[index] = now = self.env.now
         config = cluster.pools[0].config
-        latency = config.frontend_latency + config.tokenization_per_token * request.prompt_tokens
+        base = config.frontend_latency + config.frontend_seconds_per_request
+        latency = base + config.tokenization_per_token * request.prompt_tokens
         cluster.clients.latency[index] = latency
         life, answer = self.env.process(cluster.clients.live(request, now)), self.env.event()
         assert life.callbacks is not None

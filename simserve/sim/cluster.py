@@ -144,7 +144,7 @@ class Cluster:
             self._note_finishes()
             self._plane.conversations = conversations
             first = first_sent(conversations, specs)
-        elif not clients.has_own_waits:
+        elif not clients.has_own_waits and not clients.spacing:
             ready_time = np.frombuffer(self.requests.ready_time)
             ready_time[:] = np.maximum.accumulate(arrival_time + np.asarray(clients.latency))
             self._plane.num_scheduled = len(ready_time)

@@ -48,7 +48,7 @@ from simserve.sim.decisions import Decisions
 from simserve.sim.gateway import FrontTotals, gateway_of, gateway_totals
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge, OwnParts
-from simserve.sim.patience import clients_of, kinds_of
+from simserve.sim.patience import clients_of, frontend_spacing, kinds_of
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, series_sums
@@ -278,7 +278,9 @@ class FleetRun:
             fleet_state = FleetState(len(specs), num_replicas, notes_ends=notes_ends, tells_ends=self._has_own_clients)
         has_retries = any(each.retries is not None for each in specs.classes)
         pauses = self._chance(TO_PAUSE, "retries", len(specs) + 1) if has_retries else Chance(specs, "retries")
-        clients = clients_of(specs, streaming, latency, self.arrival_time, pauses.uniforms)
+        first = self._setups[0]
+        spacing = frontend_spacing(first.engine, first.num_replicas)
+        clients = clients_of(specs, streaming, latency, self.arrival_time, pauses.uniforms, spacing)
         admission_control = None
         if admission is not None:
             is_drawn = admission.probabilistic_from is not None

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.clients import Clients, Patience
+from simserve.engine.config import EngineConfig
 from simserve.engine.numbers import column
 from simserve.engine.plane_state import ClientState
 from simserve.engine.state import INFINITY
@@ -26,6 +27,7 @@ def clients_of(
     latency: NDArray[np.float64],
     arrival_time: NDArray[np.float64],
     uniforms: Uniforms,
+    spacing: float = 0.0,
 ) -> Clients:
     """Return the clients of a run, who have sent nothing yet.
 
@@ -35,6 +37,7 @@ def clients_of(
         latency: Seconds from sending through the tokeniser, shape [N].
         arrival_time: When each request is first sent, where that is known; shape [N].
         uniforms: For the pauses before they try again.
+        spacing: Seconds that API servers work on one request, one after another.
     """
     whole, first = (None, None) if streaming is None else streaming.timeouts
     classes = specs.classes or (_NO_CLASS,)
@@ -51,7 +54,7 @@ def clients_of(
         uniforms=uniforms,
     )
     own_wait = () if specs.own_wait is None else column(specs.own_wait)
-    clients = Clients(patience, column(latency), column(arrival_time), own_wait)
+    clients = Clients(patience, column(latency), column(arrival_time), own_wait, spacing)
     pool = specs.encoder_pool
     if pool is not None:
         clients.num_encoders = pool.num_workers
@@ -63,11 +66,20 @@ def clients_of(
 
 
 def plain_clients(
-    specs: RequestSpecs, latency: NDArray[np.float64], arrival_time: NDArray[np.float64], num_replicas: int
+    specs: RequestSpecs,
+    latency: NDArray[np.float64],
+    arrival_time: NDArray[np.float64],
+    num_replicas: int,
+    spacing: float = 0.0,
 ) -> ClientState:
     """Return clients of whom none is refused, gives up or tries again; arguments as of `clients_of`."""
-    clients = clients_of(specs, None, latency, arrival_time, Chance(specs, "retries").uniforms)
+    clients = clients_of(specs, None, latency, arrival_time, Chance(specs, "retries").uniforms, spacing)
     return ClientState(clients, None, num_replicas)
+
+
+def frontend_spacing(config: EngineConfig, num_replicas: int) -> float:
+    """Return the seconds that API servers, one for each replica, work on one request."""
+    return config.frontend_seconds_per_request / max(num_replicas, 1)
 
 
 def kinds_of(specs: RequestSpecs) -> Any:

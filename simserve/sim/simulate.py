@@ -19,7 +19,7 @@ from simserve.engine.state import PROMPT_TOO_LONG, RequestTable
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.cluster import Cluster, Routing, end_of, run_to_end
 from simserve.sim.control import Control
-from simserve.sim.patience import plain_clients
+from simserve.sim.patience import frontend_spacing, plain_clients
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
@@ -293,7 +293,8 @@ def _in_order(records: RequestRecords, specs: RequestSpecs, log: StepLog | None)
 def frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
     """Return the seconds from sending each request through the tokeniser."""
     tokens = specs.prompt_tokens.astype(np.float64)
-    latency: NDArray[np.float64] = config.frontend_latency + config.tokenization_per_token * tokens
+    base = config.frontend_latency + config.frontend_seconds_per_request
+    latency: NDArray[np.float64] = base + config.tokenization_per_token * tokens
     return latency
 
 
@@ -353,7 +354,8 @@ def _run(
     router = router_of(routing, specs, as_lists=compiled is None)
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     latency = frontend_latency(config, specs)
-    clients = plain_clients(specs, latency, arrival_time, num_replicas)
+    spacing = frontend_spacing(config, num_replicas)
+    clients = plain_clients(specs, latency, arrival_time, num_replicas, spacing)
     recorders = [(recorder, range(num_schedulers))]
     cluster = Cluster(replicas, requests, recorders, routing, router, clients, on_progress=on_progress)
     cluster.expect(specs, arrival_time)

@@ -649,12 +649,21 @@ def test_no_largest_cuda_graph_without_any(version: str, overrides: dict[str, An
     assert why in str(caught.value)
 
 
+@pytest.mark.parametrize("version", ["0.3", "0.4.3", "0.5.9"])
+def test_sglang_without_graphs_launches_every_layer_from_python(version: str) -> None:
+    """`--disable-cuda-graph`: as long a layer as under vLLM."""
+    usual, eager = (resolve("sglang", version, enforce_eager=is_eager) for is_eager in (False, True))
+
+    assert (usual.eager_seconds_per_layer, eager.cuda_graph_sizes) == (0.0, ())
+    assert eager.eager_seconds_per_layer == pytest.approx(0.27e-3)
+
+
 def test_engines_without_a_launch_time_of_their_own_lose_their_graphs_alone() -> None:
-    """SGLang states none."""
-    eager = resolve("sglang", "0.5.9", enforce_eager=True)
+    """LMDeploy states none."""
+    usual, eager = (resolve("lmdeploy", None, enforce_eager=is_eager) for is_eager in (False, True))
 
     assert eager.cuda_graph_sizes == ()
-    assert eager.eager_seconds_per_layer == resolve("sglang", "0.5.9").eager_seconds_per_layer
+    assert eager.eager_seconds_per_layer == usual.eager_seconds_per_layer
 
 
 @pytest.mark.parametrize(("version", "seconds"), [("0.14", 0.0), ("0.17", 0.27e-3), ("1.2", 0.27e-3)])

@@ -380,6 +380,38 @@ def test_nobody_overtakes_a_long_prompt_in_a_closed_loop() -> None:
     assert records.admitted_time.tolist()[:3] == [2.25, 2.25, 2.25]
 
 
+@pytest.mark.parametrize(("num_replicas", "expected"), [(1, [1.75, 1.75, 1.75]), (2, [1.25, 1.25, 1.25])])
+def test_api_servers_hand_over_together_what_came_together(num_replicas: int, expected: list[float]) -> None:
+    """Three requests of 0.5 s each, sent together: one event loop is done with all after 1.5 s, two after 1.25."""
+    for specs in (make_specs([0.0, 0.0, 0.0], [4, 4, 4], 2), make_closed_loop(3, [4, 4, 4], 2)):
+        config = {"frontend_latency": 0.25, "frontend_seconds_per_request": 0.5}
+        deployment = replace(deployed(Control(), **config), num_replicas=num_replicas)
+
+        assert both(deployment, specs).admitted_time.tolist() == expected
+
+
+def test_who_comes_while_the_api_server_works_is_taken_on_next() -> None:
+    """One at 0 is handed over at 0.75; two that came meanwhile together at 1.75; one at 9 is alone again."""
+    specs = make_specs([0.0, 0.125, 0.25, 9.0], [4, 4, 4, 4], 2)
+
+    records = both(deployed(Control(), frontend_latency=0.25, frontend_seconds_per_request=0.5), specs)
+
+    assert records.admitted_time.tolist() == [0.75, 1.75, 1.75, 9.75]
+
+
+def test_a_retry_takes_its_turn_at_the_api_server() -> None:
+    """Refused at 1.25 and sent again at 2.25, it is taken on with those that came during the one before."""
+    retries = {"max": 1, "backoff": "1 s", "jitter": 0}
+    control = Control(admission=validate(AdmissionSpec, {"max_queue": 0, "retry_after": "0 s"}))
+    specs = in_classes(
+        make_specs([0.0, 0.875, 2.125, 2.375, 2.5, 9.5], [1] * 6, [2] * 6), [0, 1, 0, 0, 0, 0], {}, {"retries": retries}
+    )
+
+    records = both(deployed(control, frontend_latency=0.125, frontend_seconds_per_request=0.25), specs)
+
+    assert records.admitted_time.tolist()[1:] == [3.0, 2.5, 3.0, 3.25, 9.875]
+
+
 def test_a_retry_is_tokenised_between_open_arrivals() -> None:
     """Refused at 1.25 and sent again at 2.25, the long prompt holds up who is sent after it, not who was before."""
     retries = {"max": 1, "backoff": "1 s", "jitter": 0}

@@ -277,6 +277,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
         [*EXPERTS, "deployment.engine={name: tensorrt-llm, version: '1.2'}", "deployment.data_parallel_size=2"],
     ),
     "sampling": ("nucleus", []),
+    "endpoint": ("chat", on("0.11.0")),
     "enforce_eager": ("true", []),
     "cudagraph_mode": ("FULL_DECODE_ONLY", []),
     "max_cudagraph_capture_size": (64, []),

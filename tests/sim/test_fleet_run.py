@@ -122,6 +122,7 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
         overlaps_results=draw(st.booleans()),
         api_token_seconds=api_seconds,
         tokenization_per_token=draw(st.sampled_from([0.0, 0.0713])),
+        frontend_seconds_per_request=draw(st.sampled_from([0.0, 0.0, 0.02939])),
     )
     specs = case.specs
     if specs.concurrency is not None:

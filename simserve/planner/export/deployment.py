@@ -58,6 +58,7 @@ _SAID_OF_ENGINE = frozenset(
     {
         *_KNOBS,
         "sampling",
+        "endpoint",
         "batching",
         "scheduler",
         "admission",

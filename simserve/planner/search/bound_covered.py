@@ -45,6 +45,7 @@ _KNOWN_ENGINE = {
     "max_model_len",
     "async_scheduling",
     "sampling",
+    "endpoint",
     "frontend_latency",
 }
 _KNOWN_WORKLOAD = {

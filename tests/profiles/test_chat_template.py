@@ -1,0 +1,61 @@
+"""Chats: where the API server parses their template anew for every request."""
+
+from __future__ import annotations
+
+import pytest
+
+from simserve.scenario.load import load
+from simserve.scenario.resolve import resolve
+
+
+def seconds(version: str, *overrides: str, model: str = "llama-3.1-8b") -> float:
+    """Return what a request of the chat endpoint adds to the work of the API server of vLLM, ms."""
+    engine = f"deployment.engine={{name: vllm, version: '{version}', endpoint: chat}}"
+    scenario = resolve(load("chatbot", [f"model={model}", engine, *overrides]))
+    return round(1e3 * scenario.engine.frontend_seconds_per_request, 3)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("0.6.0", 0.0),
+        ("0.6.6", 8.75),
+        ("0.9.1", 8.75),
+        ("0.9.2", 1.75),
+        ("0.10.2", 1.75),
+        ("0.11.0", 13.75),
+        ("0.11.1", 1.75),
+    ],
+)
+def test_releases_that_parse_the_template_for_every_chat(version: str, expected: float) -> None:
+    """Not before 0.6.4, kept from 0.9.2 on, parsed again by 0.11.0 alone; each chat is work without it too."""
+    assert seconds(version) == expected
+
+
+def test_completions_have_no_template() -> None:
+    """What benchmarks call by default is not held up."""
+    assert seconds("0.11.0", "deployment.engine.endpoint=completions") == 0.0
+
+
+def test_gpt_oss_is_formatted_in_code() -> None:
+    """Its chats never meet a template."""
+    assert seconds("0.11.0", model="gpt-oss-20b") == 1.75
+
+
+def test_a_slow_host_parses_as_much_longer() -> None:
+    """It is work of the CPU."""
+    assert seconds("0.11.0", "deployment.engine.host_slowdown=2") == 27.5
+
+
+def test_a_latency_that_is_set_is_all_of_it() -> None:
+    """Whoever states the latency to the scheduler has measured this along with it."""
+    assert seconds("0.11.0", "deployment.engine.frontend_latency=9 ms") == 0.0
+
+
+@pytest.mark.parametrize(("engine", "version"), [("sglang", "0.4"), ("sglang", "0.5.9"), ("tensorrt-llm", "1.2")])
+def test_other_engines_take_chats_one_after_another_too(engine: str, version: str) -> None:
+    """Their API servers are one process as well."""
+    chosen = f"deployment.engine={{name: {engine}, version: '{version}', endpoint: chat}}"
+    scenario = resolve(load("chatbot", ["model=llama-3.1-8b", chosen]))
+
+    assert scenario.engine.frontend_seconds_per_request == pytest.approx(1.75e-3)
