@@ -321,9 +321,11 @@ CLIENTS = Record(
     "clients",
     {
         **dict.fromkeys(("latency", "own_wait", "sent_at"), Column("d")),
-        **dict.fromkeys(("embedding_seconds", "encoder_wait", "encoders", "to_encode"), Column("d")),
+        **dict.fromkeys(("embedding_seconds", "encoder_given", "encoder_starts"), Column("d")),
+        **dict.fromkeys(("encoder_wait", "encoders", "to_encode"), Column("d")),
         **dict.fromkeys(("behind", "came", "encoder_parts"), Column("q")),
-        **dict.fromkeys(("first", "last", "num_come", "num_encoders", "num_ended", "num_resent"), INTEGER),
+        **dict.fromkeys(("first", "last", "num_come", "num_ended", "num_resent"), INTEGER),
+        **dict.fromkeys(("num_encoder_starts", "num_encoders"), INTEGER),
         "has_own_waits": BOOLEAN,
         "tokenized_at": FLOAT,
         "abandoned": Items("d"),
