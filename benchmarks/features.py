@@ -68,6 +68,27 @@ FEATURES: Mapping[str, Sequence[str]] = {
         "deployment.routing={policy: prefix, imbalance_guard: 1.5}",
     ),
     "streaming to the client": ("deployment.streaming={network_latency: 20 ms, cost_per_event: 5 us}",),
+    "an API beside the replicas": (
+        "deployment.overflow={api: gpt-4o, max_queue: 100, ttft: 500 ms, tokens_per_second: 90}",
+    ),
+    "a response cache": (
+        "deployment.response_cache={hit_share: 0.3, latency: 8 ms, questions: 300, zipf: 1.0, expiry: 10 min}",
+    ),
+    "fair turns of two tenants": (
+        "workload.classes=[{name: one, share: 0.5}, {name: other, share: 0.5}]",
+        "deployment.fairness={shares: {one: 1, other: 1}}",
+    ),
+    "rules, two pools": (
+        "deployment.pools=[{name: first, replicas: 8}, {name: second, replicas: 8}]",
+        "deployment.routing={rules: [{pool: first, max_prompt_tokens: 600}, {pool: second}]}",
+        "deployment.replicas=1",
+    ),
+    "two regions": (
+        "deployment.pools=[{name: first, region: eu, replicas: 8}, {name: second, region: us, replicas: 8}]",
+        "workload.classes=[{name: one, share: 0.5, region: eu}, {name: other, share: 0.5, region: us}]",
+        "deployment.regions={latency: {eu: {us: 45 ms}}, within: 5 ms, spill_above: 60}",
+        "deployment.replicas=1",
+    ),
     "shedding": ("deployment.admission={max_queue: 100, kv_headroom: 0.02}",),
     "time limits and retries": ("workload.classes=[{name: chat, share: 1, timeout: 30 s, retries: 2}]",),
     "two pools": (

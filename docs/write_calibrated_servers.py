@@ -18,7 +18,6 @@ import numpy as np
 from scipy.optimize import minimize
 
 from calibration.laboratory.sources import read_points
-from simserve import __version__
 from simserve.calibrate.factors import FREEDOM, FactorSearch, Linear, Priors
 from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.simulated import slowed
@@ -31,6 +30,7 @@ from simserve.profiles.engine_profile import FACTORS
 from simserve.profiles.expected_errors import LEVEL
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
+from simserve.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/calibrated-servers.md"

@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from simserve.version import __version__
+
 if TYPE_CHECKING:
     from simserve.api import (
         RunResult,
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
         validate,
     )
     from simserve.errors import SimserveError
-
-__version__ = "0.1.0"
 
 __all__ = [
     "RunResult",

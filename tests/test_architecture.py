@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 _PACKAGE = Path(__file__).resolve().parents[1] / "simserve"
 _LEVELS = (
-    ("errors", "units", "rng", "documents", "unfinished", "validation"),
+    ("version", "errors", "units", "rng", "documents", "unfinished", "validation"),
     ("profiles", "workload", "engine", "observe"),
     ("perf",),
     ("sim", "reference"),
@@ -95,6 +96,22 @@ def test_nothing_of_the_package_imports_what_is_not_installed_with_it() -> None:
     assert not [path for path in _MODULES if outside & {name.split(".")[0] for name in imports(path)}]
 
 
+def test_no_circle_of_imports() -> None:
+    """A module can be read before those that import it: lazy imports, and those for annotations alone, count too."""
+    root = _PACKAGE.parent
+    paths = [path for folder in ("simserve", "calibration", "benchmarks") for path in (root / folder).rglob("*.py")]
+    modules = {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+    def module_of(name: str) -> str | None:
+        parts = name.split(".")
+        return next((each for end in range(len(parts), 0, -1) if (each := ".".join(parts[:end])) in modules), None)
+
+    graph = {name: {module_of(each) for each in imports(path)} - {name, None} for name, path in modules.items()}
+
+    # Raises `CycleError` with the modules of the circle.
+    TopologicalSorter(graph).prepare()
+
+
 @pytest.mark.parametrize(("package", "home"), _HOME.items())
 def test_a_package_is_imported_in_its_home_only(package: str, home: set[str]) -> None:
     """SimPy is the clock of `sim` and of the reference, typer the face of `cli`, and so on."""
@@ -114,7 +131,7 @@ def test_the_reference_calls_nothing_of_the_plane() -> None:
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     loaded = {name.split(".")[1] for name in output.split()}
 
-    assert loaded == {"reference", "rng"}
+    assert loaded == {"reference", "rng", "version"}
 
 
 def test_engine_knows_no_randomness() -> None:

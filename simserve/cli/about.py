@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simserve import __version__
+from simserve.version import __version__
 
 
 def help_(

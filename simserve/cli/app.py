@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simserve import __version__
+from simserve.version import __version__
 
 EXIT_INTERRUPTED = 130
 """What the app returns after Ctrl-C."""

@@ -130,6 +130,8 @@ def _numbers(asked: Asked) -> dict[str, float | None]:
     Raises:
         UsageError: One is no number, or has no meaning without a scenario.
     """
+    from simserve.planner.one_line import tokens
+
     found: dict[str, float | None] = {}
     for flag, value in asked.flags.items():
         if flag not in ("--gpus", "--prompt-tokens", "--output-tokens"):
@@ -139,7 +141,7 @@ def _numbers(asked: Asked) -> dict[str, float | None]:
         try:
             found[flag] = float(value)
         except ValueError:
-            found[flag] = math.nan
+            found[flag] = math.nan if flag == "--gpus" else tokens(value, flag)
         if not 0 <= (found[flag] or 0.0) < math.inf:
             rule = "must be a number without a scenario or a model"
             raise UsageError(rule, key=flag, value=value, remedy="name a model to simulate it")

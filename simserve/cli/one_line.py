@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
 _RATE = re.compile(
-    r"(\d+(?:\.\d*)?|\.\d+)\s*(k?)\s*(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day)|rps|req|qps)?",
+    r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*(k?)\s*(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day)|rps|req|qps)?",
     re.IGNORECASE,
 )
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -40,6 +40,12 @@ def _rate(text: str | float) -> float:
         raise UsageError("is no rate", key="--rate", value=text, remedy=remedy)
     thousands, unit = found[2].lower(), (found[3] or "s").lower()
     return float(found[1]) * (1000 if thousands else 1) / _SECONDS[unit[0]]
+
+
+def _written(rate: float) -> str:
+    """Return a rate as `_rate` reads it to the bit, in the unit that writes it shortest."""
+    whole = ((f"{rate * seconds:.10g}", unit) for unit, seconds in (("", 1), ("/min", 60), ("/h", 3600), ("/d", 86400)))
+    return min((text + unit for text, unit in whole if _rate(text + unit) == rate), key=len, default=repr(rate))
 
 
 ColumnsOption = Annotated[
@@ -108,7 +114,7 @@ class Asked:
     def words(self) -> list[str]:
         """What names the scenario, as words of a command line."""
         named = [] if self.scenario is None else [self.scenario]
-        texts = {flag: str(value).removesuffix(".0") for flag, value in self.flags.items()}
+        texts = {flag: _written(value) if flag == "--rate" else str(value) for flag, value in self.flags.items()}
         return [*named, *(word for flag, text in texts.items() for word in (flag, text))]
 
     @property

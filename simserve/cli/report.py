@@ -25,11 +25,11 @@ def report(
 
     simserve report results/before
     """
-    from simserve import __version__
     from simserve.metrics.stored import read_result
     from simserve.report.answer import answer
     from simserve.report.html import REPORT_FILE, render_report
     from simserve.report.page import write_whole
+    from simserve.version import __version__
 
     check_page(html)
     result = read_result(folder)

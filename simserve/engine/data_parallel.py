@@ -11,6 +11,7 @@ where another rank becomes the slowest. All of them serve replicas of one rank t
 from __future__ import annotations
 
 from math import floor, inf, nextafter
+from typing import Any
 
 from simserve.engine.cancel import cancel as cancel_at_rank
 from simserve.engine.decoding import generated_by_now, growth_of_step, join_decoding
@@ -25,7 +26,6 @@ from simserve.engine.kv import kv_share as kv_share_of_rank
 from simserve.engine.kv import take_fixed
 from simserve.engine.loras import count_decoding, has_lora_seat, take_adapter
 from simserve.engine.numbers import remove_all
-from simserve.engine.queue import exchange_queues
 from simserve.engine.state import ADMITTED, INFINITY, MASK, SHIFT, STATIC, UNCACHED, Replica, RequestTable
 from simserve.engine.static import break_batch, leave_batch
 from simserve.engine.uncached import leave_uncached
@@ -421,3 +421,9 @@ def kv_share(replica: DataParallelReplica, now: float) -> float:
     for position in range(1, replica.num_ranks):
         share += kv_share_of_rank(replica.ranks[position], now)
     return share / replica.num_ranks
+
+
+def exchange_queues(replica: Replica) -> None:
+    """Let those who wait be held back, and those who are held back wait."""
+    waiting: Any = replica.waiting
+    replica.waiting, replica.held_back = replica.held_back, waiting

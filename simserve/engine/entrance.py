@@ -9,11 +9,11 @@ from heapq import heappush
 from math import nan
 
 from simserve.engine.admission_control import refusal, refusal_at_gateway
-from simserve.engine.client_state import ELSEWHERE, NOWHERE, PARKED, ClientState, end, without_answer
+from simserve.engine.client_state import end, without_answer
 from simserve.engine.clients import ANSWER, TURN, abandon, wait_for, wait_for_task
 from simserve.engine.conversations import Conversations, deadline_of
 from simserve.engine.data_parallel import num_running_at, num_seats_of, strike
-from simserve.engine.data_plane import DataPlane, choice
+from simserve.engine.data_plane import choice
 from simserve.engine.fleet_state import is_open, park, take_in
 from simserve.engine.gateway import (
     API,
@@ -38,9 +38,10 @@ from simserve.engine.gateway import (
     seconds_to_wait,
     take_turn,
 )
-from simserve.engine.judged import ASKS_ADMISSION, judged_refusal
+from simserve.engine.judged import judged_refusal
 from simserve.engine.outcomes import ADMITTED, API_LIMIT, REJECTED, TASK_CANCELLED, TIMED_OUT
-from simserve.engine.regions import ARRIVED, add_near
+from simserve.engine.plane_state import ARRIVED, ASKS_ADMISSION, ELSEWHERE, NOWHERE, PARKED, ClientState, DataPlane
+from simserve.engine.regions import add_near
 from simserve.engine.routing import choose, deal
 from simserve.engine.state import FAILED, RequestTable
 from simserve.engine.transfers import forget

@@ -11,19 +11,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from simserve.engine.admission_control import note_finishes
-from simserve.engine.client_state import (
-    ELSEWHERE,
-    HELD,
-    NOWHERE,
-    PARKED,
-    ClientState,
-    end,
-    lacks_numbers,
-    leave,
-    next_moment,
-    take_leaving,
-    without_answer,
-)
+from simserve.engine.client_state import end, lacks_numbers, leave, next_moment, take_leaving, without_answer
 from simserve.engine.clients import (
     ANSWER,
     ARRIVE,
@@ -51,33 +39,12 @@ from simserve.engine.data_parallel import (
     start_time_of,
     strike,
 )
-from simserve.engine.data_plane import (
-    CALLED,
-    CHORES,
-    EVENTS_BETWEEN_CHORES,
-    FROZEN,
-    REACHED,
-    DataPlane,
-    note_finished,
-    renew,
-    route,
-)
+from simserve.engine.data_plane import CALLED, CHORES, EVENTS_BETWEEN_CHORES, REACHED, note_finished, renew, route
 from simserve.engine.delivery import note_leap
 from simserve.engine.entrance import arrive, asks_again, hand_over, leave_out, lose, offer_turn, release, take_up
-from simserve.engine.fleet_state import (
-    ADMIT,
-    BREAK_OFF,
-    HAND_OVER,
-    LAND_AGAIN,
-    LOSE,
-    NO_ORDER,
-    OFFER,
-    FleetState,
-    call_if_awaited,
-    see,
-)
+from simserve.engine.fleet_state import call_if_awaited, see
 from simserve.engine.gateway import NOBODY, cut, step_out
-from simserve.engine.judged import ASKS_SECONDS, take_judged_seconds
+from simserve.engine.judged import take_judged_seconds
 from simserve.engine.kernel import complete as complete_rank
 from simserve.engine.kernel import plan as plan_rank
 from simserve.engine.kernel import seen_time as seen_by_rank
@@ -94,7 +61,26 @@ from simserve.engine.order import (
     note_time,
 )
 from simserve.engine.outcomes import GAVE_UP, TIMED_OUT
-from simserve.engine.regions import ARRIVED, answered_at
+from simserve.engine.plane_state import (
+    ADMIT,
+    ARRIVED,
+    ASKS_SECONDS,
+    BREAK_OFF,
+    ELSEWHERE,
+    FROZEN,
+    HAND_OVER,
+    HELD,
+    LAND_AGAIN,
+    LOSE,
+    NO_ORDER,
+    NOWHERE,
+    OFFER,
+    PARKED,
+    ClientState,
+    DataPlane,
+    FleetState,
+)
+from simserve.engine.regions import answered_at
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, STATIC, UNFINISHED, RequestTable
 from simserve.engine.transfers import drop, is_releasing, land, may_step, restore_finished, send_on, take_to_reader
 

@@ -6,73 +6,24 @@ schedulers, routes or clients is an order to it, carried out where they are: com
 
 from __future__ import annotations
 
-from array import array
 from heapq import heappush
 
-from simserve.engine.client_state import HELD, NOWHERE, PARKED, ClientState
 from simserve.engine.clients import SUBMIT, next_to_come
 from simserve.engine.data_parallel import seen_time, submit
-from simserve.engine.data_plane import CALLS, DRAINS, DataPlane, join, note_end
-from simserve.engine.regions import ARRIVED, set_off
+from simserve.engine.data_plane import join, note_end
+from simserve.engine.plane_state import (
+    ARRIVED,
+    CALLS,
+    DRAINS,
+    HELD,
+    PARKED,
+    ClientState,
+    DataPlane,
+    FleetState,
+)
+from simserve.engine.regions import set_off
 from simserve.engine.state import STATIC, RequestTable
 from simserve.engine.transfers import begin
-
-NO_ORDER, HAND_OVER, LOSE, SETTLE, OFFER, ADMIT, LAND_AGAIN, BREAK_OFF = range(8)
-"""Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs; let
-those whose turn it is be routed; take a KV cache that has landed to a replica; let one land when its link has sent it
-after all; note which tokens a replica that is lost has sent."""
-
-
-class FleetState:
-    """Replicas that come and go, beside what the plane knows of them.
-
-    Attributes:
-        marks: Of each replica, the flags above.
-        calls: Replicas that somebody must look after before anything else happens; -1: somebody waits for a request
-            that has ended.
-        parked: Requests that wait for a replica to be ready, in the order of their coming.
-        joined: Of each request, its place in the order of joining a replica.
-        num_joined: How many have.
-        last_joined: Of each replica, the request that joined it last; -1: none.
-        busy_seconds: Of each replica, seconds of its steps so far.
-        notes_ends: Whether somebody asks which requests have ended.
-        ended: Those since it was last asked.
-        heard_at: When the client of each hears of that, where somebody waits for it, seconds; else of none.
-        order: What is to be done at the next call of the drive, which then does nothing else.
-        subject: Which request, or replica, that is about.
-        reason: Of a loss, or `simserve.engine.entrance.RETRIED`.
-        time: When, seconds; else the instant at hand.
-    """
-
-    __slots__ = (
-        "busy_seconds",
-        "calls",
-        "ended",
-        "heard_at",
-        "joined",
-        "last_joined",
-        "marks",
-        "notes_ends",
-        "num_joined",
-        "order",
-        "parked",
-        "reason",
-        "subject",
-        "time",
-    )
-
-    def __init__(self, num_requests: int, num_schedulers: int, *, notes_ends: bool, tells_ends: bool = False) -> None:
-        self.marks = [0] * num_schedulers
-        self.last_joined = [NOWHERE] * num_schedulers
-        self.busy_seconds = [0.0] * num_schedulers
-        self.calls: list[int] = []
-        self.parked: list[int] = []
-        self.joined = array("q", [0]) * num_requests
-        self.num_joined = 0
-        self.notes_ends = notes_ends
-        self.ended: list[int] = []
-        self.heard_at = array("d", [0.0]) * (num_requests if tells_ends else 0)
-        self.order, self.subject, self.reason, self.time = NO_ORDER, 0, 0, 0.0
 
 
 def is_open(plane: DataPlane, index: int) -> bool:

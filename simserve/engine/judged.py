@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simserve.engine.client_state import ClientState
     from simserve.engine.data_parallel import DataParallelReplica
-    from simserve.engine.routing import Router
-
-ASKS_ADMISSION, ASKS_SECONDS = 1, 2
-"""What of a plane is a user's own, beside its router: flags."""
-
-
-class Judge(Protocol):
-    """Asks them."""
-
-    def choice(self, index: int, ready: Sequence[int]) -> int:
-        """Return which of some replicas a request goes to."""
-
-    def refusal(self, index: int, now: float) -> int:
-        """Return why a request is refused (`simserve.engine.outcomes`)."""
-
-    def step_seconds(self, prompt_tokens: int, decode_tokens: int, context_tokens: float, now: float) -> float:
-        """Return how long a step takes."""
+    from simserve.engine.plane_state import ClientState, Router
 
 
 def judged_choice(router: Router, index: int, ready: Sequence[int]) -> int:

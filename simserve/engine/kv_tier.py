@@ -23,70 +23,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from simserve.engine.cache_state import KVTier
+
 if TYPE_CHECKING:
-    from simserve.engine.config import KVTierConfig
-    from simserve.engine.prefix_cache import PrefixCache
-
-
-class KVTier:
-    """One tier of a replica, or the store of all.
-
-    Segments of which anything lies here have a slot, from 1 on; the lists go by slot. Slot 0 stands for all others.
-
-    Attributes:
-        num_blocks: KV blocks that it holds.
-        block_seconds: Seconds that a replica takes to load one.
-        latency: Seconds that a step with loads waits besides.
-        store_block_seconds: Seconds for which a block occupies what replicas share; 0: they share nothing.
-        has_choice: Whether a block is loaded only where that is faster than computing it.
-        overlaps: Whether loads run beside the step.
-        free_at: When everything that replicas have asked of a store is loaded, seconds.
-        slots: Segment -> its slot.
-        segments: The segment in each slot.
-        held: Its blocks here.
-        free_slots: Slots of segments that are gone.
-        order: Slots in use; the one first that came least recently.
-        num_stored: Blocks here.
-        loading_seconds: What the step that is being planned takes to load; of a store, the replica's cache knows it.
-        num_loaded: Blocks loaded so far.
-        num_written: Blocks that came here so far.
-        num_declined: Blocks that were found here so far and computed all the same, as that was faster.
-        peak: Most blocks that were here at a time.
-        load_seconds: Seconds that steps waited for loads so far.
-    """
-
-    __slots__ = (
-        "block_seconds",
-        "free_at",
-        "free_slots",
-        "has_choice",
-        "held",
-        "latency",
-        "load_seconds",
-        "loading_seconds",
-        "num_blocks",
-        "num_declined",
-        "num_loaded",
-        "num_stored",
-        "num_written",
-        "order",
-        "overlaps",
-        "peak",
-        "segments",
-        "slots",
-        "store_block_seconds",
-    )
-
-    def __init__(self, config: KVTierConfig) -> None:
-        self.num_blocks, self.block_seconds, self.latency = config.num_blocks, config.block_seconds, config.latency
-        self.store_block_seconds = config.store_block_seconds
-        self.has_choice, self.overlaps = config.has_choice, config.overlaps
-        self.slots: dict[int, int] = {}
-        self.segments, self.held = [-1], [0]
-        self.free_slots: list[int] = []
-        self.order: OrderedDict[int, None] = OrderedDict()
-        self.num_stored = self.num_loaded = self.num_written = self.num_declined = self.peak = 0
-        self.loading_seconds = self.load_seconds = self.free_at = 0.0
+    from simserve.engine.cache_state import PrefixCache
 
 
 def keep_in_tiers(cache: PrefixCache, segment: int, blocks: int) -> None:

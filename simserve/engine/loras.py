@@ -10,87 +10,13 @@ prefill replica has sent; a cache whose adapter has no seat waits. Ranks of data
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from simserve.engine.cache_state import IN_HOST, ON_DISK, ON_GPU, Loras
 from simserve.engine.kv_tier import give_up, least_recent
 
 if TYPE_CHECKING:
-    from simserve.engine.config import EngineConfig
     from simserve.engine.state import Replica
-
-ON_DISK, IN_HOST, ON_GPU = range(3)
-"""Where an adapter is, at best."""
-
-
-class Loras:
-    """The adapters of one replica.
-
-    Args:
-        config: Slots, host memory and seconds of a load.
-        adapters: Adapter of every request, from 0; -1: none.
-
-    Attributes:
-        places: Where each adapter is.
-        users: Requests of each that are in the batch.
-        waiting: Requests of each that wait.
-        idle: Adapters on the GPU without users, plus 1, the one first that lost its last user first.
-        in_host: Adapters in host memory alone, plus 1, the one first that left the GPU first.
-        num_active: Adapters with users.
-        num_on_gpu: Slots taken.
-        num_in_host: Adapters in ``in_host``.
-        num_decoding: Decoding requests with an adapter.
-        num_eligible: Requests that wait for no adapter: those without one, and those whose adapter is in the batch.
-        skipped: Who was passed over while a step was scheduled; empty between two steps.
-        marks, mark: Adapters that a count has met already, by the number of the count.
-        loading_seconds: What the step that is being planned waits for its adapters.
-        num_asked: Admissions of requests with an adapter so far.
-        num_hits: Those that found it on the GPU.
-        num_swaps: Adapters loaded into a slot so far.
-        num_disk_loads: Those that came from disk.
-        load_seconds: Seconds that steps have waited for them.
-    """
-
-    __slots__ = (
-        "adapters",
-        "idle",
-        "in_host",
-        "load_seconds",
-        "loading_seconds",
-        "mark",
-        "marks",
-        "max_cpu_loras",
-        "max_loras",
-        "num_active",
-        "num_asked",
-        "num_decoding",
-        "num_disk_loads",
-        "num_eligible",
-        "num_hits",
-        "num_in_host",
-        "num_on_gpu",
-        "num_swaps",
-        "places",
-        "skipped",
-        "users",
-        "waiting",
-    )
-
-    def __init__(self, config: EngineConfig, adapters: Sequence[int]) -> None:
-        self.adapters = adapters
-        self.max_loras, self.max_cpu_loras = config.max_loras, config.max_cpu_loras
-        count = int(np.asarray(adapters).max(initial=-1)) + 1
-        self.places, self.marks = [ON_DISK] * count, [0] * count
-        self.users, self.waiting, self.num_eligible = [0] * count, [0] * count, 0
-        self.idle: OrderedDict[int, None] = OrderedDict()
-        self.in_host: OrderedDict[int, None] = OrderedDict()
-        self.num_active = self.num_on_gpu = self.num_in_host = self.num_decoding = self.mark = 0
-        self.skipped: list[int] = []
-        self.num_asked = self.num_hits = self.num_swaps = self.num_disk_loads = 0
-        self.loading_seconds = self.load_seconds = 0.0
 
 
 def has_lora_seat(loras: Loras, index: int) -> bool:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
-    from simserve.engine.state import Replica, RequestTable
 
 
 class OrderedQueue:
@@ -29,13 +28,20 @@ class OrderedQueue:
 
     __slots__ = ("_heap", "_ready_time", "ageing", "ranks")
 
-    def __init__(self, config: EngineConfig, requests: RequestTable) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        ready_time: Sequence[float],
+        priority: Sequence[int],
+        prompt_tokens: Sequence[int],
+        max_tokens: Sequence[int],
+    ) -> None:
         self._heap: list[tuple[float, float, int]] = []
-        self._ready_time = requests.ready_time
-        self.ranks: Sequence[float] = requests.priority
+        self._ready_time = ready_time
+        self.ranks: Sequence[float] = priority
         self.ageing = 0.0
         if config.scheduling_policy == "shortest_first":
-            self.ranks = [a + b for a, b in zip(requests.prompt_tokens, requests.max_tokens, strict=True)]
+            self.ranks = [a + b for a, b in zip(prompt_tokens, max_tokens, strict=True)]
         elif config.priority_ageing:
             self.ageing = 1.0 / config.priority_ageing
 
@@ -78,9 +84,3 @@ class OrderedQueue:
     def __iter__(self) -> Iterator[int]:
         """Yield those who wait, the head first."""
         return (entry[2] for entry in sorted(self._heap))
-
-
-def exchange_queues(replica: Replica) -> None:
-    """Let those who wait be held back, and those who are held back wait."""
-    waiting: Any = replica.waiting
-    replica.waiting, replica.held_back = replica.held_back, waiting

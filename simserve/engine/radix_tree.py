@@ -9,61 +9,19 @@ step finds fewer free blocks than it takes: as many again, however few are missi
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from simserve.engine.cache_state import RadixTree
 from simserve.engine.kv_tier import give_up, least_recent
 
 if TYPE_CHECKING:
-    from simserve.engine.prefix_cache import PrefixCache
+    from simserve.engine.cache_state import PrefixCache
     from simserve.engine.state import Replica
 
 RETRACT_DECODE_STEPS = 20
 """Steps of the remaining requests that a retraction makes room for, and SGLang's new-token ratio looks ahead
 (``SGLANG_RETRACT_DECODE_STEPS``)."""
 _OFFSET_BITS = 24
-
-
-class RadixTree:
-    """The nodes of a replica's cache, from 1 on; 0 is the root, which holds nothing.
-
-    Attributes:
-        entries: Node -> the entry of `simserve.engine.prefix_cache.PrefixPaths` that its first block belongs to, of
-            some request that has the node.
-        offsets: Node -> how far within that entry's segment the node begins, blocks.
-        starts, ends: Node -> its first block, and the one behind its last, counted from the beginning of a request.
-        parents: Node -> the node before it.
-        users: Node -> how many running requests use it.
-        free_nodes: Nodes that are gone.
-        children: First block of a node -> the node.
-        nodes: Running request -> the last node that it uses; absent: the root.
-        idle: Nodes that nobody uses, the one first that was used least recently. A node stands behind those that
-            follow on it.
-        found: The node at which the last look-up or addition ended.
-    """
-
-    __slots__ = (
-        "children",
-        "ends",
-        "entries",
-        "found",
-        "free_nodes",
-        "idle",
-        "nodes",
-        "offsets",
-        "parents",
-        "starts",
-        "users",
-    )
-
-    def __init__(self) -> None:
-        self.entries, self.offsets, self.starts, self.ends = [0], [0], [0], [0]
-        self.parents, self.users = [0], [0]
-        self.free_nodes: list[int] = []
-        self.children: dict[int, int] = {}
-        self.nodes: dict[int, int] = {}
-        self.idle: OrderedDict[int, None] = OrderedDict()
-        self.found = 0
 
 
 def find_in_tree(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:

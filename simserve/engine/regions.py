@@ -2,67 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import MutableSequence, Sequence
-
-from simserve.engine.data_plane import DataPlane
+from simserve.engine.plane_state import DataPlane, Regions
 from simserve.engine.state import INFINITY, RequestTable
-
-ARRIVED = -1.0
-"""Instead of a time of arrival: the request is not on its way."""
-
-
-class Regions:
-    """Where clients and replicas are.
-
-    Args:
-        home: Of each request, the region of its client; shape [N].
-        num_places: Regions that have pools.
-        nearest: Of each region of clients, those regions from the nearest to the farthest; one after the other.
-        seconds: Of each region of clients, the way to each region of pools, seconds.
-        place_of_pool: Of each pool that takes requests, its region.
-        place_of: Of each replica, its region.
-        spill_above: Requests a replica above which a request goes farther; inf: never.
-        is_streamed: Whether answers are on their way token by token, so that the way back is in no row.
-        has_thinking: Whether requests think before they answer.
-
-    Attributes:
-        arrives_at: When requests arrive that are on their way, seconds; `ARRIVED`: they are not.
-        way_back: Of each answer, where they are streamed, the seconds of its way.
-    """
-
-    __slots__ = (
-        "arrives_at",
-        "has_thinking",
-        "home",
-        "is_streamed",
-        "nearest",
-        "num_places",
-        "place_of",
-        "place_of_pool",
-        "seconds",
-        "spill_above",
-        "way_back",
-    )
-
-    def __init__(
-        self,
-        *,
-        home: Sequence[int],
-        num_places: int,
-        nearest: list[int],
-        seconds: list[float],
-        place_of_pool: list[int],
-        place_of: list[int],
-        spill_above: float,
-        is_streamed: bool,
-        has_thinking: bool = False,
-    ) -> None:
-        self.home, self.num_places, self.nearest, self.seconds = home, num_places, nearest, seconds
-        self.place_of_pool, self.place_of = place_of_pool, place_of
-        self.spill_above, self.is_streamed, self.has_thinking = spill_above, is_streamed, has_thinking
-        self.arrives_at: MutableSequence[float] = array("d", [ARRIVED]) * len(home)
-        self.way_back: MutableSequence[float] = array("d", [0.0]) * len(home)
 
 
 def one_way(regions: Regions, index: int, number: int) -> float:

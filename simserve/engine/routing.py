@@ -6,88 +6,13 @@ scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from simserve.engine.judged import judged_choice
 from simserve.engine.numbers import least_among, sum_among
-from simserve.engine.uniforms import Uniforms, take_uniform
+from simserve.engine.plane_state import JUDGED, LEAST, RANDOM, ROUND_ROBIN, TWO_CHOICES, Affinity, Router, Shares
+from simserve.engine.uniforms import take_uniform
 
-if TYPE_CHECKING:
-    from simserve.engine.judged import Judge
-
-ROUND_ROBIN, RANDOM, TWO_CHOICES, LEAST, JUDGED = range(5)
-"""In turn; drawn; the less loaded of two drawn; the least loaded; as a user's own function says."""
 NUMBERS = {"round_robin": ROUND_ROBIN, "random": RANDOM, "power_of_two": TWO_CHOICES}
 """Of the policies by the names that scenarios call them; all others go to the least loaded."""
-
-
-class Affinity:
-    """What a router remembers of the requests it has routed.
-
-    A request is known by a path of keys, and a key stands for the whole path to it. Where a router sent a key last,
-    that part of the request has probably been kept; it is not told what has been evicted since (as SGLang's and the
-    vLLM production stack's routers are not).
-
-    Attributes:
-        offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1`` of the two columns, shape [N + 1].
-        keys: Number of each key, from 0.
-        ends: What it is worth, in the replica of the loads, to be where that key is known; ascending within a request.
-        least: Of each request, what it must be worth for a detour, shape [N].
-        places: Key -> replica that it went to last; -1: none.
-        known: Key -> what it was worth there; a request may go on under the same key.
-        worth: Of the replica that was preferred last.
-    """
-
-    __slots__ = ("ends", "keys", "known", "least", "offsets", "places", "worth")
-
-    def __init__(
-        self, offsets: Sequence[int], keys: Sequence[int], ends: Sequence[int], least: Sequence[float], num_keys: int
-    ) -> None:
-        self.offsets, self.keys, self.ends, self.least = offsets, keys, ends, least
-        self.places = [-1] * num_keys
-        self.known = [0] * num_keys
-        self.worth = 0
-
-
-class Router:
-    """One policy and its state.
-
-    Attributes:
-        policy: How it chooses where nothing is known of a request.
-        affinity: What it remembers; None: nothing.
-        guard: Load over the mean load from which a replica that knows a request is passed over.
-        turn: Whose turn it is.
-        uniforms: Random numbers; the policies that need some take one or two a request.
-        judge: Asks a user's own function, where that decides.
-    """
-
-    __slots__ = ("affinity", "guard", "judge", "policy", "turn", "uniforms")
-
-    def __init__(
-        self, policy: int, affinity: Affinity | None = None, guard: float = 1.0, uniforms: Uniforms | None = None
-    ) -> None:
-        self.policy = policy
-        self.affinity = affinity
-        self.guard = guard
-        self.turn = 0
-        self.judge: Judge | None = None
-        self.uniforms = Uniforms(0) if uniforms is None else uniforms
-
-
-class Shares:
-    """How pools share the requests that several of them may serve.
-
-    Attributes:
-        weights: Of each pool.
-        credits: What each is owed.
-    """
-
-    __slots__ = ("credits", "weights")
-
-    def __init__(self, weights: list[float]) -> None:
-        self.weights = weights
-        self.credits = [0.0] * len(weights)
 
 
 def deal(shares: Shares, pools: list[int]) -> int:

@@ -19,9 +19,8 @@ from simserve.engine.progress import Progress
 from simserve.errors import InvariantError
 
 if TYPE_CHECKING:
+    from simserve.engine.cache_state import Loras, PrefixCache
     from simserve.engine.config import EngineConfig
-    from simserve.engine.loras import Loras
-    from simserve.engine.prefix_cache import PrefixCache
     from simserve.engine.queue import OrderedQueue
     from simserve.engine.tables import StepTimes
 

@@ -6,8 +6,6 @@ cache lands is known as it is sent; until the pace of the link changes (`simserv
 
 from __future__ import annotations
 
-from array import array
-from collections import deque
 from heapq import heappush
 from math import inf, nan
 from typing import TYPE_CHECKING
@@ -22,130 +20,26 @@ from simserve.engine.data_parallel import (
     strike,
     take_in,
 )
-from simserve.engine.data_plane import DataPlane, count_off, join, note_end
+from simserve.engine.data_plane import count_off, join, note_end
 from simserve.engine.numbers import least_among
+from simserve.engine.plane_state import (
+    AT_REPLICA,
+    LANDED,
+    NEVER,
+    NOBODY,
+    ON_ITS_WAY,
+    PREFILLS,
+    STRANDED,
+    DataPlane,
+    Transfers,
+)
 from simserve.engine.state import UNFINISHED, RequestTable
 
 if TYPE_CHECKING:
-    from simserve.engine.client_state import ClientState
     from simserve.engine.data_parallel import DataParallelReplica
+    from simserve.engine.plane_state import ClientState
 
-BOTH, PREFILLS, DECODES = range(3)
-"""What a replica does."""
-NOBODY = -1
-AT_REPLICA, ON_ITS_WAY, LANDED, STRANDED = range(4)
-"""Where a request is: at a replica or at none, on a link, or behind one, waiting for a seat; or for a replica."""
 SEND_WIDTH = 6
-_NEVER = -1.0
-
-
-class Port:
-    """A replica as its links see it.
-
-    Args:
-        role: What it does.
-        bytes_per_token: Of the KV caches that it computes.
-        readers: Replicas that take them in, those that are ready.
-
-    Attributes:
-        has_sent: Whether it has sent anything.
-        pace: How many times as long its link takes for a cache as at full bandwidth; inf: it is down.
-        free_at: When its link will have sent all that it has, seconds.
-        seconds: Seconds in which that was in use.
-        waited: Seconds that caches waited for it.
-        num_on_way: Caches that it has sent and nobody has taken in.
-        stalled_since: Since when it stands still because those are too many; negative: it does not.
-        landed: Caches that wait for a seat here.
-    """
-
-    __slots__ = (
-        "bytes_per_token",
-        "free_at",
-        "has_sent",
-        "landed",
-        "num_on_way",
-        "pace",
-        "readers",
-        "role",
-        "seconds",
-        "stalled_since",
-        "waited",
-    )
-
-    def __init__(self, role: int, bytes_per_token: float, readers: list[int]) -> None:
-        self.role, self.bytes_per_token, self.readers = role, bytes_per_token, readers
-        self.pace, self.has_sent = 1.0, False
-        self.free_at = self.seconds = self.waited = 0.0
-        self.num_on_way = 0
-        self.stalled_since = _NEVER
-        self.landed: deque[int] = deque()
-
-
-class Transfers:
-    """What is between prefill and decode replicas.
-
-    Args:
-        ports: One a replica of the plane.
-        bandwidth: Of a link, bytes/s.
-        latency: From the last byte sent to the scheduler of the decode replica, seconds.
-        max_in_transfer: Caches of one prefill replica on their way, from which on it starts no further step.
-        num_requests: Of the run.
-
-    Attributes:
-        stage: Where each request is; shape [N], as all columns here.
-        is_counted: Whether its cache counts as on its way where it was computed; not if that replica is gone.
-        asked_output: What the row of a request that prefills will say again of its answer; 0: it says so.
-        asked_max: Likewise of the most tokens that it may have.
-        prefill_end: When the prompt of each request was computed, seconds; NaN: it was not handed over.
-        transfer_start: When its first byte was sent, likewise.
-        transfer_end: When it had landed, likewise.
-        prefill_replica: Which replica computed it; -1: none that handed it over.
-        senders: Replicas that have sent anything, in the order of their first cache.
-        notes_sends: Whether somebody asks what was sent, because links may change their pace.
-        sends: What was, since somebody asked, `SEND_WIDTH` numbers each: from which replica, the request, when it was
-            ready to be sent, its seconds at full bandwidth, its start and its end; inf: the link is down.
-        stranded: Requests whose caches have landed while nobody was ready who reads them, in that order.
-        num_transfers: Caches that were sent.
-        stalled: Seconds in which prefill replicas stood still.
-    """
-
-    __slots__ = (
-        "asked_max",
-        "asked_output",
-        "bandwidth",
-        "is_counted",
-        "latency",
-        "max_in_transfer",
-        "notes_sends",
-        "num_transfers",
-        "ports",
-        "prefill_end",
-        "prefill_replica",
-        "senders",
-        "sends",
-        "stage",
-        "stalled",
-        "stranded",
-        "transfer_end",
-        "transfer_start",
-    )
-
-    def __init__(
-        self, ports: list[Port], bandwidth: float, latency: float, max_in_transfer: int, num_requests: int
-    ) -> None:
-        self.ports = ports
-        self.bandwidth, self.latency, self.max_in_transfer = bandwidth, latency, max_in_transfer
-        self.stage = array("b", [AT_REPLICA]) * num_requests
-        self.is_counted = array("b", [0]) * num_requests
-        self.asked_output, self.asked_max = (array("i", [0]) * num_requests for _ in range(2))
-        self.prefill_end, self.transfer_start, self.transfer_end = (array("d", [nan]) * num_requests for _ in range(3))
-        self.prefill_replica = array("i", [NOBODY]) * num_requests
-        self.senders: list[int] = []
-        self.notes_sends = False
-        self.sends: list[float] = []
-        self.stranded: list[int] = []
-        self.num_transfers = 0
-        self.stalled = 0.0
 
 
 def begin(transfers: Transfers, requests: RequestTable, number: int, index: int) -> None:
@@ -332,7 +226,7 @@ def _release(plane: DataPlane, client_state: ClientState, transfers: Transfers, 
     if port.stalled_since < 0.0:
         return
     transfers.stalled += now - port.stalled_since
-    port.stalled_since = _NEVER
+    port.stalled_since = NEVER
     replica = plane.replicas[number]
     if num_outstanding_at(replica):
         # All its ranks, also where a request that came at this instant has woken one.

@@ -21,7 +21,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from simserve import __version__
 from simserve.errors import InfeasibleError, InputError, SimserveError
 from simserve.explore import batching, film, lessons, load, money, queries, simulator, tour, tradeoffs, wizard
 from simserve.explore.catalogue import catalogue
@@ -33,6 +32,7 @@ from simserve.explore.twin import TwinFeed
 from simserve.metrics.figures import in_json
 from simserve.report.page import TEMPLATES
 from simserve.validation import FrozenModel, validate
+from simserve.version import __version__
 
 Query = TypeVar("Query", bound=FrozenModel)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from simserve import __version__
 from simserve.explore import queries, tour
 from simserve.profiles import catalog
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import load_model
 from simserve.units import format_bytes
 from simserve.validation import FrozenModel
+from simserve.version import __version__
 
 _ASKED: dict[str, type[FrozenModel]] = {
     "tour": queries.TourQuery,

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from simserve import __version__
 from simserve.errors import InputError
 from simserve.explore import money
 from simserve.explore.batching import way_mapping
@@ -29,6 +28,7 @@ from simserve.explore.tradeoffs import best_layout
 from simserve.metrics.files import scenario_text
 from simserve.scenario.load import from_mapping
 from simserve.validation import FrozenModel
+from simserve.version import __version__
 
 Export = Callable[[Any, Check], tuple[str, dict[str, Any]]]
 _ANSWER = 128

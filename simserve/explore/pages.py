@@ -182,7 +182,7 @@ def page() -> str:
         text = text.replace(f'<link rel="stylesheet" href="{name}">\n', "")
     scripts = f'<script src="{ANSWERS}"></script>\n<script type="importmap">{imports}</script>\n'
     return text.replace(
-        '<script type="module" src="core.js"></script>', scripts + '<script type="module">import "core";</script>'
+        '<script type="module" src="tabs.js"></script>', scripts + '<script type="module">import "tabs";</script>'
     )
 
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from simserve.errors import InputError
 from simserve.profiles import catalog
-from simserve.scenario.formats import KVCacheDtype, Quantization
+from simserve.profiles.checkpoint import KVCacheDtype, Quantization
 from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.validation import FrozenModel

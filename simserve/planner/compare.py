@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve import __version__
 from simserve.errors import ScenarioError, UsageError
 from simserve.metrics.cost import COST_KEYS
 from simserve.metrics.figures import figure_at, or_null
@@ -23,6 +22,7 @@ from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Replicator, deploy, run
 from simserve.scenario.schema import Scenario
+from simserve.version import __version__
 
 REPLICATIONS = 10
 """Runs of each deployment where nothing else is asked: Student's t is then within 15 % of the normal quantile."""

@@ -113,3 +113,9 @@ class Checkpoint(FrozenModel):
     def mtp_format(self) -> WeightFormatName:
         """Format of the layers for multi-token prediction."""
         return next((each.format for each in reversed(self.other_formats) if "mtp" in each.parts), self.format)
+
+
+Quantization = Literal["auto", WeightFormatName]
+
+
+KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]

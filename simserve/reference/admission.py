@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from simserve.sim.control import Control
     from simserve.workload.requests import RequestSpecs
 
-NEW_SHARE = 0.1
-"""By how much a new interval between finishes moves the mean of them."""
-
 
 class TokenBucket:
     """A rate limit that fills steadily up to a burst."""
@@ -38,29 +35,6 @@ class TokenBucket:
     def take(self, amount: float) -> None:
         """Let so much pass; the bucket may be left with less than nothing."""
         self.level -= amount
-
-
-class FinishPace:
-    """How fast requests finish somewhere: a running mean of the seconds between two finishes, 0 before the first."""
-
-    def __init__(self, now: float) -> None:
-        self.last, self.interval, self.is_warm = now, 0.0, False
-
-    def begin(self, now: float) -> None:
-        """Note the first request after a pause: the time before says nothing of the pace."""
-        self.last, self.is_warm = now, False
-
-    def note(self, count: int, num_running: int, now: float) -> None:
-        """Note that ``count`` have finished ``now`` and ``num_running`` go on.
-
-        The first finish after a pause took as long as a request takes, in which all that run finish about once; so it
-        counts as one of ``num_running + 1`` intervals.
-        """
-        interval = (now - self.last) / count
-        if not self.is_warm:
-            interval /= num_running + 1
-        self.last, self.is_warm = now, True
-        self.interval += (interval - self.interval) * (NEW_SHARE if self.interval else 1.0)
 
 
 class Admission:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import count, groupby
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from simserve.reference.clock import ARRIVES, IS_DUE, IS_SENT, TIMES_OUT, Chance
 from simserve.reference.encoders import Encoders
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     import simpy
 
-    from simserve.reference.clock import Steps
-    from simserve.reference.cluster import Cluster
+    from simserve.reference.clock import Clock, Steps
     from simserve.reference.request import Request
+    from simserve.sim.control import Control
     from simserve.workload.class_spec import ClassSpec
     from simserve.workload.requests import ClientLoop, RequestSpecs
 
@@ -45,6 +45,36 @@ def latest(replies: Iterable[Reply]) -> Reply:
     return Reply(max(heard), max(free))
 
 
+class Front(Protocol):
+    """The gateway, as clients see it."""
+
+    def receive(self, request: Request) -> None:
+        """Take a request that has arrived."""
+
+    def note_end(self, request: Request, now: float) -> None:
+        """Hear that a request has come to its end."""
+
+
+class Surroundings(Protocol):
+    """What clients ask, and tell, of the run around them."""
+
+    clock: Clock
+    control: Control
+
+    @property
+    def gateway(self) -> Front:
+        """Where their requests arrive."""
+
+    def hang_up(self, request: Request) -> None:
+        """Drop a request whose client waits no longer."""
+
+    def heard_at(self, request: Request, time: float) -> float:
+        """Return when a client hears what became of its request at a time."""
+
+    def count_end(self, request: Request) -> None:
+        """Hear that a request has come to its end."""
+
+
 class Clients:
     """Everybody who sends requests in a run.
 
@@ -56,16 +86,17 @@ class Clients:
 
     Attributes:
         tokenized_at: When the tokeniser is done with the request that was sent last.
-        coming: Numbers everybody who is on the way to somewhere, in the order of setting off.
         encoders: The workers of the encoder pool; none without one.
         encoder_wait: Request -> how long its images waited for the first worker, seconds.
         encoder_parts: Request -> into how many parts its images were divided.
     """
 
-    def __init__(self, cluster: Cluster, specs: RequestSpecs, requests: list[Request], latency: list[float]) -> None:
+    def __init__(
+        self, cluster: Surroundings, specs: RequestSpecs, requests: list[Request], latency: list[float]
+    ) -> None:
         self.cluster, self.clock = cluster, cluster.clock
         self.specs, self.requests, self.latency = specs, requests, latency
-        self.tokenized_at, self.coming = 0.0, count(1)
+        self.tokenized_at = 0.0
         self.chance = Chance(specs, "retries")
         self.num_resent = 0
         self.encoders = Encoders(self.clock, 0 if specs.encoder_pool is None else specs.encoder_pool.num_workers)
@@ -234,10 +265,10 @@ class Clients:
             if request.sent >= request.deadline:
                 return self.leave_out(request)
             request.ready = self.tokenize(request)
-            yield self.clock.at(request.ready, ARRIVES, next(self.coming))
+            yield self.clock.at(request.ready, ARRIVES, next(self.clock.coming))
             if self.needs_encoding(request):
                 request.ready = self.encode(request)
-                yield self.clock.at(request.ready, ARRIVES, next(self.coming))
+                yield self.clock.at(request.ready, ARRIVES, next(self.clock.coming))
             if request.status == "failed":
                 self.cluster.count_end(request)
                 return Reply(self.cluster.heard_at(request, self.clock.now), 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappush
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import simpy
@@ -26,7 +27,15 @@ _DRAWN_AT_ONCE = 1024
 
 
 class Clock(simpy.Environment):
-    """SimPy's clock, on which events can be put at an exact time and place."""
+    """SimPy's clock, on which events can be put at an exact time and place.
+
+    Attributes:
+        coming: Numbers everybody who is on the way to somewhere, in the order of setting off.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coming = count(1)
 
     def at(self, time: float, kind: int, number: int = 0) -> simpy.Event:
         """Return an event that happens at ``time``, in the order of kinds, then of numbers."""

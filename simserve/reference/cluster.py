@@ -118,7 +118,7 @@ class Cluster:
 
     def serving(self, request: Request) -> list[Pool]:
         """Return the pools that may serve a request, those that decode what others prefill among them."""
-        pools = [*self.router.pools_for(request), *(request.second_pools or ())]
+        pools = [*self.router.pools_for(request), *self.router.named(request.second_pools or ())]
         sources = [pool for pool in pools if pool.role == "prefill"]
         readers = [pool for pool in self.pools if pool.role == "decode"]
         return [*pools, *(pool for pool in readers if any(pool.reads(source) for source in sources))]
@@ -233,6 +233,11 @@ class Cluster:
     def source_of(self, request: Request) -> Pool:
         """Return the pool that computed the KV cache of a request."""
         return self.transfers.by_request[request].source.pool
+
+    def seconds_to(self, request: Request, pool: Pool) -> float | None:
+        """Return the way of a request to a pool; None: where they are does not matter."""
+        regions = self.router.regions
+        return None if regions is None else regions.one_way(request, pool)
 
     def take_to_decode(self, request: Request) -> None:
         """Route a KV cache that has arrived to a decode replica."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from simserve.reference.invariants import CheckedScheduler
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.request import Request
-from simserve.reference.scheduler import ContinuousScheduler
 from simserve.reference.steps import Step
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class DataParallelReplica(Scheduler):
     """Schedulers with a KV cache each, which look like one from outside; requests are served by the ranks."""
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
-        self.ranks = [ContinuousScheduler(config, times) for _ in range(config.data_parallel_size)]
+        self.ranks = [CheckedScheduler(config, times) for _ in range(config.data_parallel_size)]
         super().__init__(config, times)
         self.held_steps = 0
 
@@ -104,7 +104,7 @@ class DataParallelReplica(Scheduler):
         return self.held_steps + 1 < timeout and all_decode
 
     @staticmethod
-    def schedule_held(rank: ContinuousScheduler, now: float) -> Step | None:
+    def schedule_held(rank: CheckedScheduler, now: float) -> Step | None:
         """Choose a step that admits nobody."""
         held, rank.waiting = rank.waiting, deque()
         step = rank.schedule(now)

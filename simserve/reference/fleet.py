@@ -5,21 +5,47 @@ from __future__ import annotations
 import math
 from collections import deque
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simserve import rng
 from simserve.reference.replica import Pool, Replica
+from simserve.reference.replica import Surroundings as ReplicaSurroundings
 
 if TYPE_CHECKING:
     from simserve.reference.clock import Steps
-    from simserve.reference.cluster import Cluster
     from simserve.reference.request import Request
+    from simserve.reference.transfers import Transfers
     from simserve.sim.autoscaling_spec import AutoscalingSpec
+    from simserve.sim.control import Control
     from simserve.sim.liveness_spec import LivenessSpec
     from simserve.sim.update_spec import UpdateSpec
+    from simserve.workload.requests import RequestSpecs
 
 TOLERANCE = 0.1
 """Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
+
+
+class Surroundings(ReplicaSurroundings, Protocol):
+    """What those who change the fleet ask of the run around them, beside what its replicas do."""
+
+    pools: list[Pool]
+    replicas: list[Replica]
+    control: Control
+    specs: RequestSpecs
+    fleet: Fleet
+
+    @property
+    def transfers(self) -> Transfers:
+        """The links between prefill and decode replicas."""
+
+    def num_parked(self, pool: Pool) -> int:
+        """Return how many requests wait for a replica of a pool to be ready."""
+
+    def meets_slo(self, request: Request) -> bool:
+        """Whether a request that has ended met the objective of its class."""
+
+    def ended_task(self, request: Request) -> list[Request]:
+        """Return all calls of the task that has come to its end with a request; none if it goes on."""
 
 
 class Fleet:
@@ -31,7 +57,7 @@ class Fleet:
         updates: When each rolling update began, and when the last of its replicas was ready.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Surroundings) -> None:
         self.cluster, self.clock = cluster, cluster.clock
         self.replicas: list[Replica] = cluster.replicas
         self.on_launch: list[Any] = []
@@ -81,7 +107,7 @@ class Fleet:
 class Autoscaler:
     """Keeps one pool at the size that its metric asks for, as Kubernetes' horizontal pod autoscaler does."""
 
-    def __init__(self, cluster: Cluster, spec: AutoscalingSpec, pool: Pool) -> None:
+    def __init__(self, cluster: Surroundings, spec: AutoscalingSpec, pool: Pool) -> None:
         self.cluster, self.clock, self.fleet = cluster, cluster.clock, cluster.fleet
         self.spec, self.pool = spec, pool
         self.asked: deque[tuple[float, int]] = deque()
@@ -181,7 +207,7 @@ class Autoscaler:
 class Faults:
     """What goes wrong: each fault waits for its time, breaks what it breaks, and mends it when it is over."""
 
-    def __init__(self, cluster: Cluster, faults: tuple[Any, ...]) -> None:
+    def __init__(self, cluster: Surroundings, faults: tuple[Any, ...]) -> None:
         self.cluster, self.clock, self.fleet, self.faults = cluster, cluster.clock, cluster.fleet, faults
         self.exposed: set[tuple[int, str, int]] = set()
 
@@ -316,7 +342,7 @@ class Faults:
 class Liveness:
     """Asks every replica for a token now and then, and restarts the one that is late too often."""
 
-    def __init__(self, cluster: Cluster, spec: LivenessSpec) -> None:
+    def __init__(self, cluster: Surroundings, spec: LivenessSpec) -> None:
         self.cluster, self.clock, self.fleet, self.spec = cluster, cluster.clock, cluster.fleet, spec
 
     def start(self) -> None:
@@ -353,7 +379,7 @@ class Liveness:
 class Updates:
     """Rolls out every update at its time: replicas are drained and replaced, a few at a time."""
 
-    def __init__(self, cluster: Cluster, updates: tuple[UpdateSpec, ...]) -> None:
+    def __init__(self, cluster: Surroundings, updates: tuple[UpdateSpec, ...]) -> None:
         self.cluster, self.clock, self.fleet, self.updates = cluster, cluster.clock, cluster.fleet, updates
 
     def start(self) -> None:

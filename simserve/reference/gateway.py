@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from simserve import rng
-from simserve.reference.admission import Admission, FinishPace, TokenBucket
+from simserve.reference.admission import Admission, TokenBucket
 from simserve.reference.clock import IS_ANSWERED, TURNS
+from simserve.reference.replica import FinishPace
 
 if TYPE_CHECKING:
-    from simserve.reference.clock import Steps
-    from simserve.reference.cluster import Cluster
+    from simserve.reference.clients import Clients
+    from simserve.reference.clock import Clock, Steps
     from simserve.reference.replica import Replica
     from simserve.reference.request import Request
+    from simserve.reference.router import Router, Rules
     from simserve.sim.control import Control
     from simserve.sim.fairness_spec import FairnessSpec
     from simserve.sim.overflow_spec import OverflowSpec
@@ -28,10 +30,30 @@ OUTPUT_WEIGHT = 2.0
 """A generated token is as much service as two prompt tokens (Sheng et al., OSDI 2024)."""
 
 
+class Surroundings(Protocol):
+    """What the gateway asks, and tells, of the run around it."""
+
+    clock: Clock
+    control: Control
+    router: Router
+    rules: Rules | None
+    judge: Judge | None
+    clients: Clients
+
+    def answered(self, request: Request, heard_at: float) -> None:
+        """Tell a client that its request is answered."""
+
+    def unanswered(self, request: Request, status: str, reason: str, heard_at: float, retry_after: float = 0.0) -> None:
+        """Tell a client that its attempt came to nothing."""
+
+    def route_landed(self) -> None:
+        """Route the KV caches that waited for a decode replica to be ready."""
+
+
 class Gateway:
     """Everything in front of the replicas of a cluster; requests that wait for a replica wait here."""
 
-    def __init__(self, cluster: Cluster, control: Control, specs: RequestSpecs) -> None:
+    def __init__(self, cluster: Surroundings, control: Control, specs: RequestSpecs) -> None:
         self.cluster, self.clock = cluster, cluster.clock
         self.cache = None if control.response_cache is None else ResponseCache(control.response_cache, specs)
         self.api = None if control.overflow is None else Api(control.overflow, specs)

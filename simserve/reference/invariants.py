@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from simserve.reference.scheduler import ContinuousScheduler
 from simserve.reference.steps import Step
 
-if TYPE_CHECKING:
-    from simserve.reference.scheduler import ContinuousScheduler
+
+class CheckedScheduler(ContinuousScheduler):
+    """The scheduler of a replica, whose steps are all checked."""
+
+    def check(self, step: Step) -> None:
+        """Assert what must hold of every planned step."""
+        check(self, step)
 
 
 def check(scheduler: ContinuousScheduler, step: Step) -> None:
-    """Assert what must hold of every planned step."""
+    """Assert what must hold of every planned step of a scheduler."""
     config = scheduler.config
     assert step.requests or step.beyond, "a step that holds nothing"
     assert len(set(step.requests)) == len(step.requests)

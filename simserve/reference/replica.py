@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from simserve.reference.admission import FinishPace
 from simserve.reference.clock import PLANS, STEP_ENDS, SUBMITS
 from simserve.reference.data_parallel import DataParallelReplica
+from simserve.reference.invariants import CheckedScheduler
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.kv_tiers import Store
-from simserve.reference.scheduler import ContinuousScheduler
 from simserve.reference.static import StaticScheduler
 
 if TYPE_CHECKING:
@@ -22,24 +21,49 @@ if TYPE_CHECKING:
 
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
-    from simserve.reference.clock import Steps
-    from simserve.reference.cluster import Cluster
+    from simserve.reference.clock import Clock, Steps
     from simserve.reference.request import Request
     from simserve.reference.steps import Step
+    from simserve.reference.streaming import Delivery
     from simserve.sim.autoscaling_spec import AutoscalingSpec
-    from simserve.sim.own_parts import Gauges
+    from simserve.sim.own_parts import Gauges, Judge
 
 
 MOST_LOSSES = 10
 """Replicas that a request is lost with before nobody tries it on another: a probe that restarts replicas for being busy
 would otherwise never let it end."""
+NEW_SHARE = 0.1
+"""By how much a new interval between finishes moves the mean of them."""
+
+
+class FinishPace:
+    """How fast requests finish somewhere: a running mean of the seconds between two finishes, 0 before the first."""
+
+    def __init__(self, now: float) -> None:
+        self.last, self.interval, self.is_warm = now, 0.0, False
+
+    def begin(self, now: float) -> None:
+        """Note the first request after a pause: the time before says nothing of the pace."""
+        self.last, self.is_warm = now, False
+
+    def note(self, count: int, num_running: int, now: float) -> None:
+        """Note that ``count`` have finished ``now`` and ``num_running`` go on.
+
+        The first finish after a pause took as long as a request takes, in which all that run finish about once; so it
+        counts as one of ``num_running + 1`` intervals.
+        """
+        interval = (now - self.last) / count
+        if not self.is_warm:
+            interval /= num_running + 1
+        self.last, self.is_warm = now, True
+        self.interval += (interval - self.interval) * (NEW_SHARE if self.interval else 1.0)
 
 
 def scheduler_of(config: EngineConfig, times: StepTimes) -> Scheduler:
     """Return a scheduler that holds nothing."""
     if config.data_parallel_size > 1:
         return DataParallelReplica(config, times)
-    return StaticScheduler(config, times) if config.batching == "static" else ContinuousScheduler(config, times)
+    return StaticScheduler(config, times) if config.batching == "static" else CheckedScheduler(config, times)
 
 
 @dataclass
@@ -109,6 +133,76 @@ class Pool:
         return next(place for place in range(len(taken) + 1) if place not in taken)
 
 
+class Surroundings(Protocol):
+    """What a replica asks, and tells, of the run around it; `simserve.reference.cluster.Cluster` is it."""
+
+    clock: Clock
+    judge: Judge | None
+    delivery: Delivery | None
+    num_lost_tokens: int
+
+    @property
+    def transfers(self) -> Links:
+        """The links between prefill and decode replicas."""
+
+    @property
+    def gateway(self) -> Front:
+        """Where its answers go, and what waits for a replica."""
+
+    def seconds_to(self, request: Request, pool: Pool) -> float | None:
+        """Return the way of a request to a pool; None: where they are does not matter."""
+
+    def note_step(self, replica: Replica, step: Step) -> None:
+        """Hear of a step that has been scheduled."""
+
+    def note_step_end(self, replica: Replica, step: Step) -> None:
+        """Hear of a step that is over, before its effects."""
+
+    def note_finished(self, replica: Replica, num_finished: int) -> None:
+        """Hear how many requests have all their tokens with the step that is over."""
+
+    def goes_on(self, request: Request, replica: Replica) -> bool:
+        """Whether a request that it has finished lives on, at a decode replica."""
+
+    def unanswered(self, request: Request, status: str, reason: str, heard_at: float) -> None:
+        """Tell a client that its attempt came to nothing."""
+
+
+class Links(Protocol):
+    """KV transfers, as a replica sees them."""
+
+    def is_full(self, source: Replica) -> bool:
+        """Whether so many of its caches are on their way that it starts no further step."""
+
+    def begin(self, request: Request, replica: Replica) -> None:
+        """Hear that a request has come to it."""
+
+    def restore(self, request: Request) -> None:
+        """Let a request that leaves ask again for what its client wants."""
+
+    def release(self, request: Request) -> None:
+        """Hear that a cache which has landed has a seat."""
+
+    def lose(self, replica: Replica, members: list[Request]) -> list[Request]:
+        """Forget what was on it; return the requests whose caches it was sending."""
+
+
+class Front(Protocol):
+    """The gateway, as a replica sees it."""
+
+    def take_answer(self, request: Request, replica: Replica) -> None:
+        """Take an answer to its client."""
+
+    def offer_turn(self) -> None:
+        """Let those that wait be routed, now that there may be room."""
+
+    def route_parked(self) -> None:
+        """Route what waits for a replica to be ready."""
+
+    def route_again(self, request: Request) -> None:
+        """Send a request that was lost with it to another one."""
+
+
 class Replica:
     """One replica: ``starting``, ``ready``, ``draining`` (it finishes what it has), ``down`` or ``stopped``.
 
@@ -121,7 +215,7 @@ class Replica:
         step: What runs; None: nothing does.
     """
 
-    def __init__(self, cluster: Cluster, pool: Pool, number: int, place: int) -> None:
+    def __init__(self, cluster: Surroundings, pool: Pool, number: int, place: int) -> None:
         self.cluster, self.clock, self.pool = cluster, cluster.clock, pool
         self.number, self.place, self.state = number, place, "starting"
         self.scheduler = pool.new_scheduler()
@@ -269,17 +363,17 @@ class Replica:
     def take(self, request: Request) -> None:
         """Take a routed request; where there are regions, it is on its way to here for a while."""
         self.join(request)
-        regions = self.cluster.router.regions
-        if regions is None:
+        way = self.cluster.seconds_to(request, self.pool)
+        if way is None:
             self.submit(request)
             return
         self.held.add(request)
-        self.clock.process(self.submit_on_arrival(request, self.clock.now + regions.one_way(request, self.pool)))
+        self.clock.process(self.submit_on_arrival(request, self.clock.now + way))
 
     def submit_on_arrival(self, request: Request, time: float) -> Steps:
         """Take a request to the scheduler when it arrives, if it is still wanted here."""
         attempt, num_losses = request.attempt, request.num_losses
-        yield self.clock.at(time, SUBMITS, next(self.cluster.clients.coming))
+        yield self.clock.at(time, SUBMITS, next(self.clock.coming))
         if request in self.held and (request.attempt, request.num_losses) == (attempt, num_losses):
             self.held.discard(request)
             request.ready = self.clock.now
@@ -302,7 +396,7 @@ class Replica:
     def submit_later(self, request: Request, time: float) -> Steps:
         """Queue a request when the next step has begun, if it is still wanted here."""
         attempt = request.attempt
-        yield self.clock.at(time, SUBMITS, next(self.cluster.clients.coming))
+        yield self.clock.at(time, SUBMITS, next(self.clock.coming))
         if request in self.held and request.attempt == attempt:
             self.held.discard(request)
             self.scheduler.submit(request)
@@ -336,7 +430,7 @@ class Replica:
     def has_room_for(self, request: Request) -> bool:
         """Seat a request whose prompt was computed elsewhere, if a rank has a seat and memory for it."""
         ranks = sorted(self.scheduler.schedulers, key=lambda rank: rank.num_outstanding)
-        return any(isinstance(rank, ContinuousScheduler) and rank.seat_computed(request) for rank in ranks)
+        return any(isinstance(rank, CheckedScheduler) and rank.seat_computed(request) for rank in ranks)
 
     # Its life.
 

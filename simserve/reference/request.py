@@ -7,11 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Literal
-
     import simpy
-
-    from simserve.reference.replica import Pool, Replica
 
 MAX_ESTIMATED_TOKENS = 4096
 """SGLang expects no more new tokens of a request (``CLIP_MAX_NEW_TOKENS``)."""
@@ -23,13 +19,14 @@ ONE_TOKEN = 16
 class Request:
     """One request. Times are seconds, NaN where nothing has happened yet; tokens are counted, not listed.
 
-    The first group of fields is what its client asks for; ``pools`` are those that a rule sends it to (None: no rule
-    does; none of them: the API), ``second_pools`` those that it is asked again of (None: its first answer does), and
-    ``home`` is the region of its client; ``images`` are the end in the prompt, and the seconds of encoding, of those of
-    each turn that it holds. The second is what a scheduler knows of an attempt and is
-    forgotten when the request is tried again: ``is_stand_in`` says that another goes on elsewhere, for which this one
-    holds a seat and blocks, ``token_times`` are the steps that brought it tokens, ``gaps`` what its
-    client sees between them. The last is the outcome; ``way_back`` is what a stream then takes from another region.
+    The first group of fields is what its client asks for; ``pools`` are the names of those that a rule sends it to
+    (None: no rule does; none of them: the API), ``second_pools`` those that it is asked again of (None: its first
+    answer does), and ``home`` is the region of its client; ``images`` are the end in the prompt, and the seconds of
+    encoding, of those of each turn that it holds. The second is what a scheduler knows of an attempt and is forgotten
+    when the request is tried again: ``is_stand_in`` says that another goes on elsewhere, for which this one holds a
+    seat and blocks, ``token_times`` are the steps that brought it tokens, ``gaps`` what its client sees between them.
+    The last is the outcome; ``place`` is the replica that it is at, or ``parked``, ``elsewhere``, ``crossing``, and
+    ``way_back`` what a stream takes from another region.
     """
 
     index: int
@@ -45,8 +42,8 @@ class Request:
     path: list[tuple[int, int]] = field(default_factory=list)
     max_tokens: int = 0
     is_truncated: bool = False
-    pools: list[Pool] | None = None
-    second_pools: list[Pool] | None = None
+    pools: list[str] | None = None
+    second_pools: list[str] | None = None
     home: str = ""
 
     computed: int = 0
@@ -86,7 +83,7 @@ class Request:
     server: str = "replica"
     elsewhere: tuple[float, float] | None = None
     answer: simpy.Event | None = None
-    place: Replica | Literal["parked", "elsewhere", "crossing"] | None = None
+    place: object = None
 
     @property
     def first_token(self) -> float:

@@ -89,8 +89,12 @@ class Router:
         """Return the pools that may serve a request."""
         pools = [self.pools[number] for number in self.allowed[request.kind]] if self.allowed else self.pools
         if request.pools is not None and self.obeys_rules:
-            pools = request.pools
+            pools = self.named(request.pools)
         return [pool for pool in pools if self.reads(request, pool)]
+
+    def named(self, names: Sequence[str]) -> list[Pool]:
+        """Return the pools of some names."""
+        return [pool for pool in self.pools if pool.name in names]
 
     def choose(self, request: Request) -> Replica | None:
         """Return the replica that a request goes to; None while none is ready, or has room."""
@@ -225,9 +229,9 @@ class Rules:
             return self.classes[request.kind].name in rule.classes
         return not self.allowed or set(self.allowed[request.kind]) == set(range(len(self.pools)))
 
-    def named(self, name: str) -> list[Pool]:
-        """Return the pool of a name; none: it is the API."""
-        return [pool for pool in self.pools if pool.name == name]
+    def named(self, name: str) -> list[str]:
+        """Return the name if it is a pool's; none: it is the API."""
+        return [pool.name for pool in self.pools if pool.name == name]
 
     def asks_again(self, request: Request) -> bool:
         """Whether the answer that a replica has just given does not do; the request then goes to its second pools."""

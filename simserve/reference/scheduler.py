@@ -9,7 +9,6 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from simserve.reference.invariants import check
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.kv_tiers import waiting_seconds
 from simserve.reference.request import MAX_ESTIMATED_TOKENS, ONE_TOKEN, Request, estimated_tokens, new_tokens
@@ -47,6 +46,9 @@ class ContinuousScheduler(Scheduler):
         self.late_start = 0.0
         self.unsent = self.sent_until = 0.0
         self.looks_at = math.inf
+
+    def check(self, step: Step) -> None:
+        """See a planned step before it begins."""
 
     def look_again(self, now: float) -> float:
         """Return when to look after a step behind which nothing could be scheduled ahead."""
@@ -87,14 +89,14 @@ class ContinuousScheduler(Scheduler):
                 self.is_full = False
                 self.ratio = config.new_token_ratio_initial
                 step = self.planned(now)
-            check(self, step)
+            self.check(step)
             step.blocked_by = self.blocked_by(step)
             self.learn_results(step)
             step.seconds = self.seconds(step)
             return step
         if self.departing:
             if step.requests:
-                check(self, step)
+                self.check(step)
             self.release_departing()
             if not step.requests:
                 # Nothing could be scheduled ahead: the engine waits for the step that ran, and looks again.
@@ -103,16 +105,16 @@ class ContinuousScheduler(Scheduler):
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
                 step = self.planned(now)
-                check(self, step)
+                self.check(step)
         elif step.requests or not self.left:
-            check(self, step)
+            self.check(step)
         else:
             # Only those that left are in the batch: its loop goes round once more.
             self.left.clear()
             self.is_full = False
             self.ratio = config.new_token_ratio_initial
             step = self.planned(now)
-            check(self, step)
+            self.check(step)
         self.update_ratio(step)
         step.blocked_by = self.blocked_by(step)
         self.forget_left(step)

@@ -17,7 +17,6 @@ from simserve.reference.request import ONE_TOKEN, Request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from simserve.reference.replica import Replica
     from simserve.reference.steps import Step
     from simserve.sim.streaming_spec import StreamingSpec
 
@@ -145,9 +144,9 @@ def send(requests: Iterable[Request], spec: StreamingSpec) -> dict[Request, Sent
     return sent
 
 
-def is_sent_by(request: Request, replica: Replica) -> bool:
+def is_sent_by(request: Request, replica: int) -> bool:
     """Whether an answer goes through the API server of a replica: not that of the API, nor one that never came."""
-    return request.status == "completed" and request.replica == replica.number
+    return request.status == "completed" and request.replica == replica
 
 
 def busy_share(sent: Sequence[Sent], spec: StreamingSpec, end_time: float) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from simserve.reference.clock import LANDS
 
 if TYPE_CHECKING:
-    from simserve.reference.clock import Steps
-    from simserve.reference.cluster import Cluster
+    from collections import deque
+
+    from simserve.reference.clock import Clock, Steps
     from simserve.reference.replica import Replica
     from simserve.reference.request import Request
     from simserve.sim.pool_spec import DisaggregationSpec
@@ -29,6 +30,16 @@ class Transfer:
     lands_at: float = math.inf
 
 
+class Surroundings(Protocol):
+    """What the links ask, and tell, of the run around them."""
+
+    clock: Clock
+    landed: deque[Request]
+
+    def take_to_decode(self, request: Request) -> None:
+        """Route a KV cache that has arrived."""
+
+
 class Transfers:
     """The links of all prefill replicas: each sends one cache after the other at full bandwidth.
 
@@ -37,7 +48,7 @@ class Transfers:
         on_their_way: Those that count against ``max_in_transfer``: until they have a seat.
     """
 
-    def __init__(self, cluster: Cluster, spec: DisaggregationSpec | None) -> None:
+    def __init__(self, cluster: Surroundings, spec: DisaggregationSpec | None) -> None:
         self.cluster, self.spec = cluster, spec
         self.by_request: dict[Request, Transfer] = {}
         self.on_their_way: dict[Request, Transfer] = {}

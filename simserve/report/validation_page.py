@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simserve import __version__
 from simserve.planner.measured.point import METRICS as METRIC_NAMES
 from simserve.planner.measured.point import Metric
 from simserve.planner.validation.scoring import error_summary, errors_of
@@ -17,6 +16,7 @@ from simserve.report.panels import Panel, panel
 from simserve.report.quantities import counted
 from simserve.report.scatter import BAND, NOT_SCORED, engine_kind, scatter
 from simserve.report.validation import METRICS, READING, error_tables, not_run_lines, validation_lines
+from simserve.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from simserve.perf.expert_exchange import All2AllBackend
+from simserve.profiles.checkpoint import KVCacheDtype, Quantization
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import hardware_name
-from simserve.scenario.formats import KVCacheDtype, Quantization
 from simserve.scenario.kv_tiers import KVOffloadSpec, KVTierSpec, check_tiers
 from simserve.scenario.loras import LoraLoadSpec
 from simserve.scenario.speculative import SpeculativeSpec

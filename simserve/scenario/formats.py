@@ -13,7 +13,7 @@ from simserve.errors import InputError, ScenarioError
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.weights import weights_bytes
 from simserve.profiles import catalog
-from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, WeightFormatName
+from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, KVCacheDtype, Quantization, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.hardware import HardwareProfile
@@ -22,8 +22,6 @@ from simserve.profiles.model import ModelProfile
 if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
-Quantization = Literal["auto", WeightFormatName]
-KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 
 How = Literal["stored", "checkpoint", "quantised on load", "quantised before loading"]
 

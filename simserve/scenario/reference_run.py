@@ -472,7 +472,7 @@ def seen(cluster: Cluster, records: RequestRecords, end_time: float = 0.0) -> tu
     answers: dict[Request, Sent] = {}
     busiest = 0.0
     for replica in cluster.replicas:
-        sent = send((each for each in cluster.requests if is_sent_by(each, replica)), spec)
+        sent = send((each for each in cluster.requests if is_sent_by(each, replica.number)), spec)
         busiest = max(busiest, busy_share(list(sent.values()), spec, end_time))
         answers |= sent
     first, finish, itl_max = records.first_token_time.copy(), records.finish_time.copy(), records.itl_max.copy()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from simserve import __version__
 from simserve.errors import UsageError
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.conditions import conditions
@@ -50,6 +49,7 @@ from simserve.sim.control import Control
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.simulate import Deployment, Simulation
 from simserve.sim.streaming_spec import StreamingSpec
+from simserve.version import __version__
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:

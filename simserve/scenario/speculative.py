@@ -15,8 +15,8 @@ from simserve.metrics.speculation import SpeculationFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape, Speculation
+from simserve.profiles.checkpoint import Quantization
 from simserve.profiles.model import ModelProfile, load_model
-from simserve.scenario.formats import Quantization
 from simserve.validation import FrozenModel
 from simserve.workload.requests import RequestSpecs
 

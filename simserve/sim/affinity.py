@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.numbers import as_column
-from simserve.engine.routing import Affinity
+from simserve.engine.plane_state import Affinity
 from simserve.sim.prefixes import prefixes_of
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.workload.requests import RequestSpecs

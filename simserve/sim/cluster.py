@@ -16,11 +16,12 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve.engine.admission_control import Finishes
-from simserve.engine.client_state import NOWHERE, TO_PAUSE, TO_ROUTE, ClientState, numbers_to_route
+from simserve.engine.client_state import TO_PAUSE, TO_ROUTE, numbers_to_route
 from simserve.engine.clients import send
 from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.data_parallel import DataParallelReplica
-from simserve.engine.data_plane import CHORES, DataPlane, Part
+from simserve.engine.data_plane import CHORES
+from simserve.engine.plane_state import NOWHERE, ClientState, DataPlane, Part
 from simserve.engine.slowing import use_times
 from simserve.engine.state import INFINITY, STATIC, RequestTable
 from simserve.engine.step_runs import LEAP_BYTES
@@ -30,10 +31,8 @@ from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 from simserve.sim.sessions import conversations_of, first_sent
 
 if TYPE_CHECKING:
-    from simserve.engine.fleet_state import FleetState
-    from simserve.engine.routing import Router, Shares
+    from simserve.engine.plane_state import FleetState, Port, Router, Shares
     from simserve.engine.tables import StepTimes
-    from simserve.engine.transfers import Port
     from simserve.workload.requests import RequestSpecs
 
 Routing = RoutingPolicy

@@ -18,21 +18,26 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.engine.admission_control import ANY_NUMBER, AdmissionControl
 from simserve.engine.bucket import Bucket
-from simserve.engine.client_state import AT_ADMISSION, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE, ClientState
+from simserve.engine.client_state import AT_ADMISSION, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE
 from simserve.engine.clients import Clients
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.data_parallel import DataParallelReplica
-from simserve.engine.data_plane import Part
 from simserve.engine.delivery import Delivery
-from simserve.engine.fleet_state import FleetState
 from simserve.engine.gateway import Gateway
-from simserve.engine.judged import ASKS_ADMISSION, ASKS_SECONDS
 from simserve.engine.numbers import column
 from simserve.engine.paces import Paces
+from simserve.engine.plane_state import (
+    ASKS_ADMISSION,
+    ASKS_SECONDS,
+    JUDGED,
+    ClientState,
+    FleetState,
+    Part,
+    Router,
+    Transfers,
+)
 from simserve.engine.progress import GRID
-from simserve.engine.routing import JUDGED, Router
 from simserve.engine.state import INFINITY, RequestTable
-from simserve.engine.transfers import Transfers
 from simserve.engine.uniforms import Uniforms
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.admission_spec import AdmissionSpec

@@ -12,16 +12,30 @@ from typing import Any
 
 import numpy as np
 
-from simserve.engine.client_state import HELD, NOBODY, ClientState
 from simserve.engine.clients import send
 from simserve.engine.compiled.view import fill
 from simserve.engine.data_parallel import break_off, end_leap
-from simserve.engine.data_plane import CALLED, CALLS, CHORES, DRAINS, FROZEN
+from simserve.engine.data_plane import CALLED, CHORES
 from simserve.engine.entrance import RETRIED, add_open
-from simserve.engine.fleet_state import ADMIT, BREAK_OFF, HAND_OVER, LAND_AGAIN, LOSE, OFFER, SETTLE
-from simserve.engine.routing import LEAST
+from simserve.engine.plane_state import (
+    ADMIT,
+    BREAK_OFF,
+    CALLS,
+    DRAINS,
+    FROZEN,
+    HAND_OVER,
+    HELD,
+    LAND_AGAIN,
+    LEAST,
+    LOSE,
+    NOBODY,
+    OFFER,
+    SETTLE,
+    ClientState,
+    Port,
+    Transfers,
+)
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
-from simserve.engine.transfers import Port, Transfers
 from simserve.sim.cluster import Cluster
 from simserve.sim.links import Links
 from simserve.sim.own_parts import Gauges, Judge

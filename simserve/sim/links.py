@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from simserve.engine.compiled.view import fill
-from simserve.engine.transfers import ON_ITS_WAY, SEND_WIDTH, Transfers
+from simserve.engine.plane_state import ON_ITS_WAY, Transfers
+from simserve.engine.transfers import SEND_WIDTH
 from simserve.sim.cluster import Cluster
 
 

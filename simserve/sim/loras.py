@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
+from simserve.engine.cache_state import Loras
 from simserve.engine.compiled.view import View
-from simserve.engine.loras import Loras
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from simserve.engine.cache_state import KVTier, PrefixPaths
 from simserve.engine.compiled.view import View
 from simserve.engine.config import EngineConfig
-from simserve.engine.kv_tier import KVTier
-from simserve.engine.prefix_cache import PrefixPaths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

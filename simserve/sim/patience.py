@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.client_state import ClientState
 from simserve.engine.clients import Clients, Patience
 from simserve.engine.numbers import column
+from simserve.engine.plane_state import ClientState
 from simserve.engine.state import INFINITY
 from simserve.engine.uniforms import Uniforms
 from simserve.sim.chance import Chance

@@ -11,8 +11,8 @@ from simserve.engine.limits import finds_itself
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
+    from simserve.engine.cache_state import PrefixPaths
     from simserve.engine.config import EngineConfig
-    from simserve.engine.prefix_cache import PrefixPaths
     from simserve.workload.prefixes import PrefixSegments
 
 _SPARSE = 4
@@ -37,8 +37,7 @@ def prefix_paths(
     lengths = specs.prompt_tokens + specs.output_tokens
     if specs.prefixes is None and not may_return and not finds_itself(config, lengths):
         return None
-    from simserve.engine.kv_tier import KVTier
-    from simserve.engine.prefix_cache import PrefixPaths
+    from simserve.engine.cache_state import KVTier, PrefixPaths
     from simserve.workload.prefixes import own_prefixes
 
     # A tier behind the cache ages by segment, so that finer ones are nearer to its blocks.

@@ -36,8 +36,8 @@ from simserve.sim.series import BinnedSums, TimeSeries, mean_running_and_waiting
 from simserve.sim.step_sums import LeapColumns, StepSums
 
 if TYPE_CHECKING:
+    from simserve.engine.cache_state import PrefixPaths
     from simserve.engine.config import EngineConfig
-    from simserve.engine.prefix_cache import PrefixPaths
     from simserve.engine.tables import StepTimes
     from simserve.sim.drafts import DraftSums, SpeculationTotals
     from simserve.sim.step_log import StepLog

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.engine import regions as engine
+from simserve.engine import plane_state
 from simserve.engine.numbers import column
 from simserve.engine.state import INFINITY
 from simserve.sim.pools import PoolSetup
@@ -39,7 +39,7 @@ class Regions:
         self._seconds = [{place: spec.one_way(name, place) or 0.0 for place in places} for name in self.names]
         self._nearest = [sorted(places, key=seconds.__getitem__) for seconds in self._seconds]
 
-    def on_plane(self, members: Sequence[Sequence[int]], *, is_streamed: bool) -> engine.Regions:
+    def on_plane(self, members: Sequence[Sequence[int]], *, is_streamed: bool) -> plane_state.Regions:
         """Return them as the plane goes by them.
 
         Args:
@@ -48,7 +48,7 @@ class Regions:
         """
         places, pools = self._places, self._pools
         place_of_pool = [places.index(each.region) for each in pools]
-        return engine.Regions(
+        return plane_state.Regions(
             home=column(self.home, np.int32),
             num_places=len(places),
             nearest=[places.index(place) for own in self._nearest for place in own],

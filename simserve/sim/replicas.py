@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simserve.engine.admission_control import Finishes
+from simserve.engine.cache_state import PrefixPaths
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_parallel import DataParallelReplica, kv_share, num_running_at
-from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import INFINITY, Replica, RequestTable
 from simserve.engine.tables import StepTimes
@@ -17,7 +17,7 @@ from simserve.sim.pool_spec import Role
 from simserve.sim.recorder import Recorder
 
 if TYPE_CHECKING:
-    from simserve.engine.prefix_cache import PrefixPaths
+    from simserve.engine.cache_state import PrefixPaths
     from simserve.sim.cluster import Cluster
     from simserve.sim.control import Control
     from simserve.sim.own_parts import Gauges
@@ -220,7 +220,11 @@ def _ranks(setup: PoolSetup, requests: RequestTable) -> Sequence[float]:
         return ()
     if setup.engine.scheduling_policy == "shortest_first" and setup.role == "prefill":
         return [tokens + 1 for tokens in requests.prompt_tokens]
-    return OrderedQueue(setup.engine, requests).ranks
+    return _ordered_queue(setup.engine, requests).ranks
+
+
+def _ordered_queue(config: EngineConfig, requests: RequestTable) -> OrderedQueue:
+    return OrderedQueue(config, requests.ready_time, requests.priority, requests.prompt_tokens, requests.max_tokens)
 
 
 def fresh_replica(pool: Pool, number: int) -> DataParallelReplica:
@@ -250,17 +254,14 @@ def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) 
     replica.has_thinking = len(requests.thinking_tokens) > 0
     replica.has_encoder = len(requests.encoder_seconds) > 0
     if replica.config.scheduling_policy != "fcfs":
-        from simserve.engine.queue import OrderedQueue
-
         replica.is_ordered = True
-        replica.waiting = OrderedQueue(replica.config, requests)
+        replica.waiting = _ordered_queue(replica.config, requests)
     if replica.config.max_loras and len(requests.adapter):
-        from simserve.engine.loras import Loras
+        from simserve.engine.cache_state import Loras
 
         replica.loras = Loras(replica.config, requests.adapter)
     if paths is not None:
-        from simserve.engine.kv_tier import KVTier
-        from simserve.engine.prefix_cache import PrefixCache
+        from simserve.engine.cache_state import KVTier, PrefixCache
 
         tiers = [KVTier(each) for each in replica.config.kv_tiers if not each.is_shared]
         seconds, chunk = replica.times.token_seconds, replica.config.max_chunk_tokens

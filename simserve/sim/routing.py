@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simserve.engine import routing
-from simserve.engine.routing import Shares
+from simserve.engine.plane_state import LEAST, Router, Shares
+from simserve.engine.routing import NUMBERS
 from simserve.sim.affinity import affinity_of
 from simserve.sim.chance import Chance
 from simserve.sim.routing_spec import RoutingSpec
@@ -17,9 +17,7 @@ DRAWS = {"random": 1, "power_of_two": 2}
 """Random numbers that a request takes."""
 
 
-def router_of(
-    spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, chance: Chance | None = None
-) -> routing.Router:
+def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, chance: Chance | None = None) -> Router:
     """Return the router of a run.
 
     Args:
@@ -33,8 +31,8 @@ def router_of(
         chance = Chance(specs, "routing", needed)
         chance.top_up(needed)
     guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
-    policy = routing.NUMBERS.get(spec.policy, routing.LEAST)
-    return routing.Router(policy, affinity_of(spec, specs, as_lists), guard, chance.uniforms)
+    policy = NUMBERS.get(spec.policy, LEAST)
+    return Router(policy, affinity_of(spec, specs, as_lists), guard, chance.uniforms)
 
 
 def shares_of(spec: RoutingSpec, names: Sequence[str]) -> Shares | None:

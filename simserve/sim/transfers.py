@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simserve.engine.transfers import BOTH, DECODES, PREFILLS, Port, Transfers
+from simserve.engine.plane_state import BOTH, DECODES, PREFILLS, Port, Transfers
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import RequestRecords

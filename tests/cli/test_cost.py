@@ -56,6 +56,13 @@ def test_ten_thousand_conversations_a_day(cost: Any) -> None:
     assert (answer["cheaper"], answer["api"]["name"]) == ("self_host", "gpt-4")
 
 
+def test_tokens_are_written_as_elsewhere(cost: Any) -> None:
+    """`1k` is a thousand in arithmetic too."""
+    traffic = "--requests-per-month 300000 --output-tokens 200 --api gpt-4 --gpus 4 --gpu-hour-usd 3.5 --prompt-tokens"
+
+    assert cost(f"{traffic} 1k") == cost(f"{traffic} 1000")
+
+
 _MILLION_REQUESTS = (
     "--requests-per-month 1000000 --prompt-tokens 500 --output-tokens 200 --api-input-usd 5 --api-output-usd 30 "
     "--gpus 2 --gpu-hour-usd 6 --operations-usd 2000"

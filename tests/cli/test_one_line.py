@@ -444,6 +444,17 @@ def test_limits_are_written_as_people_write_them(simserve: Simserve, slo: str) -
     assert simserve(*words, "--slo", "ttft=1").error_line.startswith("--slo ttft: '1' is not a number with a unit")
 
 
+@pytest.mark.parametrize(("given", "shown"), [("200/min", "200/min"), ("90/min", "1.5"), ("1e-3", "0.001")])
+def test_a_rate_is_written_so_that_it_is_read_to_the_bit(simserve: Simserve, given: str, shown: str) -> None:
+    """In the unit that writes it shortest: never as 3.3333333333333335."""
+    words = ["run", "llama-3.1-8b", "--gpus", "H100", "--prompt-tokens", "100", "--output-tokens", "5"]
+
+    outcome = simserve(*words, "--rate", given, "--num-requests", "10")
+
+    assert outcome.code == 0, outcome.stderr
+    assert f" --rate {shown} " in outcome.stdout
+
+
 @pytest.mark.parametrize(("rate", "seconds"), [("90/min", 1.5), ("2 req/s", 2.0), ("7.2k/h", 2.0), ("3", 3.0)])
 def test_a_rate_has_the_unit_that_is_written(simserve: Simserve, rate: str, seconds: float) -> None:
     """Requests a second where none is."""

@@ -20,8 +20,7 @@ from simserve.engine.compiled.cache import read, write
 from simserve.engine.compiled.fields import AFFINITY, CONVERSATIONS, PLANE, REPLICA, REQUESTS, ROUTER
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.conversations import Conversations
-from simserve.engine.data_plane import DataPlane
-from simserve.engine.routing import Affinity, Router
+from simserve.engine.plane_state import Affinity, DataPlane, Router
 from simserve.engine.state import Replica, RequestTable
 from simserve.errors import InvariantError, UsageError
 from simserve.scenario.schema import Scenario

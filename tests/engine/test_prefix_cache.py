@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from simserve.engine.cache_state import PrefixPaths
 from simserve.engine.limits import finds_itself
-from simserve.engine.prefix_cache import PrefixPaths, cached_tokens
+from simserve.engine.prefix_cache import cached_tokens
 from simserve.engine.state import Replica, RequestTable
 from simserve.sim.replicas import set_up
 from simserve.sim.simulate import Replay, replay

@@ -105,7 +105,13 @@ def test_the_queue_can_be_left() -> None:
     )
     for index in range(3):
         table.ready_time[index] = 0.0
-    queue = OrderedQueue(make_config(scheduling_policy="priority"), table)
+    queue = OrderedQueue(
+        make_config(scheduling_policy="priority"),
+        table.ready_time,
+        table.priority,
+        table.prompt_tokens,
+        table.max_tokens,
+    )
     for index in range(3):
         queue.append(index)
     assert list(queue) == [1, 2, 0]

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig, KVTierConfig
+from simserve.engine.plane_state import AT_REPLICA
 from simserve.engine.state import Replica
-from simserve.engine.transfers import AT_REPLICA
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
 from simserve.sim.fleet_run import FleetRun

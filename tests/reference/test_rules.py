@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.engine.routing import Router as PlaneRouter
+from simserve.engine.plane_state import Router as PlaneRouter
 from simserve.engine.routing import is_overloaded
 from simserve.reference.router import Router
 from simserve.scenario.reference_run import by_reference

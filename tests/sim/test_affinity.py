@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simserve as ss
-from simserve.engine.routing import Router, choose, preferred, remember
+from simserve.engine.plane_state import Router
+from simserve.engine.routing import choose, preferred, remember
 from simserve.scenario.load import from_mapping
 from simserve.sim.affinity import prefix_affinity, session_affinity
 from simserve.sim.routing import router_of

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.engine.plane_state import Transfers
 from simserve.engine.progress import GRID
-from simserve.engine.transfers import Transfers
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
 from simserve.sim.fleet_run import FleetRun

@@ -17,13 +17,11 @@ from hypothesis import strategies as st
 import simserve as ss
 from simserve.engine.admission_control import AdmissionControl, Finishes
 from simserve.engine.bucket import Bucket
-from simserve.engine.client_state import ClientState
 from simserve.engine.clients import Clients, Patience
 from simserve.engine.compiled import fields as flat
-from simserve.engine.data_plane import Part
 from simserve.engine.delivery import Delivery
 from simserve.engine.outcomes import DEADLINE, GAVE_UP, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT, REJECTED, TIMED_OUT
-from simserve.engine.routing import Shares
+from simserve.engine.plane_state import ClientState, Part, Shares
 from simserve.engine.uniforms import Uniforms
 from simserve.scenario.schema import Scenario
 from simserve.sim import records as outcomes

@@ -18,7 +18,7 @@ from simserve.engine.clients import abandon
 from simserve.engine.compiled import fields as flat
 from simserve.engine.compiled.layout import Memory
 from simserve.engine.compiled.view import View, fill
-from simserve.engine.fleet_state import FleetState
+from simserve.engine.plane_state import FleetState
 from simserve.engine.state import RequestTable
 from simserve.engine.uniforms import Uniforms
 from simserve.scenario.schema import Scenario

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import simserve as ss
 from simserve.engine.compiled import fields as flat
-from simserve.engine.transfers import Port, Transfers
+from simserve.engine.plane_state import Port, Transfers
 from simserve.scenario.schema import Scenario
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup

@@ -1,14 +1,7 @@
-"""Fits the attention curves of the hardware profiles and states their errors, in and out of sample.
-
-Rerun on tables in the layout of NVIDIA's AIConfigurator (``<system>/<family>/<backend>/<version>/*.parquet``)::
-
-    python -m calibration.laboratory.fits.attention_fit FOLDER            # error tables, Markdown
-    python -m calibration.laboratory.fits.attention_fit FOLDER h200_sxm   # the block of a profile, YAML
-"""
+"""Fits the attention curves of the hardware profiles; what they say, and how far off, is `attention_report`'s."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -222,15 +215,3 @@ def fit_system(root: Path, system: str, kernels: Sequence[Kernel] = KERNELS) -> 
 def relative_errors(predicted: Array, calls: Calls) -> Array:
     """Return predicted over measured less one, of the calls above 10 us."""
     return np.asarray((predicted / calls.seconds - 1.0)[calls.seconds > FLOOR_SECONDS])
-
-
-def main(arguments: list[str]) -> None:
-    """Print the error tables, or the block of a profile."""
-    from calibration.laboratory.fits.attention_report import error_tables, profile_block
-
-    root = Path(arguments[0])
-    print(profile_block(root, arguments[1]) if len(arguments) > 1 else error_tables(root))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

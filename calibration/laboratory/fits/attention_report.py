@@ -1,7 +1,14 @@
-"""Writes the fitted attention curves: the block of a hardware profile, and the tables of errors."""
+"""Writes the fitted attention curves as blocks of profiles, and their errors, in and out of sample.
+
+Rerun on tables in the layout of NVIDIA's AIConfigurator (``<system>/<family>/<backend>/<version>/*.parquet``)::
+
+    python -m calibration.laboratory.fits.attention_report FOLDER            # error tables, Markdown
+    python -m calibration.laboratory.fits.attention_report FOLDER h200_sxm   # the block of a profile, YAML
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,3 +149,13 @@ def _value(name: str, value: float | str) -> str:
         return f"{value:.4g}"
     unit, factor = TIMES[name]
     return f'"{value * factor:.4g} {unit}"'
+
+
+def main(arguments: list[str]) -> None:
+    """Print the error tables, or the block of a profile."""
+    root = Path(arguments[0])
+    print(profile_block(root, arguments[1]) if len(arguments) > 1 else error_tables(root))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

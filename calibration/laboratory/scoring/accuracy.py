@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calibration.laboratory.scoring.held_out import held_out_rows, sample_rows
-from simserve import __version__
 from simserve.planner.measured.point import METRICS, MeasuredPoint
 from simserve.planner.validation.memory_accuracy import OF_GPU, OF_KV
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import coverage_sentence
 from simserve.planner.validation.validate import Validation
 from simserve.profiles.expected_errors import ErrorModel, generation_of, load_error_model
+from simserve.version import __version__
 
 NUM_WORST = 12
 """Groups in the table of the worst."""

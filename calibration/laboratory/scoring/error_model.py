@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve import __version__
 from simserve.documents import read_mapping
 from simserve.errors import InputError
 from simserve.planner.measured.point import Metric
@@ -34,6 +33,7 @@ from simserve.profiles.expected_errors import (
     Server,
     features,
 )
+from simserve.version import __version__
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simserve import __version__
 from simserve.planner.measured.point import METRICS, MeasuredPoint
 from simserve.planner.measured.reports import Exclusion, read_exclusions
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import grouped
 from simserve.planner.validation.validate import Validation
+from simserve.version import __version__
 
 _HEAD = """# Reports that nothing was fitted to
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simserve import __version__
 from simserve.calibrate.kernels import attention, elementwise, layer, points, products
 from simserve.calibrate.kernels.collectives import measure_collectives
 from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError
@@ -20,6 +19,7 @@ from simserve.calibrate.kernels.torch_device import SAFE_SHARE, TooLargeError, T
 from simserve.calibrate.run_folder import FORMAT_VERSION, MAX_DEATHS, Log, open_run, write_provenance, write_tables
 from simserve.errors import SimserveError, UsageError, nearest
 from simserve.profiles.model import ModelProfile
+from simserve.version import __version__
 
 SAMPLE_SECONDS = {"cuda": 0.03, "cpu": 0.12}
 """Seconds of samples a point."""

@@ -19,7 +19,7 @@ from simserve.engine.compiled import (  # numba learns what containers do
     slots,  # noqa: F401
 )
 from simserve.engine.compiled.fetching import plan_and_fetch, submit_and_fetch
-from simserve.engine.compiled.loader import ENTRY, REALLOCATE
+from simserve.engine.compiled.layout import ENTRY, REALLOCATE
 from simserve.engine.compiled.types import RecordType, next_float, record_at
 from simserve.engine.event_plane import drive
 from simserve.engine.progress import Progress

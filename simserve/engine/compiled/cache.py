@@ -10,7 +10,6 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-import simserve
 from simserve.unfinished import remove_abandoned, unfinished
 
 _DIGEST_BYTES = 32
@@ -65,7 +64,7 @@ def _base() -> Path:
 
 def _digest_of_sources() -> bytes:
     digest = hashlib.sha256()
-    package = Path(simserve.__file__).parent
+    package = Path(__file__).parents[2]
     for path in [*sorted((package / "engine").rglob("*.py")), package / "errors.py"]:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())

@@ -21,7 +21,7 @@ from simserve.engine.compiled.layout import (
     Table,
 )
 from simserve.engine.config import EngineConfig
-from simserve.engine.data_plane import DataPlane
+from simserve.engine.plane_state import DataPlane
 from simserve.engine.state import Replica, RequestTable
 from simserve.engine.tables import StepTimes
 

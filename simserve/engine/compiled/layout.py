@@ -311,3 +311,10 @@ def _allocate(size: int) -> int:
 def _free(address: int) -> None:
     if address:
         _LIBRARY.free(ctypes.c_void_p(address))
+
+
+ENTRY = "simserve_drive"
+
+
+REALLOCATE = "simserve_reallocate"
+"""What compiled code calls to let a list grow."""

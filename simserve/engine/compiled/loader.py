@@ -14,12 +14,8 @@ from typing import Any
 from llvmlite import binding
 
 from simserve.engine.compiled.cache import cache_folder, read, write
-from simserve.engine.compiled.layout import reallocate_address
+from simserve.engine.compiled.layout import ENTRY, REALLOCATE, reallocate_address
 from simserve.errors import InvariantError
-
-ENTRY = "simserve_drive"
-REALLOCATE = "simserve_reallocate"
-"""What compiled code calls to let a list grow."""
 
 Drive = Callable[[int, int, float], int]
 _Function = ctypes.CFUNCTYPE(

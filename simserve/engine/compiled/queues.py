@@ -189,7 +189,7 @@ def _queue_contains(queue: Any, index: Any) -> Any:
 
 @register_jitable
 def exchange_queues(replica: Any) -> None:
-    """As `simserve.engine.queue.exchange_queues`."""
+    """As `simserve.engine.data_parallel.exchange_queues`."""
     waiting, held_back = replica.waiting, replica.held_back
     for word in range(_IS_RANKED + 1):
         other = word_at(held_back, word)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.client_state import ClientState
+from simserve.engine.cache_state import KVTier, PrefixPaths
 from simserve.engine.compiled import fields
 from simserve.engine.compiled.layout import (
     INTEGER,
@@ -31,16 +31,13 @@ from simserve.engine.compiled.layout import (
 from simserve.engine.compiled.view import View
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_parallel import DataParallelReplica
-from simserve.engine.data_plane import DataPlane
 from simserve.engine.gateway import Gateway
-from simserve.engine.kv_tier import KVTier
-from simserve.engine.prefix_cache import PrefixPaths
+from simserve.engine.plane_state import ClientState, DataPlane, Port
 from simserve.engine.progress import Progress
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable
 from simserve.engine.step_runs import LEAP_WIDTH, turn_into
 from simserve.engine.tables import StepTimes
-from simserve.engine.transfers import Port
 
 Drive = Callable[[int, int, float], int]
 _OF_A_LINK = ("seconds", "waited")

@@ -27,6 +27,7 @@ from simserve.engine.compiled.layout import (
     BOOLEAN,
     FLOAT,
     INTEGER,
+    REALLOCATE,
     WORD,
     Column,
     Counts,
@@ -38,7 +39,6 @@ from simserve.engine.compiled.layout import (
     Record,
     Records,
 )
-from simserve.engine.compiled.loader import REALLOCATE
 
 BYTE = ir.IntType(8)
 WORD_TYPE = ir.IntType(64)

@@ -334,3 +334,17 @@ export function blocks(label, requests, capacity) {
   });
   return svg;
 }
+
+// Both forms of batching slot by slot, on one clock.
+export function slotsFilm({ static: fixed, continuous }, count) {
+  const most = Math.max(fixed.steps, continuous.steps), areas = [node("div"), node("div")];
+  const paint = (now) => {
+    areas[0].replaceChildren(slots(`Static batching: ${fixed.steps} steps, ${share(fixed.idle)} of the slots idle`, fixed.spans, count, fixed.steps, most, now));
+    areas[1].replaceChildren(slots(`Continuous batching: ${continuous.steps} steps, ${share(continuous.idle)} of the slots idle`, continuous.spans, count, continuous.steps, most, now));
+  };
+  return [
+    player({ label: "Step", last: most, name: (at) => `step ${Math.round(at).toLocaleString("en-US")} of ${most.toLocaleString("en-US")}`, paint }),
+    figure("Static: a batch waits for its longest", "a row a slot, a colour a request; dashed: done, and the slot is held until the batch ends", areas[0]),
+    figure("Continuous: the next request takes a slot as soon as it is free", null, areas[1]),
+  ];
+}

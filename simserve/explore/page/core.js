@@ -1,10 +1,10 @@
-// The page: tabs, controls, links that restore everything, questions to the engine. Tabs are in tabs.js.
+// The page: tabs, controls, links that restore everything, questions to the engine. Which tabs there are says tabs.js.
 
 import { download, formatName, node } from "./charts.js";
 import "./film.js";
-import { TABS } from "./tabs.js";
 
-const state = { tab: TABS[0].id, values: {}, other: null, found: {} };
+const state = { tab: null, values: {}, other: null, found: {} };
+let tabs = [];
 let catalogue = null;
 let drawn = 0;
 
@@ -12,7 +12,7 @@ const fields = (tab) => catalogue.fields[tab.fields];
 export const defaults = (tab) => Object.fromEntries(Object.entries(fields(tab)).filter(([name]) => tab.linked?.includes(name) || tab.controls.some((group) => group.items.includes(name))).map(([name, field]) => [name, offered(tab, name)?.[0] ?? (tab.defaults ?? {})[name] ?? field.default]));
 // Of a page whose answers were computed in advance: what may be chosen.
 const offered = (tab, name) => catalogue.offered?.[tab.question]?.[name];
-const current = () => TABS.find((each) => each.id === state.tab);
+const current = () => tabs.find((each) => each.id === state.tab);
 
 // ---- links: #tab?name=value&..., only what differs from the defaults; names of the second configuration begin with b.
 
@@ -21,7 +21,7 @@ function text(value) { return Array.isArray(value) ? value.join(typeof value[0] 
 
 // The address of a tab with some of its settings changed.
 export function permalink(id, values) {
-  const plain = defaults(TABS.find((each) => each.id === id)), query = new URLSearchParams();
+  const plain = defaults(tabs.find((each) => each.id === id)), query = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) if (text(value) !== text(plain[name])) query.set(name, text(value));
   const tail = query.toString();
   return `#${id}${tail ? `?${tail}` : ""}`;
@@ -49,7 +49,7 @@ function parsed(value, field, known) {
 
 function readLink() {
   const [id, tail] = decodeURI(location.hash.slice(1)).split("?");
-  const tab = TABS.find((each) => each.id === id) ?? TABS[0];
+  const tab = tabs.find((each) => each.id === id) ?? tabs[0];
   state.tab = tab.id;
   const query = new URLSearchParams(tail ?? "");
   const values = defaults(tab), second = defaults(tab);
@@ -242,7 +242,7 @@ function draw() {
   panel.replaceChildren(node("p", { class: "lead", text: tab.lead }));
   if (catalogue.offered && tab.question !== "twin") panel.append(node("p", { class: "note", text: `${Object.keys(window.SIMSERVE.answers[tab.question] ?? {}).length.toLocaleString("en-US")} answers of simserve ${catalogue.version}, computed in advance: choose among their values. simserve explore answers any.` }));
   document.getElementById("save").hidden = Boolean(tab.draw || (catalogue.offered && !tab.scenario));
-  if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, titleOf: (id) => TABS.find((each) => each.id === id).title, canTake: (values) => Object.entries(values).every(([name, value]) => !catalogue.offered || (offered(tab, name) ?? []).some((each) => text(each) === text(value))), isCurrent: () => turn === drawn }); return; }
+  if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, titleOf: (id) => tabs.find((each) => each.id === id).title, canTake: (values) => Object.entries(values).every(([name, value]) => !catalogue.offered || (offered(tab, name) ?? []).some((each) => text(each) === text(value))), isCurrent: () => turn === drawn }); return; }
   const answer = node("div", { class: "answer" }), rest = node("div", { class: "rest" });
   let waiting = 0;
   const update = async () => {
@@ -295,18 +295,21 @@ function open(id, focus) {
   if (focus) document.getElementById(`tab-${id}`).focus();
 }
 
-async function start() {
+// Show the page with these tabs, the first of them open.
+export async function start(shown) {
+  tabs = shown;
+  state.tab = tabs[0].id;
   catalogue = window.SIMSERVE?.catalogue ?? await (await fetch("api/catalogue")).json();
   // The twin watches from where simserve runs: a page without it shows what was recorded.
-  if (catalogue.offered && !window.SIMSERVE.twin) TABS.splice(TABS.findIndex((each) => each.id === "twin"), 1);
+  if (catalogue.offered && !window.SIMSERVE.twin) tabs.splice(tabs.findIndex((each) => each.id === "twin"), 1);
   const list = document.getElementById("tabs");
-  TABS.forEach((tab, place) => {
+  tabs.forEach((tab, place) => {
     list.append(node("button", {
       type: "button", role: "tab", id: `tab-${tab.id}`, "data-tab": tab.id, "aria-controls": "panel", text: tab.title,
       onclick: () => open(tab.id),
       onkeydown: (event) => {
         const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-        const next = step ? TABS[(place + step + TABS.length) % TABS.length] : event.key === "Home" ? TABS[0] : event.key === "End" ? TABS.at(-1) : null;
+        const next = step ? tabs[(place + step + tabs.length) % tabs.length] : event.key === "Home" ? tabs[0] : event.key === "End" ? tabs.at(-1) : null;
         if (next) { event.preventDefault(); open(next.id, true); }
       },
     }));
@@ -324,5 +327,3 @@ async function start() {
   readLink();
   draw();
 }
-
-start();

@@ -1,6 +1,7 @@
 // The tabs: what each lets one change, which question it asks, and how it shows the answer.
 
-import { bar, blocks, bytesTick, charts, compact, dollars, figure, filmBox, formatName, gigabytes, key, lines, node, number, player, points, rowBars, share, slots, table, tiles, whole } from "./charts.js";
+import { bar, blocks, bytesTick, charts, compact, dollars, figure, filmBox, formatName, gigabytes, key, lines, node, number, points, rowBars, share, slotsFilm, table, tiles, whole } from "./charts.js";
+import { start } from "./core.js";
 import { drawSimulator } from "./simulator.js";
 import { drawTour } from "./tour.js";
 import { drawTwin } from "./twin.js";
@@ -60,20 +61,6 @@ function attention(found) {
     node("h2", { text: `This model uses ${found.own_name}: ${Math.round(found.own).toLocaleString("en-US")} B of KV a token on a GPU.` }),
     charts(figure("KV of a token", "the same model with its heads grouped otherwise", rowBars("KV of a token", rows, compact)), figure("Requests that fit", null, rowBars("Requests that fit", found.rows.map((row) => ({ name: row.name, parts: [row.requests], chosen: row.name === found.own_name, note: number(Math.floor(row.requests)), color: 3 })), number))),
     table(["variant", "KV of a token", "KV of a request", "requests that fit"], found.rows.map((row) => ({ chosen: row.name === found.own_name, cells: [row.name, `${Math.round(row.bytes_per_token).toLocaleString("en-US")} B`, gigabytes(row.bytes_per_request), Math.floor(row.requests).toLocaleString("en-US")] }))),
-  ];
-}
-
-// Both forms of batching slot by slot, on one clock.
-export function slotsFilm({ static: fixed, continuous }, count) {
-  const most = Math.max(fixed.steps, continuous.steps), areas = [node("div"), node("div")];
-  const paint = (now) => {
-    areas[0].replaceChildren(slots(`Static batching: ${fixed.steps} steps, ${share(fixed.idle)} of the slots idle`, fixed.spans, count, fixed.steps, most, now));
-    areas[1].replaceChildren(slots(`Continuous batching: ${continuous.steps} steps, ${share(continuous.idle)} of the slots idle`, continuous.spans, count, continuous.steps, most, now));
-  };
-  return [
-    player({ label: "Step", last: most, name: (at) => `step ${Math.round(at).toLocaleString("en-US")} of ${most.toLocaleString("en-US")}`, paint }),
-    figure("Static: a batch waits for its longest", "a row a slot, a colour a request; dashed: done, and the slot is held until the batch ends", areas[0]),
-    figure("Continuous: the next request takes a slot as soon as it is free", null, areas[1]),
   ];
 }
 
@@ -233,7 +220,7 @@ function film(found, values) {
 const TODAY = { model: "qwen3-32b", hardware: "h200-sxm-141gb" };
 const LONG_TAIL = [50, 50, 50, 50, 50, 50, 50, 500];
 
-export const TABS = [
+const TABS = [
   { id: "tour", title: "Tour", question: "tour", fields: "tour", draw: drawTour, controls: [{ items: ["stop"] }], lead: "Six stops, from a single token to a fleet. Guess first: simserve then computes the answer, shows it, and hands you the controls." },
   {
     id: "simulator", title: "Serving simulator", question: "simulator", fields: "simulator", compares: true, defaults: { ...TODAY, gpus: 2, rate: 8 }, draw: drawSimulator, ranges: RANGES,
@@ -281,3 +268,5 @@ export const TABS = [
   { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 } }, render: wizard, scenario: (found) => found?.scenario, patience: 400, inParts: true, soFar: "So far: without quantised formats. Looking further: formats, what a change would do.", when: { rate: "!throughput", headroom: "!throughput" }, lead: "The cheapest fleet that holds the objective under your traffic, or the most that your GPUs can do within it, found by simserve plan with few choices and little time; and the manifests that deploy it.", controls: [{ title: "Traffic", items: ["model", "rate", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["throughput", "slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus", "pools"] }] },
   { id: "twin", title: "Twin", question: "twin", fields: "twin", draw: drawTwin, controls: [], linked: ["hardware", "replicas", "tensor_parallel_size", "quantization", "kv_cache_dtype", "max_num_seqs"], lead: "A running deployment beside its simulation: what was predicted, what came, since when it has not been as predicted, and what the hours to come need." },
 ];
+
+start(TABS);

@@ -1,8 +1,7 @@
 // The tour: a question, the visitor's prediction, what simserve computes, something that moves, and the way to a tab.
 
-import { bytesTick, dollars, figure, filmBox, key, node, number, player, rowBars } from "./charts.js";
+import { bytesTick, dollars, figure, filmBox, key, node, number, player, rowBars, slotsFilm } from "./charts.js";
 import { ask, equations, failure, filmsAdded, permalink, say, wait } from "./core.js";
-import { slotsFilm } from "./tabs.js";
 
 // What was predicted in this visit: stop -> {guess, truth}.
 const predicted = new Map();

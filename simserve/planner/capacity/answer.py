@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simserve import __version__
 from simserve.errors import UsageError
 from simserve.metrics.figures import or_null
 from simserve.planner.capacity.found import Found
@@ -21,6 +20,7 @@ from simserve.scenario.objective import objective, objective_mapping
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import API_POOL
+from simserve.version import __version__
 from simserve.workload.requests import RequestSpecs
 
 MS = 1e3

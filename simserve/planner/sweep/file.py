@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from simserve import __version__
 from simserve.errors import UsageError
 from simserve.metrics.files import write_table
 from simserve.metrics.tables import Column
 from simserve.planner.compare import FIGURES
 from simserve.planner.sweep.point import TEXTS, Row
+from simserve.version import __version__
 
 ENDING = ".parquet"
 _FORCE = "choose another file, or --force to replace it"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simserve import __version__, rng
+from simserve import rng
 from simserve.errors import ScenarioError, UsageError
 from simserve.planner.split import split_values
 from simserve.planner.sweep.file import Finished, column_table, save_table
@@ -19,6 +19,7 @@ from simserve.planner.sweep.workers import check_backend, rows_of
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.load import from_mapping, parse_override
 from simserve.scenario.schema import Scenario
+from simserve.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd

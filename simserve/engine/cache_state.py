@@ -1,0 +1,401 @@
+"""The records of what a replica caches: prefix blocks, the tree of SGLang, tiers behind the GPU, LoRA adapters.
+
+Nothing here decides: the rules stand in `prefix_cache`, `radix_tree`, `kv_tier` and `loras`, over these columns.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import MutableSequence, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.config import EngineConfig, KVTierConfig
+from simserve.engine.numbers import as_column
+
+
+class PrefixPaths:
+    """What the tokens of every request are, in blocks; row i of the table is request i.
+
+    Attributes:
+        block_size: Tokens a block.
+        starts: Request i has the entries ``starts[i] .. starts[i + 1] - 1`` of the two lists.
+        segments: Number of each segment.
+        is_shared: 1 where another request has that segment too.
+        ends: Blocks of the request up to the end of the segment: a block belongs to the segment of its last token.
+        pinned_until: While it runs: one past the last entry whose segment the request uses.
+        shared_blocks: While it runs: its leading blocks that lie in the cache.
+        is_private: While it runs: 1 while the cache holds its next block already, from another request.
+        cached_tokens: Tokens found in the cache, or loaded from behind it, when the request was first admitted.
+        num_levels: Tiers behind the cache, a store that replicas share among them.
+        loaded_tokens: Those of the cached tokens that came from each of them, ``num_levels`` entries a request.
+        store: The store that all replicas share; None: there is none.
+        promised_blocks: Leading blocks of the request that the store had when it came to its replica.
+    """
+
+    __slots__ = (
+        "block_size",
+        "cached_tokens",
+        "ends",
+        "is_private",
+        "is_shared",
+        "loaded_tokens",
+        "num_levels",
+        "pinned_until",
+        "promised_blocks",
+        "segments",
+        "shared_blocks",
+        "starts",
+        "store",
+    )
+
+    def __init__(
+        self,
+        offsets: NDArray[np.int64],
+        segments: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        block_size: int,
+        as_lists: bool = True,
+        num_levels: int = 0,
+        store: KVTier | None = None,
+    ) -> None:
+        """Lay out the paths in blocks; a segment that ends no block is left out.
+
+        Args:
+            offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1``, shape [N + 1].
+            segments: Number of each segment.
+            ends: Token of the request at which it ends, ascending within a request.
+            block_size: Tokens a block.
+            as_lists: Whether they are read from Python, which is fastest with lists.
+            num_levels: Tiers behind the cache.
+            store: The last of them, where replicas share it.
+        """
+        blocks = ends // block_size
+        before = np.concatenate([[0], blocks[:-1]])
+        firsts = offsets[:-1][np.diff(offsets) > 0]
+        before[firsts] = 0
+        is_kept = blocks > before
+        num_requests = len(offsets) - 1
+        starts = np.concatenate([[0], np.cumsum(is_kept)])[offsets]
+        self.block_size = block_size
+        self.starts: Sequence[int] = as_column(starts, as_lists)
+        self.segments: Sequence[int] = as_column(segments[is_kept], as_lists)
+        _, entries, uses = np.unique(segments[is_kept], return_inverse=True, return_counts=True)
+        self.is_shared: Sequence[int] = as_column((uses > 1)[entries].astype(np.int64), as_lists)
+        self.ends: Sequence[int] = as_column(blocks[is_kept], as_lists)
+        # Few entries of these differ at a time from the starts and zeros that a list of them shares.
+        self.pinned_until: MutableSequence[int]
+        self.shared_blocks: MutableSequence[int]
+        self.is_private: MutableSequence[int]
+        if as_lists:
+            self.pinned_until = list(self.starts[:-1])
+            self.shared_blocks, self.is_private = [0] * num_requests, [0] * num_requests
+        else:
+            self.pinned_until = array("q", starts[:-1].astype(np.int64).tobytes())
+            self.shared_blocks, self.is_private = array("q", bytes(8 * num_requests)), bytearray(num_requests)
+        self.cached_tokens = array("q", bytes(8 * num_requests))
+        self.num_levels, self.store = num_levels, store
+        self.loaded_tokens = array("q", bytes(8 * num_requests * num_levels))
+        self.promised_blocks = array("q", bytes(8 * num_requests if store is not None else 0))
+
+    def forget(self, index: int) -> None:
+        """Let a request use nothing: the replica that held its blocks is gone."""
+        self.pinned_until[index] = self.starts[index]
+        self.shared_blocks[index] = self.is_private[index] = 0
+
+
+class PrefixCache:
+    """The cached blocks of one replica.
+
+    Segments of which anything lies here have a slot, from 1 on; the lists go by slot. Slot 0 stands for all others.
+
+    Attributes:
+        paths: What the requests share.
+        slots: Segment -> its slot.
+        segments: The segment in each slot.
+        held: Its leading blocks in the cache.
+        used: How many of those some running request uses.
+        users: How many requests use all of those.
+        num_others: How many use fewer.
+        reaches: Slot -> blocks that each of those uses; absent: there have been none.
+        free_slots: Slots of segments that are gone.
+        decoders: Segment that others have too -> one more than the request that decodes it.
+        num_decoders: Entries of that.
+        contested: Requests that decode what another decodes too, or what the cache holds more of than they have: who
+            was first is decided as each block fills, so nothing leaps over that (`settle_decoders`). Of the latter not
+            those who were second already, whose copies are found once it holds no more.
+        evicts_by_block, ages_empty: As of `EngineConfig`; the latter ``ages_empty_blocks``.
+        idle: Stretches of blocks that nobody uses, from 1 on, the one first that was given up least recently.
+        shallowest: Of each slot the stretch next to the blocks in use; 0: it has none.
+        stretch_slot: Stretch -> its slot; 0: blocks that hold nothing to share.
+        stretch_start: Stretch -> the first of its blocks within the segment, which reaches to the next stretch or to
+            the end of what is held; of slot 0, how many they are.
+        above, below: Stretch -> the one before it in its segment, and the one behind it; 0: none.
+        free_stretches: Stretches that are gone.
+        num_idle: Blocks of segments that nobody uses. They count as free, since they give way.
+        num_empty: Blocks that hold nothing to share, or what another block does, and wait in ``idle``.
+        num_fresh: Blocks before all of those, that have never held anything.
+        num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
+        tree: The tree that holds what requests share (`simserve.engine.radix_tree`), which leaves everything from
+            ``slots`` to ``num_fresh`` but ``num_idle`` unused; None: there is none.
+        tiers: Where blocks go that give way, the nearest first (`simserve.engine.kv_tier`).
+        num_tiers: How many those are.
+        has_tiers: Whether there are any, or a store that replicas share (``paths.store``).
+        has_choice: Whether any of them leaves it to the request what it loads.
+        token_seconds: What computing a token of a prompt takes, but for attention.
+        pair_seconds: What a query-key pair adds to that.
+        num_loading: Blocks that the step that is being planned loads from the store.
+        loading_seconds: What it takes for them.
+    """
+
+    __slots__ = (
+        "above",
+        "ages_empty",
+        "below",
+        "contested",
+        "decoders",
+        "evicts_by_block",
+        "free_slots",
+        "free_stretches",
+        "has_choice",
+        "has_tiers",
+        "held",
+        "held",
+        "idle",
+        "idle",
+        "loading_seconds",
+        "num_decoders",
+        "num_duplicates",
+        "num_empty",
+        "num_fresh",
+        "num_idle",
+        "num_loading",
+        "num_others",
+        "num_tiers",
+        "pair_seconds",
+        "paths",
+        "reaches",
+        "segments",
+        "shallowest",
+        "slots",
+        "stretch_slot",
+        "stretch_start",
+        "tiers",
+        "token_seconds",
+        "tree",
+        "used",
+        "users",
+    )
+
+    def __init__(
+        self,
+        paths: PrefixPaths,
+        config: EngineConfig,
+        tiers: Sequence[KVTier] = (),
+        token_seconds: float = 0.0,
+        pair_seconds: float = 0.0,
+    ) -> None:
+        self.paths = paths
+        self.tiers, self.num_tiers = tiers, len(tiers)
+        self.has_tiers = bool(tiers) or paths.store is not None
+        self.has_choice = any(each.has_choice for each in (*tiers, paths.store) if each is not None)
+        self.token_seconds, self.pair_seconds = token_seconds, pair_seconds
+        self.num_loading, self.loading_seconds = 0, 0.0
+        self.evicts_by_block = config.evicts_by_block
+        self.ages_empty = config.evicts_by_block and config.ages_empty_blocks and not config.has_radix_tree
+        self.tree = RadixTree() if config.has_radix_tree else None
+        self.slots: dict[int, int] = {}
+        self.segments = [-1]
+        self.held = [0]
+        self.used = [0]
+        self.users = [0]
+        self.num_others = [0]
+        self.reaches: dict[int, list[int]] = {}
+        self.free_slots: list[int] = []
+        self.decoders: dict[int, int] = {}
+        self.num_decoders = 0
+        self.contested: list[int] = []
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        self.shallowest = [0]
+        self.stretch_slot, self.stretch_start = [0], [0]
+        self.above, self.below = [0], [0]
+        self.free_stretches: list[int] = []
+        self.num_idle = self.num_empty = 0
+        self.num_fresh = config.num_blocks if self.ages_empty else 0
+        self.num_duplicates = 0
+
+
+class RadixTree:
+    """The nodes of a replica's cache, from 1 on; 0 is the root, which holds nothing.
+
+    Attributes:
+        entries: Node -> the entry of `simserve.engine.cache_state.PrefixPaths` that its first block belongs to, of
+            some request that has the node.
+        offsets: Node -> how far within that entry's segment the node begins, blocks.
+        starts, ends: Node -> its first block, and the one behind its last, counted from the beginning of a request.
+        parents: Node -> the node before it.
+        users: Node -> how many running requests use it.
+        free_nodes: Nodes that are gone.
+        children: First block of a node -> the node.
+        nodes: Running request -> the last node that it uses; absent: the root.
+        idle: Nodes that nobody uses, the one first that was used least recently. A node stands behind those that
+            follow on it.
+        found: The node at which the last look-up or addition ended.
+    """
+
+    __slots__ = (
+        "children",
+        "ends",
+        "entries",
+        "found",
+        "free_nodes",
+        "idle",
+        "nodes",
+        "offsets",
+        "parents",
+        "starts",
+        "users",
+    )
+
+    def __init__(self) -> None:
+        self.entries, self.offsets, self.starts, self.ends = [0], [0], [0], [0]
+        self.parents, self.users = [0], [0]
+        self.free_nodes: list[int] = []
+        self.children: dict[int, int] = {}
+        self.nodes: dict[int, int] = {}
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        self.found = 0
+
+
+class KVTier:
+    """One tier of a replica, or the store of all.
+
+    Segments of which anything lies here have a slot, from 1 on; the lists go by slot. Slot 0 stands for all others.
+
+    Attributes:
+        num_blocks: KV blocks that it holds.
+        block_seconds: Seconds that a replica takes to load one.
+        latency: Seconds that a step with loads waits besides.
+        store_block_seconds: Seconds for which a block occupies what replicas share; 0: they share nothing.
+        has_choice: Whether a block is loaded only where that is faster than computing it.
+        overlaps: Whether loads run beside the step.
+        free_at: When everything that replicas have asked of a store is loaded, seconds.
+        slots: Segment -> its slot.
+        segments: The segment in each slot.
+        held: Its blocks here.
+        free_slots: Slots of segments that are gone.
+        order: Slots in use; the one first that came least recently.
+        num_stored: Blocks here.
+        loading_seconds: What the step that is being planned takes to load; of a store, the replica's cache knows it.
+        num_loaded: Blocks loaded so far.
+        num_written: Blocks that came here so far.
+        num_declined: Blocks that were found here so far and computed all the same, as that was faster.
+        peak: Most blocks that were here at a time.
+        load_seconds: Seconds that steps waited for loads so far.
+    """
+
+    __slots__ = (
+        "block_seconds",
+        "free_at",
+        "free_slots",
+        "has_choice",
+        "held",
+        "latency",
+        "load_seconds",
+        "loading_seconds",
+        "num_blocks",
+        "num_declined",
+        "num_loaded",
+        "num_stored",
+        "num_written",
+        "order",
+        "overlaps",
+        "peak",
+        "segments",
+        "slots",
+        "store_block_seconds",
+    )
+
+    def __init__(self, config: KVTierConfig) -> None:
+        self.num_blocks, self.block_seconds, self.latency = config.num_blocks, config.block_seconds, config.latency
+        self.store_block_seconds = config.store_block_seconds
+        self.has_choice, self.overlaps = config.has_choice, config.overlaps
+        self.slots: dict[int, int] = {}
+        self.segments, self.held = [-1], [0]
+        self.free_slots: list[int] = []
+        self.order: OrderedDict[int, None] = OrderedDict()
+        self.num_stored = self.num_loaded = self.num_written = self.num_declined = self.peak = 0
+        self.loading_seconds = self.load_seconds = self.free_at = 0.0
+
+
+class Loras:
+    """The adapters of one replica.
+
+    Args:
+        config: Slots, host memory and seconds of a load.
+        adapters: Adapter of every request, from 0; -1: none.
+
+    Attributes:
+        places: Where each adapter is.
+        users: Requests of each that are in the batch.
+        waiting: Requests of each that wait.
+        idle: Adapters on the GPU without users, plus 1, the one first that lost its last user first.
+        in_host: Adapters in host memory alone, plus 1, the one first that left the GPU first.
+        num_active: Adapters with users.
+        num_on_gpu: Slots taken.
+        num_in_host: Adapters in ``in_host``.
+        num_decoding: Decoding requests with an adapter.
+        num_eligible: Requests that wait for no adapter: those without one, and those whose adapter is in the batch.
+        skipped: Who was passed over while a step was scheduled; empty between two steps.
+        marks, mark: Adapters that a count has met already, by the number of the count.
+        loading_seconds: What the step that is being planned waits for its adapters.
+        num_asked: Admissions of requests with an adapter so far.
+        num_hits: Those that found it on the GPU.
+        num_swaps: Adapters loaded into a slot so far.
+        num_disk_loads: Those that came from disk.
+        load_seconds: Seconds that steps have waited for them.
+    """
+
+    __slots__ = (
+        "adapters",
+        "idle",
+        "in_host",
+        "load_seconds",
+        "loading_seconds",
+        "mark",
+        "marks",
+        "max_cpu_loras",
+        "max_loras",
+        "num_active",
+        "num_asked",
+        "num_decoding",
+        "num_disk_loads",
+        "num_eligible",
+        "num_hits",
+        "num_in_host",
+        "num_on_gpu",
+        "num_swaps",
+        "places",
+        "skipped",
+        "users",
+        "waiting",
+    )
+
+    def __init__(self, config: EngineConfig, adapters: Sequence[int]) -> None:
+        self.adapters = adapters
+        self.max_loras, self.max_cpu_loras = config.max_loras, config.max_cpu_loras
+        count = int(np.asarray(adapters).max(initial=-1)) + 1
+        self.places, self.marks = [ON_DISK] * count, [0] * count
+        self.users, self.waiting, self.num_eligible = [0] * count, [0] * count, 0
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        self.in_host: OrderedDict[int, None] = OrderedDict()
+        self.num_active = self.num_on_gpu = self.num_in_host = self.num_decoding = self.mark = 0
+        self.skipped: list[int] = []
+        self.num_asked = self.num_hits = self.num_swaps = self.num_disk_loads = 0
+        self.loading_seconds = self.load_seconds = 0.0
+
+
+ON_DISK, IN_HOST, ON_GPU = range(3)
+"""Where an adapter is, at best."""
