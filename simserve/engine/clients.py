@@ -89,6 +89,7 @@ class Clients:
         encoder_given: Seconds of work that each has been given.
         encoder_starts: When each part that was given begins, in that order, then NaN; empty: nobody asks.
         num_encoder_starts: How many those are.
+        notes_encoder_starts: Whether somebody asks.
         to_encode: Seconds that the images of each still take there, 0: none are left; this and the next three are empty
             without a pool.
         encoder_parts: Into how many equal parts those are divided at most; once given, into how many they were.
@@ -123,6 +124,7 @@ class Clients:
         "has_own_waits",
         "last",
         "latency",
+        "notes_encoder_starts",
         "num_come",
         "num_encoder_starts",
         "num_encoders",
@@ -148,6 +150,7 @@ class Clients:
         self.latency, self.sent_at, self.own_wait = latency, sent_at, own_wait
         self.has_own_waits = len(own_wait) > 0
         self.num_encoders = self.num_encoder_starts = 0
+        self.notes_encoder_starts = False
         self.encoders: MutableSequence[float] = array("d")
         self.encoder_given: MutableSequence[float] = array("d")
         self.encoder_starts: MutableSequence[float] = array("d")
@@ -220,7 +223,7 @@ def is_at_encoders(clients: Clients, requests: RequestTable, index: int, now: fl
         start = max(encoders[first], now)
         if not part:
             clients.encoder_wait[index] = start - now
-        if len(clients.encoder_starts):
+        if clients.notes_encoder_starts:
             clients.encoder_starts[clients.num_encoder_starts] = start
             clients.num_encoder_starts += 1
         clients.encoder_given[first] += seconds

@@ -59,6 +59,7 @@ def clients_of(
         clients.encoders = column(np.where(places < pool.num_workers, 0.0, INFINITY))
         clients.encoder_given, clients.to_encode = column(np.zeros(len(places))), column(pool.seconds)
         if pool.max_workers is not None:
+            clients.notes_encoder_starts = True
             clients.encoder_starts = column(np.full(int(pool.num_parts[pool.seconds > 0].sum()), np.nan))
         clients.encoder_parts = column(pool.num_parts, np.int64)
         clients.embedding_seconds = column(pool.transfer_seconds)

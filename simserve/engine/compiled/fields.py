@@ -326,7 +326,7 @@ CLIENTS = Record(
         **dict.fromkeys(("behind", "came", "encoder_parts"), Column("q")),
         **dict.fromkeys(("first", "last", "num_come", "num_ended", "num_resent"), INTEGER),
         **dict.fromkeys(("num_encoder_starts", "num_encoders"), INTEGER),
-        "has_own_waits": BOOLEAN,
+        **dict.fromkeys(("has_own_waits", "notes_encoder_starts"), BOOLEAN),
         "tokenized_at": FLOAT,
         "abandoned": Items("d"),
         "events": Items("dqqq"),
