@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from docs.build_site import gather, lesson, pages
 from docs.write_reference_walk import PAGE, written
+from simserve.api import run
 from simserve.calibrate.simulated import ServingModel
 from simserve.cli.app import app_of
-from simserve.scenario.load import load
+from simserve.scenario.load import from_mapping, load
 from tests.calibrate.builders import moved, write_benchmarks
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -40,6 +41,13 @@ QUICK_STARTS = [
     for line in block.splitlines()
     if "simserve plan " not in line  # half a minute each: parsed below, and searched by the tests of plan
 ]
+EXCERPTS = [
+    pytest.param(block, id=f"{page.stem}-{place}")
+    for page in sorted(DOCS.glob("*.md"))
+    for place, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S))
+    if page.stem not in ("scenario-keys", "measurements", "ci-gate")  # whose tests are their own
+]
+"""Parts of scenarios that pages show."""
 RECIPES = sorted((DOCS / "recipes").glob("*.yml"))
 
 
@@ -68,6 +76,32 @@ def test_a_command_of_a_quick_start_runs(command: str, tmp_path: Path, monkeypat
     assert words[0] == "simserve"
     assert outcome.exit_code == 0, outcome.output
     assert all((tmp_path / word).stat().st_size for word in words if word.endswith(".html"))
+
+
+@pytest.mark.parametrize("block", EXCERPTS)
+def test_an_excerpt_of_a_scenario_runs(block: str) -> None:
+    """Put into the smallest scenario that lacks what it says; a trace that it names is not here, and is not read."""
+    said = yaml.safe_load(block)
+    workload: dict[str, Any] = said.pop("workload", {})
+    if "trace" not in workload:
+        workload["num_requests"] = 30
+        given = () if "classes" in workload else ("arrivals", "prompt_tokens", "output_tokens")
+        plain = {"arrivals": {"process": "poisson", "rate": 1.0}, "prompt_tokens": 200, "output_tokens": 50}
+        workload = {**{key: plain[key] for key in given}, **workload}
+    if "kv_tiers" in said.get("engine", {}):
+        workload["shared_prefix"] = {"num_groups": 4, "tokens": 500}
+    models = {"images": "qwen3-vl-8b", "audio": "qwen3-omni-30b-a3b"}
+    scenario = from_mapping(
+        {
+            "name": "excerpt",
+            "model": next((model for key, model in models.items() if key in workload), "qwen3-8b"),
+            "deployment": {"hardware": "h100-sxm-80gb", "engine": said.pop("engine", {"name": "vllm"})},
+            "workload": workload,
+            **said,
+        }
+    )
+
+    assert scenario.workload.trace is not None or run(scenario).summary["completed"] == 30
 
 
 def test_every_page_of_the_site_is_written(tmp_path: Path) -> None:
@@ -131,6 +165,7 @@ def test_there_are_recipes_and_commands() -> None:
     """The tests above hold something."""
     assert [each.name for each in RECIPES] == ["serving-github.yml", "serving-gitlab.yml"]
     assert len(COMMANDS) > 10
+    assert len(EXCERPTS) >= 8
 
 
 def assert_exists(command: str) -> None:

@@ -68,8 +68,11 @@ PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_t
 
 
 @pytest.mark.parametrize("block", PYTHON_BLOCKS)
-def test_a_python_block_of_the_readme_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_python_block_of_the_readme_runs(
+    block: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As written, from the first import on, and it prints something."""
+    monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
 
     assert capsys.readouterr().out
@@ -181,6 +184,25 @@ def test_the_readme_leads_with_the_errors_of_the_reports_that_nothing_was_fitted
 
     assert f"other people's servers are {tpot} % off in the time per token in the median" in text
     assert f"other people are {tpot} % off in TPOT, {ttft} % in TTFT and {throughput} % in throughput" in text
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ("## Blackwell", "rows of B200 simserve is {tpot} % off in TPOT and {ttft} % in TTFT"),
+        ("## Hopper", "{tpot} and {ttft} %"),
+    ],
+)
+def test_the_readme_s_exam_is_that_of_its_page(gpus: str, said: str) -> None:
+    """Rows and median errors of the rows that every simulator has a figure for; whole percents for B200's TTFT."""
+    section = (ROOT / "benchmarks" / "exam" / "RESULTS.md").read_text(encoding="utf-8").partition(gpus)[2]
+    titles, _, row = [cells_of(line) for line in section.splitlines() if line.startswith("|")][:3]
+    tpot, ttft = (row[titles.index(f"{key} error, median")].rstrip("%") for key in ("TPOT", "TTFT"))
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split()).partition("The open exam")[2]
+    figures = {"tpot": tpot, "ttft": ttft if gpus == "## Hopper" else f"{float(ttft):.0f}"}
+
+    assert said.format(**figures) in text
+    assert re.search(rf"(?<!\d){row[titles.index('rows')]} (rows )?of (B200|H100)", text)
 
 
 @pytest.mark.parametrize("figure", _FIGURES)

@@ -208,6 +208,29 @@ def trtllm_command(
     delivery.deliver(on_gpus(draft, count, is_laid_out=True))
 
 
+@app.command("command")
+@takes_flags()
+def any_command(
+    command: CommandArgument,
+    hardware: HardwareOption = None,
+    model: ModelOption = None,
+    engine_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
+    ] = None,
+    *,
+    delivery: Delivery,
+) -> None:
+    """Make a scenario of a pasted line that starts a server, of whichever engine: TGI, LMDeploy, llama.cpp, Ollama too.
+
+    simserve import command 'llama-server -hf unsloth/Qwen3-8B-GGUF -c 32768 -np 8' --gpus 4090 --out pasted.yaml
+    """
+    from simserve.planner.importers.command import import_command
+
+    gpu, count = named_gpu(hardware)
+    draft = import_command(_text_of(command), hardware=gpu, version=engine_version, model=model)
+    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
+
+
 @app.command("manifest")
 @takes_flags()
 def manifest(

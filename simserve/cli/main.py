@@ -34,6 +34,22 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _FITTING = "what fits: --set "
 """Beginning of a remedy that names changes, the mildest first."""
 
+_MEANT = {
+    **dict.fromkeys(("--gpu", "--num-gpus", "--hardware"), "--gpus 2xH100"),
+    **dict.fromkeys(("--input-len", "--input-tokens", "--random-input-len", "--isl"), "--prompt-tokens"),
+    **dict.fromkeys(("--output-len", "--random-output-len", "--osl"), "--output-tokens"),
+    **dict.fromkeys(("--request-rate", "--qps", "--rps"), "--rate"),
+    **dict.fromkeys(("--users", "--clients", "--max-concurrency"), "--concurrency"),
+    **dict.fromkeys(("--num-prompts", "--requests"), "--num-requests"),
+    **dict.fromkeys(("--tensor-parallel-size", "--tensor-parallel", "-tp"), "--tp"),
+    **dict.fromkeys(("--pipeline-parallel-size", "-pp"), "--pp"),
+    **dict.fromkeys(("--ttft", "--tpot"), "--slo 'ttft=1s,tpot=50ms'"),
+    "--dtype": "--quantization",
+    "--quant": "--quantization",
+    "--model": "the first word: simserve COMMAND MODEL",
+}
+"""What other tools call a flag -> what says the same here, where a command has no flag of that name."""
+
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of a place that the user may not use, or that no file can have, where nothing before has seen it."""
 
@@ -186,6 +202,9 @@ def _report_usage(error: Exception) -> int:
     message = getattr(error, "format_message", lambda: str(error))()
     if not message:  # no command at all: the help has been printed
         return UsageError.exit_code
+    meant = _MEANT.get(getattr(error, "option_name", None) or "")
+    if meant is not None:
+        message = f"No such option: {error.option_name}; here it is {meant}"  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "simserve"
     return _report(UsageError(" ".join(message.split()).rstrip("."), remedy=f"try '{command} --help'"))

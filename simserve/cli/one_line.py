@@ -77,6 +77,9 @@ class Asked:
     tp: Annotated[int | None, _option("--tp", min=1, help="Tensor-parallel size. Default: what --gpus leaves.")] = None
     pp: Annotated[int | None, _option("--pp", min=1, help="Pipeline-parallel size.")] = None
     replicas: Annotated[int | None, _option("--replicas", min=1, help="Copies of the model.")] = None
+    routing: Annotated[
+        str | None, _option("--routing", metavar="POLICY", help="Which replica takes a request: round_robin.")
+    ] = None
     engine: Annotated[str | None, _option("--engine", metavar="NAME==VERSION", help="Serving engine: vllm==0.20.")] = (
         None
     )

@@ -114,6 +114,7 @@ def models(name: NameArgument = None, as_json: JsonOption = False) -> None:
     """
     from simserve.profiles import catalog
     from simserve.profiles.model import load_model
+    from simserve.profiles.model_names import SAME_SHAPE
 
     profiles = [load_model(each) for each in catalog.names("model")]
     rows = [
@@ -121,6 +122,9 @@ def models(name: NameArgument = None, as_json: JsonOption = False) -> None:
         for profile in profiles
         if is_named(name, [profile.name, profile.family, *(each.repository or "" for each in profile.checkpoints)])
     ]
+    tuned = {} if name is None else {each: model for each, model in SAME_SHAPE.items() if is_named(name, [each])}
+    listed = {row["name"] for row in rows}
+    rows += [_model(profile) for profile in profiles if profile.name in set(tuned.values()) - listed]
     refuse_none(rows, name, [profile.name for profile in profiles])
     if as_json:
         print_json({"models": rows})
@@ -140,7 +144,7 @@ def models(name: NameArgument = None, as_json: JsonOption = False) -> None:
             for row in rows
         ],
         "KV bytes a token: all layers, 16-bit KV cache, one copy. Stored: the format of the checkpoint that the name "
-        "stands for.",
+        "stands for." + "".join(f" {repository} has the shape of {model}." for repository, model in tuned.items()),
     )
 
 

@@ -17,7 +17,10 @@ REDRAWN_AFTER_SECONDS = 0.1
 
 @contextmanager
 def progress(*, is_shown: bool) -> Iterator[Tell | None]:
-    """Yield what shows a bar on a terminal's stderr once two seconds have passed; None where nothing is to be shown."""
+    """Yield what shows a bar on a terminal's stderr once two seconds have passed; None where nothing is to be shown.
+
+    The bar only moves forward: a part that begins anew, or finds more to do, leaves it where it is until it is past.
+    """
     if not (is_shown and sys.stderr.isatty()):
         yield None
         return
@@ -29,10 +32,15 @@ def progress(*, is_shown: bool) -> Iterator[Tell | None]:
     with Bar(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=None, visible=False)
 
+        reached = 0.0
+
         def tell(done: int, total: int | None, doing: str) -> None:
-            nonlocal due
+            nonlocal due, reached
             is_due = time.monotonic() > due
-            bar.update(task, completed=done, total=total, description=doing, visible=is_due or None, refresh=is_due)
+            if total:
+                reached = max(reached, done / total)
+            whole = 1.0 if reached else None
+            bar.update(task, completed=reached, total=whole, description=doing, visible=is_due or None, refresh=is_due)
             if is_due:
                 due = time.monotonic() + REDRAWN_AFTER_SECONDS
 

@@ -1,6 +1,7 @@
-"""Seconds of DeepEP's expert all-to-all: tokens to the ranks that hold their experts, and the sums back.
+"""Seconds of experts' all-to-all by DeepEP or over NVLink: tokens to the ranks that hold their experts, sums back.
 
-Knows tokens, ranks and links, no model. The constants are fitted by `calibration.laboratory.fits.exchange_fit`.
+Knows tokens, ranks and links, no model. The constants are fitted by
+`calibration.laboratory.fits.exchange_fit` and `nvlink_exchange_fit`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ import numpy as np
 
 from simserve.perf.efficiency import Array
 
-ExchangeMode = Literal["deepep_low_latency", "deepep_high_throughput"]
-"""DeepEP's kernels: a message for each expert of a token, or one for each node and rank that holds any of them."""
+ExchangeMode = Literal["deepep_low_latency", "deepep_high_throughput", "nvlink_one_sided", "nvlink_two_sided"]
+"""DeepEP's kernels: a message for each expert of a token, or one for each node and rank that holds any of them.
+TensorRT-LLM's over NVLink between hosts (MNNVL): one for each rank that holds any, which the sender writes into its
+memory, or for which both agree first where it goes."""
 
-All2AllBackend = Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"]
-"""How tokens reach the ranks that hold their experts: every rank gets all, or DeepEP sends each where it goes."""
+All2AllBackend = Literal[
+    "allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput", "nvlink_one_sided", "nvlink_two_sided"
+]
+"""How tokens reach the ranks that hold their experts: every rank gets all, or an exchange sends each where it goes."""
 
 SCALE_BLOCK, SCALE_BYTES = 128, 4.0
-"""Elements that share a scale of a token sent in FP8, and bytes of a scale."""
+"""Elements that share a scale of a token sent in FP8, and bytes of a scale: MXFP8's, one byte for 32, are as many."""
+
+FP4_TOKEN_BYTES = 0.5625
+"""Bytes of an element of a token sent in FP4, with its scale of a byte for 16."""
 
 COMBINED_BYTES = 2.0
 """Bytes of an element on the way back: sums travel in BF16."""
@@ -31,12 +39,12 @@ class ExchangeCurve:
     """One direction of an exchange.
 
     ``start + network_start + start_per_doubling log2(nodes) + max(bytes inside the node, bytes between nodes)`` over
-    their bandwidths; the second and third only where ranks span nodes.
+    their bandwidths; the second and third only where ranks span nodes. Over NVLink alone the doublings are of ranks.
 
     Attributes:
         start: Seconds of an exchange of nothing in one node.
         network_start: Further seconds once it spans nodes.
-        start_per_doubling: Further seconds for each doubling of the nodes.
+        start_per_doubling: Further seconds for each doubling of the nodes, or of the ranks over NVLink alone.
         local_share: Share of the bandwidth inside a node that it reaches.
         network_share: Share of the network's bandwidth a GPU.
     """
@@ -57,15 +65,24 @@ CURVES: dict[ExchangeMode, dict[Literal["dispatch", "combine"], ExchangeCurve]] 
         "dispatch": ExchangeCurve(33.79e-6, 0.0, 29.34e-6, 0.567, 0.906),
         "combine": ExchangeCurve(48.58e-6, 22.18e-6, 26.08e-6, 0.475, 0.885),
     },
+    "nvlink_one_sided": {
+        "dispatch": ExchangeCurve(12.68e-6, 0.0, 1.52e-6, 0.705, 0.0),
+        "combine": ExchangeCurve(11.35e-6, 0.0, 3.65e-6, 0.739, 0.0),
+    },
+    "nvlink_two_sided": {
+        "dispatch": ExchangeCurve(22.34e-6, 0.0, 1.19e-6, 0.570, 0.0),
+        "combine": ExchangeCurve(8.47e-6, 0.0, 1.57e-6, 0.565, 0.0),
+    },
 }
 """DeepEP between H100 with eight to a node and one 400 Gbit/s port a GPU (AIConfigurator tables, Apache-2.0, SGLang
-0.5.6, 256 and 288 experts; high throughput on 20 multiprocessors). Errors on nodes left out in
-calibration/attention_collectives.md."""
+0.5.6, 256 and 288 experts; high throughput on 20 multiprocessors). NVLink: GB200 in one NVL72, one-sided 2 to 32 ranks,
+two-sided 8 to 64 (TensorRT-LLM 1.2.0rc6 in the same tables; the call that prepares counts as a part of the dispatch).
+Errors on numbers of nodes and ranks left out in calibration/attention_collectives.md."""
 
 
 EXCHANGING_MULTIPROCESSORS: dict[str, int] = {"deepep_low_latency": 0, "deepep_high_throughput": 20}
 """Multiprocessors that an exchange keeps from the arithmetic beside it: low latency leaves its messages to the network
-cards, high throughput ran on DeepEP's default of 20 in the fitted rows."""
+cards, high throughput ran on DeepEP's default of 20 in the fitted rows. Only DeepEP's run beside arithmetic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +107,16 @@ class ExchangeLinks:
         return -(-self.num_ranks // self.ranks_per_node)
 
 
-def dispatched_bytes(hidden_size: float, *, is_narrow: bool = True) -> float:
-    """Return the bytes of one token on the way to an expert: FP8 with its scales, or 16 bit."""
-    return hidden_size * (1.0 + SCALE_BYTES / SCALE_BLOCK if is_narrow else COMBINED_BYTES)
+def dispatched_bytes(hidden_size: float, *, element_bytes: float = 1.0) -> float:
+    """Return the bytes of one token on the way to an expert: FP4 or FP8 with its scales, or 16 bit.
+
+    Args:
+        hidden_size: Its elements.
+        element_bytes: Of one of them, without scales; below 1: FP4, from 2 on: 16 bit.
+    """
+    if element_bytes >= COMBINED_BYTES:
+        return hidden_size * COMBINED_BYTES
+    return hidden_size * (1.0 + SCALE_BYTES / SCALE_BLOCK if element_bytes >= 1.0 else FP4_TOKEN_BYTES)
 
 
 def exchange_seconds(
@@ -101,7 +125,7 @@ def exchange_seconds(
     """Return the seconds of one direction of an exchange; 0 for one rank.
 
     Args:
-        mode: DeepEP's kernels.
+        mode: Kernels.
         curve: Their constants in this direction.
         tokens: Tokens of each rank.
         token_bytes: Bytes of one of them.
@@ -114,7 +138,9 @@ def exchange_seconds(
     local, remote = messages(mode, chosen, links)
     inside = local * token_bytes / (links.local_bandwidth * curve.local_share)
     start, nodes, between = curve.start, links.num_nodes, 0.0
-    if nodes > 1:
+    if mode.startswith("nvlink"):
+        start += curve.start_per_doubling * math.log2(links.num_ranks)
+    elif nodes > 1:
         start += curve.network_start + curve.start_per_doubling * math.log2(nodes)
         between = remote * token_bytes / (links.network_bandwidth * curve.network_share)
     return np.asarray(start + count * max(inside, between))
@@ -125,7 +151,8 @@ def messages(mode: ExchangeMode, chosen: int, links: ExchangeLinks) -> tuple[flo
 
     Low latency: one for each expert on another rank, over NVLink in its own node and over the network beyond.
     High throughput: one to each other node that holds one of its experts, from where NVLink takes it to each rank
-    there; a rank forwards as many tokens of others as it sends.
+    there; a rank forwards as many tokens of others as it sends. Over NVLink alone: one to each other rank that holds
+    any.
     """
     ranks, nodes, k = links.num_ranks, links.num_nodes, chosen
     if mode == "deepep_low_latency":
@@ -133,4 +160,4 @@ def messages(mode: ExchangeMode, chosen: int, links: ExchangeLinks) -> tuple[flo
         return k * (same - 1) / ranks, k * (ranks - same) / ranks
     reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** k)
     targets = ranks * (1.0 - (1.0 - 1.0 / ranks) ** k)
-    return targets * (1.0 - 1.0 / ranks), reached * (1.0 - 1.0 / nodes)
+    return targets * (1.0 - 1.0 / ranks), 0.0 if mode.startswith("nvlink") else reached * (1.0 - 1.0 / nodes)

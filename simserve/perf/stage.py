@@ -395,17 +395,25 @@ def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: 
 def _exchanges(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> list[Array]:
     """Return the seconds in which tokens reach their experts in one layer, and those in which the sums come back."""
     shape, width, backend = stage.shape, stage.shape.model.hidden_size, stage.shape.all2all_backend
+    dispatched, combined = dispatched_bytes(width, element_bytes=_sent_bytes(stage)), width * COMBINED_BYTES
     if backend == "allgather_reducescatter":
-        message = tokens * width * ACTIVATION_BYTES
-        transfers = (all_gather_seconds, reduce_scatter_seconds)
-        return [transfer(message, shape.expert_ranks, shape.expert_link) for transfer in transfers]
-    is_narrow = stage.expert_precision.input_bytes < ACTIVATION_BYTES
-    sizes = {"dispatch": dispatched_bytes(width, is_narrow=is_narrow), "combine": width * COMBINED_BYTES}
+        gathering = all_gather_seconds(tokens * dispatched, shape.expert_ranks, shape.expert_link)
+        return [gathering, reduce_scatter_seconds(tokens * combined, shape.expert_ranks, shape.expert_link)]
+    sizes = {"dispatch": dispatched, "combine": combined}
     own, links, chosen = tokens / shape.expert_ranks, shape.exchange_links, moe.num_experts_per_tok
     return [
         exchange_seconds(backend, curve, own, sizes[direction], chosen, links)
         for direction, curve in CURVES[backend].items()
     ]
+
+
+def _sent_bytes(stage: Stage) -> float:
+    """Return the bytes of an element of a token on the way to its experts, without scales."""
+    precision = stage.expert_precision
+    if stage.shape.all2all_backend.startswith("deepep"):
+        return max(precision.input_bytes, 1.0)
+    is_rounded = stage.shape.engine.sends_rounded_tokens and not precision.is_block_scaled
+    return precision.input_bytes if is_rounded else ACTIVATION_BYTES
 
 
 def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...]:
@@ -685,7 +693,9 @@ def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_
     """Return for each number of tokens whether all-reduce, residual and norm are one kernel."""
     capability = float(shape.hardware.compute_capability or 0.0)
     limit = FUSED_BYTES.get(shape.tensor_parallel_size, 0.0)
+    families = shape.engine.all_reduce_norm_families
     is_fusing = shape.engine.fuses_all_reduce_norm and capability >= FIRST_FUSED_CAPABILITY
+    is_fusing &= not families or shape.model.family in families
     return np.asarray((tokens * shape.model.hidden_size * ACTIVATION_BYTES <= limit) & is_fusing)
 
 

@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
-from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.command import import_command
+from simserve.planner.importers.draft import scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model
+from simserve.planner.importers.ollama_command import FORMAT as OLLAMA_FORMAT
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS
@@ -25,7 +27,11 @@ from simserve.profiles.model import load_model
 from simserve.profiles.model_names import format_named, layers_without_formula
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
+from simserve.sim.routing_spec import RoutingPolicy
 from simserve.workload.spec import TraceColumn
+
+if TYPE_CHECKING:
+    from simserve.workload.traces.trace import Trace
 
 DEFAULT_HARDWARE = "h100-sxm-80gb"
 """GPU of a scenario that only has to be planned for: the plan chooses its own."""
@@ -35,17 +41,12 @@ MAC_ENGINE = "llama.cpp"
 _ENGINE_NAMES = {"trtllm": "tensorrt-llm"}
 """Short names of engines, without hyphens -> the profile."""
 _GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*)?(\S.*)", re.IGNORECASE)
-_TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)", re.IGNORECASE)
+_COUNT_BEHIND = re.compile(r"(\S.*?)\s*[:x\u00d7*]\s*(\d{1,5})", re.IGNORECASE)
+"""``H100:2`` and ``H100x2``, where what stands in front is the name of a GPU."""
+_TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)(?:\s*tok(?:en)?s?)?", re.IGNORECASE)
 _ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@ -])v?(b?\d\S*)")
-_OLLAMA_FORMAT = "gguf-q4_k_m"
 _COMMAND = re.compile(r"\s--?\w|\b(?:vllm|sglang) serve\b|\b(?:docker|ollama) run\b")
 """What only a command line holds."""
-_STARTED_BY_NAME = {
-    "ollama": ("ollama run ", "ollama serve"),
-    "llama.cpp": ("llama-server", "llama-cli"),
-    "tgi": ("text-generation-inference", "text-generation-launcher"),
-}
-"""Engines whose command lines are not read, by what they hold."""
 _LIMIT = re.compile(r"([A-Za-z]\w*)\s*(?:<=|>=|[=<>:\u2264\u2265]|\s)\s*(\S.*)")
 _PERCENTILE = re.compile(r"\bp\(?\d\d", re.IGNORECASE)
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
@@ -66,6 +67,7 @@ class OneLine:
         tp: GPUs that share every layer.
         pp: Groups of GPUs that hold consecutive layers.
         replicas: Copies of the model.
+        routing: Which replica takes a request: ``round_robin``.
         engine: ``vllm==0.20``, or a name alone.
         quantization: Format of the weights.
         rate: Requests a second, Poisson.
@@ -83,6 +85,7 @@ class OneLine:
     tp: int | None = None
     pp: int | None = None
     replicas: int | None = None
+    routing: str | None = None
     engine: str | None = None
     quantization: str | None = None
     rate: float | None = None
@@ -222,29 +225,13 @@ def _base(word: str | None, flags: OneLine, gpu: str | None) -> _Base:
         if word is not None:
             rule = f"cannot stand beside {word!r}: the command line names the model"
             raise UsageError(rule, key="--like", remedy="keep one of the two")
-        draft = _pasted(flags.like, gpu)
-        return _Base(draft.mapping, notes=tuple(each for each in draft.notes if each != PLACEHOLDER_NOTE))
+        draft = import_command(flags.like, hardware=gpu, flag="--like")
+        notes = (each.replace("; --model says another", "") for each in draft.notes if each != PLACEHOLDER_NOTE)
+        return _Base(draft.mapping, notes=tuple(notes))
     if word is None:
         remedy = "name one such as chatbot (simserve scenarios lists them), or a model (simserve models) with --gpus"
         raise UsageError("lacks a scenario", remedy=remedy)
     return _named(word)
-
-
-def _pasted(text: str, gpu: str | None) -> Draft:
-    """Return the scenario of a pasted command line of vLLM, SGLang or TensorRT-LLM."""
-    from simserve.planner.importers.sglang_command import import_sglang_command
-    from simserve.planner.importers.trtllm_command import import_trtllm_command
-    from simserve.planner.importers.vllm_command import import_vllm_command
-
-    words = text.split()
-    started = next((engine for engine, signs in _STARTED_BY_NAME.items() if any(sign in text for sign in signs)), None)
-    if started is not None:
-        model = words[2] if words[:2] == ["ollama", "run"] and len(words) > 2 else "MODEL"
-        rule = f"starts {started}, whose lines are not read"
-        raise UsageError(rule, key="--like", value=text, remedy=f"name the model instead: {model} --engine {started}")
-    if "trtllm" in text:
-        return import_trtllm_command(text, hardware=gpu)
-    return (import_sglang_command if "sglang" in text else import_vllm_command)(text, hardware=gpu)
 
 
 def _named(word: str) -> _Base:
@@ -320,9 +307,9 @@ def _as_tagged(base: _Base, word: str | None, flags: OneLine) -> _Base:
         return base
     if load_model(base.mapping["model"]).stored.format not in WIDE_FORMATS:
         return base
-    note = f"Ollama's {word} has {_OLLAMA_FORMAT} weights unless its tag says others."
+    note = f"Ollama's {word} has {OLLAMA_FORMAT} weights unless its tag says others."
     return replace(
-        base, mapping={**base.mapping, "deployment": {"quantization": _OLLAMA_FORMAT}}, notes=(*base.notes, note)
+        base, mapping={**base.mapping, "deployment": {"quantization": OLLAMA_FORMAT}}, notes=(*base.notes, note)
     )
 
 
@@ -380,6 +367,9 @@ def _overrides(
     """Return what the flags change in a scenario's keys."""
     deployment, workload = (_block(mapping, key) for key in ("deployment", "workload"))
     found = [] if is_plan else _layout(flags, deployment, gpu, count)
+    if flags.routing is not None:
+        key = "deployment.routing.policy" if _block(deployment, "routing") else "deployment.routing"
+        found.append(Override(key, _policy(flags.routing), "--routing"))
     if flags.engine is not None:
         found += _engine(flags.engine, _block(deployment, "engine"))
     if flags.quantization is not None:
@@ -448,6 +438,10 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
         raise UsageError("names no GPU", key="--gpus", value=text, remedy="write 2xH100, or H100")
     count = None if found[1] is None else int(found[1])
     name = hardware_name(found[2].strip())
+    behind = _COUNT_BEHIND.fullmatch(found[2].strip())
+    if count is None and behind is not None and not catalog.has("hardware", name):
+        behind_name = hardware_name(behind[1])
+        name, count = (behind_name, int(behind[2])) if catalog.has("hardware", behind_name) else (name, None)
     if not catalog.has("hardware", name) and (part := slice_of(name)) is not None:
         name, count = part[0], part[1] * (1 if count is None else count)
     if count == 0:
@@ -493,6 +487,18 @@ def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, coun
             f"are {count} GPUs, which {words} does not make", key="--gpus", value=flags.gpus, remedy=remedy
         )
     return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
+
+
+def _policy(text: str) -> str:
+    """Return the routing policy of ``round-robin``, ``Round Robin`` or ``round_robin``.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    known: dict[str, str] = {_plain_name(each): each for each in get_args(RoutingPolicy)}
+    if _plain_name(text) not in known:
+        raise UsageError("is no routing policy", key="--routing", value=text, remedy=", ".join(known.values()))
+    return known[_plain_name(text)]
 
 
 def _plain_name(name: str) -> str:
@@ -572,8 +578,8 @@ def _trace(path: str, folder: Path | None) -> list[Override]:
 
 def _recorded_media(scenario: Scenario, flags: OneLine, notes: list[str]) -> list[Override]:
     """Return the images and recordings of ``--trace``, unless the scenario says itself what it has of them."""
-    source = scenario.workload.trace
-    if flags.trace is None or source is None or scenario.workload.has_media:
+    source, workload = scenario.workload.trace, scenario.workload
+    if flags.trace is None or source is None:
         return []
     # Readers of traces are loaded for traces alone.
     from simserve.planner.importers.trace import media_blocks
@@ -581,8 +587,27 @@ def _recorded_media(scenario: Scenario, flags: OneLine, notes: list[str]) -> lis
     from simserve.workload.traces.table import find_file
 
     trace = read_trace(find_file(source.path, scenario.folder, takes_folder=True), source.format, source.columns)
-    blocks = media_blocks(trace, load_model(scenario.model, scenario.folder), notes)
-    return [Override(f"workload.{key}", block, "--trace") for key, block in blocks.items()]
+    told: list[str] = []
+    blocks = media_blocks(trace, load_model(scenario.model, scenario.folder), told)
+    if not workload.has_media:
+        notes += told
+        return [Override(f"workload.{key}", block, "--trace") for key, block in blocks.items()]
+    return [each for key in blocks for each in _without_recorded(key, scenario, trace, notes)]
+
+
+def _without_recorded(key: str, scenario: Scenario, trace: Trace, notes: list[str]) -> list[Override]:
+    """Take from the images, or the recordings, of a scenario what the trace says itself: how many, and how large."""
+    spec = getattr(scenario.workload, key)
+    recorded = getattr(trace, key)
+    if spec is None or recorded is None:
+        return []
+    sizes = () if recorded.sizes is None else ("sizes" if key == "images" else "seconds",)
+    said = [name for name in ("share", "count", *sizes) if name in spec.model_fields_set]
+    if said:
+        noun = "images" if key == "images" else "recordings"
+        notes.append(f"The trace has {noun} of its own: not used of workload.{key}: {', '.join(said)}.")
+    absent = type(spec)().model_dump(mode="json")
+    return [Override(f"workload.{key}.{name}", absent[name], "--trace") for name in said]
 
 
 def tokens(text: str, flag: str) -> int:

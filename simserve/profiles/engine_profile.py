@@ -43,6 +43,8 @@ FEATURES: Mapping[str, str] = {
     "swap": "preemption by swapping",
     "expert_parallel": "expert parallelism",
     "deepep": "all-to-all of experts with DeepEP",
+    "nvlink_one_sided": "one-sided all-to-all of experts over NVLink between hosts",
+    "nvlink_two_sided": "two-sided all-to-all of experts over NVLink between hosts",
     "two_batch_overlap": "overlap of two halves of a batch",
     "eplb": "balancing of the load of experts (EPLB)",
     "data_parallel_attention": "data-parallel attention",
@@ -341,6 +343,8 @@ class KernelTraits(FrozenModel):
     """Message from which all-reduces over more than two ranks also cross the host link once, bytes; absent: none."""
     fuses_all_reduce_norm: bool = False
     """Whether the norm behind a small all-reduce is part of its kernel (Hopper and Blackwell)."""
+    all_reduce_norm_families: tuple[str, ...] = ()
+    """Families of models whose layers have that kernel; absent: all."""
     fuses_activation_quantisation: bool = False
     """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
     tensor or a channel; otherwise a kernel of its own does."""
@@ -365,6 +369,9 @@ class KernelTraits(FrozenModel):
     """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
     overlaps_shared_experts: bool = True
     """Whether shared experts run beside the routed ones, on a second stream or as some of them."""
+    sends_rounded_tokens: bool = False
+    """Whether tokens are rounded to the format of the experts' products before they go to other ranks, but for FP8 by
+    blocks; DeepEP's dispatch in FP8 is its own."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)

@@ -38,7 +38,7 @@ _SUFFIX = re.compile(
 """What names a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
 _PARTING = re.compile(r"[-_: ]+")
 _PREFIX = re.compile(r"^(?:meta-|unsloth-|nvidia-)")
-_SAME_SHAPE = {
+SAME_SHAPE = {
     "deepseek-ai/DeepSeek-V3.1": "deepseek-v3",
     "deepseek-ai/DeepSeek-V3.1-Terminus": "deepseek-v3",
     "deepseek-ai/DeepSeek-V3.2-Exp": "deepseek-v3.2",
@@ -106,7 +106,7 @@ def plain_name(name: str) -> str:
     return plain
 
 
-_TUNED = {plain_name(repository): (repository, profile) for repository, profile in _SAME_SHAPE.items()}
+_TUNED = {plain_name(repository): (repository, profile) for repository, profile in SAME_SHAPE.items()}
 """Name without tuning and format -> repository, profile."""
 
 
@@ -181,7 +181,7 @@ _TUNINGS = (
 
 def is_on_record(repository: str) -> bool:
     """Return whether the shape of a repository is on record, though no profile lists it; else its name tells it."""
-    known = (*_SAME_SHAPE, *_CONTEXTS, *_TUNINGS)
+    known = (*SAME_SHAPE, *_CONTEXTS, *_TUNINGS)
     return repository.lower() in (each.lower() for each in known)
 
 

@@ -50,6 +50,8 @@ LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")
 """What scales the load of a scenario."""
 _MOST_MILLISECONDS = 10_000
 """What is told in milliseconds at most, beside shorter times."""
+_SECONDS_FROM_MEAN = 1000.0
+"""Mean in milliseconds from which its line is told in seconds."""
 _TOLD_AS_TIMES = 2.0
 """Times the own cost from which an API's is told so, and not in percent more."""
 _TOKENS_STEP = 1024
@@ -238,6 +240,8 @@ def latency_lines(result: RunResult) -> list[LatencyLine]:
     for name, label in LATENCY_LABELS.items():
         ends, term = known.get(f"mean_{name}"), _TERMS.get(name)
         unit, factor = latency_unit(summary[f"p99_{name}"])
+        if (summary[f"mean_{name}"] or 0.0) >= _SECONDS_FROM_MEAN:
+            unit, factor = "s", 1000.0
         limit = None if result.slo is None or term is None else getattr(result.slo, term)
         met = None if term is None else inner["slo"]["by_metric"].get(term)
         mean, tail = summary[f"mean_{name}"], summary[f"p95_{name}"]

@@ -116,10 +116,10 @@ def reading_lines(comparison: Comparison) -> list[str]:
     count = len(comparison.base.summaries)
     if count == 1:
         return ["The same trace through each, once; nothing is drawn, so there are no intervals."]
-    seen = "on the same requests (common random numbers)" if comparison.is_paired else "each on requests of its own"
+    seen = "on the same requests (common random numbers)" if comparison.is_paired else "each with requests of its own"
     each = comparison.requests_each
     length = "" if each is None else f" of {each:,} requests"
-    runs = f"{count} runs{length} of each, {seen}"
+    runs = f"{count} runs{length} for each variant, {seen}"
     if count < LEAST_PAIRS:
         return [f"{runs}; an interval takes {LEAST_PAIRS}: --replications {LEAST_PAIRS}."]
     return [

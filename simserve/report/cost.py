@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ def answer(summary: Mapping[str, Any]) -> str:
     cheaper, saving = summary["cheaper"], summary["saving_usd_per_month"]
     if cheaper is not None and saving is not None:
         low, high = (own, api) if cheaper == "self_host" else (api, own)
-        other = _api_name(api) if cheaper == "self_host" else "GPUs of one's own"
+        other = _api_name(api) if cheaper == "self_host" else "your own GPUs"
         return (
             f"{_SIDES[cheaper]} costs less: {dollars(low['usd_per_month'])} a month against "
             f"{dollars(high['usd_per_month'])} for {other}, {dollars(abs(saving))} less."
@@ -168,11 +168,11 @@ def _unit_prices(side: Mapping[str, Any]) -> str:
     shown = {
         "a request": side["usd_per_request"],
         "a million tokens": side["usd_per_million_tokens"],
-        "a million output tokens, all of it put on them": side.get("usd_per_million_output_tokens"),
+        "a million output tokens (all of the cost put on them)": side.get("usd_per_million_output_tokens"),
     }
     if shown["a million tokens"] == side.get("usd_per_million_output_tokens"):
         shown.pop("a million tokens")
-        shown["a million output tokens"] = shown.pop("a million output tokens, all of it put on them")
+        shown["a million output tokens"] = shown.pop("a million output tokens (all of the cost put on them)")
     text = ", ".join(f"{dollars(value)} {what}" for what, value in shown.items() if value is not None)
     used = side.get("utilization")
     return text + (f"; {share(used)} of the capacity is used" if text and used is not None else "")
@@ -240,7 +240,10 @@ def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = [f"{' or '.join(amounts)} a month, on {counted(even['gpus'], 'GPU')}"]
     good, first = even.get("for_good_requests_per_month"), even["requests_per_month"]
     if good is not None and first is not None and good > first * 1.001:
-        lines.append(f"for good from {_requests(good)}: between, the next whole replica makes the API cheaper again")
+        lines.append(
+            f"self-hosting costs less for good from {_requests(good)}; in between, each further replica makes the API "
+            "cheaper again for a while"
+        )
     return lines
 
 
@@ -265,7 +268,7 @@ def _left_out(summary: Mapping[str, Any]) -> Section:
         )
     even_title = (f"break-even, {unit}",) if has[unit] else ()
     header = ("what the month counts or leaves out", "adds", "a month", *even_title, "here")
-    return Section(title="Counted", header=header, rows=rows)
+    return Section(title="What is counted", header=header, rows=rows)
 
 
 def _capacity(summary: Mapping[str, Any]) -> Section:
@@ -305,9 +308,9 @@ def _hybrid_lines(summary: Mapping[str, Any]) -> list[str]:
         return []
     month = f"{dollars(best['usd_per_month'])} a month"
     if best["replicas"] == 0:
-        return [f"none is worth it: all to the API is the cheapest split, {month}"]
+        return [f"no split is worth it: sending all of it to the API costs least, {month}"]
     if best["api_share"] == 0:
-        return [f"none is worth it: {counted(best['gpus'], 'GPU')} for all of it is the cheapest split, {month}"]
+        return [f"no split is worth it: {counted(best['gpus'], 'GPU')} for all of it cost least, {month}"]
     return [
         f"{counted(best['gpus'], 'GPU')} for the base of the day, {share(best['api_share'])} of the requests to the "
         f"API: {month} ({dollars(best['self_host_usd_per_month'])} + {dollars(best['api_usd_per_month'])})"
@@ -323,7 +326,11 @@ def _outlook_lines(summary: Mapping[str, Any]) -> list[str]:
         f"{share(years['gpu_price_fall_per_year'])}, traffic grows {share(years['traffic_growth_per_year'])}"
     )
     at_end = years["by_month"][-1]["break_even_requests_per_month"]
-    end = "never pays by then" if at_end is None else f"break-even is then at {_requests(at_end)} a month"
+    end = (
+        "self-hosting does not break even by then"
+        if at_end is None
+        else f"break-even is then at {_requests(at_end)} a month"
+    )
     changes = years["cheaper_changes_in_months"]
     flips = f"; the cheaper side changes in month {', '.join(str(month) for month in changes)}" if changes else ""
     return [
@@ -436,7 +443,13 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     lines += [Fact("API", line, is_extra=True) for line in _latency_lines(summary["api"])[:1]]
     api = summary["api"]
     other = "" if deployed is None else fact_text(deployed, "Cost").partition("; ")[2]
-    if " asks " in other and api["name"] is not None and not other.startswith(f"{api['name']} asks "):
+    lines_of = {each.label: each.text for each in lines}
+    if other and " asks " not in other and " asks " in lines_of["Cost"]:
+        # What a run of it says of the API; the one that is compared with serves other weights.
+        own_side, _, asked_for = lines_of["Cost"].partition("; ")
+        lines = [replace(each, text=f"{own_side}; {other}") if each.label == "Cost" else each for each in lines]
+        lines.append(Fact("Also", f"of other weights, {asked_for}"))
+    elif " asks " in other and api["name"] is not None and not other.startswith(f"{api['name']} asks "):
         lines.append(Fact("Also", other))
     old = [f"the price of {api['name']} was seen {api['date']}, {_OLD}"] if api.get("is_old") else []
     trust = [*old, *(summary.get("caveats") or ())[-1:]]

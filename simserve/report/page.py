@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: [a-z\d]+=[^\s;]+| \d[\d.]*%?(?:/[a-z]+)?)?)")
 """A command that ends a sentence, and an option with its number, per month say, or with what it sets."""
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")
+"""Space between a time and its unit, which no line may end in."""
 TEMPLATES = Path(__file__).parent / "templates"
 """Pages and style sheets; ``common.css`` is that of `simserve explore` as well."""
 
@@ -123,6 +125,8 @@ def environment() -> Environment:
     )
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     found.filters["marked"] = marked
+    found.filters["command"] = command
+    found.filters["joined"] = lambda text: _BEFORE_UNIT.sub("\u00a0", text)
     return found
 
 
@@ -131,10 +135,19 @@ def marked(text: str) -> Markup:
     from markupsafe import Markup
 
     parts = _CODE.split(text)
-    commands = (Markup("<code>{}</code>"), Markup('<code class="option">{}</code>'))
+    option, whole = Markup('<code class="option">{}</code>'), Markup("<code>{}</code>")
     return Markup("").join(
-        commands[part.startswith("-")].format(part) if place % 2 else part for place, part in enumerate(parts)
+        (option.format(part) if part.startswith("-") else whole.format(command(part))) if place % 2 else part
+        for place, part in enumerate(parts)
     )
+
+
+def command(text: str) -> Markup:
+    """Return a command whose words are not broken at their hyphens: lines end between words where these have room."""
+    from markupsafe import Markup
+
+    word = Markup("<span>{}</span>")
+    return Markup(" ").join(word.format(each) if "-" in each else each for each in text.split(" "))
 
 
 def brief_html(brief: Brief) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from simserve.report.axes import TEXT_POINTS, log_ticks
 from simserve.report.quantities import dollars, latency
@@ -13,6 +14,8 @@ from simserve.units import format_seconds
 
 _ROOM = 1.05
 _MARGIN = 0.05
+_BETWEEN_POINTS = 5.0
+"""Between the words of two ticks."""
 _LEAST_SHARE = 0.15
 """Of an axis between two ticks whose words carry a unit."""
 
@@ -65,7 +68,11 @@ def spaced(axis: Axis, points: float) -> Axis:
         points: See ``axis``.
     """
     ticks = axis.marked
-    while len(ticks) > 2 and 1.3 * sum(text_width(text, TEXT_POINTS) for _, text in ticks) > points:
+    a_unit = points / (axis.high - axis.low)
+    while len(ticks) > 2 and any(
+        a_unit * (right - left) < _BETWEEN_POINTS + text_width(word + other, TEXT_POINTS) / 2
+        for (left, word), (right, other) in pairwise(ticks)
+    ):
         zero = next((place for place, (value, _) in enumerate(ticks) if abs(value) < 1e-9), 0)
         ticks = ticks[zero % 2 :: 2]
     return replace(axis, ticks=ticks)

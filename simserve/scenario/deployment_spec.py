@@ -207,9 +207,11 @@ class DeploymentSpec(FrozenModel):
     """Whether each routed expert lies whole on one of the GPUs that share the experts, instead of cut over all."""
     all2all_backend: Literal["auto"] | All2AllBackend = "auto"
     """How tokens reach the GPUs that hold their experts, with `data_parallel_size` above 1 and
-    `enable_expert_parallel`: every GPU gets the tokens of all, or DeepEP sends each only where its experts are,
-    `deepep_low_latency` for decoding, `deepep_high_throughput` for prompts. `auto`: DeepEP's for decoding where the
-    experts lie on several nodes and the engine has it, as such servers are run; engines start without."""
+    `enable_expert_parallel`: every GPU gets the tokens of all, or each is sent only where its experts are, by DeepEP,
+    `deepep_low_latency` for decoding, `deepep_high_throughput` for prompts, or over the NVLink that joins hosts, as
+    TensorRT-LLM does (`nvlink_one_sided`; `nvlink_two_sided` with its WIDEEP experts and before 1.2). `auto`: DeepEP's
+    for decoding where the experts lie on several nodes and the engine has it, as such servers are run (engines start
+    without); what TensorRT-LLM takes by itself where NVLink joins several hosts."""
     num_redundant_experts: Annotated[int, Field(ge=0, le=1024)] | None = None
     """Further copies of the most popular experts in each layer, with `enable_expert_parallel`: experts are placed so
     that all GPUs have about the same load (EPLB). Absent: experts lie in their order."""

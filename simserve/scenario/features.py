@@ -61,7 +61,8 @@ def asked_features(deployment: DeploymentSpec) -> Iterator[AskedFeature]:
     if deployment.enable_expert_parallel:
         yield AskedFeature("expert_parallel", "enable_expert_parallel", True)
     if deployment.all2all_backend not in ("auto", "allgather_reducescatter"):
-        yield AskedFeature("deepep", "all2all_backend", deployment.all2all_backend)
+        name = "deepep" if deployment.all2all_backend.startswith("deepep") else deployment.all2all_backend
+        yield AskedFeature(name, "all2all_backend", deployment.all2all_backend)
     if deployment.num_redundant_experts is not None:
         yield AskedFeature("eplb", "num_redundant_experts", deployment.num_redundant_experts)
     if deployment.enable_two_batch_overlap:

@@ -85,7 +85,7 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
     notes = lacking_weights_notes(shape)
     if not memory.fits:
         return notes
-    if resolved.scenario.deployment.all2all_backend == "auto" and shape.all2all_backend != "allgather_reducescatter":
+    if resolved.scenario.deployment.all2all_backend == "auto" and shape.all2all_backend.startswith("deepep"):
         overlap = " and two-batch overlap" if shape.enable_two_batch_overlap else ""
         notes.append(
             f"experts lie on {shape.expert_ranks} GPUs of several nodes: DeepEP{overlap} are assumed, which "

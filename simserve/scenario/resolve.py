@@ -282,10 +282,10 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
     with scenario.blaming("model"):
         model = load_model(scenario.model, folder)
     engine = _resolved_engine(scenario, hardware, model, role)
-    backend = _all2all_backend(deployment, hardware, engine)
+    backend = _all2all_backend(deployment, hardware, model, engine)
     overlaps = deployment.enable_two_batch_overlap
     if overlaps is None:
-        is_assumed = deployment.all2all_backend == "auto" and backend != "allgather_reducescatter"
+        is_assumed = deployment.all2all_backend == "auto" and backend.startswith("deepep")
         overlaps = is_assumed and "two_batch_overlap" in engine.features
     shape = ReplicaShape(
         hardware=hardware,
@@ -334,13 +334,25 @@ def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:
     )
 
 
-def _all2all_backend(deployment: DeploymentSpec, hardware: HardwareProfile, engine: ResolvedEngine) -> All2AllBackend:
-    """Return how tokens reach the ranks that hold their experts: as asked, or as such servers are run."""
+def _all2all_backend(
+    deployment: DeploymentSpec, hardware: HardwareProfile, model: ModelProfile, engine: ResolvedEngine
+) -> All2AllBackend:
+    """Return how tokens reach the ranks that hold their experts: as asked, or as such servers are run.
+
+    TensorRT-LLM takes an exchange over NVLink by itself where that joins several hosts: from 1.2 on the one-sided one,
+    before that the two-sided one, with more ranks than a token has experts (`select_alltoall_method_type` of its expert
+    modules).
+    """
     if deployment.all2all_backend != "auto":
         return deployment.all2all_backend
     has_ranks = deployment.enable_expert_parallel and deployment.data_parallel_size > 1
-    num_gpus = deployment.tensor_parallel_size * deployment.data_parallel_size
-    is_wide = has_ranks and num_gpus > hardware.intra_node.gpus_per_node
+    num_gpus, link = deployment.tensor_parallel_size * deployment.data_parallel_size, hardware.intra_node
+    is_wide = has_ranks and num_gpus > link.gpus_per_node
+    if has_ranks and not is_wide and link.num_host_gpus < link.gpus_per_node and model.moe is not None:
+        if "nvlink_one_sided" in engine.features:
+            return "nvlink_one_sided"
+        if "nvlink_two_sided" in engine.features and num_gpus > model.moe.num_experts_per_tok:
+            return "nvlink_two_sided"
     return "deepep_low_latency" if is_wide and "deepep" in engine.features else "allgather_reducescatter"
 
 
@@ -426,11 +438,15 @@ def _check_experts(shape: ReplicaShape) -> None:
 def _check_whole_experts(shape: ReplicaShape) -> None:
     """Refuse settings of whole experts on ranks of data-parallel attention where there are none."""
     is_sent, has_ranks = shape.all2all_backend != "allgather_reducescatter", shape.data_parallel_size > 1
-    if shape.enable_two_batch_overlap and not is_sent:
+    if shape.enable_two_batch_overlap and not shape.all2all_backend.startswith("deepep"):
         rule, key = "needs an all2all_backend of DeepEP", "enable_two_batch_overlap"
         raise ScenarioError(rule, key=key, value=True, remedy="set deployment.all2all_backend, or leave it out")
     if is_sent and not (shape.enable_expert_parallel and has_ranks):
         rule = "needs enable_expert_parallel and a data_parallel_size above 1"
+        raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
+    joined = shape.hardware.intra_node.gpus_per_node if shape.hardware.intra_node.kind == "nvlink" else 0
+    if shape.all2all_backend.startswith("nvlink") and shape.expert_ranks > joined:
+        rule = f"needs all {shape.expert_ranks} GPUs of the experts on one NVLink, which joins {joined} GPUs here"
         raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
     if shape.num_redundant_experts is not None and not shape.enable_expert_parallel:
         rule = "needs enable_expert_parallel"

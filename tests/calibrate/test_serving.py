@@ -32,6 +32,7 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> ServingCalibration:
     return ServingCalibration(ServingModel(chat()), names).fit(read_results(files))
 
 
+@pytest.mark.slow
 def test_benchmarks_of_the_simulator_give_its_constants_back(calibration: ServingCalibration) -> None:
     """Each true constant lies in its 95 % interval, and no interval is wider than a fifth of its value."""
     for name in ("host_seconds_per_step", "compute_efficiency", "frontend_latency"):

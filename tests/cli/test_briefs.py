@@ -50,6 +50,22 @@ def test_a_brief_says_what_it_costs_how_loaded_it_is_and_how_far_to_trust_it(sim
     assert all(any(line.startswith(label) for line in lines) for label in (*LABELS, "TTFT", "TPOT", "E2E"))
 
 
+def test_the_manager_s_three_questions_have_one_answer(simserve: Simserve) -> None:
+    """Does it hold, what does it cost a month, is an API cheaper: of one deployment every command says the same; plan
+    measures anew whether it holds."""
+    flags = {"run": ["--out", "one"], **COMMANDS, "compare": ["--with", "a: run.seed=9", "--replications", "2"]}
+    printed = {command: simserve(command, "single-gpu-7b", *more).stdout for command, more in flags.items()}
+
+    holds = {command: re.search(r"([\d.]+%) of requests (?:met|meet)", text) for command, text in printed.items()}
+    cost = {command: re.search(r"^Cost +(.*(?:\n  +.*)*)", text, re.M) for command, text in printed.items()}
+    assert None not in {*holds.values(), *cost.values()}, printed
+    said = {command: " ".join(found[1].split()) for command, found in cost.items() if found}
+    assert set(said.values()) == {said["run"]}
+    assert said["run"].endswith("a month on 1 GPU; no API is known to serve these weights")
+    assert "of other weights, gpt-4o asks" in printed["cost"]  # which has to compare with one
+    assert len({found[1] for command, found in holds.items() if found and command != "plan"}) == 1, printed
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_verbose_prints_the_brief_and_every_figure_below_it(simserve: Simserve, command: str) -> None:
     """Nothing of the brief is lost, and nothing is cut; beside --json there is nothing to lengthen."""

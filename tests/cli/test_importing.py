@@ -232,6 +232,7 @@ def test_a_log_without_a_model_makes_no_file(simserve: Simserve, folder: Path) -
     [
         ("sglang-command", "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2", "sglang"),
         ("trtllm-command", "trtllm-serve Qwen/Qwen3-8B --tp_size 2", "tensorrt-llm"),
+        ("command", "lmdeploy serve api_server Qwen/Qwen3-8B --tp 2", "lmdeploy"),
     ],
 )
 def test_lines_of_other_engines_are_printed_as_scenarios(

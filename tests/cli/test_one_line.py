@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from simserve.errors import UsageError
+from simserve.planner.one_line import OneLine, ask
 from simserve.profiles import catalog
 from tests.cli.conftest import Simserve
 
@@ -331,8 +334,8 @@ def test_tags_of_ollama_say_their_format(simserve: Simserve, line: str, weights:
     [
         ("'docker run vllm/vllm-openai:v0.10.0 --model Qwen/Qwen3-8B'", "put it behind --like"),
         ("'vllm serve Qwen/Qwen3-8B'", "put it behind --like"),
-        ("--like 'ollama run llama3.1:8b'", "llama3.1:8b --engine ollama"),
-        ("--like 'llama-server -m x.gguf -ngl 99'", "MODEL --engine llama.cpp"),
+        ("--like 'transformers serve'", "MODEL --gpus N --engine NAME"),
+        ("--like 'OLLAMA_NUM_PARALLEL=4 ollama serve'", "ollama run llama3.1:8b"),
         ("./Qwen3-8B-Q4_K_M.gguf", "Qwen3-8B-Q4_K_M --engine llama.cpp"),
     ],
 )
@@ -354,6 +357,9 @@ def test_a_pasted_command_line_stands_for_the_scenario(simserve: Simserve) -> No
     assert (shown["model"], shown["hardware"]) == ("qwen3-8b", "l4-24gb")
     assert (shown["max_model_len"], shown["engine_resolved"]["max_num_seqs"]) == (8192, 64)
     assert sglang["engine_resolved"]["name"] == "sglang"
+    for line_of, engine in (("ollama run qwen3:8b", "ollama"), ("llama-server -m Qwen3-8B-Q4_K_M.gguf", "llama.cpp")):
+        other = answer(simserve, f"memory --like '{line_of}' --gpus 4090")
+        assert (other["engine_resolved"]["name"], other["formats"]["weights"]) == (engine, "gguf-q4_k_m")
     assert answer(simserve, f"run --like {line} --gpus L4 {traffic}")["completed"] == 20
 
 
@@ -532,3 +538,61 @@ def test_an_api_is_no_model_and_short_formats_are_formats(simserve: Simserve) ->
     assert "'gpt-4o' is an API" in api.error_line
     assert "simserve cost MODEL --api gpt-4o" in api.error_line
     assert answer(simserve, "memory qwen3-8b --gpus H100 --quantization awq")["formats"]["weights"] == "awq-int4"
+
+
+@pytest.mark.parametrize("gpus", ["H100:2", "H100x2", "h100 x 2", "2xH100"])
+def test_the_number_of_gpus_stands_before_or_behind(simserve: Simserve, gpus: str) -> None:
+    """As clouds and schedulers write it; an x of a name is none: RTX4090 is one GPU."""
+    assert answer(simserve, f"memory qwen3-32b --gpus '{gpus}'")["num_gpus"] == 2
+    assert answer(simserve, "memory llama-3.1-8b --gpus RTX4090")["num_gpus"] == 1
+
+
+@pytest.mark.parametrize(
+    ("flag", "here"),
+    [
+        ("--input-len", "--prompt-tokens"),
+        ("--users", "--concurrency"),
+        ("--request-rate", "--rate"),
+        ("--gpu", "--gpus"),
+    ],
+)
+def test_flags_of_other_tools_are_told_in_words_of_this_one(simserve: Simserve, flag: str, here: str) -> None:
+    """In the error's one line."""
+    outcome = simserve("run", "qwen3-8b", flag, "3")
+
+    assert outcome.code == 2
+    assert f"No such option: {flag}; here it is {here}" in outcome.error_line
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "round-robin", "RoundRobin"])
+def test_a_routing_policy_is_a_flag(policy: str) -> None:
+    """Of replicas that nothing else describes, and over a scenario's, whose other settings stay."""
+    traffic = OneLine(rate=1.0, prompt_tokens="500", output_tokens="20", num_requests=9)
+    fleet = ask("Qwen/Qwen3-8B", replace(traffic, gpus="3xL4", replicas=3, routing=policy)).scenario.deployment
+    over = ask("prefix-routing", OneLine(routing=policy)).scenario.deployment.routing
+
+    assert (fleet.routing.policy, fleet.replicas) == ("round_robin", 3)
+    assert over.policy == "round_robin"
+    with pytest.raises(UsageError, match="is no routing policy"):
+        ask("chatbot", OneLine(routing="nearest"))
+
+
+def test_a_trace_with_images_replaces_those_of_the_scenario(simserve: Simserve) -> None:
+    """What the trace says of them; the rest of the scenario's keys stays."""
+    rows = "".join(f"{second},200,20,{second % 3},{';'.join(['640x480'] * (second % 3))}\n" for second in range(12))
+    Path("seen.csv").write_text(f"timestamp,prompt,completion,num_images,image_sizes\n{rows}", encoding="utf-8")
+
+    outcome = simserve("run", "images", "--trace", "seen.csv", "--out", "out")
+
+    assert outcome.code == 0, outcome.stderr
+    assert "The trace has images of its own: not used of workload.images: share, count, sizes." in outcome.stderr
+    summary = json.loads(Path("out/result.json").read_text(encoding="utf-8"))
+    assert summary["simserve"]["images"]["requests"] == 8
+
+
+def test_models_are_found_by_the_names_of_their_tunings(simserve: Simserve) -> None:
+    """With the model whose shape they have."""
+    outcome = simserve("models", "qwen3.6")
+
+    assert outcome.code == 0
+    assert "Qwen/Qwen3.6-27B has the shape of" in outcome.stdout

@@ -333,3 +333,17 @@ def test_an_example_of_the_help_works(example: str, folder: Path, simserve: Sims
         code, stderr = outcome.code, outcome.stderr
 
     assert (code, stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "completed"), [("simserve ru", 1, "run"), ("simserve plan --conf", 2, "--confidence")]
+)
+def test_a_shell_completes_commands_and_flags(words: str, place: int, completed: str) -> None:
+    """As `--install-completion` makes bash ask."""
+    asked = {"_SIMSERVE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "simserve"], env={**os.environ, **asked}, capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout.split() == [completed]

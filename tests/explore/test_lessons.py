@@ -280,6 +280,7 @@ def test_experts_are_spread_where_there_are_any() -> None:
     assert best_layout(ParallelQuery()) == {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "replicas": 4}
 
 
+@pytest.mark.slow
 def test_the_wizard_names_a_fleet_that_can_be_run() -> None:
     """What it saves is a scenario of that many GPUs; where nothing holds it says what came nearest."""
     alike = {"pools": "one kind of replica"}
@@ -300,6 +301,7 @@ def test_the_wizard_names_a_fleet_that_can_be_run() -> None:
 _LONG = {"hardware": ("h100-sxm-80gb",), "rate": 4.0, "prompt_tokens": 3000, "max_gpus": 2}
 
 
+@pytest.mark.slow
 def test_the_wizard_sizes_workers_of_each_role_and_writes_them_down() -> None:
     """Prefill and decode apart, as asked: pools in the scenario, what each role can do, the counts in manifests."""
     query = WizardQuery(pools="prefill and decode apart", **_LONG)

@@ -38,6 +38,14 @@ def test_small_all_reduces_hold_the_norm(hardware: str, version: str, ranks: int
     assert has_fused_all_reduce(shape, np.array([1.0, limit, limit + 1.0])).tolist() == [is_fused, is_fused, False]
 
 
+@pytest.mark.parametrize(("model", "is_fused"), [("llama-3.1-70b", True), ("deepseek-v3", True), ("qwen3-32b", False)])
+def test_tensorrt_llm_fuses_norms_by_family(model: str, is_fused: bool) -> None:
+    """Its Llama, DeepSeek and gpt-oss call that kernel, its dense Qwen3 does not."""
+    shape = make_shape("h200-sxm-141gb", model, engine="tensorrt-llm", version="1.0", tensor_parallel_size=8)
+
+    assert has_fused_all_reduce(shape, np.array([8.0])).tolist() == [is_fused]
+
+
 def test_a_fused_norm_shortens_decode_steps_alone() -> None:
     """A microsecond or two of each of 160 all-reduces; prompts send more than fits."""
     new = make_shape("h200-sxm-141gb", "llama-3.1-70b", version="0.18", tensor_parallel_size=8)

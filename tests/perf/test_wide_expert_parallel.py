@@ -44,6 +44,10 @@ def links(num_ranks: int) -> ExchangeLinks:
     return ExchangeLinks(num_ranks=num_ranks, ranks_per_node=8, local_bandwidth=450e9, network_bandwidth=50e9)
 
 
+RACK = ExchangeLinks(num_ranks=32, ranks_per_node=72, local_bandwidth=900e9, network_bandwidth=50e9)
+"""32 ranks of a GB200 NVL72."""
+
+
 @pytest.fixture(scope="module")
 def wide_rate() -> float:
     """Output tokens/s a GPU of EP 72 on H200 with overlap, 128 requests each."""
@@ -71,6 +75,39 @@ def test_dispatch_of_128_tokens_takes_what_was_measured(num_ranks: int, measured
     seconds = exchange_seconds("deepep_low_latency", curve, np.array([128.0]), width, 8, links(num_ranks))
 
     assert seconds[0] == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize(("num_ranks", "measured"), [(8, 33.6e-6), (16, 36.2e-6), (32, 36.7e-6)])
+def test_two_sided_dispatch_of_128_tokens_takes_what_was_measured(num_ranks: int, measured: float) -> None:
+    """GB200, DeepSeek-V3's width in NVFP4, what prepares it included, within a tenth, where a rank has every expert's
+    share (AIConfigurator tables); experts drawn at random are on fewer ranks."""
+    curve, rack = CURVES["nvlink_two_sided"]["dispatch"], dataclasses.replace(RACK, num_ranks=num_ranks)
+    width, even = dispatched_bytes(7168, element_bytes=0.5), min(8, num_ranks) * (1.0 - 1.0 / num_ranks)
+    drawn, remote = messages("nvlink_two_sided", 8, rack)
+    seconds = exchange_seconds("nvlink_two_sided", curve, np.array([128.0 * even / drawn]), width, 8, rack)
+
+    assert remote == 0.0
+    assert drawn <= even
+    assert seconds[0] == pytest.approx(measured, rel=0.1)
+
+
+def test_a_token_in_fp4_is_a_quarter_of_one_in_16_bit() -> None:
+    """With their scales: 9/16 of a byte an element, FP8 33/32, 16 bit two."""
+    sizes = [dispatched_bytes(7168, element_bytes=each) for each in (0.5, 1.0, 2.0)]
+
+    assert sizes == [7168 * 9 / 16, 7168 * 33 / 32, 14336.0]
+
+
+@pytest.mark.parametrize(("quantization", "is_smaller"), [("nvfp4", True), ("fp8", False)])
+def test_tensorrt_llm_gathers_tokens_in_the_format_of_the_experts(quantization: str, is_smaller: bool) -> None:
+    """DeepSeek-V3 on eight ranks of B200: NVFP4 gathers less than 16 bit, FP8 by blocks does not."""
+    shape = make_shape("b200-sxm-180gb", "deepseek-v3", engine="tensorrt-llm", data_parallel_size=8)
+    shape = dataclasses.replace(shape, enable_expert_parallel=True, quantization=quantization)
+    engine = shape.engine.model_copy(update={"sends_rounded_tokens": False})
+    rounded, wide = (price(each).step_times for each in (shape, dataclasses.replace(shape, engine=engine)))
+
+    assert (rounded.shared_seconds[-1] < 0.99 * wide.shared_seconds[-1]) == is_smaller
+    assert rounded.shared_seconds[-1] <= wide.shared_seconds[-1]
 
 
 def test_one_rank_exchanges_nothing() -> None:

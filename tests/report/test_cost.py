@@ -38,7 +38,7 @@ def test_the_answer_names_the_cheaper_side_and_what_it_saves() -> None:
     own, api = summary(), summary(gpu_hour_usd=10.0)
 
     assert answer(own).startswith("Self-hosting costs less: $1,540 a month against $10,000 for the API")
-    assert answer(api).startswith("The API costs less: $10,000 a month against $14,500 for GPUs of one's own")
+    assert answer(api).startswith("The API costs less: $10,000 a month against $14,500 for your own GPUs")
     assert answer(summary(api_request_usd=None)) == "2 GPUs cost $1,540 a month, $7.70 a million output tokens."
 
 
@@ -62,7 +62,7 @@ def test_the_split_is_said_with_both_bills() -> None:
 
     assert split["hybrid"]["api_share"] > 0
     assert "GPUs for the base of the day" in text(split, "Hybrid")
-    assert "none is worth it" in text(summary(gpu_hour_usd=100.0), "Hybrid")
+    assert "no split is worth it" in text(summary(gpu_hour_usd=100.0), "Hybrid")
 
 
 def test_the_prompt_cache_is_said_with_its_rules() -> None:
@@ -93,7 +93,7 @@ def test_the_page_escapes_what_it_shows() -> None:
     assert "&lt;b&gt;api" in render_page(cost_page(shown))
 
 
-@pytest.mark.parametrize("title", ["Counted", "Capacity", "Matters most"])
+@pytest.mark.parametrize("title", ["What is counted", "Capacity", "Matters most"])
 def test_tables_have_a_cell_a_column(title: str) -> None:
     """In every row."""
     part = next(each for each in sections(summary()) if each.title == title)

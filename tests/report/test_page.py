@@ -25,7 +25,7 @@ def test_commands_and_options_in_prose_stand_as_code() -> None:
     command = marked("To see it: simserve run chatbot --set a=1")
     option = marked("<42% hold it (--confidence 90% for more), a one-in-ten chance")
 
-    assert command == "To see it: <code>simserve run chatbot --set a=1</code>"
+    assert command == "To see it: <code>simserve run chatbot <span>--set</span> a=1</code>"
     assert option == '&lt;42% hold it (<code class="option">--confidence 90%</code> for more), a one-in-ten chance'
 
 

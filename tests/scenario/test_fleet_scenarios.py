@@ -47,6 +47,7 @@ def test_host_memory_behind_the_cache_pays_and_a_slow_disk_does_not() -> None:
     assert inner(host)["offload"]["loaded_bytes"] > 1e11
 
 
+@pytest.mark.slow
 def test_a_store_that_replicas_share_finds_what_others_computed() -> None:
     """Tiers of each replica know its own turns alone; a store knows all, unless it is slower than computing."""
     tiers = "deployment.engine.kv_tiers"
@@ -68,6 +69,7 @@ def test_a_store_that_replicas_share_finds_what_others_computed() -> None:
     assert inner(slow)["warnings"][0].startswith("remote tier not used: a token takes 437 us to load")
 
 
+@pytest.mark.slow
 def test_a_tier_is_paid_for_beside_the_gpus() -> None:
     """A terabyte that all share once, 32 GiB of each of four replicas four times."""
     key = "deployment.engine.kv_tiers"

@@ -63,6 +63,45 @@ def test_experts_on_several_nodes_are_reached_as_such_servers_reach_them(
     assert resolved.engine.api_token_seconds == shape.engine.api_server_seconds_per_token / -(-ranks // 8)
 
 
+@pytest.mark.parametrize(
+    ("hardware", "ranks", "version", "backend"),
+    [
+        ("gb200-186gb", 4, "1.2", "nvlink_one_sided"),
+        ("gb200-186gb", 32, "1.2", "nvlink_one_sided"),
+        ("gb200-186gb", 32, "1.1", "nvlink_two_sided"),
+        ("gb200-186gb", 8, "1.1", "allgather_reducescatter"),
+        ("b200-sxm-180gb", 8, "1.2", "allgather_reducescatter"),
+    ],
+)
+def test_tensorrt_llm_exchanges_tokens_over_the_nvlink_of_a_rack(
+    hardware: str, ranks: int, version: str, backend: str
+) -> None:
+    """By itself, one-sided from 1.2 on, before with more ranks than a token has experts; a node's GPUs gather."""
+    asked = [f"deployment.data_parallel_size={ranks}", f"deployment.engine.version={version}"]
+    engine = ["deployment.engine.name=tensorrt-llm", "deployment.engine.max_model_len=8192"]
+    resolved = resolve(make_scenario([*WIDE, f"deployment.hardware={hardware}", *engine, *asked]))
+
+    assert resolved.shape.all2all_backend == backend
+    assert not any("DeepEP" in warning for warning in leading_warnings(resolved))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule"),
+    [
+        (["deployment.engine.name=vllm"], "has no two-sided all-to-all of experts over NVLink"),
+        (
+            ["deployment.engine={name: tensorrt-llm, version: '1.2'}", "deployment.data_parallel_size=16"],
+            "joins 8 GPUs",
+        ),
+    ],
+)
+def test_an_exchange_over_nvlink_needs_engine_and_link(overrides: list[str], rule: str) -> None:
+    """One line names what is missing."""
+    asked = ["deployment.data_parallel_size=8", "deployment.all2all_backend=nvlink_two_sided"]
+    with pytest.raises(SimserveError, match=rule):
+        resolve(make_scenario([*WIDE, *asked, "deployment.engine.max_model_len=8192", *overrides]))
+
+
 def test_wide_experts_keep_the_output_of_a_node() -> None:
     """EP 72 on H200 under SGLang, 128 requests a GPU: at least 85 % of the output that EP 8 has a GPU."""
     seconds = []

@@ -80,7 +80,7 @@ def read_exchanges(root: Path, system: str, mode: ExchangeMode, direction: Direc
 
 def predict(mode: ExchangeMode, direction: Direction, curve: ExchangeCurve, calls: Exchanges, link: float) -> Array:
     """Return the seconds that a curve gives for measured exchanges."""
-    width = dispatched_bytes(HIDDEN_SIZE, is_narrow=direction == "dispatch")
+    width = dispatched_bytes(HIDDEN_SIZE, element_bytes=1.0 if direction == "dispatch" else 2.0)
     seconds = np.empty(len(calls.seconds))
     for nodes in np.unique(calls.num_nodes):
         links = ExchangeLinks(

@@ -47,6 +47,10 @@ once a step. Fitted to the 10 servers of H100 with prompts and answers of 1,024 
 WIDE_EXPERTS = {"num_redundant_experts": 32, "enable_two_batch_overlap": False}
 """Of SGLang's ranks on GB200, which exchange tokens by DeepEP (srt-slurm, recipes/gb200-fp8/1k1k/mid-curve.yaml)."""
 
+WIDEEP_FROM, NVLINK_EXCHANGE = 16, "nvlink_two_sided"
+"""Ranks from which TensorRT-LLM's decode workers run WIDEEP's experts, and how those get their tokens on GB200
+(examples/disaggregated/slurm/benchmark/gen_worker_config.py, gen_moe_backend)."""
+
 DECODE_KV_SHARE = {"sglang": 0.82, "tensorrt-llm": 0.9}
 """Share of memory of decode workers, by the engine's rule."""
 
@@ -131,6 +135,8 @@ def _pools(
         recipe.layout != "tp",
         {"max_num_seqs": recipe.seats, "gpu_memory_utilization": DECODE_KV_SHARE[engine]},
     )
+    if engine == "tensorrt-llm" and hardware.startswith("gb200") and recipe.layout == "dep":
+        decode |= {"all2all_backend": NVLINK_EXCHANGE} if recipe.num_gpus >= WIDEEP_FROM else {}
     if engine == "sglang" and hardware.startswith("gb200") and recipe.layout == "dep":
         decode |= WIDE_EXPERTS | {"all2all_backend": "deepep_low_latency"}
         if prefilling.has_ranks:

@@ -408,6 +408,10 @@ _SGLANG_PREFILL = {
 """By prompt length."""
 _SGLANG_PREFILL_OF_RANKS = Prefill(True, 64, 32768, 0.75)
 
+_SGLANG_B200_RANKS = {"fp4": 4, "fp8": 8}
+"""Ranks of a prefill worker on B200 by format, which share `max-running-requests` and `chunked-prefill-size` (recipes/
+b200-fp4 and b200-fp8 of srt-slurm at 1e31270; SGLang server_args.py divides both by `dp_size` under DP attention)."""
+
 
 def recipes_of(key: Key, clients: int, is_placed: bool | None) -> list[Recipe]:
     """Return the recipes that so many clients may have been served by.
@@ -437,6 +441,9 @@ def _sglang_on_blackwell(key: Key, decode: Layout) -> Prefill:
     _, hardware, precision, prompt, _ = key
     has_ranks = decode == "dep" and (hardware, precision, prompt) != ("gb200", "fp4", 8192)
     has_ranks = has_ranks or (decode == "tep" and precision == "fp4")
+    if hardware == "b200":
+        ranks = _SGLANG_B200_RANKS[precision] if has_ranks else 1
+        return Prefill(has_ranks, 128 if has_ranks else 512, 32768 // ranks, 0.85, is_placed=decode != "tp")
     return Prefill(has_ranks, 16, 32768, 0.75, is_placed=decode != "tp")
 
 

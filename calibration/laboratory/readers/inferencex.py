@@ -22,6 +22,8 @@ from calibration.laboratory.readers.names import (
 )
 from calibration.laboratory.readers.recipes import (
     BALANCE_STEPS,
+    DEFAULT_BALANCE_STEPS,
+    GPT_OSS_EXCHANGE,
     Recipe,
     drafting_recipe,
     front_seconds,
@@ -115,8 +117,8 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     balance = None
     if has_script and is_data_parallel(engine, model, hardware, clients, prompt):
         tensor, expert, ranks = 1, tensor, tensor
-    if has_script and engine == "tensorrt-llm" and model.startswith("deepseek") and ranks > 1:
-        balance = BALANCE_STEPS
+    if has_script and engine == "tensorrt-llm" and ranks > 1:
+        balance = BALANCE_STEPS if model.startswith("deepseek") else DEFAULT_BALANCE_STEPS
     if recipe.places_experts or _must_place_experts(engine, model, tensor):
         expert = tensor * ranks
     elif recipe.places_experts is False:
@@ -139,6 +141,8 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         quantization=_weight_format(row, model),
         kv_cache_dtype=_kv_dtype(row, recipe, model, hardware),
     )
+    if has_script and engine == "tensorrt-llm" and model.startswith("gpt-oss") and ranks > 1 and expert > 1:
+        deployed["all2all_backend"] = GPT_OSS_EXCHANGE
     if recipe.drafts:
         deployed["speculative"] = _drafting(1 if ranks > 1 else recipe.drafts)
     is_mixed = expert > 1 and row.note("moe_tp") not in ("", "1") and expert != tensor * ranks

@@ -241,6 +241,13 @@ def is_data_parallel(engine: str, model: str, hardware: str, clients: int, promp
 BALANCE_STEPS = 60
 """`attention_dp_config.timeout_iters` of that script, with `enable_balance` (both at 2e46dba)."""
 
+DEFAULT_BALANCE_STEPS = 50
+"""The engine's own, which `gptoss_fp4_b200_trt` leaves as it is (TensorRT-LLM llm_args.py, AttentionDpConfig)."""
+
+GPT_OSS_EXCHANGE = "nvlink_one_sided"
+"""`TRTLLM_MOE_ALLTOALL_BACKEND` of that script with ranks of data-parallel attention and experts placed:
+mnnvlthroughput, also on the eight GPUs of a B200 node."""
+
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())

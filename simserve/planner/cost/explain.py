@@ -100,7 +100,8 @@ def caveats(
         said.append("this traffic is priced as it is, round the clock: it has no rate that a day could scale")
     elif scenario.pricing.daily is None:
         said.append("traffic arrives round the clock, a month of 720 hours; pricing.daily takes the curve of a day")
-    said.append(f"what a replica holds is simulated, on {_FIDELITY.get(fidelity, fidelity)}{_error(expected_error)}")
+    steps = _FIDELITY.get(fidelity, fidelity)
+    said.append(f"what a replica can sustain is simulated; step times: {steps}{_error(expected_error)}")
     return said
 
 

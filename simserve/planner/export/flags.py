@@ -194,6 +194,8 @@ def read_words(flags: Flags, arguments: Sequence[str]) -> tuple[list[Word], list
     while position < len(arguments):
         argument = arguments[position]
         position += 1
+        if argument == "--":
+            continue  # which parts kubectl's own arguments from these
         if not _is_flag(argument):
             loose.append(argument)
             continue

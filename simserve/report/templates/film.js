@@ -434,9 +434,10 @@
     tip.setAttribute("role", "status");
 
     const lanes = [];
+    const heading = document.querySelector("h2") ? "h3" : "h2";  // alone on its page it stands right below the title
     for (const scene of film.scenes) {
       const box = host.appendChild(element("section", "film-scene"));
-      if (film.scenes.length > 1) box.appendChild(element("h3", "", scene.name));
+      if (film.scenes.length > 1) box.appendChild(element(heading, "", scene.name));
       for (const each of scene.replicas) lanes.push(new Lane(each, film, box));
       if (scene.hidden) box.appendChild(element("p", "quiet", `${scene.hidden} more replicas are not shown.`));
     }

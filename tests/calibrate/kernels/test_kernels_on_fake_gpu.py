@@ -53,6 +53,7 @@ def built(point: Point, device: TorchDevice) -> Kernel:
     return _KERNELS[point.table](point, device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b"])
 def test_every_planned_call_passes_the_checks_of_its_operator(gpu: TorchDevice, name: str) -> None:
     """Both ends of every kind and format, and some between; the result has the shape of the call on the GPU."""

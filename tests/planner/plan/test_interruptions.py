@@ -51,6 +51,7 @@ def share_in_slo(replicas: int, serving: int, often: Interruptions, requests: in
     return reached
 
 
+@pytest.mark.slow
 def test_the_reserve_holds_the_slo_and_less_does_not() -> None:
     """Two replicas that are taken every two hours need a third; a run of 20 hours says the same."""
     often = taken(2 * 3600.0)

@@ -274,6 +274,7 @@ def test_no_kind_has_more_gpus_than_there_are(short_runs: None) -> None:
         assert all(count <= {"l4-24gb": 2, "l40s-48gb": 1}[kind] for kind, count in there.items())
 
 
+@pytest.mark.slow
 def test_prompts_on_one_kind_of_gpu_and_answers_on_the_other() -> None:
     """Each kind has one role, all of its GPUs, and a shape that they hold."""
     scenario = make_scenario(

@@ -21,6 +21,7 @@ def rows() -> list[dict[str, Any]]:
     return operator_errors(KERNELS, ["vllm"])
 
 
+@pytest.mark.slow
 def test_vllms_operators_carry_over_from_h200_to_h100(rows: list[dict[str, Any]]) -> None:
     """BF16 products within 6 %, FP8 10, decode attention 8, prefill 10, all-reduce 12; some 10,000 calls each."""
     on_h100 = {row["operator"]: row for row in rows if row["tested"] == "h100-sxm-80gb"}

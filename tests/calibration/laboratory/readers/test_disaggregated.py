@@ -159,6 +159,16 @@ def test_blackwell_rows_run_recipes_of_their_own(tmp_path: Path) -> None:
     assert old.reason == NO_RECIPE
 
 
+def test_wide_experts_of_tensorrt_llm_on_gb200_agree_with_both_sides(tmp_path: Path) -> None:
+    """WIDEEP's exchange from 16 ranks on; fewer take the engine's own."""
+    (wide,) = blackwell(tmp_path).pools
+    (narrow, *_) = blackwell(tmp_path, load_value=6144).pools
+
+    assert wide.decode["deployment"]["all2all_backend"] == "nvlink_two_sided"
+    assert narrow.decode["deployment"]["data_parallel_size"] == 4
+    assert "all2all_backend" not in narrow.decode["deployment"]
+
+
 def test_wide_experts_of_sglang_on_gb200_exchange_tokens_by_deepep(tmp_path: Path) -> None:
     """Low latency where they decode, high throughput where they prefill, 32 redundant experts."""
     found = blackwell(tmp_path, framework="sglang", version="0.5.8", precision="fp8", load_value=6144)
@@ -167,6 +177,21 @@ def test_wide_experts_of_sglang_on_gb200_exchange_tokens_by_deepep(tmp_path: Pat
     assert only.decode["deployment"]["all2all_backend"] == "deepep_low_latency"
     assert only.prefill["deployment"]["all2all_backend"] == "deepep_high_throughput"
     assert only.decode["deployment"]["num_redundant_experts"] == 32
+
+
+@pytest.mark.parametrize(("precision", "clients", "ranks", "budget"), [("fp8", 1024, 8, 4096), ("fp4", 64, 4, 8192)])
+def test_ranks_of_sglang_on_b200_share_a_chunk(
+    tmp_path: Path, precision: str, clients: int, ranks: int, budget: int
+) -> None:
+    """32,768 tokens a step for all ranks of a prefill worker, and 128 requests each; without ranks one has them all."""
+    asked = {"hardware": "b200_sxm", "framework": "sglang", "version": "0.5.8"}
+    (found, *_) = blackwell(tmp_path, **asked, precision=precision, load_value=clients, prefill_tp_size=ranks).pools
+    (alone, *_) = blackwell(tmp_path, **asked, precision="fp8", load_value=64).pools
+
+    engine = found.prefill["deployment"]["engine"]
+    assert found.prefill["deployment"]["data_parallel_size"] == ranks
+    assert (engine["max_num_batched_tokens"], engine["max_num_seqs"]) == (budget, 128)
+    assert alone.prefill["deployment"]["engine"]["max_num_batched_tokens"] == 32768
 
 
 def test_every_recipe_can_be_read() -> None:

@@ -62,6 +62,23 @@ def test_on_b200_everybody_has_a_seat(tmp_path: Path, clients: int, seats: int) 
     assert point.scenario["deployment"]["engine"]["max_num_seqs"] == seats
 
 
+@pytest.mark.parametrize(("expert", "backend"), [(2, "nvlink_one_sided"), (1, None)])
+def test_ranks_of_gpt_oss_under_tensorrt_llm_on_b200_run_their_script(
+    tmp_path: Path, expert: int, backend: str | None
+) -> None:
+    """Prompts wait for those of the other rank for the engine's own 50 steps; an exchange where experts are placed."""
+    row = agg_row(
+        hardware="b200_sxm", framework="trtllm", model="openai/gpt-oss-120b", precision="fp4", tp=1, ep=expert, dp=2
+    )
+    write_csv(tmp_path, "inferencex_agg_blackwell.csv", [row])
+
+    (point,) = read_inferencex_blackwell(tmp_path)
+
+    deployed = point.scenario["deployment"]
+    assert deployed["engine"]["attention_dp_timeout_iters"] == 50
+    assert deployed.get("all2all_backend") == backend
+
+
 B200_RUN = "2026_03_25_deepseek_r1_b200_sxm_sglang_fp8_agg_1024x8192_c4_tp8_0_ep1_0_251"
 B200_PLAIN = "dsr1_b200_sglang_fp8_agg_8192x1024_c4_cfg271"
 

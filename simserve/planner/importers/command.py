@@ -1,0 +1,121 @@
+"""A pasted command line of any engine to a scenario: whose it is, also out of a container's description.
+
+Knows what starts which engine; what the flags mean stands with each.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from simserve.documents import parse_yaml
+from simserve.errors import ScenarioError, UsageError
+from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.llama_cpp_command import import_llama_cpp_command
+from simserve.planner.importers.lmdeploy_command import import_lmdeploy_command
+from simserve.planner.importers.ollama_command import import_ollama_command
+from simserve.planner.importers.sglang_command import import_sglang_command
+from simserve.planner.importers.tgi_command import import_tgi_command
+from simserve.planner.importers.trtllm_command import import_trtllm_command
+from simserve.planner.importers.vllm_command import import_vllm_command
+
+_READERS: tuple[tuple[re.Pattern[str], Callable[..., Draft]], ...] = (
+    (re.compile(r"\btrtllm-serve\b"), import_trtllm_command),
+    (re.compile(r"\bsglang\b"), import_sglang_command),
+    (re.compile(r"\btext-generation-(?:launcher|inference)\b"), import_tgi_command),
+    (re.compile(r"\blmdeploy\b"), import_lmdeploy_command),
+    (re.compile(r"\bllama-server\b|\bllama\.cpp:(?:server|full)"), import_llama_cpp_command),
+    (re.compile(r"\bollama\b"), import_ollama_command),
+    (re.compile(r"\bvllm\b"), import_vllm_command),
+)
+"""What only lines of an engine hold, and what reads them; the first counts."""
+_BARE = (
+    ("--model-path", "python -m sglang.launch_server", "SGLang"),
+    ("--model-id", "text-generation-launcher", "TGI"),
+    ("--model", "vllm serve", "vLLM"),
+)
+"""Flag that names the model -> the program whose arguments these are, where none is named."""
+_LISTED = re.compile(r"\s*(?:-\s+|\[|-?\s*(?:image|command|args|name|containers|kind|apiVersion|spec)\s*:)")
+"""How the description of a container begins."""
+_ENGINES = "vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp and Ollama"
+
+
+def import_command(
+    text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None, flag: str = ""
+) -> Draft:
+    """Return the scenario of a command line.
+
+    Args:
+        text: The line that starts a server of vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp or Ollama, a
+            ``docker run`` or ``kubectl run`` of it, or the ``command:`` and ``args:`` of a container.
+        hardware: GPU that it runs on; None: an assumed one, with a note.
+        version: The engine's version; None: the image's tag, else the newest known.
+        model: Profile or configuration to use instead of what the line's model is near to.
+        flag: Flag that holds the line, for errors.
+
+    Raises:
+        UsageError: It starts no engine whose lines are read.
+        ScenarioError: A flag is wrong, or its model has no profile.
+    """
+    line, note = _with_program(_of_container(text, flag))
+    reader = next((read for sign, read in _READERS if sign.search(line)), None)
+    if reader is None:
+        rule = f"starts no server whose lines are read ({_ENGINES})"
+        remedy = "name the model instead: MODEL --gpus N --engine NAME (simserve engines lists them)"
+        raise UsageError(rule, key=flag or None, value=text, remedy=remedy)
+    draft = reader(line, hardware=hardware, version=version, model=model)
+    return draft if note is None else replace(draft, notes=(note, *draft.notes))
+
+
+def _with_program(line: str) -> tuple[str, str | None]:
+    """Return a line that begins with its program; arguments alone get that of the engine whose they are, and a note."""
+    if not line.lstrip().startswith("-"):
+        return line, None
+    found = next((each for each in _BARE if re.search(rf"{each[0]}(?=[\s=])", line)), None)
+    if found is None:
+        return line, None
+    return f"{found[1]} {line}", f"No program is named: these are read as arguments of {found[2]}."
+
+
+def _of_container(text: str, flag: str) -> str:
+    """Return the line that a container's ``image``, ``command`` and ``args`` make, or the text as it is.
+
+    Raises:
+        UsageError: It is a whole manifest.
+    """
+    if _LISTED.match(text) is None:
+        return text
+    try:
+        found = parse_yaml(text, "pasted text", ScenarioError)
+    except ScenarioError:
+        return text
+    if isinstance(found, Mapping) and found.get("kind"):
+        rule = "is a manifest, not a command line"
+        raise UsageError(rule, key=flag or None, value=text, remedy="save it and run simserve import manifest FILE")
+    words = [*_words(found)]
+    return shlex.join(words) if words else text
+
+
+def _words(found: Any) -> Iterator[str]:
+    """Yield the words of a container, or of the first of several."""
+    if isinstance(found, list) and found and all(not isinstance(each, Mapping | list) for each in found):
+        yield from map(str, found)
+    elif isinstance(found, list) and found and isinstance(found[0], Mapping) and not _is_pair(found):
+        yield from _words(found[0])
+    elif isinstance(found, Mapping):
+        if "containers" in found:
+            yield from _words(found["containers"])
+            return
+        if found.get("image"):
+            yield str(found["image"])
+        for key in ("command", "args"):
+            value = found.get(key) or []
+            yield from shlex.split(value) if isinstance(value, str) else map(str, value)
+
+
+def _is_pair(found: list[Any]) -> bool:
+    """Return whether a list holds one-word mappings, as ``- --model: x`` would make."""
+    return any(str(key).startswith("-") for key in found[0])

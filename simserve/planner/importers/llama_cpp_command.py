@@ -1,0 +1,232 @@
+"""From a pasted `llama-server` line to a scenario: what llama.cpp's flags and the names of GGUF files mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.flags import flags_of
+from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.model_names import find_model
+from simserve.planner.importers.pasted import read_pasted, without_shell
+from simserve.planner.importers.server import Reading, Vocabulary, assumptions, draft_of, read_arguments
+from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.model import load_model
+
+KV_CACHE_TYPES = {"f16": "fp16", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
+"""llama.cpp's KV cache types that are simulated -> the scenario's."""
+
+_WHERE = "llama.cpp command"
+_TITLE = "What does this llama.cpp server of {} do?"
+_PROGRAMS = ("llama-server", "llama-server.exe")
+_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*?(?:-(b\d+))?$")
+_ALIASES = {
+    "-m": "--model",
+    "-mu": "--model-url",
+    "-hf": "--hf-repo",
+    "-hfr": "--hf-repo",
+    "-hff": "--hf-file",
+    "-c": "--ctx-size",
+    "-np": "--parallel",
+    "-b": "--batch-size",
+    "-ub": "--ubatch-size",
+    "-ngl": "--gpu-layers",
+    "--n-gpu-layers": "--gpu-layers",
+    "-sm": "--split-mode",
+    "-ts": "--tensor-split",
+    "-mg": "--main-gpu",
+    "-dev": "--device",
+    "-ctk": "--cache-type-k",
+    "-ctv": "--cache-type-v",
+    "-fa": "--flash-attn",
+    "-md": "--model-draft",
+    "--draft": "--draft-max",
+    "--draft-n": "--draft-max",
+    "-ngld": "--gpu-layers-draft",
+    "-cb": "--cont-batching",
+    "-nocb": "--no-cont-batching",
+    "-kvu": "--kv-unified",
+    "-nkvo": "--no-kv-offload",
+    "-ncmoe": "--n-cpu-moe",
+    "-cmoe": "--cpu-moe",
+    "-ot": "--override-tensor",
+    "-n": "--predict",
+    "--n-predict": "--predict",
+}
+_WITHOUT_EFFECT = re.compile(
+    r"-(?:t|tb|a|v|lv|s|C|Cr|to|dt)|--(?:threads.*|host|port|alias|api-key.*|jinja|no-jinja|no-mmap|mmap|mlock|numa|"
+    r"metrics|slots|no-slots|props|no-webui|webui.*|path|api-prefix|timeout|log-.*|verbos.*|offline|no-warmup|warmup|prio.*|"
+    r"poll.*|cpu-.*|temp|temperature|top-.*|min-p|typical.*|repeat-.*|presence-penalty|frequency-penalty|dry-.*|xtc-.*|seed|"
+    r"samplers|chat-template.*|reasoning-.*|no-perf|perf|special|load-mode|predict|keep|cont-batching|flash-attn|"
+    r"kv-offload|repack|op-offload|cache-prompt|context-shift|slot-prompt-similarity|threads-http|hf-token|ssl-.*)"
+)
+"""Flags that change nothing the simulation looks at; ``no-`` forms with an effect are read before."""
+_SIZES = re.compile(r"(?:^|[-_.:])(?:ud-)?(i?q([1-8])_\w+|iq[1-8]\w*|[bf]f?(?:16|32))(?=$|[-_.])", re.IGNORECASE)
+_PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
+"""What names one file of several."""
+_SIMULATED = ("gguf-q4_k_m", "gguf-q8_0", "gguf-q4_0", "gguf-q2_k")
+
+
+def import_llama_cpp_command(
+    text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
+) -> Draft:
+    """Return the scenario of a command line.
+
+    Args:
+        text: ``llama-server -m FILE.gguf ...`` or ``-hf ORG/NAME:QUANT``, or a ``docker run`` of its image, as it was
+            pasted.
+        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
+        version: Its build, such as b8000; None: the image's tag, else the newest known.
+        model: Profile or configuration to use instead of what the line's model is near to.
+
+    Raises:
+        ScenarioError: The text is no such command, or its model has no profile.
+    """
+    words = read_pasted(text, _WHERE).words
+    arguments, tag = _arguments(words)
+    newest = load_engine("llama.cpp").versions[-1].version
+    known = version or tag or newest
+    reading = Reading("llama.cpp", known, _WHERE)
+    read_arguments(_VOCABULARY, [*_spelled(without_shell(arguments))], flags_of("llama.cpp", known), reading)
+    reading.notes[:0] = assumptions("llama.cpp", newest, hardware=hardware, says_version=bool(version or tag))
+    if reading.model is None:
+        raise ScenarioError("names no model", file=_WHERE, remedy="write -m FILE.gguf or -hf ORG/NAME:Q4_K_M")
+    _settle(reading, model)
+    return draft_of(reading, model, hardware=hardware, title=_TITLE).checked()
+
+
+def gguf_format(name: str) -> tuple[str | None, str | None]:
+    """Return the format that a GGUF file, a tag or a repository says, and a note where another stands in.
+
+    Of the formats between those that are simulated the next larger is taken: Q5 and Q6 are Q8_0, Q3 is Q4_K_M.
+
+    Args:
+        name: ``Qwen3-8B-Q4_K_M.gguf``, ``Q6_K``, ``org/name-GGUF:UD-Q4_K_XL``.
+
+    Returns:
+        The scenario's format; None: none is said. The note; None: the very format is simulated.
+    """
+    found = _SIZES.search(name)
+    if found is None:
+        return None, None
+    said = found[1].lower()
+    if said in ("f16", "bf16", "fp16", "f32", "bf32"):
+        return {"f32": "fp32", "bf16": "bf16"}.get(said, "fp16"), None
+    if f"gguf-{said}" in _SIMULATED:
+        return f"gguf-{said}", None
+    bits = int(re.sub(r"\D*(\d).*", r"\1", said))
+    taken = "gguf-q2_k" if bits <= 2 else "gguf-q4_k_m" if bits <= 4 else "gguf-q8_0"
+    return taken, f"Weights of {found[1].upper()} are read as {taken.removeprefix('gguf-').upper()}."
+
+
+def model_of(repository: str, tag: str) -> str:
+    """Return what names the model: a repository, and where a tag chooses one of its files its name alone."""
+    return repository.rsplit("/", 1)[-1] if tag else repository
+
+
+def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
+    """Return the words after what starts the server, and the build that an image's tag names."""
+    for place, word in enumerate(words):
+        image = _IMAGE.search(word)
+        if image is not None:
+            return words[place + 1 :], image[1]
+        if word.replace("\\", "/").rsplit("/", 1)[-1] in _PROGRAMS:
+            return words[place + 1 :], None
+    remedy = "paste a line such as llama-server -m FILE.gguf"
+    raise ScenarioError("holds no llama-server", file=_WHERE, value=" ".join(words)[:200], remedy=remedy)
+
+
+def _spelled(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words with flags by their long names."""
+    for word in words:
+        name, equals, value = word.partition("=")
+        yield f"{_ALIASES.get(name, name)}{equals}{value}"
+
+
+def _settle(reading: Reading, model: str | None) -> None:
+    """Share the context among the slots, and leave out a number of GPU layers that is all of them."""
+    options = reading.options
+    context = options.pop("context", 0)
+    if context:
+        seats = options.setdefault("max_num_seqs", 1)  # without --parallel the slots may each outgrow their share
+        options["max_model_len"] = max(context // seats, 1)
+    layers = options.pop("layers", None)
+    profile = load_model(model or find_model(str(reading.model), reading.where).model)
+    if layers is not None and layers < profile.num_hidden_layers:
+        options["n_gpu_layers"] = layers
+
+
+def _weights(reading: Reading, name: str) -> None:
+    """Take the model and the format that a file, a repository or a tag names."""
+    known, note = gguf_format(name)
+    if known is not None:
+        reading.quantization = known
+    if note is not None:
+        reading.notes.append(note)
+
+
+def _file(reading: Reading, value: object) -> None:
+    name = _PART.sub("", str(value).replace("\\", "/").rsplit("/", 1)[-1])
+    reading.model = reading.model or _SIZES.sub("", name).removesuffix(".gguf")
+    _weights(reading, name)
+
+
+def _repository(reading: Reading, value: object) -> None:
+    repository, _, tag = str(value).partition(":")
+    reading.model = model_of(repository, tag)
+    if tag or reading.quantization is None:
+        _weights(reading, tag or "Q4_K_M")
+
+
+def _layers(reading: Reading, value: object) -> None:
+    if str(value) not in ("all", "auto") and not str(value).startswith("-"):
+        reading.options["layers"] = reading.count("--gpu-layers", value)
+
+
+def _context(reading: Reading, value: object) -> None:
+    reading.options["context"] = reading.count("--ctx-size", value)
+
+
+def _seats(reading: Reading, value: object) -> None:
+    if not str(value).startswith("-"):  # -1: as many as it chooses
+        reading.options["max_num_seqs"] = reading.count("--parallel", value)
+
+
+def _kv_type(reading: Reading, value: object) -> None:
+    known = KV_CACHE_TYPES.get(str(value).lower())
+    if known is None:
+        reading.not_simulated.append(f"--cache-type-k {value}")
+    else:
+        reading.deployment["kv_cache_dtype"] = known
+
+
+def _kv_value_type(reading: Reading, value: object) -> None:
+    if KV_CACHE_TYPES.get(str(value).lower()) != reading.deployment.get("kv_cache_dtype"):
+        reading.not_simulated.append(f"--cache-type-v {value}")
+
+
+def _split(reading: Reading, value: object) -> None:
+    if value != "row":
+        reading.not_simulated.append(f"--split-mode {value}")
+
+
+_VOCABULARY = Vocabulary(
+    engine="llama.cpp",
+    deployment_counts={},
+    option_counts={"--batch-size": "max_num_batched_tokens"},
+    switches={},
+    others={
+        "--model": _file,
+        "--model-url": _file,
+        "--hf-repo": _repository,
+        "--hf-file": lambda reading, value: _weights(reading, str(value)),
+        "--gpu-layers": _layers,
+        "--ctx-size": _context,
+        "--parallel": _seats,
+        "--cache-type-k": _kv_type,
+        "--cache-type-v": _kv_value_type,
+        "--split-mode": _split,
+    },
+    without_effect=_WITHOUT_EFFECT,
+)

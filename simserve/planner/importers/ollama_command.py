@@ -1,0 +1,109 @@
+"""From a pasted `ollama` line and its variables to a scenario: what its tags and settings mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from simserve.errors import ScenarioError
+from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.llama_cpp_command import KV_CACHE_TYPES, gguf_format, model_of
+from simserve.planner.importers.model_names import find_model
+from simserve.planner.importers.pasted import read_pasted
+from simserve.planner.importers.server import Reading, assumptions, draft_of
+from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.model import load_model
+
+FORMAT = "gguf-q4_k_m"
+"""Format of the weights where a tag says none (ollama.com/library/llama3.1)."""
+
+_WHERE = "ollama command"
+_TITLE = "What does this Ollama server of {} do?"
+_IMAGE = re.compile(r"(?:^|/)ollama:v?(\d+(?:\.\d+)+)")
+_COUNTS = {"OLLAMA_NUM_PARALLEL": "max_num_seqs", "OLLAMA_CONTEXT_LENGTH": "max_model_len"}
+_KV_TYPE = "OLLAMA_KV_CACHE_TYPE"
+_FLASH = "OLLAMA_FLASH_ATTENTION"
+_WITHOUT_EFFECT = re.compile(
+    r"OLLAMA_(?:HOST|MODELS|KEEP_ALIVE|DEBUG|ORIGINS|NOPRUNE|NOHISTORY|LOAD_TIMEOUT|TMPDIR|NO_CLOUD|MAX_QUEUE|"
+    r"MAX_LOADED_MODELS)"
+)
+"""Variables that change nothing the simulation looks at."""
+
+
+def import_ollama_command(
+    text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
+) -> Draft:
+    """Return the scenario of a command line.
+
+    Args:
+        text: ``ollama run NAME:TAG``, with the variables of ``ollama serve`` in front or in a line of their own.
+        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
+        version: Ollama's version; None: the image's tag, else the newest known.
+        model: Profile or configuration to use instead of what the line's model is near to.
+
+    Raises:
+        ScenarioError: The text is no such command, or its model has no profile.
+    """
+    pasted = read_pasted(text, _WHERE)
+    tag = next((found[1] for word in pasted.words if (found := _IMAGE.search(word))), None)
+    newest = load_engine("ollama").versions[-1].version
+    reading = Reading("ollama", version or tag or newest, _WHERE)
+    reading.notes += assumptions("ollama", newest, hardware=hardware, says_version=bool(version or tag))
+    served = _model(pasted.words)
+    if served is None and model is None:
+        raise ScenarioError("names no model", file=_WHERE, remedy="add the line that loads one: ollama run llama3.1:8b")
+    reading.model = served or model
+    _read_variables(reading, pasted.variables)
+    _read_tag(reading, model)
+    return draft_of(reading, model, hardware=hardware, title=_TITLE).checked()
+
+
+def _model(words: Sequence[str]) -> str | None:
+    """Return what is run or pulled; weights of Hugging Face lose the name of the site."""
+    for place, word in enumerate(words[:-2]):
+        if word.rsplit("/", 1)[-1] == "ollama" and words[place + 1] in ("run", "pull"):
+            found = next((each for each in words[place + 2 :] if not each.startswith("-")), None)
+            return None if found is None else re.sub(r"^(?:hf\.co|huggingface\.co)/", "", found)
+    return None
+
+
+def _read_variables(reading: Reading, variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        if name in _COUNTS:
+            number = reading.count(name, value)
+            if number:  # 0: as many as Ollama chooses
+                reading.options[_COUNTS[name]] = number
+        elif name == _KV_TYPE and value in KV_CACHE_TYPES:
+            is_flash = variables.get(_FLASH, "1").lower() in ("1", "true")
+            if value != "f16" and not is_flash:
+                reading.notes.append(f"{_KV_TYPE} {value} has no effect without {_FLASH}=1.")
+            else:
+                reading.deployment["kv_cache_dtype"] = KV_CACHE_TYPES[value]
+        elif name.startswith("OLLAMA_") and name != _FLASH:
+            seen = reading.ignored if _WITHOUT_EFFECT.fullmatch(name) else reading.not_simulated
+            seen.append(f"{name} {value}" if seen is reading.not_simulated else name)
+
+
+def _read_tag(reading: Reading, model: str | None) -> None:
+    """Take the format of the weights: what the tag says, else Q4_K_M where the model is stored in 16 bit."""
+    served = str(reading.model)
+    known, note = gguf_format(served)
+    if "/" in served:
+        repository, _, chosen = served.partition(":")
+        reading.model = model_of(repository, chosen)
+    if known is not None:
+        reading.quantization = known
+        reading.notes += [] if note is None else [note]
+        if "/" not in served:
+            reading.model = _without_format(served)
+        return
+    profile = load_model(model or find_model(str(reading.model), reading.where).model)
+    if profile.stored.format in WIDE_FORMATS:
+        reading.quantization = FORMAT
+        reading.notes.append(f"Ollama's {served} has {FORMAT} weights unless its tag says others.")
+
+
+def _without_format(served: str) -> str:
+    """Return a name whose tag says no format: ``8b-instruct`` of ``8b-instruct-q8_0``."""
+    return re.sub(r"-(?:i?q\d\w*|fp16|f16|bf16)$", "", served, flags=re.IGNORECASE)

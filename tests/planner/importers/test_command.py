@@ -1,0 +1,214 @@
+"""Pasted lines of any engine: whose they are, what TGI's, LMDeploy's, llama.cpp's and Ollama's say, containers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simserve.errors import ScenarioError, UsageError
+from simserve.planner.export.export import export
+from simserve.planner.importers.command import import_command
+from simserve.planner.importers.llama_cpp_command import gguf_format
+from tests.planner.importers.test_vllm_command import resolved_part
+from tests.scenario.builders import make_scenario
+
+TGI = "docker run --gpus all -p 8080:80 ghcr.io/huggingface/text-generation-inference:3.0.1"
+LLAMA = "llama-server -m /models/Qwen3-8B-Q4_K_M.gguf"
+
+
+def deployment_of(text: str) -> dict[str, Any]:
+    """Return the deployment of a line on one H100."""
+    return dict(import_command(text, hardware="h100-sxm-80gb").mapping["deployment"])
+
+
+@pytest.mark.parametrize(
+    ("line", "engine"),
+    [
+        ("vllm serve Qwen/Qwen3-8B", "vllm"),
+        ("kubectl run q --image=vllm/vllm-openai:v0.11.0 -- --model Qwen/Qwen3-8B", "vllm"),
+        ("python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B", "sglang"),
+        ("trtllm-serve Qwen/Qwen3-8B", "tensorrt-llm"),
+        (f"{TGI} --model-id meta-llama/Llama-3.1-8B", "tgi"),
+        ("lmdeploy serve api_server Qwen/Qwen3-8B", "lmdeploy"),
+        (LLAMA, "llama.cpp"),
+        ("docker run ghcr.io/ggml-org/llama.cpp:server-cuda -hf unsloth/Qwen3-8B-GGUF", "llama.cpp"),
+        ("ollama run qwen3:8b", "ollama"),
+        ("docker exec -it ollama ollama run qwen3:8b", "ollama"),
+        ("--model Qwen/Qwen3-8B --max-num-seqs 64", "vllm"),
+        ("--model-path Qwen/Qwen3-8B", "sglang"),
+        ("--model-id=meta-llama/Llama-3.1-8B", "tgi"),
+        ("- --model=Qwen/Qwen3-8B\n- --max-num-seqs=64", "vllm"),
+        ('args: ["--model", "Qwen/Qwen3-8B"]', "vllm"),
+        (
+            "image: lmsysorg/sglang:v0.5.5\ncommand: [python3, -m, sglang.launch_server, --model, Qwen/Qwen3-8B]",
+            "sglang",
+        ),
+        ("containers:\n- image: vllm/vllm-openai:v0.11.0\n  args:\n  - --model=Qwen/Qwen3-8B", "vllm"),
+    ],
+)
+def test_a_line_is_read_as_that_of_its_engine(line: str, engine: str) -> None:
+    """Programs, images, arguments alone, and what a container is described by."""
+    made = import_command(line, hardware="h100-sxm-80gb")
+
+    assert made.mapping["deployment"]["engine"]["name"] == engine
+    assert made.scenario.deployment.engine.name == engine
+
+
+def test_arguments_alone_say_whose_they_are_taken_to_be() -> None:
+    """And their values count."""
+    made = import_command("--model Qwen/Qwen3-8B --max-num-seqs 64", hardware="l4-24gb")
+
+    assert made.notes[0] == "No program is named: these are read as arguments of vLLM."
+    assert made.mapping["deployment"]["engine"]["max_num_seqs"] == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("python train.py", "--gpus N --engine NAME"),
+        ("kind: Deployment\nspec: {}", "simserve import manifest FILE"),
+    ],
+)
+def test_what_starts_no_known_server_is_refused_with_what_to_do(text: str, remedy: str) -> None:
+    """In one line that names the flag."""
+    with pytest.raises(UsageError, match="--like") as refused:
+        import_command(text, flag="--like")
+
+    assert remedy in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("OLLAMA_NUM_PARALLEL=4 ollama serve", "ollama run"),
+        ("llama-server -c 4096", "-m FILE.gguf"),
+        (TGI, "--model-id"),
+        ("lmdeploy serve api_server", "ORG/NAME"),
+    ],
+)
+def test_a_line_without_a_model_says_how_to_name_one(line: str, remedy: str) -> None:
+    """In the words of its engine."""
+    with pytest.raises(ScenarioError, match="names no model") as refused:
+        import_command(line)
+
+    assert remedy in str(refused.value)
+
+
+def test_an_exported_tgi_command_comes_back_as_the_same_deployment() -> None:
+    """Limits, shards and formats."""
+    asked = ["deployment.engine={name: tgi, version: '3.0'}", "deployment.tensor_parallel_size=2"]
+    scenario = make_scenario([*asked, "deployment.engine.max_model_len=8192", "deployment.engine.max_num_seqs=32"])
+
+    exported = export(scenario, "tgi")
+    back = import_command(exported.lines, hardware=scenario.deployment.hardware, version="3.0")
+
+    assert resolved_part(back.scenario) == resolved_part(scenario)
+
+
+def test_variables_of_tgi_are_its_flags() -> None:
+    """As its launcher reads them; a flag goes before its variable."""
+    line = TGI.replace("ghcr", "-e MODEL_ID=meta-llama/Llama-3.1-8B -e NUM_SHARD=2 -e MAX_TOTAL_TOKENS=4096 ghcr")
+    found = deployment_of(f"{line} --max-total-tokens 8192 --quantize eetq --kv-cache-dtype fp8_e4m3fn")
+
+    assert found["tensor_parallel_size"] == 2
+    assert (found["quantization"], found["kv_cache_dtype"]) == ("int8-wo", "fp8")
+    assert (found["engine"]["max_model_len"], found["engine"]["version"]) == (8192, "3.0.1")
+
+
+def test_seats_of_tgi_are_the_smaller_limit() -> None:
+    """Of the router and of the batch."""
+    line = "text-generation-launcher --model-id meta-llama/Llama-3.1-8B"
+
+    assert deployment_of(f"{line} --max-concurrent-requests 64 --max-batch-size 16")["engine"]["max_num_seqs"] == 16
+    assert deployment_of(f"{line} --max-batch-size 96 --max-concurrent-requests 64")["engine"]["max_num_seqs"] == 64
+
+
+def test_flags_of_lmdeploy_are_read() -> None:
+    """Lengths, seats, memory and the bits of the KV cache."""
+    flags = "--tp 2 --session-len 8192 --max-batch-size 64 --cache-max-entry-count 0.7 --quant-policy 8"
+    found = deployment_of(f"lmdeploy serve api_server Qwen/Qwen3-8B {flags} --enable-prefix-caching")
+
+    engine = found["engine"]
+    assert (found["tensor_parallel_size"], found["kv_cache_dtype"]) == (2, "int8")
+    assert (engine["max_model_len"], engine["max_num_seqs"], engine["gpu_memory_utilization"]) == (8192, 64, 0.7)
+    assert engine["enable_prefix_caching"] is True
+
+
+def test_slots_of_llama_cpp_share_its_context() -> None:
+    """--ctx-size is that of all slots together; layers count where some stay on the CPU."""
+    found = deployment_of(f"{LLAMA} -c 32768 -np 8 -ngl 20 -b 1024 -ctk q8_0 -ctv q8_0 -fa on --jinja")
+
+    assert (found["quantization"], found["kv_cache_dtype"]) == ("gguf-q4_k_m", "int8")
+    engine = found["engine"]
+    assert (engine["max_num_seqs"], engine["max_model_len"], engine["max_num_batched_tokens"]) == (8, 4096, 1024)
+    assert engine["n_gpu_layers"] == 20
+    assert "n_gpu_layers" not in deployment_of(f"{LLAMA} -ngl 99")["engine"]
+    assert "n_gpu_layers" not in deployment_of(f"{LLAMA} -ngl -1")["engine"]
+
+
+def test_what_of_llama_cpp_is_not_simulated_is_named() -> None:
+    """Drafts in slots, and caches of unlike types."""
+    made = import_command(f"{LLAMA} -md draft.gguf -ctk q8_0 -ctv f16 --no-such-flag 3")
+
+    notes = " ".join(made.notes)
+    assert "--model-draft draft.gguf" in notes
+    assert "--cache-type-v f16" in notes
+    assert "has no --no-such-flag" in notes
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "stands_in"),
+    [
+        ("Qwen3-8B-Q4_K_M.gguf", "gguf-q4_k_m", False),
+        ("Q8_0", "gguf-q8_0", False),
+        ("UD-Q4_K_XL", "gguf-q4_k_m", True),
+        ("Qwen3-8B-Q6_K.gguf", "gguf-q8_0", True),
+        ("IQ2_XXS", "gguf-q2_k", True),
+        ("model-f16.gguf", "fp16", False),
+        ("BF16", "bf16", False),
+        ("Qwen3-8B", None, False),
+    ],
+)
+def test_names_of_gguf_files_say_their_format(name: str, known: str | None, stands_in: bool) -> None:
+    """One that is not simulated is the next larger, with a note."""
+    found, note = gguf_format(name)
+
+    assert found == known
+    assert (note is not None) is stands_in
+
+
+def test_one_file_of_several_and_a_tag_of_a_repository_name_the_model() -> None:
+    """The part's number and the format are no part of the name."""
+    split = import_command("llama-server -m Qwen3-235B-A22B-Q4_K_M-00001-of-00003.gguf", hardware="h200-sxm-141gb")
+    tagged = import_command("llama-server -hf bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q8_0", hardware="l4-24gb")
+
+    assert split.mapping["model"] == "qwen3-235b-a22b"
+    assert (tagged.mapping["model"], tagged.mapping["deployment"]["quantization"]) == ("llama-3.1-8b", "gguf-q8_0")
+
+
+def test_variables_of_ollama_say_its_slots() -> None:
+    """In front of the server, whose model a second line loads; the KV type needs flash attention."""
+    line = (
+        "OLLAMA_NUM_PARALLEL=4 OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve\nollama run qwen3:8b"
+    )
+    found = deployment_of(line)
+    without = import_command(f"OLLAMA_FLASH_ATTENTION=0 {line}", hardware="l4-24gb")
+
+    assert (found["engine"]["max_num_seqs"], found["engine"]["max_model_len"]) == (4, 8192)
+    assert (found["quantization"], found["kv_cache_dtype"]) == ("gguf-q4_k_m", "int8")
+    assert "kv_cache_dtype" not in without.mapping["deployment"]
+    assert any("has no effect without OLLAMA_FLASH_ATTENTION=1" in note for note in without.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "quantization"),
+    [
+        ("llama3.1:8b-instruct-q8_0", "gguf-q8_0"),
+        ("hf.co/unsloth/Qwen3-8B-GGUF:Q8_0", "gguf-q8_0"),
+        ("gpt-oss:20b", None),
+    ],
+)
+def test_tags_of_ollama_say_the_format(name: str, quantization: str | None) -> None:
+    """What is stored in four bits stays so."""
+    assert deployment_of(f"ollama run {name}").get("quantization") == quantization
