@@ -16,6 +16,7 @@ from simserve.scenario.bundled import question, text
 from simserve.scenario.load import load
 from simserve.scenario.objective import objective
 from simserve.scenario.run import run
+from simserve.scenario.verify import verify
 from tests.fuzzing import every_third
 
 _NAMES = catalog.names("scenario")
@@ -668,6 +669,33 @@ def test_an_encoder_pool_frees_steps_of_images_and_is_paid_for() -> None:
     assert slow["simserve"]["load_ratio"] > 1
     assert slow["simserve"]["stability"] == "overloaded"
     assert slow["simserve"]["bottleneck"]["binding"] == "encoder_disaggregation.replicas"
+
+
+SCALED = (
+    "deployment.encoder_disaggregation={replicas: 1, hardware: l40s, autoscaling: {metric: busy, target: 0.6, "
+    "max_replicas: 6, interval: 10 s, startup: {schedule: 5 s, image: 0 s, engine: 5 s}}}"
+)
+
+
+def test_an_encoder_pool_that_follows_its_load_is_paid_for_as_it_was_there() -> None:
+    """From one worker on: the dollars are those of the mean, the load ratio that of the most, the watts in between."""
+    one, scaled = (
+        summary("encoder-pool", "deployment.encoder_disaggregation.replicas=1", "workload.num_requests=400", *more)
+        for more in ((), (SCALED,))
+    )
+
+    alone, images = one["simserve"]["images"], scaled["simserve"]["images"]
+    dollars = [each["simserve"]["cost"]["usd_per_hour"] for each in (one, scaled)]
+    without = summary("encoder-pool", "deployment.encoder_disaggregation=null")
+    hour = dollars[0] - without["simserve"]["cost"]["usd_per_hour"]
+    assert images["mean_encoder_wait_ms"] < 0.9 * alone["mean_encoder_wait_ms"]
+    assert 1 < images["mean_encoders"] < images["peak_encoders"] <= 6
+    assert (alone["mean_encoders"], alone["peak_encoders"]) == (1, 1)
+    assert dollars[1] - dollars[0] == pytest.approx(hour * (images["mean_encoders"] - 1), rel=0.02)
+    worked = [each["encoder_utilization"] * each["mean_encoders"] for each in (alone, images)]
+    assert worked[1] == pytest.approx(worked[0], rel=0.02)
+    assert scaled["simserve"]["load_ratio"] <= one["simserve"]["load_ratio"]
+    assert verify(load("encoder-pool", [SCALED, "workload.num_requests=300"]), accelerate="off").differing == {}
 
 
 def test_images_cost_time_on_the_cpu_in_the_encoder_and_as_tokens() -> None:

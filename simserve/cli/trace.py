@@ -25,7 +25,7 @@ FormatOption = Annotated[
         "--format",
         metavar="FORMAT",
         help="auto, azure, csv, mooncake, burstgpt, bailian, sharegpt, vllm-bench, vllm-timed, otel, agentic-mooncake, "
-        "dynamo, weka or columns.",
+        "aiperf-messages, aiperf-conversations, dynamo, weka or columns.",
     ),
 ]
 TraceModelOption = Annotated[str | None, typer.Option(help="Model of the scenario.", show_default=False)]

@@ -84,11 +84,15 @@ class Clients:
         latency: From its sending through the tokeniser, seconds, shape [N] as all columns.
         own_wait: What each waits behind it by itself, seconds, where ``has_own_waits``: others pass it.
         has_own_waits: Whether anybody does.
-        num_encoders: Workers of the encoder pool; 0: there is none.
-        encoders: When each of them is free.
+        num_encoders: Places for workers of the encoder pool; 0: there is none.
+        encoders: When each of them is free; inf: it takes nothing.
+        encoder_given: Seconds of work that each has been given.
+        encoder_starts: When each part that was given begins, in that order, then NaN; empty: nobody asks.
+        num_encoder_starts: How many those are.
+        notes_encoder_starts: Whether somebody asks.
         to_encode: Seconds that the images of each still take there, 0: none are left; this and the next three are empty
             without a pool.
-        encoder_parts: Into how many equal parts those are divided.
+        encoder_parts: Into how many equal parts those are divided at most; once given, into how many they were.
         embedding_seconds: What its embeddings then take to its replica.
         encoder_wait: How long its images waited for the first worker, NaN: none were encoded.
         sent_at: When the attempt at hand was sent.
@@ -113,7 +117,9 @@ class Clients:
         "behind",
         "came",
         "embedding_seconds",
+        "encoder_given",
         "encoder_parts",
+        "encoder_starts",
         "encoder_wait",
         "encoders",
         "events",
@@ -121,7 +127,9 @@ class Clients:
         "has_own_waits",
         "last",
         "latency",
+        "notes_encoder_starts",
         "num_come",
+        "num_encoder_starts",
         "num_encoders",
         "num_ended",
         "num_resent",
@@ -147,10 +155,13 @@ class Clients:
         self.events: list[Event] = []
         self.latency, self.sent_at, self.own_wait = latency, sent_at, own_wait
         self.has_own_waits = len(own_wait) > 0
-        self.num_encoders = 0
+        self.num_encoders = self.num_encoder_starts = 0
+        self.notes_encoder_starts = False
         self.encoders: MutableSequence[float] = array("d")
+        self.encoder_given: MutableSequence[float] = array("d")
+        self.encoder_starts: MutableSequence[float] = array("d")
         self.to_encode: MutableSequence[float] = array("d")
-        self.encoder_parts: Sequence[int] = array("q")
+        self.encoder_parts: MutableSequence[int] = array("q")
         self.embedding_seconds: Sequence[float] = array("d")
         self.encoder_wait: MutableSequence[float] = array("d")
         self.tries = array("i", [0]) * len(sent_at)
@@ -230,7 +241,12 @@ def is_at_encoders(clients: Clients, requests: RequestTable, index: int, now: fl
     """Return whether images of a request are encoded, which comes back when their embeddings are at its replica."""
     if not clients.num_encoders or clients.to_encode[index] <= 0.0:
         return False
-    encoders, parts = clients.encoders, min(clients.encoder_parts[index], clients.num_encoders)
+    encoders, num_open = clients.encoders, 0
+    for number in range(clients.num_encoders):
+        if encoders[number] < INFINITY:
+            num_open += 1
+    parts = min(clients.encoder_parts[index], num_open)
+    clients.encoder_parts[index] = parts
     seconds, done_at = clients.to_encode[index] / parts, now
     for part in range(parts):
         first = 0
@@ -240,6 +256,10 @@ def is_at_encoders(clients: Clients, requests: RequestTable, index: int, now: fl
         start = max(encoders[first], now)
         if not part:
             clients.encoder_wait[index] = start - now
+        if clients.notes_encoder_starts:
+            clients.encoder_starts[clients.num_encoder_starts] = start
+            clients.num_encoder_starts += 1
+        clients.encoder_given[first] += seconds
         encoders[first] = start + seconds
         done_at = max(done_at, encoders[first])
     clients.to_encode[index] = 0.0

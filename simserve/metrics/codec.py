@@ -26,6 +26,7 @@ _HOMES: Mapping[str, str] = {
     "StreamTotals": "simserve.sim.streaming",
     "FrontTotals": "simserve.sim.gateway",
     "FleetTimeline": "simserve.sim.timeline",
+    "EncoderLives": "simserve.sim.encoders",
     "SLO": "simserve.metrics.slo",
 }
 """The records that are known, and the module of each: most results hold two of them, and import no more."""

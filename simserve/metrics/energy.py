@@ -73,7 +73,7 @@ def energy(
     grid: Grid,
     tokens_per_second: float,
     output_tokens_per_second: float,
-    num_encoders: int = 0,
+    num_encoders: float = 0,
     watts_per_encoder: float = 0.0,
 ) -> dict[str, float]:
     """Return the energy of a run: power, energy a token, CO2 and dollars.
@@ -88,7 +88,7 @@ def energy(
         grid: Where the electricity comes from.
         tokens_per_second: Prompt and output tokens a second.
         output_tokens_per_second: Output tokens a second.
-        num_encoders: GPUs of an encoder pool, which ``num_gpus`` leaves out.
+        num_encoders: GPUs of an encoder pool, which ``num_gpus`` leaves out; a mean where they come and go.
         watts_per_encoder: Mean power of one of their boards.
     """
     site_watts = num_gpus * grid.site_watts(watts_per_gpu) + num_encoders * grid.site_watts(watts_per_encoder)

@@ -17,7 +17,7 @@ from simserve.sim.records import RequestRecords
 
 if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
-    from simserve.workload.requests import MediaColumns, RequestSpecs
+    from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
 
 
 REASONING_KEYS = (
@@ -74,6 +74,8 @@ MEDIA_KEYS = (
     "mean_encoder_wait_ms",
     "mean_transfer_ms",
     "encoder_utilization",
+    "mean_encoders",
+    "peak_encoders",
     "ttft_share",
 )
 _WAITING_SHARE = 0.2
@@ -97,7 +99,8 @@ def media_figures(
     mean_encoder_ms``: CPU and GPU time of a request with such, for these alone: what a turn encodes again, as no
     cache holds it, is not in it. ``mean_encoder_wait_ms mean_transfer_ms encoder_utilization``: of an encoder pool, how
     long they wait for a worker, how long their embeddings cross the link, each a mean over the requests with such,
-    and the share of the run in which its GPUs encode; None where the replicas encode. ``ttft_share``: all of these
+    and the share of the run in which its GPUs encode; ``mean_encoders peak_encoders``: how many of these there were;
+    None each where the replicas encode. ``ttft_share``: all of these
     times, of all requests, over TTFT, that of the window: others wait for them too, which is not in it.
 
     Args:
@@ -116,14 +119,16 @@ def media_figures(
     seconds = {"preprocess": columns.preprocess_seconds}
     if specs.encoder_seconds is not None:
         seconds["encoder"] = columns.encoder_seconds
-    elif pool is not None and simulation.encoder_wait is not None:
-        waits = simulation.encoder_wait
+    elif pool is not None and simulation.encoder_wait is not None and simulation.encoder_parts is not None:
+        waits, parts = simulation.encoder_wait, simulation.encoder_parts
         was_encoded = np.isfinite(waits)
-        parts = np.minimum(pool.num_parts, pool.num_workers)
         seconds["encoder"] = np.where(was_encoded, columns.encoder_seconds / parts, 0.0)
         seconds["encoder_wait"] = np.where(was_encoded & has_any, waits, 0.0)
         seconds["transfer"] = np.where(was_encoded & has_any, pool.transfer_seconds, 0.0)
         found["encoder_utilization"] = encoder_utilization(simulation, specs)
+        found["mean_encoders"] = mean_encoders(simulation, pool, 0.0, simulation.end_time)
+        lives = simulation.encoder_lives
+        found["peak_encoders"] = pool.num_workers if lives is None else lives.most(simulation.end_time)
     ttft = latencies.ttft[in_window & latencies.is_completed]
     spent = float(sum(each.mean() for each in seconds.values()))
     return found | {
@@ -142,7 +147,13 @@ def encoder_utilization(simulation: Simulation, specs: RequestSpecs | None) -> f
         return 0.0
     pool = specs.encoder_pool
     worked = float(pool.seconds[np.isfinite(simulation.encoder_wait)].sum())
-    return ratio(worked, pool.num_workers * simulation.end_time)
+    return ratio(worked, mean_encoders(simulation, pool, 0.0, simulation.end_time) * simulation.end_time)
+
+
+def mean_encoders(simulation: Simulation, pool: EncoderPool, start: float, end: float) -> float:
+    """Return the mean number of workers of an encoder pool that are paid for between two instants."""
+    lives = simulation.encoder_lives
+    return float(pool.num_workers) if lives is None else lives.mean(start, end)
 
 
 def name_encoders(bottleneck: dict[str, Any], simulation: Simulation, latencies: RequestLatencies) -> None:

@@ -44,6 +44,7 @@ from simserve.metrics.request_kinds import (
     encoder_utilization,
     lora_figures,
     lora_sentences,
+    mean_encoders,
     media_figures,
     name_encoders,
     name_loading,
@@ -407,9 +408,20 @@ def _money(
         electricity_usd_per_hour=energy["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
         api_usd_per_hour=overflow["usd_per_hour"] or 0.0,
         tiers_usd_per_hour=facts.tier_prices.usd_per_hour(gpus),
-        encoders_usd_per_hour=facts.encoders_usd_per_hour,
+        encoders_usd_per_hour=_encoders_usd_per_hour(simulation, facts, measured.window, specs),
     )
     return _Money(dollars, energy, overflow, gpu_hour_usd)
+
+
+def _encoders_usd_per_hour(
+    simulation: Simulation, facts: RunFacts, window: Window, specs: RequestSpecs | None
+) -> float:
+    """Return what the GPUs of an encoder pool cost in the window, those that were there; as `RunFacts` says it."""
+    if simulation.encoder_lives is None or specs is None or specs.encoder_pool is None:
+        return facts.encoders_usd_per_hour
+    pool = specs.encoder_pool
+    mean = mean_encoders(simulation, pool, window.start, window.end)
+    return facts.encoders_usd_per_hour / pool.num_workers * mean
 
 
 def _identity(facts: RunFacts, simulation: Simulation) -> dict[str, Any]:
@@ -527,9 +539,9 @@ def _energy(
     """Return power and energy: how busy the GPUs were over the whole run, a token at the rates of the window."""
     totals = simulation.totals
     watts = board_watts(facts.idle_watts, facts.board_watts, simulation.busy_share, totals.seconds_by_part)
-    encoders, num_encoders = 0.0, 0
+    encoders, num_encoders = 0.0, 0.0
     if facts.encoder_power is not None and specs is not None and specs.encoder_pool is not None:
-        num_encoders = specs.encoder_pool.num_workers
+        num_encoders = mean_encoders(simulation, specs.encoder_pool, 0.0, simulation.end_time)
         # An encoder computes: its batches are as long as prompts.
         encoders = board_watts(*facts.encoder_power, encoder_utilization(simulation, specs), {"compute": 1.0})
     return energy(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from heapq import heappop, heappush
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from simserve.reference.clock import ARRIVES, IS_DUE, IS_SENT, PARSES, TIMES_OUT, Chance
+from simserve.reference.encoders import Encoders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -88,8 +88,9 @@ class Clients:
     Attributes:
         tokenized_at: When the tokeniser is done with the request that was sent last.
         to_parse: When requests come to them, and whom to tell when they are done, in the order of sending.
-        encoders_free_at: When each worker of the encoder pool is done with what it was given, a heap.
+        encoders: The workers of the encoder pool; none without one.
         encoder_wait: Request -> how long its images waited for the first worker, seconds.
+        encoder_parts: Request -> into how many parts its images were divided.
     """
 
     def __init__(
@@ -108,8 +109,9 @@ class Clients:
         self.last_came, self.is_parsing = 0.0, False
         self.chance = Chance(specs, "retries")
         self.num_resent = 0
-        self.encoders_free_at = [0.0] * (0 if specs.encoder_pool is None else specs.encoder_pool.num_workers)
+        self.encoders = Encoders(self.clock, 0 if specs.encoder_pool is None else specs.encoder_pool.num_workers)
         self.encoder_wait: dict[int, float] = {}
+        self.encoder_parts: dict[int, int] = {}
         self.tries: list[tuple[float, float, float]] = []
 
     def start(self) -> simpy.Event:
@@ -250,14 +252,10 @@ class Clients:
         """
         pool = self.specs.encoder_pool
         assert pool is not None
-        num_parts = min(int(pool.num_parts[request.index]), pool.num_workers)
-        starts = []
-        for _ in range(num_parts):
-            starts.append(max(heappop(self.encoders_free_at), self.clock.now))
-            heappush(self.encoders_free_at, starts[-1] + float(pool.seconds[request.index]) / num_parts)
-        self.encoder_wait[request.index] = starts[0] - self.clock.now
-        done = starts[-1] + float(pool.seconds[request.index]) / num_parts
-        return done + float(pool.transfer_seconds[request.index])
+        given = self.encoders.give(float(pool.seconds[request.index]), int(pool.num_parts[request.index]))
+        self.encoder_wait[request.index] = given[0][0] - self.clock.now
+        self.encoder_parts[request.index] = len(given)
+        return max(end for _, end in given) + float(pool.transfer_seconds[request.index])
 
     def perform(self, task: list[Request], last: Reply, *, thinks: bool) -> Steps:
         """Make the calls of a task, each when all its parents are answered and its tool has run; return when all are.

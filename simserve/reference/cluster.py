@@ -156,6 +156,9 @@ class Cluster:
             if pool.autoscaling is not None:
                 self.autoscalers.append(Autoscaler(self, pool.autoscaling, pool))
                 self.clock.process(self.autoscalers[-1].run())
+        if control.encoder_scaling is not None and self.specs.encoder_pool is not None:
+            scaling = self.clients.encoders.follow(control.encoder_scaling, control.encoder_startup_seconds)
+            self.clock.process(scaling)
         if control.faults:
             Faults(self, control.faults).start()
         if control.liveness is not None:

@@ -163,7 +163,8 @@ def _why_whole(result: RunResult) -> str:
     deployment, workload = result.scenario["deployment"], result.scenario["workload"]
     sources = [each.get("arrivals") for each in (workload, *(workload.get("classes") or ()))]
     changes = any(deployment.get(key) for key in ("autoscaling", "faults", "updates", "liveness"))
-    changes = changes or any(pool.get("autoscaling") for pool in deployment.get("pools") or ())
+    parts = (*(deployment.get("pools") or ()), deployment.get("encoder_disaggregation") or {})
+    changes = changes or any(part.get("autoscaling") for part in parts)
     is_steady = all(each["process"] in _STEADY for each in sources if each) and any(sources)
     is_looked_for = result.scenario["run"]["warmup"] == "auto" and is_steady
     return "; no warm-up is cut, since the fleet changes as it goes" if changes and is_looked_for else ""

@@ -29,8 +29,10 @@ def _lines(result: RunResult, key: str, many: str, one: str, words: tuple[str, s
         f"{number(block['mean_encoder_ms'])} ms to encode them",
     ]
     if block["encoder_utilization"] is not None:
+        workers, most = block["mean_encoders"], block["peak_encoders"]
+        size = f", of {number(workers)} workers on average and {most} at most" if workers != most else ""
         lines.append(
-            f"in an encoder pool, busy {share(block['encoder_utilization'])}: "
+            f"in an encoder pool{size}, busy {share(block['encoder_utilization'])}: "
             f"{number(block['mean_encoder_wait_ms'])} ms for a worker, {number(block['mean_transfer_ms'])} ms for the "
             f"embeddings on their way"
         )

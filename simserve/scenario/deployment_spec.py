@@ -15,7 +15,7 @@ from simserve.scenario.kv_tiers import KVOffloadSpec, KVTierSpec, check_tiers
 from simserve.scenario.loras import LoraLoadSpec
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.autoscaling_spec import AutoscalingSpec, EncoderAutoscalingSpec
 from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.liveness_spec import LivenessSpec
@@ -159,13 +159,30 @@ class EncoderDisaggregationSpec(FrozenModel):
     """
 
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
-    """How many workers."""
+    """How many workers; with `autoscaling` those at the start, its `min_replicas` at least."""
     hardware: HardwareName | None = None
     """GPU of each; absent: `deployment.hardware`."""
     transfer_bandwidth: PositiveBytesPerSecond = 25e9
     """At which the embeddings of a request reach its replica; requests do not slow each other down on that way."""
     transfer_latency: Seconds = 0.001
     """What that way takes besides."""
+    autoscaling: EncoderAutoscalingSpec | None = None
+    """How the number of workers follows their load; absent: it does not."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _start_scaled(cls, given: object) -> object:
+        return _with_start(given, given.get("autoscaling")) if isinstance(given, Mapping) else given
+
+    @property
+    def max_workers(self) -> int:
+        """The most workers there may be."""
+        return self.replicas if self.autoscaling is None else self.autoscaling.max_replicas
+
+    @property
+    def min_workers(self) -> int:
+        """The fewest workers there may be."""
+        return self.replicas if self.autoscaling is None else self.autoscaling.min_replicas
 
 
 class DeploymentSpec(FrozenModel):

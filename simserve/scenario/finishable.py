@@ -181,7 +181,7 @@ def _encoded_rate(scenario: Scenario) -> float:
     pool = _drawn(scenario, FEWEST_REQUESTS).encoder_pool
     if pool is None or not pool.seconds.any():
         return math.inf
-    return pool.num_workers / float(pool.seconds.mean())
+    return (pool.max_workers or pool.num_workers) / float(pool.seconds.mean())
 
 
 def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simserve.scenario.objective import objective
 from simserve.scenario.schema import Scenario
-from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.autoscaling_spec import HorizontalScaling
 from simserve.sim.fault_spec import FaultSpec, LinkFault, NodeFault
 
 
@@ -23,6 +23,10 @@ def check_fleet(scenario: Scenario) -> None:
 
 def _check_autoscaling(scenario: Scenario) -> None:
     deployment = scenario.deployment
+    encoders = deployment.encoder_disaggregation
+    if encoders is not None and encoders.autoscaling is not None:
+        key = "deployment.encoder_disaggregation"
+        _check_scaling(scenario, encoders.autoscaling, f"{key}.autoscaling", key, encoders.replicas)
     if not deployment.pools:
         if deployment.autoscaling is not None:
             _check_scaling(
@@ -40,7 +44,7 @@ def _check_autoscaling(scenario: Scenario) -> None:
         scenario.refuse("deployment.autoscaling", rule, "leave it out, or let a pool go by it")
 
 
-def _check_scaling(scenario: Scenario, rules: AutoscalingSpec, key: str, owner: str, replicas: int) -> None:
+def _check_scaling(scenario: Scenario, rules: HorizontalScaling, key: str, owner: str, replicas: int) -> None:
     if not rules.min_replicas <= replicas <= rules.max_replicas:
         rule = f"must lie between min_replicas {rules.min_replicas} and max_replicas {rules.max_replicas}"
         scenario.refuse(f"{owner}.replicas", rule, "they are the replicas at the start", replicas)

@@ -195,6 +195,14 @@ def encoders_usd_per_hour(resolved: ResolvedScenario) -> float:
     return math.nan if price.usd is None else spec.replicas * price.usd
 
 
+def encoder_startup_seconds(resolved: ResolvedScenario) -> float:
+    """Return the seconds from the launch of a worker of the encoder pool to its first image; 0: none is launched."""
+    spec = resolved.scenario.deployment.encoder_disaggregation
+    if spec is None or spec.autoscaling is None:
+        return 0.0
+    return spec.autoscaling.startup.seconds(_towers_bytes(resolved))
+
+
 def encoder_power(resolved: ResolvedScenario) -> tuple[float, float] | None:
     """Return the watts of a GPU of the encoder pool without work and at most; None without such a pool."""
     spec = resolved.scenario.deployment.encoder_disaggregation
@@ -206,21 +214,28 @@ def encoder_power(resolved: ResolvedScenario) -> tuple[float, float] | None:
 
 def encoder_lines(resolved: ResolvedScenario) -> list[str]:
     """Return what a worker of the encoder pool holds, as lines a person can check; none without one."""
-    scenario, model = resolved.scenario, resolved.shape.model
+    scenario, towers = resolved.scenario, _towers(resolved)
     spec = scenario.deployment.encoder_disaggregation
-    workload = scenario.workload
-    towers: list[Tower] = []
-    if workload.has_images and model.vision is not None:
-        towers.append(model.vision)
-    if workload.has_audio and model.audio is not None:
-        towers.append(model.audio)
     if spec is None or not towers:
         return []
     worker = encoder_worker(resolved.shape, spec, scenario)
-    size = format_bytes(sum(tower.num_parameters for tower in towers) * ENCODER_BYTES)
+    size = format_bytes(_towers_bytes(resolved))
     names = " and ".join(f"the {tower.kind}" for tower in towers)
     total, verb = format_bytes(worker.hardware.memory.total), "takes" if len(towers) == 1 else "take"
-    return [f"encoder pool: {spec.replicas} x {worker.hardware.name}, {names} {verb} {size} of {total} of each"]
+    count = f"{spec.replicas}" if spec.autoscaling is None else f"{spec.replicas} to {spec.max_workers}"
+    return [f"encoder pool: {count} x {worker.hardware.name}, {names} {verb} {size} of {total} of each"]
+
+
+def _towers(resolved: ResolvedScenario) -> list[Tower]:
+    """Return what encodes the images and recordings of the workload."""
+    workload, model = resolved.scenario.workload, resolved.shape.model
+    asked = ((workload.has_images, model.vision), (workload.has_audio, model.audio))
+    return [tower for is_asked, tower in asked if is_asked and tower is not None]
+
+
+def _towers_bytes(resolved: ResolvedScenario) -> float:
+    """Return the bytes of their weights, which a worker of the encoder pool loads."""
+    return sum(tower.num_parameters for tower in _towers(resolved)) * ENCODER_BYTES
 
 
 def _pool(
@@ -236,6 +251,7 @@ def _pool(
         num_parts += medium.num_encoded.astype(np.int64)
     return EncoderPool(
         num_workers=spec.replicas,
+        max_workers=None if spec.autoscaling is None else spec.max_workers,
         seconds=seconds,
         num_parts=np.maximum(num_parts, 1),
         transfer_seconds=np.where(seconds > 0, crossing, 0.0),

@@ -25,6 +25,7 @@ from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.streaming import Sent, busy_share, is_sent_by, send
 from simserve.sim.control import Control
+from simserve.sim.encoders import EncoderLives
 from simserve.sim.gateway import FrontTotals
 from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.pools import PoolSetup, outcomes_of, together
@@ -298,6 +299,8 @@ def simulation_of(
         stream=None if stream is None else stream.totals,
         front=_front(cluster),
         encoder_wait=_encoder_wait(cluster),
+        encoder_parts=_encoder_parts(cluster),
+        encoder_lives=_encoder_lives(cluster),
         steps=NotedSteps(np.array(cluster.steps, dtype=np.float64).reshape(-1, len(COLUMNS)).T) if keep_steps else None,
         api_token_seconds=min(each.engine.api_token_seconds for each in setups),
     )
@@ -384,6 +387,25 @@ def _encoder_wait(cluster: Cluster) -> np.ndarray[Any, Any] | None:
         return None
     waits = cluster.clients.encoder_wait
     return np.array([waits.get(index, math.nan) for index in range(len(cluster.specs))])
+
+
+def _encoder_parts(cluster: Cluster) -> np.ndarray[Any, Any] | None:
+    """Return over how many workers the images of each request were divided; None without an encoder pool."""
+    if cluster.specs.encoder_pool is None:
+        return None
+    parts = cluster.specs.encoder_pool.num_parts.tolist()
+    return np.array([cluster.clients.encoder_parts.get(index, most) for index, most in enumerate(parts)])
+
+
+def _encoder_lives(cluster: Cluster) -> EncoderLives | None:
+    """Return when the workers of an encoder pool were there; None where their number does not change."""
+    if cluster.control.encoder_scaling is None or cluster.specs.encoder_pool is None:
+        return None
+    workers = cluster.clients.encoders.workers
+    return EncoderLives(
+        launched_at=np.array([each.launched_at for each in workers]),
+        stopped_at=np.array([each.stopped_at for each in workers]),
+    )
 
 
 def _transfer_sums(cluster: Cluster) -> dict[str, float]:

@@ -27,7 +27,7 @@ from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
 from simserve.scenario.kv_tiers import tiers_usd_per_hour
-from simserve.scenario.media import encoder_power, encoders_usd_per_hour
+from simserve.scenario.media import encoder_power, encoder_startup_seconds, encoders_usd_per_hour
 from simserve.scenario.objective import limits_by_class, objective
 from simserve.scenario.pools import (
     pool_setups,
@@ -611,6 +611,7 @@ def _check_step_seconds(resolved: ResolvedScenario) -> None:
 def control_of(resolved: ResolvedScenario) -> Control:
     """Return everything that decides while a run of the scenario goes on."""
     deployment = resolved.scenario.deployment
+    encoders = deployment.encoder_disaggregation
     return Control(
         routing=deployment.routing,
         admission=deployment.admission,
@@ -618,6 +619,8 @@ def control_of(resolved: ResolvedScenario) -> Control:
         task_limit=None if resolved.scenario.slo is None else resolved.scenario.slo.task,
         autoscaling=deployment.autoscaling,
         startup_seconds=startup_seconds(deployment.autoscaling, replica_weights_bytes(resolved)),
+        encoder_scaling=None if encoders is None else encoders.autoscaling,
+        encoder_startup_seconds=encoder_startup_seconds(resolved),
         faults=deployment.faults,
         liveness=deployment.liveness,
         updates=deployment.updates,

@@ -10,7 +10,7 @@ from typing import Any
 import simpy
 
 from simserve.engine.data_parallel import kv_share, num_running_at, num_steps_of, start_time_of
-from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.autoscaling_spec import AutoscalingSpec, HorizontalScaling
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.objective import Objective
 from simserve.sim.own_parts import Judge
@@ -19,6 +19,42 @@ from simserve.sim.replicas import DRAINING, READY, STARTING, STOPPED, ManagedRep
 
 TOLERANCE = 0.1
 """Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
+
+
+def replicas_for(level: float, count: int, target: float, *, is_used: bool) -> int:
+    """Return how many replicas a level of the metric, summed over ``count`` of them, asks for.
+
+    Args:
+        level: Of the metric.
+        count: Replicas that are there or will be, at least 1.
+        target: What it should be of one replica.
+        is_used: Whether there is anything to do: then there is not none of them.
+    """
+    if abs(level / (target * count) - 1) <= TOLERANCE:
+        return count
+    # A replica that works is not given back to nothing: only an idle fleet goes to zero.
+    return max(ceil(level / target), 1 if is_used else 0)
+
+
+class Stabilization:
+    """What was asked for within a window, of which the most counts before anything is given back.
+
+    Args:
+        spec: The bounds and the window.
+    """
+
+    def __init__(self, spec: HorizontalScaling) -> None:
+        self._spec = spec
+        self._asked: deque[tuple[float, int]] = deque()
+
+    def ask(self, replicas: int, now: float) -> tuple[int, int]:
+        """Return a number asked for now, within the bounds, and the most asked for in the window."""
+        spec = self._spec
+        asked = min(max(replicas, spec.min_replicas), spec.max_replicas)
+        while self._asked and self._asked[0][0] < now - spec.stabilization:
+            self._asked.popleft()
+        self._asked.append((now, asked))
+        return asked, max(each for _, each in self._asked)
 
 
 class Autoscaler:
@@ -43,7 +79,7 @@ class Autoscaler:
         self._spec = spec
         self._env, self._fleet, self._pool = env, fleet, pool
         self._objective = objective
-        self._asked: deque[tuple[float, int]] = deque()
+        self._stabilization = Stabilization(spec)
         self._busy_before: dict[int, float] = {}
         self._num_ended = self._num_met = self._num_tasks = self._num_tasks_met = 0
         self._load_at_miss = 0.0
@@ -68,15 +104,10 @@ class Autoscaler:
         self._num_met += self._objective.is_met(index)
 
     def _scale(self, now: float) -> None:
-        spec = self._spec
         self._fleet.settle()
         present = self._pool.present
         count = len(present) + self._pool.in_flux
-        asked = min(max(self._asked_for(present, count, now), spec.min_replicas), spec.max_replicas)
-        while self._asked and self._asked[0][0] < now - spec.stabilization:
-            self._asked.popleft()
-        self._asked.append((now, asked))
-        most = max(each for _, each in self._asked)
+        asked, most = self._stabilization.ask(self._asked_for(present, count, now), now)
         self._pool.wanted = most
         if asked > count:
             for _ in range(asked - count):
@@ -108,11 +139,7 @@ class Autoscaler:
                 level = sum(kv_share(replica.schedulers, now) for replica in ready)
             case _:
                 level = sum(self._busy_share(replica, now) for replica in ready)
-        if abs(level / (spec.target * count) - 1) <= TOLERANCE:
-            return count
-        wanted = ceil(level / spec.target)
-        # A replica that works is not given back to nothing: only an idle fleet goes to zero.
-        return max(wanted, 1 if waiting + running else 0)
+        return replicas_for(level, count, spec.target, is_used=waiting + running > 0)
 
     def _asked_by_slo(self, count: int, load: int) -> int:
         ended, met, tasks, in_time = self._num_ended, self._num_met, self._num_tasks, self._num_tasks_met

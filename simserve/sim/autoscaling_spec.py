@@ -33,7 +33,34 @@ class StartupSpec(FrozenModel):
         return self.schedule + self.image + weights_bytes / self.load_bandwidth + self.engine
 
 
-class AutoscalingSpec(FrozenModel):
+class HorizontalScaling(FrozenModel):
+    """What the scaling of replicas and that of encoder workers have in common."""
+
+    metric: str
+    """What is looked at."""
+    target: Annotated[float, Field(gt=0)]
+    """What the metric should be: a number of requests a replica, or for kv_usage, busy and slo a share."""
+    min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """Fewest replicas; 0: none while nothing is asked for, and the first request waits for a start."""
+    max_replicas: Annotated[int, Field(ge=1, le=10_000)]
+    """Most replicas."""
+    interval: PositiveSeconds = 15.0
+    """How often the metric is looked at."""
+    stabilization: Seconds = 300.0
+    """How long a lower load must last before replicas are given back."""
+    startup: StartupSpec = StartupSpec()
+    """How long a new replica takes."""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(f"min_replicas {self.min_replicas} must not be above max_replicas {self.max_replicas}")
+        if self.metric in SHARES and self.target > 1:
+            raise ValueError(f"target {self.target:g} of {self.metric} is a share; it must be at most 1")
+        return self
+
+
+class AutoscalingSpec(HorizontalScaling):
     """Horizontal autoscaling as Kubernetes' HPA does it: `replicas x metric / target`, rounded up, at every interval.
 
     It grows at once and shrinks to the largest number asked for within the stabilization window; a change of less than
@@ -46,25 +73,27 @@ class AutoscalingSpec(FrozenModel):
     the interval that met the objective, or of the agents' tasks ended in it, whichever is smaller: one replica more
     while it is below the target, one less when all met it and the others would have at most nine tenths of the requests
     each that replicas had at the last miss."""
-    target: Annotated[float, Field(gt=0)]
-    """What the metric should be: a number of requests a replica, or for kv_usage, busy and slo a share."""
-    min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Fewest replicas; 0: none while nothing is asked for, and the first request waits for a start."""
-    max_replicas: Annotated[int, Field(ge=1, le=10_000)]
-    """Most replicas."""
-    interval: PositiveSeconds = 15.0
-    """How often the metric is looked at."""
-    stabilization: Seconds = 300.0
-    """How long a lower load must last before replicas are given back."""
     grace_period: Seconds = 30.0
     """How long a replica that is given back may take to answer what it has; then its requests are cut off."""
-    startup: StartupSpec = StartupSpec()
-    """How long a new replica takes."""
 
-    @model_validator(mode="after")
-    def _check_bounds(self) -> Self:
-        if self.min_replicas > self.max_replicas:
-            raise ValueError(f"min_replicas {self.min_replicas} must not be above max_replicas {self.max_replicas}")
-        if self.metric in SHARES and self.target > 1:
-            raise ValueError(f"target {self.target:g} of {self.metric} is a share; it must be at most 1")
-        return self
+
+class EncoderAutoscalingSpec(HorizontalScaling):
+    """How the workers of an encoder pool follow the load: the rule of `deployment.autoscaling`, on metrics of images.
+
+    A worker that is added takes images from when it is ready; what others were given stays with them. One that is given
+    back takes no more, and is paid for until it has encoded what it was given.
+    """
+
+    metric: Literal["queue_depth", "busy"] = "queue_depth"
+    """`queue_depth`: images and recordings that wait for their turn, of a worker; `busy`: share of the interval in
+    which a worker encodes."""
+    target: Annotated[float, Field(gt=0)]
+    """What the metric should be: a number of images a worker, or for busy a share."""
+    min_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Fewest workers."""
+    max_replicas: Annotated[int, Field(ge=1, le=10_000)]
+    """Most workers."""
+    stabilization: Seconds = 300.0
+    """How long a lower load must last before workers are given back."""
+    startup: StartupSpec = StartupSpec()
+    """How long a new worker takes, which loads the encoder alone."""

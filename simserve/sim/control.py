@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.autoscaling_spec import AutoscalingSpec, EncoderAutoscalingSpec
 from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.liveness_spec import LivenessSpec
@@ -39,6 +39,8 @@ class Control:
         task_limit: The most seconds of an agent's task; None: no limit.
         autoscaling: How the number of replicas follows the load; None: it does not.
         startup_seconds: From the launch of a replica to its first request.
+        encoder_scaling: How the workers of an encoder pool follow the load; None: they do not, or there are none.
+        encoder_startup_seconds: From the launch of such a worker to its first image.
         faults: What goes wrong.
         liveness: The probe that restarts replicas; None: there is none.
         updates: When replicas are replaced one after another.
@@ -60,6 +62,8 @@ class Control:
     task_limit: float | None = None
     autoscaling: AutoscalingSpec | None = None
     startup_seconds: float = 0.0
+    encoder_scaling: EncoderAutoscalingSpec | None = None
+    encoder_startup_seconds: float = 0.0
     faults: tuple[FaultSpec, ...] = ()
     liveness: LivenessSpec | None = None
     updates: tuple[UpdateSpec, ...] = ()
@@ -77,14 +81,14 @@ class Control:
     @property
     def is_plain(self) -> bool:
         """Whether nothing decides but a router that sends every request to a replica."""
-        nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation)
+        nothing_else = (self.admission, self.autoscaling, self.encoder_scaling, self.streaming, self.disaggregation)
         is_left_alone = not self.faults and not self.updates and self.liveness is None
         return is_left_alone and all(each is None for each in nothing_else) and not self.has_gateway
 
     @property
     def changes_fleet(self) -> bool:
-        """Whether replicas come and go, or break, at times of their own; pools may besides have autoscalers."""
-        return bool(self.autoscaling or self.faults or self.updates or self.liveness)
+        """Whether replicas, or encoder workers, come and go, or break; pools may besides have autoscalers."""
+        return bool(self.autoscaling or self.encoder_scaling or self.faults or self.updates or self.liveness)
 
     @property
     def rules(self) -> tuple[RuleSpec, ...]:

@@ -9,9 +9,11 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simserve.engine.clients import Clients
 from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.cluster import end_of
 from simserve.sim.control import Control
+from simserve.sim.encoders import EncoderAutoscaler, EncoderLives
 from simserve.sim.faults import Faults
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.liveness_spec import LivenessSpec
@@ -33,7 +35,10 @@ class Decisions:
         fleet: The replicas; the first of them are there.
         specs: What arrives.
         arrival_time: When each request was first sent; filled for a closed loop.
+        clients: Who sends them, and the workers of an encoder pool.
     """
+
+    _encoders: EncoderAutoscaler | None = None
 
     def __init__(
         self,
@@ -42,7 +47,9 @@ class Decisions:
         fleet: Lifecycle,
         specs: RequestSpecs,
         arrival_time: NDArray[np.float64],
+        clients: Clients,
     ) -> None:
+        self._clients = clients
         self._control, self._setups, self._fleet, self._specs = control, setups, fleet, specs
         self._arrival_time = arrival_time
         self._outages = Outages(fleet)
@@ -58,6 +65,10 @@ class Decisions:
                 autoscaler = Autoscaler(scaling, env, fleet, pool, objective)
                 autoscaler.judge = fleet.judge
                 env.process(autoscaler.run())
+        if control.encoder_scaling is not None and self._clients.num_encoders:
+            seconds = control.encoder_startup_seconds
+            self._encoders = EncoderAutoscaler(control.encoder_scaling, seconds, self._clients, env)
+            env.process(self._encoders.run())
         if control.faults:
             Faults(env, fleet, self._specs, self._outages).start(control.faults)
         if control.liveness is not None:
@@ -79,6 +90,11 @@ class Decisions:
         except KeyboardInterrupt:
             return True
         return False
+
+    @property
+    def encoder_lives(self) -> EncoderLives | None:
+        """When the workers of an encoder pool were there; None where their number does not change."""
+        return None if self._encoders is None else self._encoders.lives
 
     def timeline(
         self,

@@ -45,6 +45,7 @@ from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
 from simserve.sim.control import Control
 from simserve.sim.decisions import Decisions
+from simserve.sim.encoders import EncoderLives
 from simserve.sim.gateway import FrontTotals, gateway_of, gateway_totals
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge, OwnParts
@@ -175,7 +176,9 @@ class FleetRun:
             self.fleet = Lifecycle(
                 self._pools, self.cluster, self.client_state, counts, specs, allowed, control.kv_bytes_per_token
             )
-            self._decisions = Decisions(control, setups, self.fleet, specs, self.arrival_time)
+            self._decisions = Decisions(
+                control, setups, self.fleet, specs, self.arrival_time, self.client_state.clients
+            )
             if judge is not None:
                 self._ask(judge, self.fleet, self.client_state, router)
 
@@ -356,6 +359,11 @@ class FleetRun:
     def num_schedulers(self) -> int:
         """Schedulers that ever served: replicas, and of each the ranks of data-parallel attention."""
         return sum(replica.num_ranks for replica in self.cluster.replicas)
+
+    @property
+    def encoder_lives(self) -> EncoderLives | None:
+        """When the workers of an encoder pool were there; None where their number does not change."""
+        return None if self._decisions is None else self._decisions.encoder_lives
 
     @property
     def ranks(self) -> NDArray[np.int64] | None:

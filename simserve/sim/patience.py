@@ -57,8 +57,13 @@ def clients_of(
     clients = Clients(patience, column(latency), column(arrival_time), own_wait, spacing)
     pool = specs.encoder_pool
     if pool is not None:
-        clients.num_encoders = pool.num_workers
-        clients.encoders, clients.to_encode = column(np.zeros(pool.num_workers)), column(pool.seconds)
+        places = np.arange(pool.num_workers if pool.max_workers is None else pool.max_workers)
+        clients.num_encoders = len(places)
+        clients.encoders = column(np.where(places < pool.num_workers, 0.0, INFINITY))
+        clients.encoder_given, clients.to_encode = column(np.zeros(len(places))), column(pool.seconds)
+        if pool.max_workers is not None:
+            clients.notes_encoder_starts = True
+            clients.encoder_starts = column(np.full(int(pool.num_parts[pool.seconds > 0].sum()), np.nan))
         clients.encoder_parts = column(pool.num_parts, np.int64)
         clients.embedding_seconds = column(pool.transfer_seconds)
         clients.encoder_wait = column(np.full(len(specs), np.nan))

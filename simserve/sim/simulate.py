@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
     from simserve.perf.parts import PricedDeployment
+    from simserve.sim.encoders import EncoderLives
     from simserve.sim.fleet_run import FleetRun
     from simserve.sim.gateway import FrontTotals
     from simserve.sim.own_parts import OwnParts
@@ -84,6 +85,8 @@ class Simulation:
         stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
         encoder_wait: How long the images of each request waited for a worker of the encoder pool, seconds, in the order
             of the requests that were drawn, NaN: none were encoded there; None: there is no such pool.
+        encoder_parts: Over how many of them they were divided, in that order.
+        encoder_lives: When each of them was there; None: all throughout.
         api_token_seconds: What the API server of a replica takes for a token, by the engine's own figure, the least of
             all pools; 0: nothing is known of it.
         front: What stood in front of the replicas did, where anything does; else None.
@@ -107,6 +110,8 @@ class Simulation:
     stream: StreamTotals | None = None
     front: FrontTotals | None = None
     encoder_wait: NDArray[np.float64] | None = None
+    encoder_parts: NDArray[np.int64] | None = None
+    encoder_lives: EncoderLives | None = None
     api_token_seconds: float = 0.0
 
     @property
@@ -252,6 +257,8 @@ def simulation_of(
         transfers=run.transfers,
         front=run.front,
         encoder_wait=None if specs.encoder_pool is None else np.array(run.client_state.clients.encoder_wait),
+        encoder_parts=None if specs.encoder_pool is None else np.array(run.client_state.clients.encoder_parts),
+        encoder_lives=run.encoder_lives,
         api_token_seconds=min(setup.engine.api_token_seconds for setup in setups),
     )
     if streaming is not None:

@@ -49,16 +49,18 @@ class EncoderPool:
     """GPUs that encode images and recordings before the router sees a request; columns are a row a request, shape [N].
 
     Attributes:
-        num_workers: How many.
+        num_workers: How many; where their number follows the load, at the start.
         seconds: What encoding all that a request has takes, over all workers, float64; 0: it has none to encode.
         num_parts: Into how many equal parts that is divided, for as many workers, int64.
         transfer_seconds: What its embeddings then take to its replica, float64.
+        max_workers: The most of them, where their number follows the load; None: it does not.
     """
 
     num_workers: int
     seconds: NDArray[np.float64]
     num_parts: NDArray[np.int64]
     transfer_seconds: NDArray[np.float64]
+    max_workers: int | None = None
 
     def of_rows(self, rows: NDArray[np.int64]) -> EncoderPool:
         """Return those of some requests, in that order."""

@@ -35,6 +35,8 @@ TraceFormat = Literal[
     "vllm-timed",
     "otel",
     "agentic-mooncake",
+    "aiperf-messages",
+    "aiperf-conversations",
     "dynamo",
     "weka",
     "columns",
@@ -66,8 +68,10 @@ class TraceSpec(FrozenModel):
     `sharegpt`: texts, lengths estimated, no arrival times.
     `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake`
     in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes. `agentic-mooncake`: `mooncake` with
-    wait_for, delay and tool_wait_ms. `dynamo`: dynamo.request.trace.v1. `weka`: the traces that AgentX replays, no
-    arrival times. These four say what is an agent's task: see `agents`.
+    wait_for, delay and tool_wait_ms. `aiperf-messages`: rows of that kind with `messages`, lengths estimated.
+    `aiperf-conversations`: AIPerf's dag_jsonl and multi_turn, likewise, no arrival times. `dynamo`:
+    dynamo.request.trace.v1. `weka`: the traces that AgentX replays, no arrival times. From `otel` on they say what is
+    an agent's task: see `agents`.
     `columns`: any CSV or JSON lines, its columns named by `columns` or told by usual names. Conversations are told
     apart by `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id
     (otel)."""

@@ -87,11 +87,11 @@ INNER = {
     "usd_per_million_visible_tokens",
     "images": (
         "requests images tokens token_share mean_preprocess_ms mean_encoder_ms mean_encoder_wait_ms mean_transfer_ms "
-        "encoder_utilization ttft_share"
+        "encoder_utilization mean_encoders peak_encoders ttft_share"
     ),
     "audio": (
         "requests recordings tokens token_share mean_preprocess_ms mean_encoder_ms mean_encoder_wait_ms "
-        "mean_transfer_ms encoder_utilization ttft_share"
+        "mean_transfer_ms encoder_utilization mean_encoders peak_encoders ttft_share"
     ),
     "confidence_intervals": None,
     "prediction_interval": "level basis metrics queues",

@@ -32,6 +32,11 @@ GRAPHED_MS = {(1, 300): 2.11, (1, 1000): 2.46, (1, 3000): 3.39, (4, 1000): 4.13,
 sgl-project/sglang-omni pull request 333."""
 
 
+SGLANG_MS = {2: 492.13, 4: 465.80, 8: 523.80}
+"""Milliseconds of Qwen2.5-VL's tower for the four images of a request on so many ranks of H20: LMSYS, "EPD
+Disaggregation" (2026-01-12); 1080p, as the page's benchmark has them."""
+
+
 def qwen(hardware: str = "h100-sxm-80gb", ranks: int = 1) -> tuple[ReplicaShape, VisionTower]:
     """Return Qwen3-VL-32B in FP8, and its tower."""
     shape = make_shape(hardware, "qwen3-vl-32b", quantization="fp8", tensor_parallel_size=ranks)
@@ -170,3 +175,17 @@ def test_heads_that_cannot_be_cut_are_refused() -> None:
     with pytest.raises(InputError, match="must divide the 9 heads of the vision tower"):
         encoder_seconds(qwen(ranks=2)[0], odd, np.ones(1), np.ones(1), np.ones(1))
     assert shape.tensor_parallel_size == 1
+
+
+@pytest.mark.parametrize(("ranks", "low"), [(2, 0.33), (4, 0.58), (8, 0.76)])
+def test_a_tower_that_is_cut_over_ranks_is_too_fast_by_as_much_as_the_docs_say(ranks: int, low: float) -> None:
+    """Held to SGLang's published times; the least is that a cut tower takes no longer than one that is not."""
+    shape = make_shape("h20-96gb", "qwen2.5-vl-7b", tensor_parallel_size=ranks)
+    tower = shape.model.vision
+    assert tower is not None
+    image = tower.image(1920, 1080)
+    work = (np.array([4.0 * image.patches]), np.array([4.0 * tower.pairs(image)]), np.array([4.0]))
+
+    milliseconds = 1000 * float(encoder_seconds(shape, tower, *work)[0])
+
+    assert 1 - milliseconds / SGLANG_MS[ranks] == pytest.approx(low, abs=0.01)

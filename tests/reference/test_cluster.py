@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from simserve.scenario.reference_run import by_reference, uncovered
 from simserve.scenario.verify import compared
+from simserve.sim.autoscaling_spec import EncoderAutoscalingSpec
 from simserve.sim.control import Control
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, simulate
+from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import EncoderPool, RequestSpecs
 from tests.builders import affine_step_times, make_config
@@ -102,6 +104,21 @@ def with_encoders(specs: RequestSpecs, num_workers: int) -> RequestSpecs:
     )
     wait = generator.random(len(specs)) * 0.2
     return replace(specs, encoder_seconds=None, earlier_images=None, encoder_pool=pool, own_wait=wait)
+
+
+def with_scaling(deployment: Deployment, data: st.DataObject) -> Deployment:
+    """Return a deployment whose encoder pool of up to four workers follows its load."""
+    rules = {
+        "metric": data.draw(st.sampled_from(["queue_depth", "busy"])),
+        "target": data.draw(st.sampled_from([0.31, 0.73, 1.0])),
+        "max_replicas": 4,
+        "interval": data.draw(st.sampled_from(["517.1 ms", "1311.7 ms"])),
+        "stabilization": data.draw(st.sampled_from(["0 s", "2511.9 ms"])),
+    }
+    spec = validate(EncoderAutoscalingSpec, rules)
+    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+    seconds = data.draw(st.sampled_from([0.0, 0.7193]))
+    return replace(deployment, control=replace(control, encoder_scaling=spec, encoder_startup_seconds=seconds))
 
 
 def with_adapters(deployment: Deployment, specs: RequestSpecs) -> tuple[Deployment, RequestSpecs]:
@@ -204,6 +221,19 @@ def test_encoder_pools_are_those_of_the_plane(data: st.DataObject, num_workers: 
     deployment, specs = kind(data)
 
     assert_alike(deployment, with_encoders(specs, num_workers))
+
+
+@given(data=st.data(), num_workers=st.integers(1, 4))
+@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_encoder_pools_that_follow_their_load_are_those_of_the_plane(data: st.DataObject, num_workers: int) -> None:
+    """Workers come and go alike, of fleets, pools, and tasks that are given up."""
+    kind = data.draw(st.sampled_from([conserved, pooled, cancelling]))
+    deployment, specs = kind(data)
+    specs = with_encoders(specs, num_workers)
+    assert specs.encoder_pool is not None
+    specs = replace(specs, encoder_pool=replace(specs.encoder_pool, max_workers=4))
+
+    assert_alike(with_scaling(deployment, data), specs)
 
 
 def adapted(deployment: Deployment) -> bool:

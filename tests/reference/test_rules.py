@@ -16,7 +16,7 @@ from simserve.reference.router import Router
 from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
 from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.autoscaling_spec import AutoscalingSpec, EncoderAutoscalingSpec
 from simserve.sim.control import Control, Limits
 from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.overflow_spec import OverflowSpec
@@ -456,6 +456,73 @@ def test_images_queue_for_the_workers_of_an_encoder_pool() -> None:
 
     assert records.admitted_time.tolist() == [2.25, 3.125, 2.5625, 1.5]
     assert simulate(deployment, specs).encoder_wait == pytest.approx([0.0, 1.5, 1.0, math.nan], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("rules", "launched", "stopped", "admitted"),
+    [
+        # At 4 s three images wait for the one worker: two more, ready at 5 s. At 8 s one waits: the newest two go.
+        ({"target": 1.0}, [0, 4, 4], [math.inf, 8, 8], 7.5),
+        # Busy all the time, it makes two; at 8 s both together are busy 1.5 of 2, which makes three; at 12 s one.
+        ({"metric": "busy", "target": 0.5}, [0, 4, 8], [math.inf, math.inf, 12], 7.5),
+        # A third of what waits is enough, and nobody is there before the request comes.
+        ({"target": 3.0}, [0], [math.inf], 14.0),
+        # The three of 4 s count for a minute: the newest two stay.
+        ({"target": 1.0, "stabilization": "1 min"}, [0, 4, 4], [math.inf] * 3, 7.5),
+        # Nobody is ready in time: at 8 s two wait, and the newest of those that start goes; at 12 s none: all.
+        ({"target": 1.0, "startup": {"schedule": "1 min"}}, [0, 4, 4], [math.inf, 12, 8], 14.0),
+    ],
+)
+def test_the_workers_of_an_encoder_pool_follow_their_load(
+    rules: dict[str, Any], launched: list[float], stopped: list[float], admitted: float
+) -> None:
+    """Six images of 2 s at 0 s and one at 5.5 s, looked at every 4 s; what is given to a worker stays with it."""
+    startup = {"schedule": "1 s", "image": "0 s", "engine": "0 s"}
+    given = {"max_replicas": 3, "interval": "4 s", "stabilization": "0 s", **rules}
+    spec = validate(EncoderAutoscalingSpec, {**given, "startup": {**startup, **given.get("startup", {})}})
+    pool = EncoderPool(
+        num_workers=1,
+        seconds=np.full(7, 2.0),
+        num_parts=np.ones(7, dtype=np.int64),
+        transfer_seconds=np.zeros(7),
+        max_workers=3,
+    )
+    specs = replace(make_specs([0.0] * 6 + [5.5], [4] * 7, 2), encoder_pool=pool, own_wait=np.zeros(7))
+    deployment = deployed(Control(encoder_scaling=spec, encoder_startup_seconds=spec.startup.seconds(0.0)))
+
+    records = both(deployment, specs)
+    lives = simulate(deployment, specs).encoder_lives
+
+    assert records.admitted_time.tolist() == [2.0, 4.0, 6.0, 8.0, 10.0, 12.0, admitted]
+    assert lives is not None
+    assert (lives.launched_at.tolist(), lives.stopped_at.tolist()) == (launched, stopped)
+
+
+def test_a_worker_that_is_given_back_encodes_what_it_was_given() -> None:
+    """At 4 s nobody waits: of three one stays, the idle one stops at once, and the one with least to do when done.
+
+    The image of 5 s waits for the one that is left.
+    """
+    spec = validate(
+        EncoderAutoscalingSpec, {"target": 1.0, "max_replicas": 3, "interval": "4 s", "stabilization": "0 s"}
+    )
+    pool = EncoderPool(
+        num_workers=3,
+        seconds=np.array([9.0, 6.0, 1.0]),
+        num_parts=np.ones(3, dtype=np.int64),
+        transfer_seconds=np.zeros(3),
+        max_workers=3,
+    )
+    specs = replace(make_specs([0.0, 0.0, 5.0], [4] * 3, 2), encoder_pool=pool, own_wait=np.zeros(3))
+    deployment = deployed(Control(encoder_scaling=spec))
+
+    records = both(deployment, specs)
+    lives = simulate(deployment, specs).encoder_lives
+
+    assert records.admitted_time.tolist() == [9.0, 6.0, 10.0]
+    assert lives is not None
+    assert lives.stopped_at.tolist() == [math.inf, 6.0, 4.0]
+    assert (lives.mean(0.0, 10.0), lives.most(10.0)) == (pytest.approx(2.0), 3)
 
 
 def test_a_further_try_finds_its_images_encoded() -> None:

@@ -74,7 +74,16 @@ _OTLP_SPAN = {
 }
 OTLP = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [_OTLP_SPAN]}]}]})
 
+AIPERF_MESSAGES = (
+    '{"messages": [{"role": "user", "content": "Hello"}], "output_length": 5, "timestamp": 0}\n'
+    '{"messages": [{"role": "user", "content": "Hello again"}], "output_length": 6, "timestamp": 1500}\n'
+)
+AIPERF_CONVERSATIONS = (
+    '{"session_id": "a", "turns": [{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}]}\n'
+)
 EXAMPLES = {
+    "aiperf-messages": AIPERF_MESSAGES,
+    "aiperf-conversations": AIPERF_CONVERSATIONS,
     "columns": "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,12,3\n1.5,20,4\n",
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,5,6\n",
     "csv": "arrival_time,prompt_tokens,output_tokens\n0,5,6\n",

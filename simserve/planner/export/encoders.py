@@ -84,6 +84,13 @@ def refuse_encoders(scenario: Scenario, target: str) -> None:
         rule = f"cannot be exported to {target}, which starts no workers that only encode"
         remedy = "use --to vllm, --to sglang or --to dynamo, or leave it out"
         raise ScenarioError(rule, key=KEY, remedy=remedy)
+    if (
+        scenario.deployment.encoder_disaggregation is not None
+        and scenario.deployment.encoder_disaggregation.autoscaling
+    ):
+        rule = f"cannot be exported to {target}: no target has a documented autoscaler for workers that only encode"
+        remedy = f"leave it out and set {KEY}.replicas to the peak that simserve run reports"
+        raise ScenarioError(rule, key=f"{KEY}.autoscaling", remedy=remedy)
 
 
 def refuse_unencoded(encoders: Worker, target: str) -> None:

@@ -303,6 +303,10 @@ def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
         if deployment.encoder_disaggregation is not None:
             encoders = encoders_usd_per_hour(resolve(whole))
             count = counted(deployment.encoder_disaggregation.replicas, "encoder worker")
+            if deployment.encoder_disaggregation.autoscaling is not None and trial.usd_per_hour is not None:
+                # No API stands beside an encoder pool: what is left of the run's dollars is theirs.
+                encoders = trial.usd_per_hour - trial.num_gpus * member.usd_per_gpu_hour - own
+                count = f"{deployment.encoder_disaggregation.max_workers} encoder workers at most, on average"
             own += encoders
             yield f"and {count} ${encoders:,.2f} an hour = ${encoders * HOURS_PER_MONTH:,.0f} a month"
         if deployment.overflow is not None and trial.usd_per_hour is not None:

@@ -415,7 +415,7 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
         fidelity=str(inner["fidelity"]),
         mean_stay=math.nan if summary["mean_e2el_ms"] is None else summary["mean_e2el_ms"] / MS,
         load_ratio=inner["load_ratio"],
-        encoder_gpus=0 if deployment.encoder_disaggregation is None else deployment.encoder_disaggregation.replicas,
+        encoder_gpus=0 if deployment.encoder_disaggregation is None else deployment.encoder_disaggregation.max_workers,
     )
 
 

@@ -34,8 +34,8 @@ class Makeup:
         idle_watts: Power of one GPU that does nothing.
         scaled: Fewest to most replicas of an autoscaled fleet, as a proportion; None: all are there throughout.
         smallest: Fewest replicas that can be deployed: one a pool, and each that a fault names.
-        encoders: GPUs of an encoder pool, as many whatever the number of replicas.
-        encoders_usd_per_hour: What these cost; NaN: no price.
+        encoders: GPUs of an encoder pool, the most of them, as many whatever the number of replicas.
+        encoders_usd_per_hour: What those cost that are always there; NaN: no price.
         encoders_watts: What these draw while they do nothing.
     """
 
@@ -90,7 +90,7 @@ def makeup_of(resolved: ResolvedScenario) -> Makeup:
     deployment = resolved.scenario.deployment
     pools = resolved.pools or (resolved,)
     scaling, spec = deployment.autoscaling, deployment.encoder_disaggregation
-    encoders, power = 0 if spec is None else spec.replicas, encoder_power(resolved)
+    power, always = encoder_power(resolved), 0 if spec is None else spec.min_workers
     return Makeup(
         weights=tuple(pool.replicas for pool in deployment.pools) or (1,),
         gpus=tuple(pool.shape.num_gpus for pool in pools),
@@ -98,9 +98,9 @@ def makeup_of(resolved: ResolvedScenario) -> Makeup:
         idle_watts=tuple(pool.shape.hardware.power.idle for pool in pools),
         scaled=None if scaling is None else (scaling.min_replicas, scaling.max_replicas),
         smallest=smallest_fleet(deployment),
-        encoders=encoders,
-        encoders_usd_per_hour=encoders_usd_per_hour(resolved),
-        encoders_watts=0.0 if power is None else encoders * power[0],
+        encoders=0 if spec is None else spec.max_workers,
+        encoders_usd_per_hour=0.0 if spec is None else encoders_usd_per_hour(resolved) / spec.replicas * always,
+        encoders_watts=0.0 if power is None else always * power[0],
     )
 
 

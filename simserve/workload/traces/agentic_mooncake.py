@@ -34,23 +34,35 @@ def read_agentic_mooncake(path: Path) -> Trace:
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
-    records = read_records(path)
+    return trace_of_rows(read_records(path), BLOCK_TOKENS)[0]
+
+
+def trace_of_rows(records: Records, block_tokens: int) -> tuple[Trace, np.ndarray]:
+    """Return the trace of some rows, and these in its order.
+
+    Args:
+        records: The rows, with the fields of the format.
+        block_tokens: Tokens of a block that ``hash_ids`` name.
+
+    Raises:
+        TraceError: A row breaks a rule; with its line in the file.
+    """
     parents = _parents(records)
     has_times = any(row.get("timestamp") is not None for row in records.rows)
     times, pauses = _times(records, parents, has_times=has_times)
     order = np.argsort(times, kind="stable") if has_times else np.arange(len(times))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    sorted_rows = Records(path, [records.rows[row] for row in order], [records.lines[row] for row in order])
+    sorted_rows = Records(records.file, [records.rows[row] for row in order], [records.lines[row] for row in order])
     own = [sorted(int(place[each]) for each in parents[row]) for row in order]
     task, agent = _tasks(own, [row.get(SESSION_FIELD) for row in sorted_rows.rows])
     begins = np.full(len(order), np.inf)
     np.minimum.at(begins, task, times[order])
-    return Trace(
+    trace = Trace(
         arrival_time=times[order] - times[order[0]] if has_times else np.full(len(order), np.nan),
         prompt_tokens=sorted_rows.whole_numbers("input_length"),
         output_tokens=sorted_rows.whole_numbers("output_length"),
-        prefix_blocks=prefix_blocks(sorted_rows, BLOCK_TOKENS) if "hash_ids" in sorted_rows.rows[0] else None,
+        prefix_blocks=prefix_blocks(sorted_rows, block_tokens) if "hash_ids" in sorted_rows.rows[0] else None,
         session=task,
         tasks=RecordedTasks(
             task=task,
@@ -60,6 +72,7 @@ def read_agentic_mooncake(path: Path) -> Trace:
             offset=times[order] - begins[task],
         ),
     )
+    return trace, order
 
 
 def _parents(records: Records) -> list[list[int]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from simserve.errors import TraceError, UsageError, nearest
 from simserve.workload.traces.agentic_mooncake import DELAY_FIELDS, WAIT_FIELD, read_agentic_mooncake
+from simserve.workload.traces.aiperf import TEXT_FIELDS, read_aiperf_conversations, read_aiperf_messages
 from simserve.workload.traces.azure import read_azure
 from simserve.workload.traces.bailian import read_bailian
 from simserve.workload.traces.burstgpt import read_burstgpt
@@ -45,6 +46,8 @@ READERS: dict[str, Callable[[Path], Trace]] = {
     "vllm-timed": read_vllm_timed,
     "otel": read_otel,
     "agentic-mooncake": read_agentic_mooncake,
+    "aiperf-messages": read_aiperf_messages,
+    "aiperf-conversations": read_aiperf_conversations,
     "dynamo": read_dynamo,
     "weka": read_weka,
     COLUMNS: read_columns,
@@ -150,11 +153,19 @@ def _first_object(text: str) -> dict[str, Any]:
 
 
 def _of_object(first: dict[str, Any]) -> str | None:
+    if "session_id" in first and ("turns" in first or "orchestrator" in first):
+        return "aiperf-conversations"
+    if "session_id" in first and ("turns" in first or "orchestrator" in first):
+        return "aiperf-conversations"
     found = next((name for name, fields in _FIELDS.items() if all(field in first for field in fields)), None)
     if unwrapped(first).get("schema") == DYNAMO_SCHEMA:
         return "dynamo"
     if found is None and ("attributes" in first or "resource_spans" in first):
         return "otel"
+    if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(first):
+        return "aiperf-messages"
+    if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(first):
+        return "aiperf-messages"
     if found == "mooncake" and _has_small_blocks(first):
         return "vllm-timed"
     return "vllm-bench" if found is None and "input_lens" in first else found

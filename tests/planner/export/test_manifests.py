@@ -430,3 +430,15 @@ def embedded_pods(value: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(value, list):
         for each in value:
             yield from embedded_pods(each)
+
+
+@pytest.mark.parametrize("target", ["vllm", "sglang", "dynamo"])
+def test_an_encoder_pool_that_follows_its_load_is_refused(target: str) -> None:
+    """No target has an autoscaler for workers that only encode: the line says what to set instead."""
+    scaling = "deployment.encoder_disaggregation.autoscaling={target: 1, max_replicas: 4}"
+
+    with pytest.raises(ScenarioError) as caught:
+        export(load("encoder-pool", (scaling,)), target)
+
+    assert "encoder_disaggregation.autoscaling" in str(caught.value)
+    assert "set deployment.encoder_disaggregation.replicas to the peak that simserve run reports" in str(caught.value)

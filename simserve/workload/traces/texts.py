@@ -1,0 +1,213 @@
+"""Texts: prompts that a trace writes out, as estimated tokens, and what they begin with in common, as blocks.
+
+A context is what a prompt holds: messages and answers, one after another. It knows no file and no format.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simserve.workload.traces.sharegpt import CHARACTERS_PER_TOKEN
+from simserve.workload.traces.trace import PrefixBlocks
+
+BLOCK_TOKENS = 16
+"""Tokens of the blocks that prompts are compared by: vLLM's block size."""
+MOST_BLOCKS = 20_000_000
+"""Blocks of all prompts together: 320 million tokens."""
+REMARK = f"lengths are estimated, {CHARACTERS_PER_TOKEN} characters a token, and answers are as long as they may be"
+_TOLD_AGAIN = 50
+"""Blocks that a message counts for where it is told again behind other tools: what that takes."""
+_TEXTS, _IMAGES, _AUDIO = ("text", "input_text"), ("image_url", "input_image", "image"), ("input_audio", "audio_url")
+
+
+class TooLongError(ValueError):
+    """All prompts together have more than `MOST_BLOCKS` blocks."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """What a prompt holds.
+
+    Attributes:
+        number: Its own.
+        blocks: Ids of its full blocks.
+        tail: What lies behind them: texts, or answers with their tokens from one on to another.
+        tokens: How many tokens it has, estimated.
+        images: How many images.
+        recordings: How many recordings.
+    """
+
+    number: int
+    blocks: tuple[int, ...] = ()
+    tail: tuple[tuple[object, int, int], ...] = ()
+    tokens: int = 0
+    images: int = 0
+    recordings: int = 0
+
+
+class Contexts:
+    """The contexts of a trace: one that goes on alike is the same.
+
+    Attributes:
+        empty: That of a prompt without anything.
+    """
+
+    def __init__(self) -> None:
+        self.empty = Context(0)
+        self._next: dict[tuple[int, object], Context] = {}
+        self._ids: dict[tuple[object, ...], int] = {}
+        self._num_contexts = 1
+        self._num_blocks = 0
+
+    def charge(self, blocks: int) -> None:
+        """Count work as blocks of prompts.
+
+        Raises:
+            TooLongError: That is more than is read.
+        """
+        self._num_blocks += blocks
+        if self._num_blocks > MOST_BLOCKS:
+            raise TooLongError
+
+    def with_messages(self, context: Context, messages: Sequence[Mapping[str, object]]) -> Context:
+        """Return a context with messages behind it.
+
+        Raises:
+            TooLongError: That is more than is read.
+        """
+        for message in messages:
+            text, images, recordings = _told(message)
+            context = self._with(context, text, math.ceil(len(text) / CHARACTERS_PER_TOKEN), images, recordings)
+        return context
+
+    def with_answer(self, context: Context, call: int, tokens: int) -> Context:
+        """Return a context with the answer of a call behind it, which nobody else's is like.
+
+        Raises:
+            TooLongError: That is more than is read.
+        """
+        return self._with(context, call, tokens)
+
+    def with_tools(self, tools: object) -> Context:
+        """Return the context of a prompt that begins with the definitions of tools."""
+        text = json.dumps(tools, sort_keys=True)
+        return self._with(self.empty, text, math.ceil(len(text) / CHARACTERS_PER_TOKEN))
+
+    def _with(self, context: Context, piece: object, tokens: int, images: int = 0, recordings: int = 0) -> Context:
+        key = (context.number, (piece, tokens, images, recordings))
+        self._num_blocks += 1
+        if key not in self._next:
+            blocks, tail = self._extended(context, piece, tokens)
+            self._next[key] = Context(
+                number=self._num_contexts,
+                blocks=blocks,
+                tail=tail,
+                tokens=context.tokens + tokens,
+                images=context.images + images,
+                recordings=context.recordings + recordings,
+            )
+            self._num_contexts += 1
+        return self._next[key]
+
+    def _extended(
+        self, context: Context, piece: object, tokens: int
+    ) -> tuple[tuple[int, ...], tuple[tuple[object, int, int], ...]]:
+        self.charge(len(context.blocks) + tokens // BLOCK_TOKENS)
+        blocks, tail, at = list(context.blocks), list(context.tail), 0
+        filled = context.tokens % BLOCK_TOKENS
+        while at < tokens:
+            taken = min(BLOCK_TOKENS - filled, tokens - at)
+            tail.append(_part(piece, at, at + taken))
+            at, filled = at + taken, filled + taken
+            if filled == BLOCK_TOKENS:
+                key = (blocks[-1] if blocks else -1, *tail)
+                blocks.append(self._ids.setdefault(key, len(self._ids)))
+                tail, filled = [], 0
+        return tuple(blocks), tuple(tail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A conversation so far: the definitions of its tools, and what came after them.
+
+    Attributes:
+        contexts: Those of the trace.
+        context: What a prompt of all of it holds.
+        tools: The definitions; None: none.
+        pieces: The last messages, or the call and the tokens of the last answer, behind all before; None: nothing.
+    """
+
+    contexts: Contexts
+    context: Context
+    tools: object = None
+    pieces: tuple[Any, Any] | None = None
+
+    @classmethod
+    def new(cls, contexts: Contexts) -> History:
+        """Return one that has not begun."""
+        return cls(contexts=contexts, context=contexts.empty)
+
+    def with_tools(self, tools: object) -> History:
+        """Return the same with other tools, of which prompts tell first of all; None: with those that it has."""
+        if not tools or tools == self.tools:
+            return self
+        pieces, found = [], self.pieces
+        while found is not None:
+            found, piece = found
+            pieces.append(piece)
+        self.contexts.charge(_TOLD_AGAIN * len(pieces))
+        again = History(contexts=self.contexts, context=self.contexts.with_tools(tools), tools=tools)
+        for piece in reversed(pieces):
+            again = again.with_piece(piece)
+        return again
+
+    def with_piece(self, piece: Any) -> History:
+        """Return it with messages, or with the call and the tokens of an answer, behind it.
+
+        Raises:
+            TooLongError: That is more than is read.
+        """
+        if isinstance(piece, tuple):
+            context = self.contexts.with_answer(self.context, *piece)
+        else:
+            context = self.contexts.with_messages(self.context, piece)
+        return replace(self, context=context, pieces=(self.pieces, piece))
+
+
+def _part(piece: object, start: int, end: int) -> tuple[object, int, int]:
+    """Return some tokens of a piece: of a text its characters, which others may have elsewhere."""
+    if isinstance(piece, str):
+        return piece[start * CHARACTERS_PER_TOKEN : end * CHARACTERS_PER_TOKEN], 0, end - start
+    return piece, start, end
+
+
+def _told(message: Mapping[str, object]) -> tuple[str, int, int]:
+    """Return the text of a message, with the tools that it calls, and its images and recordings."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts: list[str] = []
+    images = recordings = 0
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in _TEXTS and isinstance(part.get("text"), str):
+            texts.append(str(part["text"]))
+        images += kind in _IMAGES
+        recordings += kind in _AUDIO
+    if message.get("tool_calls"):
+        texts.append(json.dumps(message["tool_calls"], sort_keys=True))
+    return "".join(texts), images, recordings
+
+
+def blocks_of(contexts: Sequence[Context]) -> PrefixBlocks:
+    """Return the full blocks of some prompts."""
+    return PrefixBlocks(
+        block_tokens=BLOCK_TOKENS,
+        ids=np.array([each for context in contexts for each in context.blocks], dtype=np.int64),
+        counts=np.array([len(context.blocks) for context in contexts], dtype=np.int64),
+    )
