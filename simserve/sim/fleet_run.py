@@ -51,7 +51,7 @@ from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.patience import clients_of, frontend_spacing, kinds_of
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
-from simserve.sim.prefixes import prefix_paths, prefixes_of
+from simserve.sim.prefixes import KEPT, OwnBlocks, prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
 from simserve.sim.regions import Regions
@@ -83,6 +83,7 @@ class FleetRun:
         accelerate: Whether it runs compiled, where it can.
         own: A user's own parts; None: there are none.
         has_own_clients: Whether clients of a user's own send the requests, at times of their own.
+        own_blocks: Whether requests that share nothing may find what they had computed themselves.
 
     Attributes:
         requests: The table of all requests.
@@ -108,8 +109,9 @@ class FleetRun:
         accelerate: Accelerate = "off",
         own: OwnParts | None = None,
         has_own_clients: bool = False,
+        own_blocks: OwnBlocks = KEPT,
     ) -> None:
-        self.own, self._has_own_clients = own, has_own_clients
+        self.own, self._has_own_clients, self._own_blocks = own, has_own_clients, own_blocks
         self._control, self._setups, self._specs = control, tuple(setups), specs
         self._pools: list[Pool] = []
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
@@ -196,7 +198,9 @@ class FleetRun:
             recorder = Recorder(setup.engine, times, setup.priced, sums, log)
             # What a decode replica takes in has been computed elsewhere.
             takes_in = setup.role == "decode"
-            recorder.paths = None if takes_in else prefix_paths(setup.engine, specs, as_lists=is_interpreted)
+            recorder.paths = (
+                None if takes_in else prefix_paths(setup.engine, specs, as_lists=is_interpreted, own=self._own_blocks)
+            )
             recorder.encodes_images = specs.encoder_seconds is not None
             recorder.scales_parts = self.own is not None and self.own.step_seconds is not None
             if control.streaming is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,33 +15,86 @@ from simserve.workload.requests import RequestSpecs
 if TYPE_CHECKING:
     from simserve.engine.cache_state import PrefixPaths
     from simserve.engine.config import EngineConfig
+    from simserve.engine.state import RequestTable
     from simserve.workload.prefixes import PrefixSegments
 
 _SPARSE = 4
 """Numbers of segments are put one after another where fewer than one in so many is used."""
 
 
+class Preempted(Exception):
+    """A request was preempted, or may be, in a run that took it that nobody is."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBlocks:
+    """Whether requests that share nothing may find what they had computed themselves, and what a run does about it.
+
+    Where nobody is preempted and nobody comes again, nobody looks for it, and a run without it is the same, in half of
+    the time. Whether somebody will be preempted shows as it runs: it is then run again with it.
+
+    Attributes:
+        are_kept: Whether they are, from the first request on.
+        is_assumed: Whether the run takes it that nobody is preempted.
+    """
+
+    are_kept: bool
+    is_assumed: bool = False
+
+    @classmethod
+    def of(cls, configs: Iterable[EngineConfig], specs: RequestSpecs, *, may_return: bool) -> OwnBlocks:
+        """Return what a run begins with.
+
+        Args:
+            configs: The engines.
+            specs: What arrives.
+            may_return: Whether a request may reach a replica again that has not preempted it.
+        """
+        caching = [each for each in configs if each.enable_prefix_caching]
+        if specs.prefixes is not None or not caching or may_return:
+            return cls(are_kept=True)
+        lengths = specs.prompt_tokens + specs.output_tokens
+        may_look = any(finds_itself(each, lengths) for each in caching)
+        # What tiers behind the cache are given counts in a result, whoever looks for it.
+        is_assumed = may_look and not any(each.kv_tiers for each in caching)
+        return cls(are_kept=may_look and not is_assumed, is_assumed=is_assumed)
+
+    @property
+    def settled(self) -> OwnBlocks:
+        """The same where nothing is assumed."""
+        return OwnBlocks(are_kept=self.are_kept or self.is_assumed)
+
+    def check(self, requests: RequestTable) -> None:
+        """See whether the run may go on.
+
+        Raises:
+            Preempted: It may not: it took it that nobody would be.
+        """
+        if self.is_assumed and np.frombuffer(requests.num_preemptions, dtype=np.int32).any():
+            raise Preempted
+
+
+KEPT = OwnBlocks(are_kept=True)
+"""Of whoever is not asked."""
+
+
 def prefix_paths(
-    config: EngineConfig, specs: RequestSpecs, as_lists: bool = True, *, may_return: bool = True
+    config: EngineConfig, specs: RequestSpecs, as_lists: bool = True, *, own: OwnBlocks
 ) -> PrefixPaths | None:
     """Return what the requests have in blocks of a replica; None where nobody finds any, or where it is not cached.
-
-    Requests that share nothing find what they had computed themselves before they were preempted or sent again.
 
     Args:
         config: The engine.
         specs: What arrives.
         as_lists: Whether it is read from Python, not from compiled code.
-        may_return: Whether a request may reach a replica again that has not preempted it.
+        own: Whether those that share nothing find what they had computed themselves before.
     """
-    if not config.enable_prefix_caching:
-        return None
-    lengths = specs.prompt_tokens + specs.output_tokens
-    if specs.prefixes is None and not may_return and not finds_itself(config, lengths):
+    if not config.enable_prefix_caching or (specs.prefixes is None and not own.are_kept):
         return None
     from simserve.engine.cache_state import KVTier, PrefixPaths
     from simserve.workload.prefixes import own_prefixes
 
+    lengths = specs.prompt_tokens + specs.output_tokens
     # A tier behind the cache ages by segment, so that finer ones are nearer to its blocks.
     prefixes = (specs.prefixes if config.kv_tiers else prefixes_of(specs)) or own_prefixes(lengths)
     store = next((KVTier(each) for each in config.kv_tiers if each.is_shared), None)

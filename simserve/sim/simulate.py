@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.cluster import Cluster, Routing, end_of, run_to_end
 from simserve.sim.control import Control
 from simserve.sim.patience import frontend_spacing, plain_clients
-from simserve.sim.prefixes import prefix_paths, prefixes_of
+from simserve.sim.prefixes import OwnBlocks, Preempted, prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.replicas import new_replica
@@ -219,9 +220,33 @@ def _decided(
 
     streaming, setups = control.streaming, setups_of(deployment)
     latency = frontend_latency(deployment.engine, specs) + (0.0 if streaming is None else streaming.network_latency)
-    on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
-    run = FleetRun(control, setups, specs, latency, on_progress, log, accelerate, own)
-    return simulation_of(run, specs, control, setups, log, was_interrupted=run.run())
+    blocks = OwnBlocks.of([each.engine for each in setups], specs, may_return=_may_return(control, setups, specs))
+    if own is not None or log is not None:
+        # Parts of one's own are asked once, and steps are kept once.
+        blocks = blocks.settled
+
+    def serve(blocks: OwnBlocks) -> Simulation:
+        def on_progress(num_ended: int) -> None:
+            blocks.check(run.requests)
+            if progress is not None:
+                progress(num_ended, len(specs))
+
+        run = FleetRun(control, setups, specs, latency, on_progress, log, accelerate, own, own_blocks=blocks)
+        was_interrupted = run.run()
+        blocks.check(run.requests)
+        return simulation_of(run, specs, control, setups, log, was_interrupted=was_interrupted)
+
+    try:
+        return serve(blocks)
+    except Preempted:
+        return serve(blocks.settled)
+
+
+def _may_return(control: Control, setups: Sequence[PoolSetup], specs: RequestSpecs) -> bool:
+    """Return whether a request may reach a replica again that has not preempted it, or its blocks count at all."""
+    tries_again = any(each.retries is not None for each in specs.classes)
+    is_lost = bool(control.faults or control.liveness)
+    return tries_again or is_lost or any(each.engine.kv_tiers for each in setups)
 
 
 def simulation_of(
@@ -331,6 +356,27 @@ def _run(
     log: StepLog | None = None,
     accelerate: Accelerate = "off",
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
+    """Serve ``specs`` where nothing decides but a router."""
+    serve = partial(_run_with, config, times, priced, num_replicas, routing, specs, progress, log, accelerate)
+    own = OwnBlocks.of((config,), specs, may_return=False)
+    try:
+        return serve(own if log is None else own.settled)
+    except Preempted:
+        return serve(own.settled)
+
+
+def _run_with(
+    config: EngineConfig,
+    times: StepTimes,
+    priced: PricedDeployment | None,
+    num_replicas: int,
+    routing: RoutingSpec,
+    specs: RequestSpecs,
+    progress: Progress | None,
+    log: StepLog | None,
+    accelerate: Accelerate,
+    own: OwnBlocks,
+) -> tuple[RequestRecords, RunTotals, float, bool]:
     compiled = compiled_for(accelerate, len(specs), reason_against(config))
     times = times.as_lists() if compiled is None else times
     requests = RequestTable(
@@ -352,12 +398,17 @@ def _run(
     if not config.kv_tiers:
         # Once for caches and router.
         specs = replace(specs, prefixes=prefixes_of(specs))
-    paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None, may_return=False)
+    paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None, own=own)
     replicas = [new_replica(number, config, times, requests, paths) for number in range(num_replicas)]
     num_schedulers = num_replicas * config.data_parallel_size
     if log is not None:
         log.watch([rank for replica in replicas for rank in replica.ranks])
-    on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
+
+    def on_progress(num_ended: int, requests: RequestTable = requests) -> None:
+        own.check(requests)
+        if progress is not None:
+            progress(num_ended, len(specs))
+
     router = router_of(routing, specs, as_lists=compiled is None)
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     latency = frontend_latency(config, specs)
@@ -368,6 +419,7 @@ def _run(
     cluster.expect(specs, arrival_time)
     cluster.accelerate(compiled)
     was_interrupted = run_to_end(cluster)
+    own.check(requests)
     cluster.flush()
     cluster.forget_unsent(arrival_time)
     if log is not None:
@@ -376,7 +428,7 @@ def _run(
     records = _records(requests, arrival_time, specs, cached)
     end_time = end_of(requests)
     # What only the scheduler needed is gone before the sums are made.
-    del cluster, router, requests, replicas
+    del cluster, router, requests, replicas, on_progress
     return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
 
 
