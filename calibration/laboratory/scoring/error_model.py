@@ -21,7 +21,15 @@ from simserve.documents import read_mapping
 from simserve.errors import InputError
 from simserve.planner.measured.point import Metric
 from simserve.planner.measured.reports import UNSEEN
-from simserve.planner.validation.intervals import COPIES, SCORED, coverage_rows, is_scored, log_error, source_of
+from simserve.planner.validation.intervals import (
+    COPIES,
+    SCORED,
+    coverage_rows,
+    is_scored,
+    log_error,
+    report_of,
+    source_of,
+)
 from simserve.planner.validation.prediction import Prediction
 from simserve.profiles.expected_errors import (
     FEATURES,
@@ -135,20 +143,20 @@ def _rounded(value: Any) -> Any:
 
 
 def first_replay_factors(predictions: Sequence[Prediction]) -> dict[tuple[str, Metric], float]:
-    """Return source and metric -> times that its errors were larger in the first replay, 1 and more."""
+    """Return report and metric -> times that its errors were larger in the first replay, 1 and more."""
     first: Mapping[str, Mapping[Metric, float]] = read_mapping(FIRST_REPLAY, InputError)["reports"]
     errors: dict[tuple[str, Metric], list[float]] = defaultdict(list)
     for each in predictions:
         for metric in each.predicted:
             if each.point.source == UNSEEN and metric not in each.point.shown_only:
-                errors[source_of(each.point), metric].append(
+                errors[report_of(each.point), metric].append(
                     abs(each.predicted[metric] / each.point.measured[metric] - 1)
                 )
     return {
-        (source, metric): float(
-            np.clip(first.get(source.partition("/")[2], {}).get(metric, 0.0) / np.median(values), 1.0, MOST_WIDENED)
+        (report, metric): float(
+            np.clip(first.get(report.partition("/")[2], {}).get(metric, 0.0) / np.median(values), 1.0, MOST_WIDENED)
         )
-        for (source, metric), values in errors.items()
+        for (report, metric), values in errors.items()
         if np.median(values) > 0
     }
 
@@ -159,24 +167,25 @@ def _figures(
     rows = [each for each in predictions if is_scored(each, metric)]
     errors = np.array([log_error(each, metric) for each in rows])
     sources = np.array([source_of(each.point) for each in rows])
+    reports = np.array([report_of(each.point) for each in rows])
     return _Figures(
         [each.server for each in rows if each.server is not None],
         sources,
         errors,
-        as_in_first_replay(errors, sources, {source: times for (source, of), times in widened.items() if of == metric}),
+        as_in_first_replay(errors, reports, {report: times for (report, of), times in widened.items() if of == metric}),
         np.array([metric not in each.point.fitted for each in rows], dtype=np.bool_),
     )
 
 
-def as_in_first_replay(errors: Floats, sources: NDArray[np.str_], widened: Mapping[str, float]) -> Floats:
-    """Return errors whose median size is so many times as large, by source.
+def as_in_first_replay(errors: Floats, reports: NDArray[np.str_], widened: Mapping[str, float]) -> Floats:
+    """Return errors whose median size is so many times as large, by report.
 
     Each is further off by the same: what was mended since is common to a report, and the rest of its errors are not
     larger for it.
     """
     counted = errors.copy()
-    for source, factor in widened.items():
-        places = sources == source
+    for report, factor in widened.items():
+        places = reports == report
         if places.any():
             lost = (factor - 1.0) * np.median(np.abs(errors[places]))
             counted[places] += np.copysign(lost, errors[places])

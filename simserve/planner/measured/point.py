@@ -131,6 +131,7 @@ class MeasuredPoint:
         pools: Separate workers, in place of the scenario; of several, the one whose TPOT is nearest is what ran.
         reason: Why the point cannot be replayed; empty where it can be tried.
         fitted: Metrics that a constant of the catalogue was fitted to.
+        laboratory: Who measured it, where several reports are of one: the same nodes, client and habits; else empty.
     """
 
     source: str
@@ -149,6 +150,7 @@ class MeasuredPoint:
     pools: tuple[PoolPair, ...] = ()
     reason: str = ""
     fitted: frozenset[Metric] = frozenset()
+    laboratory: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

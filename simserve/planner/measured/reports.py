@@ -6,7 +6,7 @@ Knows how those files are written (docs/measurements.md), not where the figures 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
@@ -196,6 +196,8 @@ class _Report(_Measurements):
     """One public report."""
 
     title: str
+    laboratory: str = ""
+    """Who measured it, where several files are of one laboratory: the same nodes, client and habits."""
     citation: str
     url: Annotated[str, Field(pattern=r"^https?://")]
     date: date
@@ -213,7 +215,11 @@ def read_unseen() -> list[MeasuredPoint]:
     Raises:
         ProfileError: A file is invalid.
     """
-    return [point for path, report in _reports() for point in _points(UNSEEN, path, report)]
+    return [
+        replace(point, laboratory=report.laboratory)
+        for path, report in _reports()
+        for point in _points(UNSEEN, path, report)
+    ]
 
 
 def read_unseen_memory() -> list[MeasuredMemory]:

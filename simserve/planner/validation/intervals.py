@@ -25,7 +25,12 @@ REPORTS = "unseen reports"
 
 
 def source_of(point: MeasuredPoint) -> str:
-    """Return who measured a point: of the unseen and of a user's own, each file is a source."""
+    """Return who measured a point: of the unseen each laboratory is a source, of a user's own each file."""
+    return f"{point.source}/{point.laboratory}" if point.laboratory else report_of(point)
+
+
+def report_of(point: MeasuredPoint) -> str:
+    """Return where a point stands: of the unseen and of a user's own, in which file."""
     is_file = point.source in (UNSEEN, OWN)
     return f"{point.source}/{point.label.partition(':')[0]}" if is_file else point.source
 

@@ -22,7 +22,7 @@ from calibration.laboratory.scoring.error_model import (
     write_error_model,
 )
 from simserve.errors import InputError
-from simserve.planner.validation.intervals import coverage_rows, held, source_of
+from simserve.planner.validation.intervals import coverage_rows, held, report_of, source_of
 from simserve.planner.validation.prediction import Prediction
 from simserve.profiles.expected_errors import FLOORS, Coverage, ErrorModel, Server, expect, load_error_model
 from tests.planner.builders import make_point
@@ -228,8 +228,8 @@ def test_reports_count_as_in_their_first_replay() -> None:
 
     factors = first_replay_factors([near, far])
 
-    assert factors[source_of(near.point), "tpot"] == MOST_WIDENED
-    assert factors[source_of(far.point), "tpot"] == 1.0
+    assert factors[report_of(near.point), "tpot"] == MOST_WIDENED
+    assert factors[report_of(far.point), "tpot"] == 1.0
     assert source_of(near.point) == "unseen/gpustack-gpt-oss-20b-a100"
 
 
