@@ -22,8 +22,8 @@ _SPARSE = 4
 """Numbers of segments are put one after another where fewer than one in so many is used."""
 
 
-class Preempted(Exception):
-    """A request was preempted, or may be, in a run that took it that nobody is."""
+class CameAgain(Exception):
+    """A request was preempted, or sent again, in a run that took it that none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class OwnBlocks:
     """Whether requests that share nothing may find what they had computed themselves, and what a run does about it.
 
     Where nobody is preempted and nobody comes again, nobody looks for it, and a run without it is the same, in half of
-    the time. Whether somebody will be preempted shows as it runs: it is then run again with it.
+    the time. Whether somebody does shows as it runs: it is then run again with it.
 
     Attributes:
         are_kept: Whether they are, from the first request on.
-        is_assumed: Whether the run takes it that nobody is preempted.
+        is_assumed: Whether the run takes it that nobody is preempted or sent again.
     """
 
     are_kept: bool
@@ -48,13 +48,15 @@ class OwnBlocks:
         Args:
             configs: The engines.
             specs: What arrives.
-            may_return: Whether a request may reach a replica again that has not preempted it.
+            may_return: Whether a request may reach a replica again that has not preempted it, and whose client has
+                not sent it again.
         """
         caching = [each for each in configs if each.enable_prefix_caching]
         if specs.prefixes is not None or not caching or may_return:
             return cls(are_kept=True)
         lengths = specs.prompt_tokens + specs.output_tokens
-        may_look = any(finds_itself(each, lengths) for each in caching)
+        is_sent_again = any(each.retries is not None for each in specs.classes)
+        may_look = is_sent_again or any(finds_itself(each, lengths) for each in caching)
         # What tiers behind the cache are given counts in a result, whoever looks for it.
         is_assumed = may_look and not any(each.kv_tiers for each in caching)
         return cls(are_kept=may_look and not is_assumed, is_assumed=is_assumed)
@@ -64,14 +66,20 @@ class OwnBlocks:
         """The same where nothing is assumed."""
         return OwnBlocks(are_kept=self.are_kept or self.is_assumed)
 
-    def check(self, requests: RequestTable) -> None:
+    def check(self, requests: RequestTable, tries: NDArray[np.int32] | None = None) -> None:
         """See whether the run may go on.
 
+        Args:
+            requests: The table.
+            tries: How often each has been sent again, shape [N]; None: nobody sends again.
+
         Raises:
-            Preempted: It may not: it took it that nobody would be.
+            CameAgain: It may not: it took it that nobody would.
         """
-        if self.is_assumed and np.frombuffer(requests.num_preemptions, dtype=np.int32).any():
-            raise Preempted
+        if not self.is_assumed:
+            return
+        if np.frombuffer(requests.num_preemptions, dtype=np.int32).any() or (tries is not None and tries.any()):
+            raise CameAgain
 
 
 KEPT = OwnBlocks(are_kept=True)

@@ -21,7 +21,7 @@ from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.cluster import Cluster, Routing, end_of, run_to_end
 from simserve.sim.control import Control
 from simserve.sim.patience import frontend_spacing, plain_clients
-from simserve.sim.prefixes import OwnBlocks, Preempted, prefix_paths, prefixes_of
+from simserve.sim.prefixes import CameAgain, OwnBlocks, prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.replicas import new_replica
@@ -220,33 +220,34 @@ def _decided(
 
     streaming, setups = control.streaming, setups_of(deployment)
     latency = frontend_latency(deployment.engine, specs) + (0.0 if streaming is None else streaming.network_latency)
-    blocks = OwnBlocks.of([each.engine for each in setups], specs, may_return=_may_return(control, setups, specs))
+    blocks = OwnBlocks.of([each.engine for each in setups], specs, may_return=_may_return(control, setups))
     if own is not None or log is not None:
         # Parts of one's own are asked once, and steps are kept once.
         blocks = blocks.settled
 
     def serve(blocks: OwnBlocks) -> Simulation:
+        def check() -> None:
+            blocks.check(run.requests, np.frombuffer(run.client_state.clients.tries, dtype=np.int32))
+
         def on_progress(num_ended: int) -> None:
-            blocks.check(run.requests)
+            check()
             if progress is not None:
                 progress(num_ended, len(specs))
 
         run = FleetRun(control, setups, specs, latency, on_progress, log, accelerate, own, own_blocks=blocks)
         was_interrupted = run.run()
-        blocks.check(run.requests)
+        check()
         return simulation_of(run, specs, control, setups, log, was_interrupted=was_interrupted)
 
     try:
         return serve(blocks)
-    except Preempted:
+    except CameAgain:
         return serve(blocks.settled)
 
 
-def _may_return(control: Control, setups: Sequence[PoolSetup], specs: RequestSpecs) -> bool:
-    """Return whether a request may reach a replica again that has not preempted it, or its blocks count at all."""
-    tries_again = any(each.retries is not None for each in specs.classes)
-    is_lost = bool(control.faults or control.liveness)
-    return tries_again or is_lost or any(each.engine.kv_tiers for each in setups)
+def _may_return(control: Control, setups: Sequence[PoolSetup]) -> bool:
+    """Return whether replicas may lose requests that others go on with, or blocks count that nobody looks for."""
+    return bool(control.faults or control.liveness) or any(each.engine.kv_tiers for each in setups)
 
 
 def simulation_of(
@@ -361,7 +362,7 @@ def _run(
     own = OwnBlocks.of((config,), specs, may_return=False)
     try:
         return serve(own if log is None else own.settled)
-    except Preempted:
+    except CameAgain:
         return serve(own.settled)
 
 

@@ -28,6 +28,13 @@ EARLY = SHORT_OF_KV | {"workload.arrivals": {"process": "poisson", "rate": 30}, 
 STEPS = [{"rate": 1, "duration": "300 s"}, {"rate": 60, "duration": "20 s"}]
 LATE = SHORT_OF_KV | {"workload.arrivals": {"process": "steps", "steps": STEPS}, "workload.duration": "320 s"}
 DECIDED = {"deployment.streaming": {"network_latency": "5 ms"}}
+PATIENT = "60 s"
+HASTY = "300 ms"
+
+
+def clients_that_wait(timeout: str) -> dict[str, Any]:
+    """Return one class of clients that try again after a while."""
+    return {"workload.classes": [{"name": "chat", "share": 1, "timeout": timeout, "retries": 2}]}
 
 
 @pytest.fixture
@@ -49,8 +56,14 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.parametrize("decided", [{}, DECIDED], ids=["plain", "decided"])
 @pytest.mark.parametrize(
     ("changes", "attempts"),
-    [(ROOMY, [False]), (EARLY, [False, True]), (LATE, [False, True])],
-    ids=["nobody is preempted", "somebody is", "somebody is at the end"],
+    [
+        (ROOMY, [False]),
+        (EARLY, [False, True]),
+        (LATE, [False, True]),
+        (ROOMY | clients_that_wait(PATIENT), [False]),
+        (ROOMY | clients_that_wait(HASTY), [False, True]),
+    ],
+    ids=["nobody is preempted", "somebody is", "somebody is at the end", "nobody tries again", "somebody does"],
 )
 def test_a_run_is_the_same_whatever_it_began_with(
     begun: list[bool],
@@ -60,7 +73,7 @@ def test_a_run_is_the_same_whatever_it_began_with(
     decided: dict[str, Any],
     accelerate: Any,
 ) -> None:
-    """Somebody who is preempted, early or late, has the run begin again."""
+    """Somebody who is preempted, early or late, or is sent again, has the run begin again."""
     scenario = ss.load("single-gpu-7b", changes | decided)
     deployment = deploy(resolve(scenario))
     specs, _ = replicate(deployment, scenario, 0, accelerate="off")
@@ -69,7 +82,7 @@ def test_a_run_is_the_same_whatever_it_began_with(
     quick = simulate(deployment, specs, accelerate=accelerate)
 
     assert begun == attempts
-    assert (quick.records.num_preemptions.sum() > 0) == (attempts == [False, True])
+    assert (quick.records.num_preemptions.sum() > 0) == ("workload.duration" in changes)
     monkeypatch.setattr(OwnBlocks, "of", classmethod(lambda *_, **__: OwnBlocks(are_kept=True)))
     whole = simulate(deployment, specs, accelerate=accelerate)
     for each in fields(quick.records):
@@ -78,8 +91,8 @@ def test_a_run_is_the_same_whatever_it_began_with(
     assert quick.end_time == whole.end_time
 
 
-def test_nothing_is_assumed_where_a_client_tries_again() -> None:
-    """It may find at its replica what it had computed; nor where steps are kept, which are kept once."""
+def test_nothing_is_assumed_where_requests_may_be_lost() -> None:
+    """One may find at its next replica what it had computed; nor where steps are kept, which are kept once."""
     specs, config = make_specs([0.0] * 4, 30, 30), make_config(num_blocks=8, enable_prefix_caching=True)
     assumed = OwnBlocks.of([config], specs, may_return=False)
 
