@@ -40,8 +40,8 @@ class Judge(Protocol):
         """Return how long a step takes."""
 
 
-ROUND_ROBIN, RANDOM, TWO_CHOICES, LEAST, JUDGED = range(5)
-"""In turn; drawn; the less loaded of two drawn; the least loaded; as a user's own function says."""
+LEAST = 0
+"""Policy of a router that looks for the least loaded; the others are `simserve.engine.routing`'s."""
 
 
 class Affinity:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from simserve.engine.judged import judged_choice
 from simserve.engine.numbers import least_among, sum_among
-from simserve.engine.plane_state import JUDGED, LEAST, RANDOM, ROUND_ROBIN, TWO_CHOICES, Affinity, Router, Shares
+from simserve.engine.plane_state import LEAST, Affinity, Router, Shares
 from simserve.engine.uniforms import take_uniform
 
+ROUND_ROBIN, RANDOM, TWO_CHOICES, JUDGED = range(LEAST + 1, LEAST + 5)
+"""In turn; drawn; the less loaded of two drawn; as a user's own function says."""
 NUMBERS = {"round_robin": ROUND_ROBIN, "random": RANDOM, "power_of_two": TWO_CHOICES}
 """Of the policies by the names that scenarios call them; all others go to the least loaded."""
 
