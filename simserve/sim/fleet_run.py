@@ -29,7 +29,6 @@ from simserve.engine.paces import Paces
 from simserve.engine.plane_state import (
     ASKS_ADMISSION,
     ASKS_SECONDS,
-    JUDGED,
     ClientState,
     FleetState,
     Part,
@@ -37,6 +36,7 @@ from simserve.engine.plane_state import (
     Transfers,
 )
 from simserve.engine.progress import GRID
+from simserve.engine.routing import JUDGED
 from simserve.engine.state import INFINITY, RequestTable
 from simserve.engine.uniforms import Uniforms
 from simserve.sim.acceleration import Accelerate, compiled_for
