@@ -16,7 +16,7 @@ import numpy as np
 
 from simserve.errors import InputError
 from simserve.perf.efficiency import Array
-from simserve.profiles.engine_profile import version_key
+from simserve.profiles.engine_blocks import version_key
 
 BACKENDS: Mapping[str, str] = {"tensorrt-llm": "trtllm"}
 """Engine -> name of its folder, where it differs."""

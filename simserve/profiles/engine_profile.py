@@ -5,9 +5,7 @@ Knows what an engine does when nobody sets a knob, not what a user set: that is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -15,10 +13,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from simserve.documents import read_mapping
-from simserve.errors import InputError, ProfileError, nearest
+from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import Checkpoint, Fp8Scales, WeightFormatName
-from simserve.profiles.engine_blocks import complete_versions
+from simserve.profiles.engine_blocks import complete_versions, version_key
 from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve, WindowedKV
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
@@ -77,9 +75,6 @@ UNSIMULATED_METHODS = ("medusa", "mlp_speculator", "suffix", "ngram_gpu", "paral
 """Features that are ways to draft which nothing here simulates: known by name, so that an answer can say so."""
 
 _NOT_KNOWN = "defaults of"
-_VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
-KEPT_VERSIONS = 1024
-"""Version numbers that are read once: a search compares a few with each other in every trial."""
 
 
 class Tier(FrozenModel):
@@ -738,33 +733,6 @@ def version_note(name: str, requested: str | None, source: str) -> str | None:
         source: `EngineProfile.version_source` of it.
     """
     return f"{name} {requested}: {source}" if source.startswith(_NOT_KNOWN) else None
-
-
-def version_key(version: str, known: list[str] | None = None) -> tuple[int, ...]:
-    """Return a version as numbers that compare as versions do: ``"0.10.2"`` -> ``(0, 10, 2)``.
-
-    A leading ``v`` or ``b`` (llama.cpp builds) and what follows the numbers (``rc2``) are ignored.
-
-    Raises:
-        InputError: The text does not begin with a number.
-    """
-    numbers = _numbers_of(version)
-    if numbers is None:
-        remedy = f"known are {', '.join(known)}" if known else None
-        raise InputError("is not a version number", key="deployment.engine.version", value=version, remedy=remedy)
-    return numbers
-
-
-@lru_cache(maxsize=KEPT_VERSIONS)
-def _numbers_of(version: str) -> tuple[int, ...] | None:
-    """Return the numbers of a version without zeros at its end; None where the text does not begin with one."""
-    match = _VERSION.match(version.strip())
-    if match is None:
-        return None
-    numbers = [int(part) for part in match[1].split(".")]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
 
 
 def load_engine(name: str, relative_to: Path | None = None) -> EngineProfile:

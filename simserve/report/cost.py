@@ -430,15 +430,19 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     own, day = summary["self_host"], summary.get("day")
     lines = [Fact("Cost", _both(summary))]
     asked = [] if day is None else [each for each in summary["load_levels"] if each["rate"] == day["mean_rate"]]
+    met = ""
     if asked and asked[0]["attainment"] is not None:
-        held = "holds" if asked[0]["holds"] else "is missed by the deployment as it is; the GPUs priced hold it"
-        lines.insert(0, Fact("SLO", f"{held}: {share(asked[0]['attainment'])} of requests met it at this traffic"))
+        met = f": {share(asked[0]['attainment'])} of requests met it"
+        if not asked[0]["holds"]:
+            held = "is missed by the deployment as it is; the GPUs priced hold it"
+            lines.insert(0, Fact("SLO", f"{held}{met} at this traffic"))
+            met = ""
     if day is not None:
         busy = f"the GPUs are busy {share(own['busy'])} of the time"
         has_slo = any(each["attainment"] is not None for each in summary["load_levels"])
         most = "the rate at which the SLO holds" if has_slo else "what it can sustain"
         has_limit = day["capacity_rate_per_replica"] is not None
-        lines.append(Fact("Load", f"{share(own['utilization'])} of {most}" if has_limit else busy))
+        lines.append(Fact("Load", f"{share(own['utilization'])} of {most}{met}" if has_limit else f"{busy}{met}"))
     lines += [Fact("Break-even", line) for line in _break_even_lines(summary)[:1]]
     lines += [Fact("API", line, is_extra=True) for line in _latency_lines(summary["api"])[:1]]
     api = summary["api"]

@@ -78,7 +78,7 @@ def test_independent_says_so(simserve: Simserve, small: str) -> None:
     arguments = ["compare", small, *_FP8, "--replications", "2", "--independent"]
 
     assert json.loads(simserve(*arguments, "--json").stdout)["paired"] is False
-    assert "each on requests of its own" in " ".join(simserve(*arguments, "-v").stdout.split())
+    assert "each with requests of its own" in " ".join(simserve(*arguments, "-v").stdout.split())
 
 
 @pytest.mark.parametrize(

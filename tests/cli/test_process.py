@@ -19,6 +19,7 @@ import simserve as ss
 from simserve.cli.app import app_of
 from tests.calibrate.synthetic_run import write_run
 from tests.cli.conftest import Simserve
+from tests.profiles.test_hf_config import make_config
 from tests.scenario.builders import scenario_mapping
 from tests.workload.benchmarks import documents
 
@@ -351,6 +352,7 @@ def test_an_example_of_the_help_works(example: str, folder: Path, simserve: Sims
     (folder / "traffic.csv").write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
     sent = "".join(json.dumps({"sent": each, "tokens_in": 90, "tokens_out": 10}) + "\n" for each in range(20))
     (folder / "log.jsonl").write_text(sent, encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(make_config()), encoding="utf-8")
     (folder / "profile_export_aiperf.json").write_text(json.dumps(documents.aiperf()), encoding="utf-8")
     (folder / "server.log").write_text(_LOG, encoding="utf-8")
     if "import manifest" in example:

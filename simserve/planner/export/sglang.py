@@ -8,7 +8,7 @@ from simserve.planner.export.experts import balancing_words, overlap_words
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.kv_tiers import sglang_tier_words
 from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
-from simserve.profiles.engine_profile import version_key
+from simserve.profiles.engine_blocks import version_key
 
 _LOW_BIT_KV = {"fp8": ("fp8_e4m3", "fp8_e5m2")}
 _FCFS_SINCE = version_key("0.4.6")

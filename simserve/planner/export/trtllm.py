@@ -10,7 +10,7 @@ import yaml
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
 from simserve.planner.export.flags import Flags, flags_of
-from simserve.profiles.engine_profile import version_key
+from simserve.profiles.engine_blocks import version_key
 
 OPTIONS_FILE = "extra_llm_api_options.yaml"
 _SINCE = version_key("1.0")

@@ -11,7 +11,7 @@ from simserve.planner.export.experts import balancing_words, overlap_words
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.kv_tiers import vllm_tier_words
 from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
-from simserve.profiles.engine_profile import version_key
+from simserve.profiles.engine_blocks import version_key
 
 _SERVE_SINCE = version_key("0.5.5")
 """`vllm serve` is in the oldest release read since then; before, the module of the API server was started."""
