@@ -169,7 +169,7 @@ def _show(answer: dict[str, Any]) -> None:
             "were there before: what an endless prefix cache would hit"
         )
     if answer["tasks"] is not None:
-        out.print(_tasks(answer["tasks"]))
+        out.print(_tasks(answer["tasks"], answer["requests"]))
     elif answer["sessions"] is not None:
         out.print(f"{answer['sessions']:,} conversations")
     for key, noun in (("images", "image"), ("audio", "recording")):
@@ -208,10 +208,12 @@ def _burstiness(arrivals: dict[str, float]) -> str:
     return text
 
 
-def _tasks(tasks: dict[str, Any]) -> str:
+def _tasks(tasks: dict[str, Any], num_calls: int) -> str:
     from simserve.report.quantities import counted
 
-    text = f"{counted(tasks['tasks'], 'task')} of agents, {_figure(tasks['calls'])} calls each"
+    text = f"{counted(tasks['tasks'], 'task')} of agents, {_figure(num_calls / tasks['tasks'])} calls each on average"
+    if tasks["subagent_share"]:
+        text += f", {_figure(tasks['calls'])} of them the main agent's"
     if not math.isnan(tasks["tool_time_s"]):
         text += f", {_figure(tasks['tool_time_s'])} s of tools between them (cv {_figure(tasks['tool_time_cv'])})"
     if tasks["subagent_share"]:

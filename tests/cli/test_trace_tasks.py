@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,12 @@ def test_tasks_are_told_in_words_and_in_json(simserve: Simserve, trace: Path) ->
         "arrival_time,prompt_tokens,output_tokens\n0,5,6\n1,5,6\n", encoding="utf-8"
     )
 
-    assert "tasks of agents" in said
+    told = re.search(
+        r"([\d,]+) tasks of agents, ([\d.]+) calls each on average, ([\d.]+) of them the main agent's", said
+    )
+    assert told is not None, said
+    each = len(trace.read_text(encoding="utf-8").splitlines()) / int(told[1].replace(",", ""))
+    assert float(told[2]) == pytest.approx(each, rel=0.01) > float(told[3]) == pytest.approx(tasks["calls"], rel=0.01)
     assert "of them forks" in said
     assert tasks["subagents"] == 2.0
     assert tasks["shortened_contexts"] == 0
