@@ -578,7 +578,7 @@ def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: 
     }
     largest = graphs.max_batch_of_family.get(place.model_family) if largest is None else largest
     if sizes and largest is not None:
-        last, step = max(sizes), _last_step(graphs)
+        last, step = max(sizes), graphs.last_step
         sizes |= {largest, *range(last + step, largest, step)}
         return tuple(sorted(size for size in sizes if size <= largest))
     if graphs.max_batch is not None:
@@ -586,11 +586,6 @@ def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: 
     if graphs.max_batch_per_seq is not None:
         sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs}
     return tuple(sorted(sizes))
-
-
-def _last_step(graphs: CudaGraphs) -> int:
-    """Return how far the engine's largest captured sizes are apart."""
-    return next((entry.step for entry in reversed(graphs.sizes) if isinstance(entry, SizeRange)), 8)
 
 
 def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int, max_num_seqs: int) -> dict[str, Any]:

@@ -258,6 +258,11 @@ class CudaGraphs(FrozenModel):
     source: str
     """Where the sizes come from."""
 
+    @property
+    def last_step(self) -> int:
+        """How far the largest captured sizes are apart."""
+        return next((entry.step for entry in reversed(self.sizes) if isinstance(entry, SizeRange)), 8)
+
 
 class Host(FrozenModel):
     """Time of the CPU side that a step and a request cost."""
