@@ -17,6 +17,9 @@ from tests.real_engines.workloads import draw_case
 
 NUM_CASES = 6
 
+RETRACTIONS = {"0.5.9": 10, "0.5.23": 5}
+"""Fewest in the workloads of one loop; 0.5.23 counts on longer answers when it admits, and retracts less often."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("release", SGLANG)
@@ -36,4 +39,4 @@ def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str) -> 
         case for case, real, own in zip(cases, schedules, simulated, strict=True) if earliest_difference(real, own)
     ]
     assert len(differing) <= 0.05 * len(cases), [(case["kind"], case["seed"]) for case in differing]
-    assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > 10
+    assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > RETRACTIONS[release]
