@@ -15,10 +15,8 @@ from tests.real_engines.compare import (
 )
 from tests.real_engines.workloads import draw_case
 
-NUM_CASES = 6
-
-RETRACTIONS = {"0.5.9": 10, "0.5.23": 5}
-"""Fewest in the workloads of one loop; 0.5.23 counts on longer answers when it admits, and retracts less often."""
+NUM_CASES = {"0.5.9": 6, "0.5.23": 18}
+"""Of each class; 0.5.23 counts on longer answers when it admits, and retracts a third as often."""
 
 
 @pytest.mark.slow
@@ -29,7 +27,9 @@ def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str) -> 
     python = environment.python_of(release, "sglang")
     if python is None:
         pytest.skip(f"not installed: python -m tests.real_engines --version sglang-{release}")
-    drawn = [draw_case(kind, 5000 + seed, is_async=is_overlapped) for kind in OF_SGLANG for seed in range(NUM_CASES)]
+    drawn = [
+        draw_case(kind, 5000 + seed, is_async=is_overlapped) for kind in OF_SGLANG for seed in range(NUM_CASES[release])
+    ]
     cases = [as_sglang(case) for case in drawn]
 
     schedules = schedules_of(python, cases, "sglang")
@@ -39,4 +39,4 @@ def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str) -> 
         case for case, real, own in zip(cases, schedules, simulated, strict=True) if earliest_difference(real, own)
     ]
     assert len(differing) <= 0.05 * len(cases), [(case["kind"], case["seed"]) for case in differing]
-    assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > RETRACTIONS[release]
+    assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > 10
