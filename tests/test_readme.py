@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -220,3 +221,14 @@ def test_the_readme_s_intervals_are_those_of_the_accuracy_page(figure: str) -> N
     shown = [re.findall(r"[\d.]+", cell)[place] for cell in unseen[1:]]
     wide, one = there["log width"].rstrip(")").split(" (")
     assert shown == [there["in 90 %"].split()[0], there["in 50 %"].split()[0], wide, one]
+
+
+def test_the_readme_counts_the_sources_that_the_intervals_are_learnt_from() -> None:
+    """In its first lines and where it says how far to trust it: all of them, and the laboratories nobody fitted to."""
+    root = Path(__file__).parents[1]
+    sources = json.loads((root / "calibration/expected_errors.json").read_text(encoding="utf-8"))["without"]
+    text = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+
+    unseen = sum(name.startswith("unseen/") for name in sources)
+    assert f"learnt from {len(sources)} public sources" in text
+    assert f"errors on {len(sources)} sources, {unseen} of them laboratories" in text
