@@ -229,6 +229,11 @@ def _report_usage(error: Exception) -> int:
         message = f"No such option: {error.option_name}; here it is {meant}"  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "simserve"
+    if command == "simserve plan":
+        from simserve.planner.plan.explain import LAYOUT_FLAGS
+
+        flag = getattr(error, "option_name", None)
+        message = f"{flag} is what a plan finds: leave it out" if flag in LAYOUT_FLAGS else message
     return _report(UsageError(" ".join(message.split()).rstrip("."), remedy=f"try '{command} --help'"))
 
 

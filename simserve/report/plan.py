@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 _WIDEST = 118
 _TOLD_IN_BRIEF = ("Run it", "How it stands")
 """Parts whose lines open a page."""
-_LEAST_MORE = 1.01
-"""Times the traffic below which a plan has no headroom worth a figure."""
+_LEAST_MORE, _TOLD_AS_TIMES = 1.01, 2.0
+"""Times the traffic below which a plan has no headroom worth a figure, and from which headroom is told in times."""
 _IN_BRIEF = 3
 """Lines of the answer that its brief shows: what to deploy, in which formats, and how the SLO is met."""
 
@@ -258,6 +258,15 @@ def runs_file(brief: Brief, file: Path) -> Brief:
     return replace(brief, ways=[way, *brief.ways[1:]])
 
 
+def writes_file(brief: Brief, command: str) -> Brief:
+    """Return the brief of a plan that may be written as a scenario by the command: told where its own is too long."""
+    if not brief.ways:
+        return brief
+    first = brief.ways[0]
+    written = Way(f"{first.told.rstrip(':')} (-v prints the whole command), write it as a scenario:", command)
+    return replace(brief, ways=[replace(first, instead=written), *brief.ways[1:]])
+
+
 def _missed_brief(summary: Mapping[str, Any], reference: Sequence[str]) -> Brief:
     (head, *lines), miss = miss_lines(summary), summary["nearest_miss"] or {}
     inner = miss.get("relaxed_plan")
@@ -302,7 +311,11 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         facts.append(Fact("Load", fact_text(deployed, "Load").partition("; ")[0]))
         stands = stands[-1:]
     else:
-        facts.append(Fact("Load", _load(summary, deployed) or more))
+        alone = "" if deployed is None else fact_text(deployed, "Load").partition("; ")[0]
+        load = _load(summary, deployed) or (alone if best["traffic_borne"] is None else more)
+        facts += [Fact("Load", load)] if load else []
+        stands = stands if best["traffic_borne"] is not None else [more, *stands]
+    facts += [Fact("Assumes", line) for line in best["assumes"]]
     facts += [Fact("" if place else "Also", line, is_extra=True) for place, line in enumerate(stands[:-1])]
     sure = [] if best.get("probability") is None else [_sure(summary)]
     ranges = [] if deployed is None or sure else [fact_text(deployed, "Trust")]
@@ -312,7 +325,7 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         answer=lines[0],
         subject=lines[1].rstrip("."),
         warnings=warning_lines(summary),
-        ways=[Way("To run it:", (scaled or best)["command"], "-v prints the command, --out FILE writes a scenario")],
+        ways=[Way("To run it:", (scaled or best)["command"])],
         facts=[*facts, Fact("Trust", "; ".join([*sure, *ranges, *rest]))],
     )
 
@@ -322,7 +335,8 @@ def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
     borne = summary["best"]["traffic_borne"]
     if deployed is None or borne is None or not 1 <= borne < MOST_TRAFFIC:
         return ""
-    more = "no more holds the SLO" if borne < _LEAST_MORE else f"SLO holds at {share(borne - 1)} more"
+    more = f"SLO holds at {share(borne - 1)} more" if borne < _TOLD_AS_TIMES else f"SLO holds at {number(borne)}x that"
+    more = "no more holds the SLO" if borne < _LEAST_MORE else more
     return f"{fact_text(deployed, 'Load').partition('; ')[0]}; {more}"
 
 
@@ -330,11 +344,11 @@ def _sure(summary: Mapping[str, Any]) -> str:
     """Return on how many real servers the plan holds, and how to be surer where nobody asked for that."""
     best = summary["best"]
     is_unsure = best["probability"] < SURE - 0.005 and summary.get("confidence") is None
-    surer = f" (--confidence {share_asked(SURE)} for more)" if is_unsure else ""
+    surer = [f"for more: --confidence {share_asked(SURE)}"] if is_unsure else []
     without = "" if worth_scaling(summary.get("autoscaling")) is None else " without the autoscaler"
-    told = f"{share(best['probability'])} of real servers hold it{without}{surer}"
-    parts = resting(told, best["probability_basis"])
-    return "; ".join(sorted(parts, key=lambda part: not part.startswith(told)))
+    told = f"{share(best['probability'])} of real servers hold it{without}"
+    first, *rest = sorted(resting(told, best["probability_basis"]), key=lambda part: not part.startswith(told))
+    return "; ".join([first, *surer, *rest])
 
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:

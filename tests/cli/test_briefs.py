@@ -116,7 +116,8 @@ def test_a_comparison_says_whose_figures_it_shows(simserve: Simserve) -> None:
     """The table is the base's; each variant has its own means on its line."""
     outcome = simserve("compare", "single-gpu-7b", *FEW, *COMMANDS["compare"])
 
-    assert re.search(r"^base +the figures above; ", outcome.stdout, re.M)
+    assert re.search(r"^Now +The SLO ", outcome.stdout, re.M)
+    assert re.search(r"^base +[\d.]+% meet the SLO; mean TTFT ", outcome.stdout, re.M)
     assert re.search(r"a fresh name .*mean TTFT [\d.]+ ms, TPOT [\d.]+ ms", outcome.stdout.replace("\n", " "))
 
 
