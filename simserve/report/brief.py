@@ -124,6 +124,8 @@ class Fact:
     text: str
     is_extra: bool = False
     """Whether it gives way where there is no room for every line."""
+    is_whole: bool = False
+    """Whether all of its clauses stand, whatever lines they take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +161,11 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
     """
     has_completed = bool(result.summary["completed"])
     lines = [
-        Fact("Cost", cost_text(result.summary, facts.gpus_text(result, facts.num_gpus(result)), verdict(result))),
+        Fact(
+            "Cost",
+            cost_text(result.summary, facts.gpus_text(result, facts.num_gpus(result)), verdict(result)),
+            is_whole=True,
+        ),
         Fact("Load", _load(result)),
     ]
     tasks = task_text(result)
@@ -433,7 +439,8 @@ def resting(told: str, basis: str) -> list[str]:
     """
     known, _, lacking = basis.partition("foreign: ")
     if lacking:
-        return [f"not measured: {lacking.removeprefix('no measurement of ')}", told]
+        unmeasured = lacking.replace("no measurement under", "servers under").removeprefix("no measurement of ")
+        return [f"not measured: {unmeasured}", told]
     number_of, like, which = known.partition(" servers of ")
     if not like:
         return [f"{told}, from {known}"]

@@ -170,7 +170,7 @@ def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED, *, has
     runs = trust_lines(capacity)[0].partition(",")[0]
     changed = {"Load": _beside_load(capacity, fact_text(deployed, "Load"))}
     changed["Trust"] = "; ".join([*capacity.notes, fact_text(deployed, "Trust"), runs])
-    facts = [Fact(each.label, changed.get(each.label, each.text)) for each in deployed.facts]
+    facts = [replace(each, text=changed.get(each.label, each.text)) for each in deployed.facts]
     ways = _ways(capacity, reference, is_held=deployed.verdict == "holds")
     return about(replace(deployed, facts=facts), answered, verdict, ways=ways)
 

@@ -105,7 +105,7 @@ def _answer_lines(comparison: Comparison) -> list[str]:
         runs = len(comparison.base.summaries)
         shown = [_headline(variant, name, label) for name, label in _HEADLINES if _is_headline(variant, name, runs)]
         if 1 < runs < LEAST_PAIRS:
-            text = f"fewer than {LEAST_PAIRS} runs of each: differences without intervals"
+            text = f"fewer than {LEAST_PAIRS} runs of each, no intervals"
         else:
             text = listed(shown) if shown else "no difference shown in latency, throughput, attainment or dollars"
         lines.append(f"{variant.name}: {text}{' (one run of the trace each)' if runs == 1 else ''}.")
@@ -150,7 +150,6 @@ def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) 
         reference: What stands after a command of simserve to name the base.
     """
     answered, *others = _told(comparison)
-    answered = f"{_judged(comparison)}{answered}"
     if comparison.was_interrupted:
         facts = [Fact("Trust", line.rstrip(".")) for line in reading_lines(comparison)[:1]]
         return Brief(verdict="none", answer=answered, warnings=warning_lines(comparison.summary), facts=facts)
@@ -166,14 +165,6 @@ def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) 
     runs = reading_lines(comparison)[0].partition("; ")[0].partition(" (")[0].rstrip(".")
     facts = [replace(each, text=f"{runs}; {each.text}") if each.label == "Trust" else each for each in deployed.facts]
     return about(replace(deployed, facts=facts), answered, "none", more=more, ways=ways)
-
-
-def _judged(comparison: Comparison) -> str:
-    """Return which of them to take, in front of what the changes do; empty where none holds or nothing is asked."""
-    best = _best(comparison)
-    if best is None:
-        return ""
-    return "Keep the base. " if best is comparison.base else f"Take {best.name}. "
 
 
 def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
@@ -204,10 +195,13 @@ def _best(comparison: Comparison) -> Variant | None:
 
 
 def _told(comparison: Comparison) -> list[str]:
-    """Return a sentence a variant: that of the best first, the others in their order."""
+    """Return a sentence a variant: that of the best first, the others in their order; the first says which to take."""
     best, lines = _best(comparison), _answer_lines(comparison)
     place = next((at for at, variant in enumerate(comparison.variants) if variant is best), 0)
-    return [lines[place], *lines[:place], *lines[place + 1 :]]
+    first = lines[place]
+    if best is not None:
+        first = f"Keep the base. {first}" if best is comparison.base else f"Take {first}"
+    return [first, *lines[:place], *lines[place + 1 :]]
 
 
 def _is_held(variant: Variant, asked: float | None) -> bool:

@@ -435,7 +435,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     if deployed is not None and deployed.verdict == "missed" and asked and not is_priced:
         held = f", {SLO_MISSED}" if day["capacity_rate_per_replica"] is None else " that hold the SLO"
     lines = [] if deployed is None else [Fact(NOW, deployed.answer.rstrip("."))]
-    lines.append(Fact("Cost", _both(summary, held)))
+    lines.append(Fact("Cost", _both(summary, held), is_whole=True))
     if day is not None:
         own_load = "" if deployed is None or not is_priced else fact_text(deployed, "Load")
         lines.append(Fact("Load", own_load or _priced_load(summary)))

@@ -295,12 +295,13 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         facts = [Fact("To buy", f"{bought}. {paid}")]
         facts += [Fact("", line, is_extra=True) for line in beside if not line.startswith("Assumed")]
     met = met_line(summary, with_latencies=deployed is None) if scaled is None else scaled_met_line(scaled)
-    facts.append(Fact("SLO", met.rstrip(".")))
+    unasked = "none is set: " if best["attainment"] is None else ""
+    facts.append(Fact("SLO", f"{unasked}{met[:1].lower()}{met[1:]}".rstrip(".") if unasked else met.rstrip(".")))
     if usd is not None:
         paid = f"{dollars(usd)} a month on {gpus_of(best)}"
         if scaled is not None:
             paid = f"{dollars(scaled['usd_per_month'])} a month on {number(scaled['mean_gpus'])} GPUs on average"
-        facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}"))
+        facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}", is_whole=True))
     if "autoscaling" in summary:
         first, *rest = [line.rstrip(".") for line in thresholds_lines(summary["autoscaling"])]
         facts.append(Fact("Scaling", first))
@@ -332,12 +333,17 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
 
 def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
     """Return the own load beside what can be sustained, and how much more holds the SLO; empty where not known."""
-    borne = summary["best"]["traffic_borne"]
-    if deployed is None or borne is None or not 1 <= borne < MOST_TRAFFIC:
+    best = summary["best"]
+    borne = best["traffic_borne"]
+    if deployed is None or borne is None or borne < 1:
         return ""
-    more = f"SLO holds at {share(borne - 1)} more" if borne < _TOLD_AS_TIMES else f"SLO holds at {number(borne)}x that"
-    more = "no more holds the SLO" if borne < _LEAST_MORE else more
-    return f"{fact_text(deployed, 'Load').partition('; ')[0]}; {more}"
+    own = fact_text(deployed, "Load").partition("; ")[0]
+    if best["attainment"] is None:
+        return own
+    if borne < _LEAST_MORE:
+        return f"{own}; no more holds the SLO"
+    more = f"{share(borne - 1)} more" if borne < _TOLD_AS_TIMES else f"{number(borne)}x that"
+    return f"{own}; SLO holds at {more}{' or above' if borne >= MOST_TRAFFIC else ''}"
 
 
 def _sure(summary: Mapping[str, Any]) -> str:

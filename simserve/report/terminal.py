@@ -213,7 +213,7 @@ def _fact_lines(fact: Fact, width: int, gap: int, *, most: int | None) -> list[B
         gap: Columns of the label.
         most: Lines for it; None: all that it takes.
     """
-    clauses = _CLAUSE_END.split(fact.text)
+    clauses, most = _CLAUSE_END.split(fact.text), None if fact.is_whole else most
     lines = _hanging(fact.label, fact.text if most is None else clauses[0], width, gap)
     for num_clauses in range(2, len(clauses) + 1) if most is not None else ():
         longer = _hanging(fact.label, "; ".join(clauses[:num_clauses]), width, gap)

@@ -13,7 +13,7 @@ from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.scenario.schema import Scenario
 from simserve.units import to_text
 
-_SEVERAL = re.compile(r"\d+\s*[x\u00d7*]", re.IGNORECASE)
+_SEVERAL = re.compile(r"\d+\s*[x\u00d7*]|\d{1,3}\s+(?=[a-z])", re.IGNORECASE)
 """What stands before the name in ``--gpus`` of several GPUs."""
 
 
