@@ -507,7 +507,9 @@ def test_a_rate_is_written_so_that_it_is_read_to_the_bit(simserve: Simserve, giv
     assert f" --rate {shown} " in outcome.stdout
 
 
-@pytest.mark.parametrize(("rate", "seconds"), [("90/min", 1.5), ("90rpm", 1.5), ("2 req/s", 2.0), ("7.2k/h", 2.0), ("3", 3.0)])
+@pytest.mark.parametrize(
+    ("rate", "seconds"), [("90/min", 1.5), ("90rpm", 1.5), ("2 req/s", 2.0), ("7.2k/h", 2.0), ("3", 3.0)]
+)
 def test_a_rate_has_the_unit_that_is_written(simserve: Simserve, rate: str, seconds: float) -> None:
     """Requests a second where none is."""
     words = ["run", "llama-3.1-8b", "--gpus", "H100", "--prompt-tokens", "100", "--output-tokens", "5"]

@@ -14,7 +14,14 @@ from simserve.report.plan_lines import robustness_lines
 def planned(borne: float) -> dict[str, Any]:
     """Return what is said of robustness in the summary of a plan for one replica."""
     lost = {"without_spares": None, "spare_usd_per_month": 1000.0}
-    best = {"traffic_borne": borne, "lost_replica": lost, "replicas": 1, "spot": None, "fidelity": "measured"}
+    best = {
+        "traffic_borne": borne,
+        "lost_replica": lost,
+        "replicas": 1,
+        "spot": None,
+        "attainment": 0.99,
+        "fidelity": "measured",
+    }
     return {"best": best, "spare_replicas": 0}
 
 
