@@ -125,7 +125,7 @@ def reading_lines(comparison: Comparison) -> list[str]:
         return [f"{runs}; an interval takes {LEAST_PAIRS}: --replications {LEAST_PAIRS}."]
     return [
         f"{runs}; after a difference stands its 95% interval.",
-        "In brackets, no difference is shown: the interval covers none.",
+        "In brackets no difference is shown: the interval includes zero.",
     ]
 
 

@@ -175,7 +175,7 @@ def _unit_prices(side: Mapping[str, Any]) -> str:
         shown["a million output tokens"] = shown.pop("a million output tokens (all of the cost put on them)")
     text = ", ".join(f"{dollars(value)} {what}" for what, value in shown.items() if value is not None)
     used = side.get("utilization")
-    return text + (f"; {share(used)} of the capacity is used" if text and used is not None else "")
+    return text + (f"; {share(used)} of what it holds in one run is used" if text and used is not None else "")
 
 
 def _exact(usd: float) -> str:
@@ -298,7 +298,7 @@ def _hours(summary: Mapping[str, Any]) -> Section:
         for row in summary.get("load_levels") or []
     ]
     loads = "clients" if summary.get("load_is_clients") else "requests/s"
-    header = (loads, "busy", "a GPU", "within the SLO", "")
+    header = (loads, "busy", "power a GPU", "within the SLO", "")
     return Section(title="Load levels", header=header, rows=rows)
 
 
@@ -453,7 +453,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
         lines.append(Fact("Also", other))
     old = [f"the price of {api['name']} was seen {api['date']}, {_OLD}"] if api.get("is_old") else []
     ranges = [fact_text(deployed, "Trust")] if deployed is not None and is_priced else []
-    trust = [*old, *ranges, *(summary.get("caveats") or ())[-1:]]
+    trust = [*old, *(ranges or (summary.get("caveats") or ())[-1:])]
     lines += [Fact("Trust", "; ".join(trust))] if trust else []
     return Brief(
         verdict="none",
