@@ -431,11 +431,14 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     asked = [] if day is None else [each for each in summary["load_levels"] if each["rate"] == day["mean_rate"]]
     # Latencies are those of what is priced: of a fleet with more replicas they are not known.
     is_priced = deployed is not None and bool(asked) and bool(asked[0]["holds"])
-    held = ""
-    if deployed is not None and deployed.verdict == "missed" and asked and not is_priced:
-        held = f", {SLO_MISSED}" if day["capacity_rate_per_replica"] is None else " that hold the SLO"
     lines = [] if deployed is None else [Fact(NOW, deployed.answer.rstrip("."))]
-    lines.append(Fact("Cost", _both(summary, held), is_whole=True))
+    held, is_served = "", True
+    if day is not None and deployed is not None and asked and not is_priced:
+        # Of traffic that has no rate the deployment is priced as it is, else as many replicas as hold it.
+        is_served = day["capacity_rate_per_replica"] is not None
+        if deployed.verdict == "missed":
+            held = " that hold the SLO" if is_served else f", {SLO_MISSED}"
+    lines.append(Fact("Cost", _both(summary, held, is_served=is_served), is_whole=True))
     if day is not None:
         own_load = "" if deployed is None or not is_priced else fact_text(deployed, "Load")
         lines.append(Fact("Load", own_load or _priced_load(summary)))
@@ -475,12 +478,13 @@ def _priced_load(summary: Mapping[str, Any]) -> str:
     return f"{share(own['utilization'])} of {'the rate at which the SLO holds' if has_slo else 'what it can sustain'}"
 
 
-def _both(summary: Mapping[str, Any], held: str) -> str:
+def _both(summary: Mapping[str, Any], held: str, *, is_served: bool) -> str:
     """Return dollars a month of both sides; of a side that is not known, how to give it.
 
     Args:
         summary: Of the answer.
         held: What is said of the GPUs that are priced.
+        is_served: Whether they serve all of the traffic within the SLO.
     """
     own, api = summary["self_host"], summary["api"]
     if own["usd_per_month"] is None:
@@ -491,8 +495,8 @@ def _both(summary: Mapping[str, Any], held: str) -> str:
     named = {**api, "name": _api_name(api)}
     if held.endswith(SLO_MISSED):
         return f"{paid}; {asked_by(named)}"
-    month = {"self_host_usd_per_month": own["usd_per_month"], "api": named, "cheaper": summary["cheaper"]}
-    return f"{paid}; {api_text(month)}"
+    cheaper = summary["cheaper"] if is_served else None
+    return f"{paid}; {api_text({'self_host_usd_per_month': own['usd_per_month'], 'api': named, 'cheaper': cheaper})}"
 
 
 def _way(summary: Mapping[str, Any], reference: Sequence[str]) -> Way:

@@ -116,7 +116,7 @@ def probability_lines(summary: Mapping[str, Any]) -> list[str]:
     wanted = wanted if asked is None else f"; {share(asked)} asked"
     lines = [
         f"On a real server the SLO holds with a probability of {share(best['probability'])} "
-        f"({best['probability_basis'].replace('foreign: ', 'not measured: ')}){wanted}."
+        f"({best['probability_basis'].removeprefix('foreign: ')}){wanted}."
     ]
     measurement = best.get("measurement")
     return lines if measurement is None else [*lines, _measuring(measurement)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -213,11 +214,12 @@ def _fact_lines(fact: Fact, width: int, gap: int, *, most: int | None) -> list[B
         gap: Columns of the label.
         most: Lines for it; None: all that it takes.
     """
-    clauses, most = _CLAUSE_END.split(fact.text), None if fact.is_whole else most
-    lines = _hanging(fact.label, fact.text if most is None else clauses[0], width, gap)
-    for num_clauses in range(2, len(clauses) + 1) if most is not None else ():
+    clauses = _CLAUSE_END.split(fact.text)
+    lines = _hanging(fact.label, clauses[0], width, gap)
+    room = math.inf if most is None or fact.is_whole else max(most, len(lines))
+    for num_clauses in range(2, len(clauses) + 1):
         longer = _hanging(fact.label, "; ".join(clauses[:num_clauses]), width, gap)
-        if len(longer) > max(most, len(lines)):
+        if len(longer) > room:
             break
         lines = longer
     return [BriefLine(line, label_width=0 if place else len(fact.label)) for place, line in enumerate(lines)]
