@@ -221,7 +221,7 @@ def _abandon_stdout() -> None:
 
 
 def _report_usage(error: Exception, words: Sequence[str]) -> int:
-    message = getattr(error, "format_message", lambda: str(error))()
+    message = getattr(error, "format_message", lambda: str(error))().replace("Value error, ", "")
     if not message:  # no command at all: the help has been printed
         return UsageError.exit_code
     flag = getattr(error, "option_name", None)
