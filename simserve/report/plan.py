@@ -350,11 +350,13 @@ def _sure(summary: Mapping[str, Any]) -> str:
     """Return on how many real servers the plan holds, and how to be surer where nobody asked for that."""
     best = summary["best"]
     is_unsure = best["probability"] < SURE - 0.005 and summary.get("confidence") is None
-    surer = [f"for more: --confidence {share_asked(SURE)}"] if is_unsure else []
     without = "" if worth_scaling(summary.get("autoscaling")) is None else " without the autoscaler"
     told = f"{share(best['probability'])} of real servers hold it{without}"
     first, *rest = sorted(resting(told, best["probability_basis"]), key=lambda part: not part.startswith(told))
-    return "; ".join([first, *surer, *rest])
+    if not is_unsure:
+        return "; ".join([first, *rest])
+    basis = first.removeprefix(told).removeprefix(", ")
+    return "; ".join([told, f"for more: --confidence {share_asked(SURE)}", *filter(None, [basis]), *rest])
 
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:
