@@ -56,7 +56,7 @@ def test_the_answer_begins_with_the_best(simserve: Simserve, small: str) -> None
 
     outcome = simserve("compare", small, *slower, *_FP8, "--replications", "5")
 
-    assert outcome.stdout.startswith(f"{_FP8[1].partition(':')[0]}: mean TPOT -")
+    assert outcome.stdout.startswith(f"Take {_FP8[1].partition(':')[0]}: mean TPOT -")
     assert "\n\n" not in outcome.stdout
     assert "\nslower " in outcome.stdout
     assert "\nslower: mean TPOT +" in simserve("compare", small, *slower, *_FP8, "--replications", "5", "-v").stdout
