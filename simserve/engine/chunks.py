@@ -85,6 +85,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         position = 0
         while position < len(prefilling):
             index = prefilling[position]
+            if replica.passed_over and index in replica.passed_over:
+                position += 1
+                continue
             done = computed_tokens[index]
             remaining = prompt_tokens[index] + generated_tokens[index] - done
             chunk = min(remaining, max_chunk, budget)
@@ -115,6 +118,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     # Somebody before it may have had to go.
                     position = prefilling.index(index)
                 if chunk < 0:
+                    if replica.has_ordered_pass:
+                        while position < len(prefilling):
+                            replica.passed_over.append(prefilling[position])
+                            position += 1
                     continue
                 free -= need
                 taken += need

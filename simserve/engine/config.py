@@ -58,6 +58,10 @@ class EngineConfig:
         priority_ageing: ``priority``: seconds of waiting that outweigh one level; 0: waiting changes nothing.
         priority_preemption: ``priority``: whether running requests of a worse priority make way for the head of the
             queue when it finds no seat or no blocks. ``on_demand`` alone.
+        ends_pass: ``priority``: whether a request that preempts itself ends the pass over the running ones, so that
+            those behind it compute nothing in that step (vLLM up to 0.32), where `has_ordered_pass` says so.
+        misses_next: ``ends_pass``: whether the pass misses the request behind one that takes the blocks of a request
+            before it that is done (vLLM up to 0.27; `simserve.engine.passing`).
         preemption_mode: What becomes of a victim's KV: ``recompute`` or ``swap`` (`simserve.engine.swap`).
         num_swap_blocks: ``swap``: KV blocks that host memory holds.
         kv_allocation: ``paged`` blocks; ``static`` slots of ``max_model_len``; ``pow2`` and ``oracle``
@@ -142,6 +146,8 @@ class EngineConfig:
     scheduling_policy: SchedulingPolicy = "fcfs"
     priority_ageing: float = 0.0
     priority_preemption: bool = False
+    ends_pass: bool = False
+    misses_next: bool = False
     preemption_mode: PreemptionMode = "recompute"
     num_swap_blocks: int = 0
     kv_allocation: KVAllocation = "paged"
@@ -200,6 +206,14 @@ class EngineConfig:
         is_growing = self.kv_allocation == "paged" and self.admission == "estimate"
         is_plain = not (self.kv_tiers or self.window_blocks or self.releases_late)
         return self.keeps_radix_tree and self.scheduler == "prefill_first" and is_growing and is_plain
+
+    @property
+    def has_ordered_pass(self) -> bool:
+        """Whether a step may pass over requests that decode: growing ones, without drafts, and nobody is swapped out."""
+        is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
+        is_plain = self.num_speculative_tokens == 0 and self.preemption_mode == "recompute"
+        is_ordered = self.scheduling_policy == "priority" and self.scheduler == "mixed"
+        return self.ends_pass and is_ordered and is_growing and is_plain
 
     @property
     def has_overlap(self) -> bool:

@@ -134,6 +134,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """Most prefill tokens of one request in a step."""
     reserve_full_prompt: bool
     lifts_chunk_limit: bool
+    ends_pass: bool
+    misses_next: bool
     caches_decoded: bool
     evicts_by_block: bool
     ages_empty_blocks: bool
@@ -446,6 +448,8 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place) -> dict[
         ),
         "reserve_full_prompt": rules.reserve_full_prompt,
         "lifts_chunk_limit": rules.lifts_chunk_limit,
+        "ends_pass": rules.ends_pass,
+        "misses_next": rules.misses_next,
         "caches_decoded": rules.caches_decoded,
         "evicts_by_block": rules.evicts_by_block,
         "ages_empty_blocks": rules.ages_empty_blocks,

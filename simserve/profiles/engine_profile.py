@@ -136,6 +136,10 @@ class Scheduling(FrozenModel):
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
     lifts_chunk_limit: bool = False
     """Whether a request without another beside it is held to no `long_prefill_token_threshold`."""
+    ends_pass: bool = False
+    """Priorities: whether running requests behind one that preempts itself compute nothing in that step."""
+    misses_next: bool = False
+    """`ends_pass`: whether who comes behind one that takes the blocks of a finished request computes nothing either."""
     caches_decoded: bool = False
     """Whether requests find the blocks that a running one has decoded, not only those of one that has ended."""
     evicts_by_block: bool = False

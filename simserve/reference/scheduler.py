@@ -14,6 +14,7 @@ from simserve.reference.kv_memory import Scheduler
 from simserve.reference.kv_tiers import waiting_seconds
 from simserve.reference.request import ONE_TOKEN, Request, new_tokens
 from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
+from simserve.reference.victims import choose_victim, decode_in_order
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
@@ -33,6 +34,7 @@ class ContinuousScheduler(Scheduler):
             keep their seats until the next.
         in_flight: Where results are known late: those whose tokens of the step that has ended are not known yet, in the
             order of that step, whether there was such a step, and when it began.
+        passed_before: Those that the last step passed over, so that no token of theirs is on its way.
         unsent: Seconds of work that the API server has before it.
         looks_at: When to look again though nothing arrives.
     """
@@ -44,6 +46,7 @@ class ContinuousScheduler(Scheduler):
         self.left: list[int] = []
         self.in_flight: list[Request] = []
         self.has_late_results = False
+        self.passed_before: list[Request] = []
         self.late_start = 0.0
         self.unsent = self.sent_until = 0.0
         self.looks_at = math.inf
@@ -58,9 +61,8 @@ class ContinuousScheduler(Scheduler):
     @property
     def releases_late(self) -> bool:
         """Whether who is done in a step keeps seat and blocks until the next one is scheduled (steps ahead)."""
-        config = self.config
-        is_late = config.releases_late and config.async_scheduling and config.kv_allocation != "none"
-        return is_late or config.has_overlap
+        is_late = self.config.releases_late and self.config.async_scheduling and self.config.kv_allocation != "none"
+        return is_late or self.config.has_overlap
 
     @property
     def is_growing(self) -> bool:
@@ -78,6 +80,14 @@ class ContinuousScheduler(Scheduler):
             self.left.clear()
             return None
         step = self.planned(now)
+        while step.passed_over and not step.requests:
+            # An empty step: the engine schedules again, one step ahead when the last one has ended.
+            self.passed_before = step.passed_over
+            self.release_departing()
+            if config.async_scheduling and config.data_parallel_size == 1:
+                self.looks_at = math.nextafter(now, math.inf)
+                return None
+            step = self.planned(now)
         if config.has_overlap:
             if self.has_late_results or step.requests:
                 if not (step.requests or step.beyond):
@@ -203,8 +213,8 @@ class ContinuousScheduler(Scheduler):
 
     def schedule_decodes(self, step: Step) -> None:
         """Give every decoding request its tokens, and the blocks it may need for them."""
+        decoding = decode_in_order(self, step) if self.config.has_ordered_pass else self.goes_on(self.decoding_on)
         while True:
-            decoding = self.goes_on(self.decoding_on)
             needs = [self.blocks_needed(request) for request in decoding]
             if self.fits(sum(needs), sum(self.window_growth(request) for request in decoding)):
                 break
@@ -213,6 +223,7 @@ class ContinuousScheduler(Scheduler):
                 return
             self.make_free(sum(needs))
             self.preempt(step)
+            decoding = self.goes_on(self.decoding_on)
         if not step.has_preempted:
             self.swap_in(step)
             decoding = self.goes_on(self.decoding_on)
@@ -267,7 +278,7 @@ class ContinuousScheduler(Scheduler):
     def schedule_chunks(self, step: Step) -> None:
         """Give the prefilling requests their next chunks, in order of admission."""
         for request in [request for request in self.active if not request.is_decoding]:
-            if request not in self.running:
+            if request not in self.running or request in step.passed_over:
                 continue
             chunk = min(request.target - request.computed, step.longest_chunk, step.budget)
             if self.keeps_full:
@@ -283,6 +294,8 @@ class ContinuousScheduler(Scheduler):
                 blocks = self.blocks_of(request.computed + chunk) - self.blocks_of(request.computed)
             while request in self.running and not self.fits(blocks, blocks):
                 self.preempt(step)
+            if request not in self.running and self.config.has_ordered_pass:
+                step.passed_over += [one for one in self.active if one not in step.requests and not one.is_decoding]
             if request in self.running:
                 self.take(request, blocks, blocks)
                 if self.tree is None:
@@ -523,26 +536,14 @@ class ContinuousScheduler(Scheduler):
 
     def preempt(self, step: Step, chosen: Request | None = None) -> None:
         """Take everything from the victim and queue it again."""
-        victim = next(request for request in reversed(self.running) if not request.is_stand_in)
-        decoding = self.decoding_on
-        if self.config.admission == "estimate" and decoding:
-            victim = min(
-                decoding, key=lambda one: (self.known_tokens(one), -one.prompt_tokens, -self.running.index(one))
-            )
-        elif self.config.scheduling_policy == "priority" and self.config.admission != "estimate":
-            chunked = [request for request, _ in step.chunks]
-            victim = max(
-                (one for one in self.running if one not in chunked and not one.is_stand_in),
-                key=lambda one: (one.priority, one.ready, one.index),
-            )
-        victim = chosen or victim
+        victim = chosen or choose_victim(self, step)
         assert all(victim is not request for request, _ in step.chunks)
         known = victim.computed
         if victim in self.departing and self.config.has_overlap:
             known = 0
         elif victim in self.departing:
             known = max(victim.prompt_tokens + victim.output_tokens - 2, victim.prompt_tokens)
-        elif self.releases_late and victim.computed > victim.target:
+        elif self.releases_late and victim.computed > victim.target and victim not in self.passed_before:
             # The token of the step that runs is not known yet.
             known -= 1
         if self.tree is None:
@@ -695,6 +696,7 @@ class ContinuousScheduler(Scheduler):
         config = self.config
         self.hand_over(step, end)
         self.send_tokens(step, end)
+        self.passed_before = step.passed_over
         gained = {}
         for request in step.decoding:
             request.fraction += self.tokens_gained(request)

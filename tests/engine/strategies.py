@@ -501,6 +501,29 @@ def ordered_cases(draw: st.DrawFn) -> Case:
     return Case(config, case.times, replace(case.specs, priority=np.array(draw(priorities), dtype=np.int64)))
 
 
+@st.composite
+def passing_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica short of blocks whose steps may pass over requests, as vLLM's with priorities up to 0.32."""
+    kinds = [pressed_cases(), pressed_cases(), shared_cases(), windowed_cases(), adapted_cases(), ranked_cases()]
+    case = draw(st.one_of(*kinds, thinking_cases()).filter(_may_pass_over))
+    config = replace(
+        case.config,
+        scheduling_policy="priority",
+        ends_pass=True,
+        misses_next=draw(st.booleans()),
+        priority_preemption=draw(st.integers(0, 4)) == 0 and not case.config.max_loras,
+    )
+    if config.data_parallel_size == 1:
+        config = replace(config, async_scheduling=draw(st.booleans()), releases_late=True)
+    levels = st.integers(0, draw(st.sampled_from([0, 1, 2, 20])))
+    priorities = draw(st.lists(levels, min_size=len(case.specs), max_size=len(case.specs)))
+    return Case(config, case.times, replace(case.specs, priority=np.array(priorities, dtype=np.int64)))
+
+
+def _may_pass_over(case: Case) -> bool:
+    return replace(case.config, scheduling_policy="priority", ends_pass=True).has_ordered_pass
+
+
 def _is_continuous(case: Case) -> bool:
     return case.config.batching == "continuous"
 

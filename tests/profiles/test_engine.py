@@ -390,6 +390,19 @@ def test_vllm_reserves_the_whole_prompt_from_0_19() -> None:
     assert reserved == [True, False, False, True]
 
 
+def test_vllm_goes_on_behind_who_preempts_itself_from_0_33() -> None:
+    """Up to 0.27 the pass misses another one, too; SGLang makes no such pass."""
+    versions = ("0.9.2", "0.20.2", "0.27", "0.28", "0.32", "0.33")
+    resolved = [resolve(version=version) for version in versions]
+
+    assert [(each.ends_pass, each.misses_next) for each in resolved] == [
+        *[(True, True)] * 3,
+        *[(True, False)] * 2,
+        (False, False),
+    ]
+    assert not resolve("sglang").ends_pass
+
+
 def test_versions_compare_as_numbers() -> None:
     """0.10.2 is newer than 0.8.5, builds and trailing zeros are understood, words are refused."""
     assert version_key("0.10.2") > version_key("0.8.5")
