@@ -29,7 +29,7 @@ from simserve.engine.prefix_cache import (
     use_prefix,
 )
 from simserve.engine.progress import GRID
-from simserve.engine.radix_tree import cache_computed, look_up, make_free, use_found
+from simserve.engine.radix_tree import cache_computed, look_up, make_free, touch_waiting, use_found
 from simserve.engine.state import (
     ADMITTED,
     BLOCKED_BY_BLOCKS,
@@ -79,6 +79,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     cache = replica.cache
     # A tree holds what a step computes when it has ended.
     has_tree = cache is not None and cache.tree is not None
+    if has_tree and config.touches_waiting and _looks_at_queue(replica):
+        touch_waiting(replica, requests)
 
     if replica.prefilling:
         prefilling = replica.prefilling
@@ -298,6 +300,17 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted
+
+
+def _looks_at_queue(replica: Replica) -> bool:
+    """Return whether SGLang looks at those who wait: where there is a seat and it is not full, or beside a chunk."""
+    if replica.is_ordered or not replica.waiting:
+        return False
+    if replica.prefilling:
+        return True
+    num_batch = replica.num_left + len(replica.departing)
+    is_full = replica.is_full and (replica.num_decoding > 0 or num_batch > 0)
+    return not is_full and replica.num_running + num_batch < replica.max_num_seqs
 
 
 def is_passed_over(replica: Replica, budget: int, free: int, free_window: int, uncommitted: int) -> bool:

@@ -84,6 +84,8 @@ class EngineConfig:
             computed (SGLang; `simserve.engine.radix_tree`); where `has_radix_tree` says so alone.
         evicts_missing: ``keeps_radix_tree``: whether nodes give way for what a step is short of (SGLang 0.5.18), or for
             all that it takes.
+        touches_waiting: ``keeps_radix_tree``, ``fcfs``: whether every so many looks at the queue use what those in it
+            would find (SGLang 0.5.22; `simserve.engine.radix_tree`).
         ages_empty_blocks: ``evicts_by_block``: whether free blocks that hold nothing to share wait for their turn among
             the cached ones (vLLM up to pull request 42656); else they are taken first.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
@@ -164,6 +166,7 @@ class EngineConfig:
     ages_empty_blocks: bool = False
     keeps_radix_tree: bool = False
     evicts_missing: bool = False
+    touches_waiting: bool = False
     max_loras: int = 0
     max_cpu_loras: int = 0
     lora_host_seconds: float = 0.0
@@ -209,7 +212,7 @@ class EngineConfig:
 
     @property
     def has_ordered_pass(self) -> bool:
-        """Whether a step may pass over requests that decode: growing ones, without drafts, and nobody is swapped out."""
+        """Whether a step may pass over requests that decode: growing ones without drafts, of whom nobody is swapped."""
         is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
         is_plain = self.num_speculative_tokens == 0 and self.preemption_mode == "recompute"
         is_ordered = self.scheduling_policy == "priority" and self.scheduler == "mixed"

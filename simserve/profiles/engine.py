@@ -141,6 +141,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     ages_empty_blocks: bool
     keeps_radix_tree: bool
     evicts_missing: bool
+    touches_waiting: bool
     reserves_page: bool
     expects_max_tokens: bool
     strikes_at_once: bool
@@ -455,6 +456,7 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place) -> dict[
         "ages_empty_blocks": rules.ages_empty_blocks,
         "keeps_radix_tree": rules.keeps_radix_tree,
         "evicts_missing": rules.evicts_missing,
+        "touches_waiting": rules.touches_waiting,
         "reserves_page": rules.reserves_page,
         "expects_max_tokens": rules.expects_max_tokens,
         "strikes_at_once": rules.strikes_at_once,

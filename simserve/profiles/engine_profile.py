@@ -150,6 +150,8 @@ class Scheduling(FrozenModel):
     """`prefill_first`, `estimate`: whether prefixes are a tree of what steps have computed, which gives way by node."""
     evicts_missing: bool = False
     """`keeps_radix_tree`: whether nodes give way for the blocks that a step is short of, or for all that it takes."""
+    touches_waiting: bool = False
+    """`keeps_radix_tree`: whether looks at the queue use, now and then, what those who wait would find there."""
     reserves_page: bool = False
     """`estimate`: whether a request needs a block beyond its tokens to be admitted."""
     expects_max_tokens: bool = False

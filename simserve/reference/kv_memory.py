@@ -232,6 +232,27 @@ class Scheduler(ABC):
         """Tokens that the KV cache holds."""
         return self.config.num_blocks * self.config.block_size
 
+    @property
+    def is_growing(self) -> bool:
+        """Whether requests take blocks as they grow (and may therefore be preempted)."""
+        return self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
+
+    @property
+    def tokens_per_decode(self) -> int:
+        """Tokens that a decoding request computes in a step: the newest one, and the drafts behind it."""
+        return 1 + self.config.num_speculative_tokens
+
+    def blocks_needed(self, request: Request) -> int:
+        """Return the blocks that the next step of a decoding request opens."""
+        if not self.is_growing:
+            return 0
+        return self.blocks_of(request.computed + self.tokens_per_decode) - request.blocks
+
+    def window_growth(self, request: Request) -> int:
+        """Return the blocks that it opens in a layer with a window: those of the others, until its window is full."""
+        is_full = request.window_blocks >= self.config.window_blocks
+        return 0 if is_full else self.blocks_needed(request)
+
     def blocks_of(self, tokens: int) -> int:
         """Return the blocks that hold ``tokens``."""
         return math.ceil(tokens / self.config.block_size)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
 
+LOOKS_BETWEEN_USES, MOST_TOUCHED = 32, 128
+"""Every so many looks at its queue SGLang uses what so many of those who wait would find (``schedule_policy.py``)."""
 RATIO_LOOKAHEAD_TOKENS = 20
 """Decode steps that SGLang's new ratio looks ahead after a retraction (``retract_decode_steps``)."""
 
@@ -50,6 +52,7 @@ class ContinuousScheduler(Scheduler):
         self.late_start = 0.0
         self.unsent = self.sent_until = 0.0
         self.looks_at = math.inf
+        self.num_looks = 0
 
     def check(self, step: Step) -> None:
         """See a planned step before it begins."""
@@ -63,11 +66,6 @@ class ContinuousScheduler(Scheduler):
         """Whether who is done in a step keeps seat and blocks until the next one is scheduled (steps ahead)."""
         is_late = self.config.releases_late and self.config.async_scheduling and self.config.kv_allocation != "none"
         return is_late or self.config.has_overlap
-
-    @property
-    def is_growing(self) -> bool:
-        """Whether requests take blocks as they grow (and may therefore be preempted)."""
-        return self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
 
     def schedule(self, now: float) -> Step | None:
         """Choose what the step that starts ``now`` holds; without requests, there is none."""
@@ -176,6 +174,7 @@ class ContinuousScheduler(Scheduler):
             self.cache_decoded(step)
             self.admit(step)
         else:
+            self.look_at_queue()
             self.schedule_chunks(step)
             self.admit(step)
             if not step.chunks:
@@ -254,22 +253,6 @@ class ContinuousScheduler(Scheduler):
             head.is_swapped = False
             self.free_in_host += head.blocks
             step.moved_blocks += head.blocks
-
-    @property
-    def tokens_per_decode(self) -> int:
-        """Tokens that a decoding request computes in a step: the newest one, and the drafts behind it."""
-        return 1 + self.config.num_speculative_tokens
-
-    def blocks_needed(self, request: Request) -> int:
-        """Return the blocks that the next step of a decoding request opens."""
-        if not self.is_growing:
-            return 0
-        return self.blocks_of(request.computed + self.tokens_per_decode) - request.blocks
-
-    def window_growth(self, request: Request) -> int:
-        """Return the blocks that it opens in a layer with a window: those of the others, until its window is full."""
-        is_full = request.window_blocks >= self.config.window_blocks
-        return 0 if is_full else self.blocks_needed(request)
 
     def tokens_gained(self, request: Request) -> float:
         """Return what a decode step brings a request, in tokens: its mean, drawn beforehand."""
@@ -350,6 +333,20 @@ class ContinuousScheduler(Scheduler):
         if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
             self.note_refusal(step)
         self.waiting.extendleft(reversed(passed))
+
+    def look_at_queue(self) -> None:
+        """Count a look at those who wait, at times a use of what they would find, the head's last (SGLang 0.5.22)."""
+        config = self.config
+        if self.tree is None or not (config.touches_waiting and config.scheduling_policy == "fcfs" and self.waiting):
+            return
+        is_full = self.is_full and (self.decoding_on or self.left)
+        has_seat = not is_full and self.num_seated < config.max_num_seqs
+        if has_seat or any(not request.is_decoding for request in self.active):
+            if self.num_looks % LOOKS_BETWEEN_USES == 0:
+                for request in reversed(list(self.waiting)[:MOST_TOUCHED]):
+                    blocks = (request.prompt_tokens + request.generated) // config.block_size
+                    self.tree.use(self.blocks_on_path(request, blocks), is_added=False)
+            self.num_looks += 1
 
     def look_up(self, step: Step) -> None:
         """Note the use of what the head of the queue finds in the tree; behind a spent budget nobody asks."""

@@ -259,6 +259,7 @@ def shared_cases(draw: st.DrawFn) -> Case:
         evicts_by_block=draw(st.booleans()),
         ages_empty_blocks=draw(st.booleans()),
         keeps_radix_tree=draw(st.booleans()),
+        touches_waiting=draw(st.booleans()),
     )
     if draw(st.integers(0, 4)) == 0:
         drafts = draw(st.integers(1, 3))

@@ -23,7 +23,13 @@ NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
 SGLANG: dict[str, dict[str, Any]] = {
     "0.5.9": {},
-    "0.5.23": {"strikes_at_once": True, "expects_max_tokens": True, "reserves_page": True, "evicts_missing": True},
+    "0.5.23": {
+        "strikes_at_once": True,
+        "expects_max_tokens": True,
+        "reserves_page": True,
+        "evicts_missing": True,
+        "touches_waiting": True,
+    },
 }
 """Releases of SGLang whose schedulers the drivers know, with what `EngineConfig` holds of each."""
 OF_SGLANG = (

@@ -59,7 +59,7 @@ TREE = Record(
     {
         **dict.fromkeys(("ends", "entries", "free_nodes", "offsets", "parents", "starts", "users"), Items("q")),
         "children": Index(),
-        "found": INTEGER,
+        **dict.fromkeys(("found", "num_looks"), INTEGER),
         "idle": Order(),
         "nodes": Index(),
     },
