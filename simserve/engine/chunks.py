@@ -44,7 +44,7 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
-from simserve.engine.windows import give_back, window_growth_of_step
+from simserve.engine.windows import give_back, take_blocks, window_growth_of_step
 
 
 def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, may_admit: bool) -> bool:
@@ -198,6 +198,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     chunk = max_chunk
                 if chunk > budget:
                     chunk = budget
+            if replica.has_padding and target == 1 and chunk and not num_continued:
+                chunk = padded_chunk(replica, num_decodes, cached, max_chunk)
             if chunk > budget or chunk == 0:
                 replica.blocked_by = BLOCKED_BY_BUDGET
                 # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
@@ -280,7 +282,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if not has_tree:
                     # What gives way to its blocks is gone before they are cached.
                     evict(cache, free)
-                    cache_blocks(cache, index, cached + chunk)
+                    cache_blocks(cache, index, cached + min(chunk, target))
                     if cache.num_decoders:
                         note_contests(cache, index)
         if loras is not None and loras.skipped:
@@ -300,6 +302,13 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted
+
+
+def padded_chunk(replica: Replica, num_decodes: int, cached: int, max_chunk: int) -> int:
+    """Return what a request computes of which a single token is left: as much as those that decode, if it may."""
+    padded = replica.tokens_per_decode
+    is_beside = num_decodes > 0 or cached > 0
+    return padded if is_beside and padded <= max_chunk and cached + padded < replica.config.max_model_len else 1
 
 
 def _looks_at_queue(replica: Replica) -> bool:
@@ -546,7 +555,14 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
         done = requests.computed_tokens[index]
         computed = done + chunk * num_steps
         generated = requests.generated_tokens[index]
-        if computed < requests.prompt_tokens[index] + generated:
+        target = requests.prompt_tokens[index] + generated
+        if computed > target:
+            # The drafts that its lone token was padded with are none.
+            if replica.grows:
+                give_back(replica, -(-computed // replica.block_size))
+                take_blocks(replica, -(-target // replica.block_size))
+            computed = target
+        if computed < target:
             requests.computed_tokens[index] = computed
             replica.prefilled_tokens += computed - done
             # Those with a prefix cache have been among the prefilling since they were admitted.

@@ -137,6 +137,9 @@ class EngineConfig:
             tokens are with the clients at once.
         num_speculative_tokens: Drafts a decoding request has verified in a step; each takes a token of the budget
             and a slot of KV, and so does the token behind them. 0: no speculative decoding.
+        pads_lone_token: With drafts: whether a request that is admitted with a single token to compute computes as many
+            as one that decodes, where `has_padding` says so: beside no chunk of a running prompt, and where requests
+            decode or its prefix was found (vLLM 0.30).
         frontend_latency: Seconds from arrival to the scheduler (HTTP).
         tokenization_per_token: Seconds that a token of the prompt adds to that.
         frontend_seconds_per_request: Seconds that any request adds to that, in which the API server does nothing else.
@@ -199,6 +202,7 @@ class EngineConfig:
     transfer_prompt_seconds: float = 0.0
     api_token_seconds: float = 0.0
     num_speculative_tokens: int = 0
+    pads_lone_token: bool = False
     frontend_latency: float = 0.0
     tokenization_per_token: float = 0.0
     frontend_seconds_per_request: float = 0.0
@@ -217,6 +221,12 @@ class EngineConfig:
         is_plain = self.num_speculative_tokens == 0 and self.preemption_mode == "recompute"
         is_ordered = self.scheduling_policy == "priority" and self.scheduler == "mixed"
         return self.ends_pass and is_ordered and is_growing and is_plain
+
+    @property
+    def has_padding(self) -> bool:
+        """Whether lone tokens are padded: in steps of decodes and prompts, and without windows."""
+        is_plain = self.kv_allocation == "paged" and self.window_blocks == 0 and self.batching == "continuous"
+        return self.pads_lone_token and self.num_speculative_tokens > 0 and self.scheduler == "mixed" and is_plain
 
     @property
     def has_overlap(self) -> bool:

@@ -266,6 +266,7 @@ class Replica:
         "has_late_tokens",
         "has_ordered_pass",
         "has_overlap",
+        "has_padding",
         "has_plain_admission",
         "has_priorities",
         "has_retracted",
@@ -378,6 +379,7 @@ class Replica:
         self.api_token_seconds, self.api_free_at = config.api_token_seconds * config.data_parallel_size, 0.0
         self.uses_estimate = self.grows and config.admission == "estimate"
         self.tokens_per_decode = 1 + config.num_speculative_tokens
+        self.has_padding = config.has_padding
         self.progress: Progress | None = None
         if config.num_speculative_tokens:
             self.progress = Progress(config.num_speculative_tokens, config.block_size)

@@ -136,6 +136,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     lifts_chunk_limit: bool
     ends_pass: bool
     misses_next: bool
+    pads_lone_token: bool
     caches_decoded: bool
     evicts_by_block: bool
     ages_empty_blocks: bool
@@ -451,6 +452,7 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place) -> dict[
         "lifts_chunk_limit": rules.lifts_chunk_limit,
         "ends_pass": rules.ends_pass,
         "misses_next": rules.misses_next,
+        "pads_lone_token": rules.pads_lone_token,
         "caches_decoded": rules.caches_decoded,
         "evicts_by_block": rules.evicts_by_block,
         "ages_empty_blocks": rules.ages_empty_blocks,

@@ -140,6 +140,8 @@ class Scheduling(FrozenModel):
     """Priorities: whether running requests behind one that preempts itself compute nothing in that step."""
     misses_next: bool = False
     """`ends_pass`: whether who comes behind one that takes the blocks of a finished request computes nothing either."""
+    pads_lone_token: bool = False
+    """Drafts: whether an admitted request with a single token to compute computes as many as one that decodes."""
     caches_decoded: bool = False
     """Whether requests find the blocks that a running one has decoded, not only those of one that has ended."""
     evicts_by_block: bool = False

@@ -147,6 +147,24 @@ class Scheduler(ABC):
         if request.adapter >= 0 and request.adapter not in self.adapters_in_use:
             self.idle_adapters.append(request.adapter)
 
+    def seconds_of_adapters(self, step: Step) -> float:
+        """Return what LoRA adapters add to a planned step: loads, and what the step computes with them."""
+        loading = self.config.lora_host_seconds * step.loaded_adapters
+        loading += self.config.lora_disk_seconds * step.adapters_from_disk
+        self.adapter_seconds += loading
+        self.adapter_swaps += step.loaded_adapters
+        self.adapters_from_disk += step.adapters_from_disk
+        tokens = [(request.adapter, self.tokens_per_decode) for request in step.decoding]
+        tokens = [each for each in (*tokens, *((one.adapter, chunk) for one, chunk in step.chunks)) if each[0] >= 0]
+        if not tokens or not self.config.max_loras:
+            return loading
+        read = self.adapters_in_use
+        if self.config.scheduler == "prefill_first" and not step.decoding:
+            read = {adapter for adapter, _ in tokens}
+        times = self.times
+        through = times.lora_token_seconds * sum(count for _, count in tokens)
+        return loading + times.lora_step_seconds + times.lora_adapter_seconds * len(read) + through
+
     def release_departing(self) -> None:
         """Take back what those hold that were done when the step was scheduled; their blocks stay cached.
 

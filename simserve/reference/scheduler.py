@@ -200,7 +200,8 @@ class ContinuousScheduler(Scheduler):
         found = self.cached_prefix(head, target)
         target -= len(found) * self.config.block_size
         is_chunked = self.config.enable_chunked_prefill
-        if step.budget == 0 or (not is_chunked and target > step.budget):
+        is_padded = step.budget > 0 and target == 1 and not self.padded(step, len(found))
+        if step.budget == 0 or is_padded or (not is_chunked and target > step.budget):
             # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
             if self.keeps_full and self.running and not (is_chunked and step.num_admitted):
                 free = self.free - self.in_pool(self.cached.num_idle(found), 0)
@@ -327,7 +328,7 @@ class ContinuousScheduler(Scheduler):
                 request.span = (address, address + size)
                 self.spans.append(request.span)
             if self.tree is None:
-                self.cache(request, request.computed + chunk)
+                self.cache(request, min(request.computed + chunk, request.target))
             step.chunks.append((request, chunk))
             step.budget -= chunk
         if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
@@ -471,7 +472,19 @@ class ContinuousScheduler(Scheduler):
             chunk = target if target <= step.budget else 0
         else:
             chunk = min(target, step.longest_chunk, step.budget)
+        if chunk == target == 1:
+            chunk = self.padded(step, len(found))
         return chunk if chunk and self.has_space(step, head, target, chunk, found) else 0
+
+    def padded(self, step: Step, num_found: int) -> int:
+        """Return what a request computes of which a single token is left; 0: that is more than the budget leaves."""
+        config, length = self.config, num_found * self.config.block_size + self.tokens_per_decode
+        has_running_prompt = len(step.chunks) > step.num_admitted
+        if not config.has_padding or has_running_prompt or not (step.decoding or num_found):
+            return 1
+        if self.tokens_per_decode > step.longest_chunk or length + 1 > config.max_model_len:
+            return 1
+        return self.tokens_per_decode if self.tokens_per_decode <= step.budget else 0
 
     def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
         """Whether the admission rule finds room for ``target`` tokens of the head behind its cached prefix."""
@@ -670,24 +683,6 @@ class ContinuousScheduler(Scheduler):
         seconds = swapping + computing + waiting_seconds(self.config, self.store, step, computing)
         return seconds + self.seconds_of_adapters(step)
 
-    def seconds_of_adapters(self, step: Step) -> float:
-        """Return what LoRA adapters add to a planned step: loads, and what the step computes with them."""
-        loading = self.config.lora_host_seconds * step.loaded_adapters
-        loading += self.config.lora_disk_seconds * step.adapters_from_disk
-        self.adapter_seconds += loading
-        self.adapter_swaps += step.loaded_adapters
-        self.adapters_from_disk += step.adapters_from_disk
-        tokens = [(request.adapter, self.tokens_per_decode) for request in step.decoding]
-        tokens = [each for each in (*tokens, *((one.adapter, chunk) for one, chunk in step.chunks)) if each[0] >= 0]
-        if not tokens or not self.config.max_loras:
-            return loading
-        read = self.adapters_in_use
-        if self.config.scheduler == "prefill_first" and not step.decoding:
-            read = {adapter for adapter, _ in tokens}
-        times = self.times
-        through = times.lora_token_seconds * sum(count for _, count in tokens)
-        return loading + times.lora_step_seconds + times.lora_adapter_seconds * len(read) + through
-
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a step about: tokens, and finishes."""
         config = self.config
@@ -701,7 +696,9 @@ class ContinuousScheduler(Scheduler):
             request.fraction -= gained[request]
             request.computed += gained[request]
         for request, chunk in step.chunks:
-            request.computed += chunk
+            request.computed = min(request.computed + chunk, request.target)
+            if config.has_padding and self.is_growing:
+                self.take(request, self.blocks_of(request.computed) - request.blocks, 0)
         if config.has_overlap:
             self.has_late_results, self.late_start = True, step.start
             self.retract_ahead(step, end)

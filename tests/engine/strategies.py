@@ -105,6 +105,7 @@ def speculative_cases(draw: st.DrawFn) -> Case:
     config = replace(
         plain,
         num_speculative_tokens=drafts,
+        pads_lone_token=draw(st.booleans()),
         max_num_batched_tokens=budget,
         max_chunk_tokens=plain.max_chunk_tokens if plain.enable_chunked_prefill else budget,
         num_blocks=plain.num_blocks + math.ceil(drafts / plain.block_size),
@@ -267,6 +268,7 @@ def shared_cases(draw: st.DrawFn) -> Case:
         config = replace(
             config,
             num_speculative_tokens=drafts,
+            pads_lone_token=draw(st.booleans()),
             max_num_batched_tokens=budget,
             max_chunk_tokens=config.max_chunk_tokens if config.enable_chunked_prefill else budget,
             num_blocks=config.num_blocks + math.ceil(drafts / config.block_size),

@@ -46,7 +46,13 @@ WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark",), "0.20.2": ("wat
 RULES: dict[str, dict[str, Any]] = {
     "0.12.0": {**_CACHE, **_PASS, "ages_empty_blocks": True, "releases_late": True},
     "0.20.2": {**_CACHE, **_PASS, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True},
-    "0.33.0": {**_CACHE, "reserve_full_prompt": True, "releases_late": True, "lifts_chunk_limit": True},
+    "0.33.0": {
+        **_CACHE,
+        "reserve_full_prompt": True,
+        "releases_late": True,
+        "lifts_chunk_limit": True,
+        "pads_lone_token": True,
+    },
 }
 """What `EngineConfig` holds of a release beyond what the case says."""
 

@@ -169,6 +169,7 @@ _REPLICA: dict[str, Kind] = {
             "has_late_tokens",
             "has_ordered_pass",
             "has_overlap",
+            "has_padding",
             "has_retracted",
             "has_plain_admission",
             "has_priorities",
