@@ -390,6 +390,23 @@ def test_vllm_reserves_the_whole_prompt_from_0_19() -> None:
     assert reserved == [True, False, False, True]
 
 
+def test_vllm_pads_lone_tokens_from_0_30() -> None:
+    """Beside drafts; SGLang does not."""
+    padding = [resolve(version=version).pads_lone_token for version in ("0.20.2", "0.29", "0.30", "0.33")]
+
+    assert padding == [False, False, True, True]
+    assert not resolve("sglang").pads_lone_token
+
+
+def test_sglang_touches_what_those_who_wait_would_find_from_0_5_22() -> None:
+    """The releases between 0.5.18 and that were read: none does."""
+    assert [resolve("sglang", version).touches_waiting for version in ("0.5.21", "0.5.22", "0.5.23")] == [
+        False,
+        True,
+        True,
+    ]
+
+
 def test_vllm_goes_on_behind_who_preempts_itself_from_0_33() -> None:
     """Up to 0.27 the pass misses another one, too; SGLang makes no such pass."""
     versions = ("0.9.2", "0.20.2", "0.27", "0.28", "0.32", "0.33")
