@@ -146,7 +146,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     reserves_page: bool
     expects_max_tokens: bool
     strikes_at_once: bool
-    """Whether `on_demand` admits only if the whole prompt fits."""
+    """What the release's scheduler does, as the engine's profile has it."""
     watermark: float
     """Share of the blocks that admission leaves free."""
     micro_batch_tokens: int | None
@@ -448,23 +448,17 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place) -> dict[
             rules.enable_prefix_caching and shares_blocks,
             reason,
         ),
-        "reserve_full_prompt": rules.reserve_full_prompt,
-        "lifts_chunk_limit": rules.lifts_chunk_limit,
-        "ends_pass": rules.ends_pass,
-        "misses_next": rules.misses_next,
-        "pads_lone_token": rules.pads_lone_token,
-        "caches_decoded": rules.caches_decoded,
-        "evicts_by_block": rules.evicts_by_block,
-        "ages_empty_blocks": rules.ages_empty_blocks,
-        "keeps_radix_tree": rules.keeps_radix_tree,
-        "evicts_missing": rules.evicts_missing,
-        "touches_waiting": rules.touches_waiting,
-        "reserves_page": rules.reserves_page,
-        "expects_max_tokens": rules.expects_max_tokens,
-        "strikes_at_once": rules.strikes_at_once,
-        "watermark": rules.watermark,
+        **{name: getattr(rules, name) for name in _OF_THE_RELEASE},
         "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),
     }
+
+
+_OF_THE_RELEASE = (
+    *("reserve_full_prompt", "lifts_chunk_limit", "ends_pass", "misses_next", "pads_lone_token", "caches_decoded"),
+    *("evicts_by_block", "ages_empty_blocks", "keeps_radix_tree", "evicts_missing", "touches_waiting", "reserves_page"),
+    *("expects_max_tokens", "strikes_at_once", "watermark"),
+)
+"""Rules of the scheduler that nobody chooses."""
 
 
 def _caches_states(rules: Scheduling, place: _Place) -> bool:
