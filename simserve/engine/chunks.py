@@ -186,7 +186,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if cache is not None:
                     if cache.num_decoders:
                         cache_decoded(replica, requests, index, 1)
-                    if has_tree and (budget > 0 or len(chunks) == num_continued):
+                    is_asked = budget > 0 or len(chunks) == num_continued
+                    if has_tree and is_asked and not is_passed_over(replica, budget, free, free_window, uncommitted):
                         blocks, idle = look_up(cache, index, target)
                     else:
                         blocks, idle = find_prefix(cache, index, target)
@@ -203,9 +204,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if chunk > budget or chunk == 0:
                 replica.blocked_by = BLOCKED_BY_BUDGET
                 # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
-                is_asked = replica.keeps_full and (not is_chunked or len(chunks) == num_continued)
-                is_asked = is_asked and not is_passed_over(replica, budget, free, free_window, uncommitted)
-                if is_asked and not has_room(
+                meets_memory = replica.keeps_full and (not is_chunked or len(chunks) == num_continued)
+                meets_memory = meets_memory and not is_passed_over(replica, budget, free, free_window, uncommitted)
+                if meets_memory and not has_room(
                     replica, requests, index, 0, free - idle, free_window, uncommitted, cached
                 ):
                     replica.blocked_by = BLOCKED_BY_BLOCKS

@@ -352,7 +352,8 @@ class ContinuousScheduler(Scheduler):
     def look_up(self, step: Step) -> None:
         """Note the use of what the head of the queue finds in the tree; behind a spent budget nobody asks."""
         has_seat = self.num_seated < self.config.max_num_seqs and not self.waiting[0].is_swapped
-        if self.tree is not None and has_seat and (step.budget or not step.num_admitted):
+        is_asked = (step.budget or not step.num_admitted) and not self.passes_over(step)
+        if self.tree is not None and has_seat and is_asked:
             head = self.waiting[0]
             limit = (head.prompt_tokens + head.generated - 1) // self.config.block_size
             self.tree.use(self.blocks_on_path(head, limit), is_added=False)
@@ -362,11 +363,14 @@ class ContinuousScheduler(Scheduler):
 
         SGLang's ``batch_is_full``; with preemption by priority it asks every time.
         """
-        if self.config.strikes_at_once and step.budget == 0 and self.room_left(step, self.free) > 0:
-            # Behind a spent budget nobody is asked.
+        if self.passes_over(step):
             return
         if self.keeps_full and (self.decoding_on or self.left) and self.blocked_by(step) in ("seats", "blocks"):
             self.is_full = True
+
+    def passes_over(self, step: Step) -> bool:
+        """Whether nobody is asked behind a spent budget, where memory is left (SGLang 0.5.23)."""
+        return self.config.strikes_at_once and step.budget == 0 and self.room_left(step, self.free) > 0
 
     @property
     def keeps_full(self) -> bool:
