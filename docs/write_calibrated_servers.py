@@ -325,8 +325,8 @@ def _hoped(found: Sequence[Hoped]) -> list[str]:
     return [
         f"Were these servers just as the priors say, the same fit of the same runs would come to {middle:.2f} of the",
         f"error in TPOT ({low:.2f} to {high:.2f} in nine of ten draws), and make {worse[1]:.0f} of some {others:.0f}",
-        f"others worse by more than a point ({worse[0]:.0f} to {worse[2]:.0f}): {len(found)} draws of the factors, misfits",
-        "and repeats of all servers.",
+        f"others worse by more than a point ({worse[0]:.0f} to {worse[2]:.0f}): {len(found)} draws of the factors,",
+        "misfits and repeats of all servers.",
     ]
 
 
