@@ -33,7 +33,7 @@ class Batch(Protocol):
     def fits(self, blocks: int, window_blocks: int, /) -> bool:
         """Whether so many blocks are free."""
 
-    def preempt(self, step: Step, victim: Request) -> None:
+    def preempt(self, step: Step, victim: Request, /) -> None:
         """Take everything from a request and queue it again."""
 
 
