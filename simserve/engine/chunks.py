@@ -87,7 +87,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         position = 0
         while position < len(prefilling):
             index = prefilling[position]
-            if replica.passed_over and index in replica.passed_over:
+            if replica.has_ordered_pass and index in replica.passed_over:
                 position += 1
                 continue
             done = computed_tokens[index]
@@ -199,7 +199,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     chunk = max_chunk
                 if chunk > budget:
                     chunk = budget
-            if replica.has_padding and target == 1 and chunk and not num_continued:
+            if target == 1 and replica.has_padding and chunk and not num_continued:
                 chunk = padded_chunk(replica, num_decodes, cached, max_chunk)
             if chunk > budget or chunk == 0:
                 replica.blocked_by = BLOCKED_BY_BUDGET

@@ -329,7 +329,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if replica.has_overlap and replica.late_results != LATE_NOTHING:
         expect_results(replica, requests)
     is_restless = _schedule(replica, requests)
-    while replica.passed_over and not (replica.num_decoding or replica.chunk_requests):
+    while replica.has_extras and replica.passed_over and not (replica.num_decoding or replica.chunk_requests):
         # An empty step: the engine schedules again.
         resume(replica, requests)
         release_departing(replica, requests)
@@ -338,7 +338,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             replica.end_time = nextafter(now, inf)
             return
         is_restless = _schedule(replica, requests)
-    if replica.swapped_in:
+    if replica.has_extras and replica.swapped_in:
         is_restless = True
     if replica.has_overlap:
         was_running = replica.late_results != LATE_NOTHING
