@@ -18,6 +18,7 @@ from simserve.engine.sending import Sending, send_all
 from simserve.metrics.files import summary_text
 from simserve.scenario.load import load
 from simserve.scenario.run import run as run_scenario
+from simserve.scenario.verify import verify
 from simserve.sim import streaming
 from simserve.sim.acceleration import CHOICES
 from simserve.sim.control import Control
@@ -186,6 +187,16 @@ def test_compiled_code_sends_events_as_numpy_does(replicas: int, size: int) -> N
         compiled, interpreted = (run_scenario(scenario, explain=False, accelerate=how) for how in CHOICES[1:])
         pd.testing.assert_frame_equal(compiled.requests, interpreted.requests, check_exact=True)
         assert summary_text(compiled.summary) == summary_text(interpreted.summary)
+
+
+@pytest.mark.parametrize("way", ["{}", "{stream: false}", "{buffer_tokens: 3, cost_per_event: 5 ms}"])
+def test_an_embedding_is_sent_in_one_event(way: str) -> None:
+    """An answer without tokens passes the API server too, in the plane as in the reference."""
+    few = (f"deployment.streaming={way}", "workload.arrivals.rate=35", "workload.num_requests=100")
+    scenario = load("embeddings", few)
+
+    assert verify(scenario).is_equal
+    assert run_scenario(scenario, explain=False).summary["simserve"]["streaming"]["events"] == 100
 
 
 def test_edges_of_bins_are_those_of_the_histogram() -> None:
