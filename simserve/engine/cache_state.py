@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.numbers import as_column
 
+_SPARSE = 4
+"""Numbers of segments are counted in place where more than one in so many is used, and sorted elsewhere."""
+
 
 class PrefixPaths:
     """What the tokens of every request are, in blocks; row i of the table is request i.
@@ -82,8 +85,7 @@ class PrefixPaths:
         self.block_size = block_size
         self.starts: Sequence[int] = as_column(starts, as_lists)
         self.segments: Sequence[int] = as_column(segments[is_kept], as_lists)
-        _, entries, uses = np.unique(segments[is_kept], return_inverse=True, return_counts=True)
-        self.is_shared: Sequence[int] = as_column((uses > 1)[entries].astype(np.int64), as_lists)
+        self.is_shared: Sequence[int] = as_column(_occur_again(segments[is_kept]).astype(np.int64), as_lists)
         self.ends: Sequence[int] = as_column(blocks[is_kept], as_lists)
         # Few entries of these differ at a time from the starts and zeros that a list of them shares.
         self.pinned_until: MutableSequence[int]
@@ -104,6 +106,14 @@ class PrefixPaths:
         """Let a request use nothing: the replica that held its blocks is gone."""
         self.pinned_until[index] = self.starts[index]
         self.shared_blocks[index] = self.is_private[index] = 0
+
+
+def _occur_again(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return of each number whether it occurs more than once, shape [E]; numbers are not negative."""
+    if numbers.max(initial=0) > _SPARSE * len(numbers):
+        _, places, uses = np.unique(numbers, return_inverse=True, return_counts=True)
+        return (uses > 1)[places]
+    return np.bincount(numbers)[numbers] > 1
 
 
 class PrefixCache:

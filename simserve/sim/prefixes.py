@@ -119,7 +119,9 @@ def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
     a trace may meet, and keep theirs.
     """
     prefixes = specs.prefixes
-    return prefixes if prefixes is None or specs.turn is None or prefixes.is_recorded else in_chains(prefixes)
+    if prefixes is None or specs.turn is None or prefixes.is_recorded or prefixes.are_chained:
+        return prefixes
+    return in_chains(prefixes)
 
 
 def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
@@ -155,4 +157,5 @@ def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
         offsets=counts[offsets].astype(np.int64),
         segments=numbers[is_last].astype(np.int64),
         ends=prefixes.ends[is_last],
+        are_chained=True,
     )

@@ -18,6 +18,7 @@ from simserve.workload.conversations import draw_pauses
 from simserve.workload.lengths import length_distribution
 from simserve.workload.loras import with_adapters
 from simserve.workload.requests import RequestSpecs
+from simserve.workload.rounds import in_rounds
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import TraceSpec, WorkloadSpec
 from simserve.workload.thinking import with_thinking
@@ -55,7 +56,7 @@ def generate(
         ScenarioError: No request arrives within the duration.
     """
     specs = _without_adapters(spec, seed, replication, base_path, num_requests)
-    return with_adapters(specs, spec.loras, seed=seed, replication=replication)
+    return in_rounds(with_adapters(specs, spec.loras, seed=seed, replication=replication), spec.arrivals)
 
 
 def _without_adapters(
