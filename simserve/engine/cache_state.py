@@ -16,7 +16,7 @@ from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.numbers import as_column
 
 _SPARSE = 4
-"""Numbers of segments are counted in place where more than one in so many is used, and sorted elsewhere."""
+"""Numbers of segments are put one after another where fewer than one in so many is used."""
 
 
 class PrefixPaths:
@@ -26,7 +26,7 @@ class PrefixPaths:
         block_size: Tokens a block.
         starts: Request i has the entries ``starts[i] .. starts[i + 1] - 1`` of the two lists.
         segments: Number of each segment.
-        is_shared: 1 where another request has that segment too.
+        is_shared: 1 where another request has that segment too, which may run at the same time.
         ends: Blocks of the request up to the end of the segment: a block belongs to the segment of its last token.
         pinned_until: While it runs: one past the last entry whose segment the request uses.
         shared_blocks: While it runs: its leading blocks that lie in the cache.
@@ -63,6 +63,7 @@ class PrefixPaths:
         as_lists: bool = True,
         num_levels: int = 0,
         store: KVTier | None = None,
+        session: NDArray[np.int64] | None = None,
     ) -> None:
         """Lay out the paths in blocks; a segment that ends no block is left out.
 
@@ -74,6 +75,8 @@ class PrefixPaths:
             as_lists: Whether they are read from Python, which is fastest with lists.
             num_levels: Tiers behind the cache.
             store: The last of them, where replicas share it.
+            session: Of each request the conversation whose turns run one after another, shape [N]; None: any two
+                requests may run at the same time.
         """
         blocks = ends // block_size
         before = np.concatenate([[0], blocks[:-1]])
@@ -85,7 +88,8 @@ class PrefixPaths:
         self.block_size = block_size
         self.starts: Sequence[int] = as_column(starts, as_lists)
         self.segments: Sequence[int] = as_column(segments[is_kept], as_lists)
-        self.is_shared: Sequence[int] = as_column(_occur_again(segments[is_kept]).astype(np.int64), as_lists)
+        owner = np.arange(int(starts[-1])) if session is None else np.repeat(session, np.diff(starts))
+        self.is_shared: Sequence[int] = as_column(_meet(segments[is_kept], owner).astype(np.int64), as_lists)
         self.ends: Sequence[int] = as_column(blocks[is_kept], as_lists)
         # Few entries of these differ at a time from the starts and zeros that a list of them shares.
         self.pinned_until: MutableSequence[int]
@@ -108,12 +112,13 @@ class PrefixPaths:
         self.shared_blocks[index] = self.is_private[index] = 0
 
 
-def _occur_again(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return of each number whether it occurs more than once, shape [E]; numbers are not negative."""
-    if numbers.max(initial=0) > _SPARSE * len(numbers):
-        _, places, uses = np.unique(numbers, return_inverse=True, return_counts=True)
-        return (uses > 1)[places]
-    return np.bincount(numbers)[numbers] > 1
+def _meet(segments: NDArray[np.int64], owner: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return of each entry whether its segment, which is not negative, has entries of several owners, shape [E]."""
+    if segments.max(initial=0) > _SPARSE * len(segments):
+        segments = np.unique(segments, return_inverse=True)[1]
+    last = np.zeros(int(segments.max(initial=-1)) + 1, dtype=np.int64)
+    last[segments] = owner
+    return (np.bincount(segments, weights=last[segments] != owner) > 0)[segments]
 
 
 class PrefixCache:

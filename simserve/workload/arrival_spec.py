@@ -204,8 +204,9 @@ class ClosedLoopArrivals(FrozenModel):
 
 
 class AllAtOnceArrivals(FrozenModel):
-    """An offline batch: every request is there at 0. Or rounds of such batches, as of rollouts in reinforcement learning:
-    a round begins when the last answer of the one before is there, the policy is trained and its weights are updated."""
+    """An offline batch: every request is there at 0. Or rounds of such batches, as of rollouts in reinforcement
+    learning: after the last answer of a round the policy is trained and its weights are updated, then the next begins.
+    """
 
     process: Literal["all_at_once"] = "all_at_once"
     """`all_at_once`."""

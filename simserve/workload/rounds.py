@@ -27,18 +27,24 @@ def in_rounds(specs: RequestSpecs, arrivals: Arrivals | None) -> RequestSpecs:
         specs: Requests without conversations; those of a round stand side by side.
         arrivals: The process.
     """
-    if not isinstance(arrivals, AllAtOnceArrivals) or arrivals.rounds == 1:
+    pause = round_pause(arrivals)
+    if pause is None or not isinstance(arrivals, AllAtOnceArrivals):
         return specs
-    size = len(specs) // arrivals.rounds
+    size = max(len(specs) // arrivals.rounds, 1)
     number = np.arange(len(specs)) // size
     return replace(
         specs,
         arrival_time=np.where(number == 0, 0.0, np.nan),
-        think_time=np.where(number == 0, 0.0, arrivals.pause),
+        think_time=np.where(number == 0, 0.0, pause),
         session=np.zeros(len(specs), dtype=np.int64),
         turn=number + 1,
         prefixes=None if specs.prefixes is None else _told_apart(specs.prefixes, number),
     )
+
+
+def round_pause(arrivals: Arrivals | None) -> float | None:
+    """Return the seconds from the last answer of a round to the next round; None where nothing comes in rounds."""
+    return arrivals.pause if isinstance(arrivals, AllAtOnceArrivals) and arrivals.rounds > 1 else None
 
 
 def _told_apart(prefixes: PrefixSegments, number: np.ndarray) -> PrefixSegments:

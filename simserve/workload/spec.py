@@ -320,16 +320,17 @@ class WorkloadSpec(FrozenModel):
 
     @model_validator(mode="after")
     def _check_rounds(self) -> Self:
-        for each in self.classes or ():
+        own = [each for each in self.classes or () if each.arrivals is not None]
+        for each in own:
             if isinstance(each.arrivals, AllAtOnceArrivals) and each.arrivals.rounds > 1:
-                raise ValueError(f"has rounds in the arrivals of class {each.name}; give them to the workload's arrivals")
+                raise ValueError(f"has rounds in the arrivals of class {each.name}; only the workload's may have them")
         rounds = self.arrivals.rounds if isinstance(self.arrivals, AllAtOnceArrivals) else 1
         if rounds == 1:
             return self
-        others = {"trace": self.trace, "sessions": self.sessions, "agents": self.agents}
-        if any(each is not None for each in others.values()) or self.is_mixed:
-            name = next((name for name, each in others.items() if each is not None), "classes with arrivals of their own")
-            raise ValueError(f"has {rounds} rounds and {name}; leave one of the two out")
+        others = {"a trace": self.trace, "sessions": self.sessions, "agents": self.agents, "classes with arrivals": own}
+        for name, given in others.items():
+            if given:
+                raise ValueError(f"has {rounds} rounds and {name}; leave one of the two out")
         if self.num_requests is not None and self.num_requests % rounds:
             fewer = max(self.num_requests // rounds, 1) * rounds
             raise ValueError(
