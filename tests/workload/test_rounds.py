@@ -16,6 +16,7 @@ ROUNDS = (
     "workload.arrivals={process: all_at_once, rounds: 3, training_time: 60 s, weight_update: 10 s}",
 )
 SHORT = ("workload.output_tokens={distribution: lognormal, mean: 60, cv: 1.2, max: 400}",)
+ADAPTERS = ("workload.loras={num_adapters: 3, rank: 8}", "deployment.engine.max_loras=2")
 ALIKE = (
     "workload.prompt_tokens=40",
     "workload.output_tokens=50",
@@ -68,7 +69,7 @@ def _mapping(overrides: tuple[str, ...]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "more",
-    [(), ("workload.loras={num_adapters: 3, rank: 8}",), ("workload.thinking_tokens=30",)],
+    [(), ADAPTERS, ("workload.thinking_tokens=30",)],
     ids=["plain", "adapters", "thinking"],
 )
 def test_the_reference_agrees(more: tuple[str, ...]) -> None:
@@ -81,7 +82,7 @@ def test_the_reference_agrees(more: tuple[str, ...]) -> None:
 
 def test_adapters_are_drawn_request_by_request() -> None:
     """A round is no conversation with one adapter."""
-    requests = ss.run(rollouts(*SHORT, "workload.loras={num_adapters: 3, rank: 8}"), advise=False).requests
+    requests = ss.run(rollouts(*SHORT, *ADAPTERS), advise=False).requests
 
     assert requests["adapter"].nunique() == 3
 
