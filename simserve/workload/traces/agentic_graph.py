@@ -15,7 +15,7 @@ from simserve.errors import TraceError
 from simserve.workload.dependencies import dependencies_of
 from simserve.workload.traces.mooncake import SESSION_FIELD
 from simserve.workload.traces.records import Records
-from simserve.workload.traces.table import LATEST, MAX_TOKENS
+from simserve.workload.traces.table import LATEST, MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedTasks
 from simserve.workload.traces.trace import PrefixBlocks, Trace
 
@@ -106,7 +106,7 @@ def _wait(rows: Records, row: int, given: Mapping[str, Any], place: Mapping[str,
     if given.get("trigger") not in ("completion", "dispatch"):
         raise rows.error(row, _WAITS, f"has the trigger {given.get('trigger')!r}; it is completion or dispatch")
     delay = given.get("delay_ms", 0.0)
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay * _MILLISECOND <= LATEST:
+    if not is_number(delay, 0, LATEST / _MILLISECOND):
         raise rows.error(row, _WAITS, f"has a delay_ms of {delay!r}; it is a number of milliseconds >= 0")
     return known, given["trigger"] == "completion", float(delay) * _MILLISECOND
 
@@ -160,7 +160,7 @@ def _numbers(rows: Records, fields: tuple[str, ...]) -> np.ndarray:
 
 def _milliseconds(rows: Records, row: int, name: str) -> float:
     value = rows.rows[row].get(name, 0.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value * _MILLISECOND <= LATEST:
+    if not is_number(value, 0, LATEST / _MILLISECOND):
         raise rows.error(row, name, "is not a number of milliseconds >= 0")
     return float(value)
 

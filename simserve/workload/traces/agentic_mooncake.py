@@ -14,6 +14,7 @@ from simserve.workload.dependencies import dependencies_of
 from simserve.workload.traces.agentic_graph import SCHEMA, read_agentic_graph
 from simserve.workload.traces.mooncake import BLOCK_TOKENS, SESSION_FIELD, prefix_blocks
 from simserve.workload.traces.records import Records, read_records
+from simserve.workload.traces.table import is_number
 from simserve.workload.traces.tasks import RecordedTasks
 from simserve.workload.traces.trace import Trace
 
@@ -130,7 +131,7 @@ def _milliseconds(records: Records, row: int, name: str) -> float | None:
     value = records.rows[row].get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
+    if not is_number(value, 0):
         raise records.error(row, name, "is not a number of milliseconds >= 0")
     return float(value)
 
