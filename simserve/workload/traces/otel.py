@@ -196,9 +196,10 @@ def _time(span: _Span, keys: tuple[str, ...], path: Path) -> int:
     value = span.fields[key]
     try:
         if isinstance(value, str) and not value.isdecimal():
-            return int(
-                np.datetime64(value.removesuffix("Z").removesuffix("+00:00").replace(" ", "T"), "ns").astype(np.int64)
-            )
+            date = value.removesuffix("Z").removesuffix("+00:00").replace(" ", "T")
+            if not 0 <= int(np.datetime64(date, "s").astype(np.int64)) < 2**63 / 1e9:
+                raise ValueError
+            return int(np.datetime64(date, "ns").astype(np.int64))
         number = float(value)
         time = int(value) if number > _NANOSECONDS_ABOVE else round(number * 1e9)
         if not 0 <= time < 2**63:
