@@ -120,7 +120,7 @@ class WorkloadSpec(FrozenModel):
     thinking_tokens: Length | None = None
     """Reasoning models: lengths of what they think before the answer, hidden from the client. `output_tokens` are then
     those of the visible answer, and `max_tokens` limits both together. Thinking is dropped from the history of a
-    conversation. Absent: none."""
+    conversation, and from an agent's context. Absent: none."""
     thinking_token_budget: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None
     """Most tokens that a request may think; the answer begins there at the latest. Absent: as many as drawn."""
     max_tokens: int | Literal["exact", "model_limit"] = "exact"
@@ -305,10 +305,6 @@ class WorkloadSpec(FrozenModel):
     def _check_agents(self) -> Self:
         if not self.has_agents:
             return self
-        if self.has_thinking:
-            raise ValueError(
-                "has agents and also thinking_tokens, which their calls do not draw; leave one of the two out"
-            )
         if self.sessions is not None or any(each.sessions is not None for each in self.classes or ()):
             raise ValueError("has agents and also sessions; keep one of the two")
         if self.agents is None:
