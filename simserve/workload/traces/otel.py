@@ -182,8 +182,12 @@ def _call(span: _Span, attributes: Mapping[str, Any], path: Path) -> _Call:
 def _tokens(attributes: Mapping[str, Any], keys: tuple[str, ...], minimum: int, line: int | str, path: Path) -> int:
     key = next(each for each in keys if each in attributes)
     text = str(attributes[key])
-    if not text.isdecimal() or not minimum <= float(text) <= MAX_TOKENS:
-        rule = f"is not a whole number from {minimum} to {MAX_TOKENS}"
+    rule = None
+    if not text.isdecimal() or float(text) < minimum:
+        rule = f"is not a whole number >= {minimum}"
+    elif float(text) > MAX_TOKENS:
+        rule = f"must be <= {MAX_TOKENS}"
+    if rule is not None:
         raise TraceError(rule, file=path, key=f"row {line}, {key}", value=attributes[key])
     return int(text)
 

@@ -34,8 +34,8 @@ MAX_COMPRESSION = 100
 LATEST = 1e8
 """Seconds; three years. A later arrival is a date, not a time from the start of the run."""
 
-_LARGEST = 1e15
-"""Numbers beyond it are no times: milliseconds since 1970 are 2e12."""
+_LARGEST = 1e19
+"""Numbers beyond it are no times: nanoseconds since 1970 are 2e18."""
 
 
 @dataclass(frozen=True, slots=True)
