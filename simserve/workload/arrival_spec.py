@@ -219,9 +219,9 @@ class AllAtOnceArrivals(FrozenModel):
     of the old weights is void then, so that no prompt finds anything of an earlier round."""
 
     @property
-    def pause(self) -> float:
-        """Seconds from the last answer of a round to the next round."""
-        return self.training_time + self.weight_update
+    def round_pause(self) -> float | None:
+        """Seconds from the last answer of a round to the next round; None: there is one round."""
+        return None if self.rounds == 1 else self.training_time + self.weight_update
 
     @model_validator(mode="after")
     def _check_rounds(self) -> Self:

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from simserve import rng
 from simserve.errors import InvariantError, TraceError
-from simserve.workload.arrival_spec import STATIONARY, ClosedLoopArrivals
+from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.beginnings import draw_beginnings, with_beginnings, with_beginnings_within
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.conversations import draw_pauses
 from simserve.workload.lengths import length_distribution
 from simserve.workload.loras import with_adapters
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.rounds import in_rounds
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import TraceSpec, WorkloadSpec
 from simserve.workload.thinking import with_thinking
@@ -56,7 +55,12 @@ def generate(
         ScenarioError: No request arrives within the duration.
     """
     specs = _without_adapters(spec, seed, replication, base_path, num_requests)
-    return in_rounds(with_adapters(specs, spec.loras, seed=seed, replication=replication), spec.arrivals)
+    specs = with_adapters(specs, spec.loras, seed=seed, replication=replication)
+    if not isinstance(spec.arrivals, AllAtOnceArrivals) or spec.arrivals.round_pause is None:
+        return specs
+    from simserve.workload.rounds import in_rounds
+
+    return in_rounds(specs, spec.arrivals)
 
 
 def _without_adapters(

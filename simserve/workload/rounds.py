@@ -10,41 +10,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simserve.workload.arrival_spec import AllAtOnceArrivals, Arrivals
-
 if TYPE_CHECKING:
+    from simserve.workload.arrival_spec import AllAtOnceArrivals
     from simserve.workload.prefixes import PrefixSegments
     from simserve.workload.requests import RequestSpecs
 
 
-def in_rounds(specs: RequestSpecs, arrivals: Arrivals | None) -> RequestSpecs:
-    """Return requests that are there at once in the rounds that their arrivals ask for; others as they are.
+def in_rounds(specs: RequestSpecs, arrivals: AllAtOnceArrivals) -> RequestSpecs:
+    """Return requests that are there at once in the rounds that their arrivals ask for.
 
     To the clients a round is a turn of one conversation, whose requests are sent together. KV that the old weights have
     made is void: no prompt finds anything of an earlier round.
 
     Args:
         specs: Requests without conversations; those of a round stand side by side.
-        arrivals: The process.
+        arrivals: The process, of more than one round.
     """
-    pause = round_pause(arrivals)
-    if pause is None or not isinstance(arrivals, AllAtOnceArrivals):
-        return specs
     size = max(len(specs) // arrivals.rounds, 1)
     number = np.arange(len(specs)) // size
     return replace(
         specs,
         arrival_time=np.where(number == 0, 0.0, np.nan),
-        think_time=np.where(number == 0, 0.0, pause),
+        think_time=np.where(number == 0, 0.0, arrivals.round_pause or 0.0),
         session=np.zeros(len(specs), dtype=np.int64),
         turn=number + 1,
         prefixes=None if specs.prefixes is None else _told_apart(specs.prefixes, number),
     )
-
-
-def round_pause(arrivals: Arrivals | None) -> float | None:
-    """Return the seconds from the last answer of a round to the next round; None where nothing comes in rounds."""
-    return arrivals.pause if isinstance(arrivals, AllAtOnceArrivals) and arrivals.rounds > 1 else None
 
 
 def _told_apart(prefixes: PrefixSegments, number: np.ndarray) -> PrefixSegments:
