@@ -368,9 +368,12 @@ class ReplicaShape:
 
     def _link(self, num_gpus: int, key: str) -> Link:
         name, intra, inter = self.hardware.name, self.hardware.intra_node, self.hardware.inter_node
-        skew = COLLECTIVE_SKEW_KERNELS * self.hardware.efficiency.kernel_latency
+        kernel_latency = self.hardware.efficiency.kernel_latency
         ranks = intra.gpus_per_node
         if num_gpus <= ranks:
+            curves, engine = self.hardware.collective_curves, self.engine.all_reduce or self.engine.name
+            fitted_skew = None if curves is None else curves.all_reduce_of(engine).skew_kernels
+            skew = COLLECTIVE_SKEW_KERNELS if fitted_skew is None else fitted_skew
             if intra.kind == "none":
                 raise self._refuse(f"needs links between GPUs, and {name} has none", key)
             return Link(
@@ -381,9 +384,9 @@ class ReplicaShape:
                 ),
                 latency=intra.latency,
                 reference_ranks=ranks,
-                skew=skew,
-                curves=self.hardware.collective_curves,
-                engine=self.engine.all_reduce or self.engine.name,
+                skew=skew * kernel_latency,
+                curves=curves,
+                engine=engine,
                 is_pcie=intra.kind == "pcie",
                 host_from=self.engine.all_reduce_host_from if num_gpus > 2 else math.inf,
                 host_bandwidth=self.hardware.host_link.bandwidth,
@@ -397,7 +400,7 @@ class ReplicaShape:
             latency=inter.latency + local,
             network_latency=inter.latency,
             reference_ranks=ranks,
-            skew=skew,
+            skew=COLLECTIVE_SKEW_KERNELS * kernel_latency,
         )
 
     def _refuse(self, rule: str, key: str) -> InputError:
