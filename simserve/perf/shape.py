@@ -22,6 +22,7 @@ from simserve.perf.weights import MARLIN_TILE, TRITON_TILE, UNPADDED, ExpertTile
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_memory import WindowedKV
+from simserve.profiles.gemm_curves import GemmClass, GemmCurve
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
 from simserve.units import GIB, format_bytes
@@ -239,10 +240,19 @@ class ReplicaShape:
             engine_scale=self.engine.compute_efficiency,
             memory_share=self.engine.memory_share,
             num_multiprocessors=self.hardware.compute.num_multiprocessors or 1,
-            gemm_curves=self.hardware.gemm_curves_of(self.engine.name),
+            gemm_curves=self._gemm_curves,
             grouped_gemm_curves=self.hardware.grouped_gemm_curves_of(self.engine.name),
             activation_quantisation=self.hardware.activation_quantisation,
         )
+
+    @property
+    def _gemm_curves(self) -> dict[GemmClass, GemmCurve]:
+        """Matrix products of the engine, those of FP8 by blocks as somebody else's kernels where it calls them."""
+        curves = self.hardware.gemm_curves_of(self.engine.name)
+        others = self.hardware.gemm_curves_of(self.engine.block_scaled_kernels)
+        if self.engine.block_scaled_kernels and "fp8_block" in others:
+            curves["fp8_block"] = others["fp8_block"]
+        return curves
 
     @property
     def _kernel_starts(self) -> float:

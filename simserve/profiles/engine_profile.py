@@ -60,6 +60,7 @@ FEATURES: Mapping[str, str] = {
     "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
     "cudagraph_mode": "choice of the steps on CUDA graphs",
     "moe_backend": "choice of the kernels of experts",
+    "fp8_gemm_backend": "choice of the kernels of FP8 products",
     "kv_cache_fp8": "FP8 KV cache",
     "kv_cache_int8": "INT8 KV cache",
     "kv_cache_int4": "INT4 KV cache",
@@ -369,6 +370,8 @@ class KernelTraits(FrozenModel):
     all_reduce_rounds_families: tuple[str, ...] = ()
     """Families of models, hidden sizes above 4,096, whose all-reduces hold norm and rounding of the inputs of the
     product behind them, where weights have one scale a tensor or a channel."""
+    block_scaled_kernels: str = ""
+    """Whose products those are, as the curves of a GPU name them; empty: the engine's own."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
     """Share of the fitted FLOP/s that products with FP8 scales by blocks reach: kernels that came before DeepGEMM."""
     block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)

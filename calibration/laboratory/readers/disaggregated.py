@@ -19,6 +19,7 @@ from typing import Any
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.disaggregated_recipes import Prefill, Recipe, prefill_of, recipes_of
 from calibration.laboratory.readers.names import engine_name, hardware_name, model_name, quantization_name
+from calibration.laboratory.readers.recipes import FLASHINFER_GEMM
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
 from simserve.planner.measured.point import NO_RECIPE, MeasuredPoint, Metric, PoolPair, Protocol
@@ -105,6 +106,8 @@ def _pools(
     engine = engine_name(row.text("framework"))
     longest = row.count("isl", 0) + row.count("osl", 0) + blocks.LENGTH_SLACK
     common = {"name": engine, "version": VERSIONS[engine], "enable_prefix_caching": False, "max_model_len": longest}
+    if engine == "sglang" and "b200" in hardware:
+        common["fp8_gemm_backend"] = FLASHINFER_GEMM
     kv_cache_dtype = "fp8" if engine == "tensorrt-llm" or "b200" in hardware else "auto"
 
     def deployed(num_gpus: int, has_ranks: bool, is_placed: bool, knobs: dict[str, Any]) -> dict[str, Any]:
