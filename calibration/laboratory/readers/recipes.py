@@ -149,6 +149,11 @@ _B200_RECIPES = {
 }
 """Where the scripts of B200 say otherwise than those of Hopper."""
 
+_B200_SGLANG_FP4 = replace(
+    _B200_SGLANG_DEEPSEEK, seats=256, max_num_batched_tokens=16384, share=0.85, fp8_gemm_backend=None
+)
+"""dsr1_fp4_b200 (1fc5d73): DeepSeek in NVFP4, whose attention is in 16 bit."""
+
 _B200_SGLANG_DRAFTS = {
     # dsr1_fp8_b200_mtp and qwen3.5_fp8_b200_mtp (285b662, 2ecc5ce)
     "deepseek-r1": replace(_B200_RECIPES["sglang", "deepseek-r1"], max_num_batched_tokens=16384, drafts=2),
@@ -201,6 +206,12 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, date: str) -
         # Scripts of 1.1 gave a step room for every running request and one prompt, whatever that came to.
         return replace(recipe, least_budget=0)
     return recipe
+
+
+def fp4_recipe(engine: str, model: str, hardware: str) -> Recipe | None:
+    """Return what the script of a model in NVFP4 sets; None: what that of its FP8 weights does."""
+    is_other = engine == "sglang" and model.startswith("deepseek") and hardware.startswith("b200")
+    return _B200_SGLANG_FP4 if is_other else None
 
 
 def drafting_recipe(engine: str, model: str, hardware: str, tensor: int, expert: int, run: str) -> Recipe | None:
