@@ -314,9 +314,11 @@ PREFILL_WORKER_EFFICIENCY = {"deepseek_v3": 0.8, "deepseek_v32": 0.8, "kimi_k2":
 """What a worker that does nothing but prompts of these families reaches of its kernels' rates; others: all.
 
 Fitted to DeepSeek-R1 under TensorRT-LLM on 8 H200 whose queues never emptied (InferenceX's separate pools, prompts of
-8,192 tokens: 3.11 a second and worker where the kernels' tables make 3.9, alike with 512 and 768 clients, with and
-without drafts). Not fitted: prompts of 1,024 tokens there (0.80 of the tables' rate), SGLang (0.73 to 0.92). Llama and
-Mixtral keep up the rate of the tables (TensorRT-LLM offline, 2,048 tokens in and 128 out: -1 to +7 %)."""
+8,192: 3.11 a second and worker where the tables make 3.9). Not fitted: prompts of 1,024 there (0.80), SGLang (0.73 to
+0.92). Llama and Mixtral keep up the tables' rate (TensorRT-LLM offline, 2,048 tokens in and 128 out: -1 to +7 %)."""
+
+PREFILLS_AT_FULL_RATE = 10.0
+"""CUDA compute capability from which those families keep it up too: B200 and GB200, whose pools were not fitted."""
 
 
 def resolve_engine(
@@ -391,7 +393,7 @@ def resolve_engine(
         "features": features,
         "plugin": "",
     }
-    if only_prefills:
+    if only_prefills and float(compute_capability or 0.0) < PREFILLS_AT_FULL_RATE:
         settings["compute_efficiency"] *= PREFILL_WORKER_EFFICIENCY.get(model_family, 1.0)
     settings |= _measured(known, settings, is_latency_set=choices.is_set("frontend_latency"))
     for key in EngineOptions.model_fields.keys() - settings.keys():
