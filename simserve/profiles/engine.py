@@ -317,9 +317,6 @@ Fitted to DeepSeek-R1 under TensorRT-LLM on 8 H200 whose queues never emptied (I
 8,192: 3.11 a second and worker where the tables make 3.9). Not fitted: prompts of 1,024 there (0.80), SGLang (0.73 to
 0.92). Llama and Mixtral keep up the tables' rate (TensorRT-LLM offline, 2,048 tokens in and 128 out: -1 to +7 %)."""
 
-PREFILLS_AT_FULL_RATE = 10.0
-"""CUDA compute capability from which those families keep it up too: B200 and GB200, whose pools were not fitted."""
-
 
 def resolve_engine(
     profile: EngineProfile,
@@ -393,7 +390,8 @@ def resolve_engine(
         "features": features,
         "plugin": "",
     }
-    if only_prefills and float(compute_capability or 0.0) < PREFILLS_AT_FULL_RATE:
+    full_rate_from = known.kernels.full_prefill_rate_capability or math.inf
+    if only_prefills and float(compute_capability or 0.0) < full_rate_from:
         settings["compute_efficiency"] *= PREFILL_WORKER_EFFICIENCY.get(model_family, 1.0)
     settings |= _measured(known, settings, is_latency_set=choices.is_set("frontend_latency"))
     for key in EngineOptions.model_fields.keys() - settings.keys():

@@ -386,6 +386,9 @@ class KernelTraits(FrozenModel):
     """Maker of the GPU -> times as long as its profile says that kernels take to start, one after another."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
+    full_prefill_rate_capability: float | None = None
+    """CUDA compute capability from which workers that only prefill keep up the rate of their kernels with the families
+    of `simserve.profiles.engine.PREFILL_WORKER_EFFICIENCY` too; absent: on no GPU."""
     num_group_router_kernels: int = Field(default=1, ge=1)
     """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
     overlaps_shared_experts: bool = True
