@@ -233,7 +233,7 @@ def test_the_kernels_of_experts_decide_how_much_memory_they_take() -> None:
 
 
 def test_flashinfers_products_take_longer_for_prompts_of_weights_by_blocks_on_blackwell() -> None:
-    """DeepSeek's weights in FP8, whose products are a sixth as quick for long prompts as DeepGEMM's; elsewhere refused."""
+    """DeepSeek in FP8: products a sixth as quick for long prompts as DeepGEMM's; elsewhere refused."""
 
     def prompt_seconds(*more: str) -> float:
         rest = ["deployment.tensor_parallel_size=8", "deployment.quantization=fp8", *more]
@@ -252,7 +252,9 @@ def test_flashinfers_products_take_longer_for_prompts_of_weights_by_blocks_on_bl
     )
     with pytest.raises(InputError, match=r"fp8_gemm_backend: 'flashinfer_trtllm' takes compute capability 10, .* 9.0"):
         prompt_seconds(other, "deployment.hardware=h200-sxm-141gb")
-    with pytest.raises(InputError, match=r"fp8_gemm_backend: .* vllm 0.18 has no choice of the kernels of FP8 products"):
+    with pytest.raises(
+        InputError, match=r"fp8_gemm_backend: .* vllm 0.18 has no choice of the kernels of FP8 products"
+    ):
         resolve(make_scenario([*on("0.18"), other]))
 
 

@@ -76,7 +76,9 @@ def test_the_kernels_of_fp8_products_come_back() -> None:
     assert "--fp8-gemm-backend flashinfer_trtllm" in line
     assert back.deployment.engine.fp8_gemm_backend == "flashinfer_trtllm"
     assert resolved_part(back) == resolved_part(scenario)
-    assert imported(f"{LINE} --fp8-gemm-backend auto", version="0.5.9").scenario.deployment.engine.fp8_gemm_backend is None
+    assert (
+        imported(f"{LINE} --fp8-gemm-backend auto", version="0.5.9").scenario.deployment.engine.fp8_gemm_backend is None
+    )
     assert other.scenario.deployment.engine.fp8_gemm_backend is None
     assert any("--fp8-gemm-backend cutlass" in note for note in other.notes)
 
