@@ -136,7 +136,7 @@ _B200_RECIPES = {
     # whatever the burst (`recipe_of`)
     ("tensorrt-llm", "deepseek-r1"): _B200_TENSORRT_DEEPSEEK,
     ("tensorrt-llm", "deepseek-v3"): _B200_TENSORRT_DEEPSEEK,
-    # qwen3.5_fp8_b200 (01fa35c)
+    # qwen3.5_fp8_b200 (3e2ebc0)
     ("sglang", "qwen3.5-397b-a17b"): Recipe(
         seats=128,
         max_num_batched_tokens=32768,
