@@ -24,6 +24,7 @@ from simserve.profiles.engine_options import (
     Sampling,
     Scheduler,
     SchedulingPolicy,
+    block_scaled_kernels,
     check_options,
     refuse,
     refuse_admission,
@@ -317,9 +318,8 @@ PREFILL_WORKER_EFFICIENCY = {"deepseek_v3": 0.8, "deepseek_v32": 0.8, "kimi_k2":
 """What a worker that does nothing but prompts of these families reaches of its kernels' rates; others: all.
 
 Fitted to DeepSeek-R1 under TensorRT-LLM on 8 H200 whose queues never emptied (InferenceX's separate pools, prompts of
-8,192 tokens: 3.11 a second and worker where the kernels' tables make 3.9, alike with 512 and 768 clients, with and
-without drafts). Not fitted: prompts of 1,024 tokens there (0.80 of the tables' rate), SGLang (0.73 to 0.92). Llama and
-Mixtral keep up the rate of the tables (TensorRT-LLM offline, 2,048 tokens in and 128 out: -1 to +7 %)."""
+8,192: 3.11 a second and worker where the tables make 3.9). Not fitted: prompts of 1,024 there (0.80), SGLang (0.73 to
+0.92). Llama and Mixtral keep up the tables' rate (TensorRT-LLM offline, 2,048 tokens in and 128 out: -1 to +7 %)."""
 
 
 def resolve_engine(
@@ -389,11 +389,13 @@ def resolve_engine(
         **_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
         **_host(choices, known, place, scheduling["enable_prefix_caching"]),
         **_kernels(known, features),
+        **block_scaled_kernels(options, compute_capability),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
         "features": features,
         "plugin": "",
     }
-    if only_prefills:
+    full_rate_from = known.kernels.full_prefill_rate_capability or math.inf
+    if only_prefills and float(compute_capability or 0.0) < full_rate_from:
         settings["compute_efficiency"] *= PREFILL_WORKER_EFFICIENCY.get(model_family, 1.0)
     settings |= _measured(known, settings, is_latency_set=choices.is_set("frontend_latency"))
     for key in EngineOptions.model_fields.keys() - settings.keys():

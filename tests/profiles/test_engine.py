@@ -839,6 +839,27 @@ def test_a_worker_that_only_prefills_may_not_reach_the_rate_of_its_kernels(name:
     assert other.compute_efficiency == server.compute_efficiency
 
 
+@pytest.mark.parametrize(("name", "share"), [("tensorrt-llm", 1.0), ("sglang", 0.8)])
+def test_prefill_workers_of_tensorrt_llm_reach_it_on_blackwell(name: str, share: float) -> None:
+    """Its pools on B200 and GB200 take in as many prompts as the tables say; SGLang's do not."""
+    worker, server = (
+        resolve_engine(
+            load_engine(name),
+            version=None,
+            gpu_memory_bytes=180e9,
+            gpu_name="b200-sxm-180gb",
+            model_max_len=8192,
+            options=EngineOptions(),
+            compute_capability="10.0",
+            model_family="deepseek_v3",
+            only_prefills=only_prefills,
+        )
+        for only_prefills in (True, False)
+    )
+
+    assert worker.compute_efficiency == pytest.approx(share * server.compute_efficiency)
+
+
 def test_sglang_admits_and_strikes_by_release() -> None:
     """What its batches do, in the releases whose wheels were read."""
     rules = [
