@@ -116,6 +116,10 @@ class EngineOptions(FrozenModel):
     """vLLM: whose kernels multiply experts in MXFP4, to whose tiles they are padded in memory; time is priced alike.
     `--moe-backend` from 0.17 on, before that `VLLM_MXFP4_USE_MARLIN`. Absent: Triton's on Hopper and B200, Marlin's on
     other GPUs; a wheel of vLLM up to 0.11.2 lacks Triton's and takes Marlin's everywhere."""
+    flashinfer_sampler: bool | None = None
+    """vLLM 0.8 to 0.16: whether FlashInfer's kernels sample where clients ask for top-k or top-p: nothing is sorted, and
+    the KV cache gets more memory. Absent: as the version's official image does; a wheel up to 0.11.0 with no FlashInfer
+    beside it does not."""
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
     """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
     CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""

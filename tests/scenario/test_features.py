@@ -282,6 +282,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "cudagraph_mode": ("FULL_DECODE_ONLY", []),
     "max_cudagraph_capture_size": (64, []),
     "moe_backend": ("marlin", ["model=gpt-oss-20b"]),
+    "flashinfer_sampler": ("false", on("0.11.0")),
     "frontend_latency": ("9 ms", []),
     "host_slowdown": (2.0, []),
     "static_batch_size": (3, ["deployment.engine.batching=static"]),
