@@ -117,7 +117,7 @@ class EngineOptions(FrozenModel):
     `--moe-backend` from 0.17 on, before that `VLLM_MXFP4_USE_MARLIN`. Absent: Triton's on Hopper and B200, Marlin's on
     other GPUs; a wheel of vLLM up to 0.11.2 lacks Triton's and takes Marlin's everywhere."""
     flashinfer_sampler: bool | None = None
-    """vLLM 0.8 to 0.16: whether FlashInfer's kernels sample where clients ask for top-k or top-p: nothing is sorted, and
+    """vLLM 0.8 to 0.16: whether FlashInfer's kernels sample where clients ask for top-k or top-p: nothing is sorted and
     the KV cache gets more memory. Absent: as the version's official image does; a wheel up to 0.11.0 with no FlashInfer
     beside it does not."""
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
