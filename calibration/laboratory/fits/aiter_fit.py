@@ -1,8 +1,8 @@
 """Fits curves of AMD's MI300X on the times that its kernel library AITER ships beside the kernels it has tuned.
 
-Products in FP8 by blocks were timed on an MI300X (304 compute units), routed experts on an MI308X (80 of the same units,
-the same memory), so that experts carry over by their units. Its tables hold the best kernel of each size and nothing beside
-it: no rounding of inputs, no sorting of tokens. ``python -m calibration.laboratory.fits.aiter_fit FOLDER`` prints the
+Products in FP8 by blocks were timed on an MI300X (304 compute units), routed experts on an MI308X (80 of the same
+units, the same memory), so that experts carry over by their units. Its tables hold the best kernel of each size and
+nothing beside it: no rounding of inputs, no sorting of tokens. ``python -m calibration.laboratory.fits.aiter_fit FOLDER`` prints the
 constants, with the errors of whole weights left out; FOLDER is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
 """
 
