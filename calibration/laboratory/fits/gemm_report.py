@@ -198,7 +198,8 @@ HOPPER_EXPERTS = (
 gpt-oss-20b take 0.59 ms on an H100, what 1.6 GB take to read), which SGLang runs under expert parallelism alone; its
 servers call OpenAI's kernels, which vLLM's table has (server_args.py, triton_kernel). With gpt-oss, servers of vLLM run
 Marlin, and TensorRT-LLM its own build of the Triton kernels, which decodes faster than the table says (programmatic
-launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels (FlashInfer) are left out: neither bandwidth nor peak binds them, and a fit on H200 is 30 % off on H100."""
+launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels (FlashInfer) are left out: neither bandwidth nor peak
+binds them, and a fit on H200 is 30 % off on H100."""
 
 
 TRITON_NARROW = (16, 64)
