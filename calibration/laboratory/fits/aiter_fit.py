@@ -2,8 +2,9 @@
 
 Products in FP8 by blocks were timed on an MI300X (304 compute units), routed experts on an MI308X (80 of the same
 units, the same memory), so that experts carry over by their units. Its tables hold the best kernel of each size and
-nothing beside it: no rounding of inputs, no sorting of tokens. ``python -m calibration.laboratory.fits.aiter_fit FOLDER`` prints the
-constants, with the errors of whole weights left out; FOLDER is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
+nothing beside it: no rounding of inputs, no sorting of tokens.
+``python -m calibration.laboratory.fits.aiter_fit FOLDER`` prints the constants, with the errors of whole weights left
+out; FOLDER is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
 """
 
 from __future__ import annotations
