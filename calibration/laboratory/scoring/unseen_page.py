@@ -38,8 +38,8 @@ Four reports of GPUStack's laboratory were added that day, 52 loads, of which 45
 them was 9.3 % off in TPOT, 25 % in TTFT and 18 % in throughput in the median. Their bursts of a thousand chats then led
 to what API servers do one after another, and that they are chats is described since. Seven more were predicted blind
 later that day, 48 loads of RTX 4090, A40, A6000, L40S, H20, H100 PCIe and MI300X: TPOT 16 %, TTFT 36 % and throughput
-17 % in the median (an eighth, Qwen3-0.6B by 500 clients at once: throughput +102 %). What they showed led to memory that
-vLLM's samplers leave to the KV cache, SGLang's experts in MXFP4 and curves of MI300X. calibration/LOG.md says what
+17 % in the median (an eighth, Qwen3-0.6B by 500 clients at once: throughput +102 %). What they showed led to memory
+that vLLM's samplers leave to the KV cache, SGLang's experts in MXFP4 and curves of MI300X. calibration/LOG.md says what
 moved.
 """
 
