@@ -10,8 +10,9 @@ out; FOLDER is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -70,10 +71,14 @@ def predict_products(curve: GemmCurve, rows: pd.DataFrame) -> Array:
     return gemm_seconds(curve, device, rows=m, out_features=n, in_features=k, num_bytes=num_bytes).total
 
 
-def _curve(values: dict[str, float]) -> GemmCurve:
-    return GemmCurve.model_construct(
-        **values, sustained_efficiency=values["efficiency"], max_splits=MAX_SPLITS, max_tile_rows=TILE_ROWS
-    )
+def _curve(values: Mapping[str, float]) -> GemmCurve:
+    constants: dict[str, Any] = {
+        **values,
+        "sustained_efficiency": values["efficiency"],
+        "max_splits": MAX_SPLITS,
+        "max_tile_rows": TILE_ROWS,
+    }
+    return GemmCurve.model_construct(**constants)
 
 
 def expert_rows(folder: Path, *, rounding: str, bits: float) -> pd.DataFrame:

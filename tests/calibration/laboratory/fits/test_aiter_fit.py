@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from calibration.laboratory.fits import aiter_fit
+from calibration.laboratory.fits.moe_fit import predict_experts
 from simserve.profiles.hardware import load_hardware
 
 
@@ -64,5 +65,5 @@ def test_experts_of_the_profile_take_what_the_table_says_and_the_kernels_beside_
     curve = load_hardware("mi300x-192gb").grouped_gemm_curves["fp8"][0]
 
     calls = aiter_fit.expert_calls(table, 8.0)
-    taken = aiter_fit.predict_experts(curve, calls, aiter_fit.expert_device(8.0))[0]
+    taken = predict_experts(curve, calls, aiter_fit.expert_device(8.0))[0]
     assert taken == pytest.approx(calls.seconds[0] + 15e-6, rel=0.1)
