@@ -61,6 +61,7 @@ FEATURES: Mapping[str, str] = {
     "cudagraph_mode": "choice of the steps on CUDA graphs",
     "moe_backend": "choice of the kernels of experts",
     "fp8_gemm_backend": "choice of the kernels of FP8 products",
+    "flashinfer_sampler": "choice of the kernels that sample",
     "kv_cache_fp8": "FP8 KV cache",
     "kv_cache_int8": "INT8 KV cache",
     "kv_cache_int4": "INT4 KV cache",

@@ -41,6 +41,7 @@ _RARE = (
     "cudagraph_mode",
     "moe_backend",
     "fp8_gemm_backend",
+    "flashinfer_sampler",
     "cpu_offload_gb",
     "n_gpu_layers",
     "num_gpu",
