@@ -3,7 +3,7 @@
     python benchmarks/promises.py                    the tables of docs/promises.md, half an hour on one core
     python benchmarks/promises.py capacities         the first of them
     python benchmarks/promises.py plans --cases 3    three rows of the second
-    python benchmarks/promises.py --rows FILE        each row of capacities and plans is kept in a file, and not made again
+    python benchmarks/promises.py --rows FILE        rows of capacities and plans are kept there, and not made again
 
 Every check is a `run` of its own with a seed that the search has not seen: it draws its own traffic and finds for
 itself what the deployment finishes.
