@@ -63,8 +63,8 @@ know it better than batches show: in 24 draws of three scenarios 1.5 % stood for
 MORE_THROUGHPUT = 1.01
 """Times the throughput with fewer clients up to which more clients bring nothing."""
 NUM_BATCHES = 20
-OPEN_REQUESTS, OPEN_CONVERSATIONS = 12_000, 1400
-"""Requests, and conversations, of an open run that tells whether a load is kept up with, at least."""
+OPEN_REQUESTS, OPEN_REQUESTS_OF_AGENTS = 12_000, 20_000
+"""Requests of an open run that tells whether a load is kept up with, at least; more of agents, whose tasks are fewer."""
 MOST_OPEN_REQUESTS = 320_000
 NEARLY_FULL = 0.9
 """Clients of the closed run that says where to begin, over those that a deployment holds: none of them waits long."""
@@ -269,9 +269,9 @@ def _full_rate(scenario: Scenario, relaxed: Deployment, sample: RequestSpecs) ->
 
 def _open_requests(relaxed: Deployment, sample: RequestSpecs, rate: float) -> int | None:
     """Return the requests of an open run that outlasts its conversations; None where they are too many."""
-    turns = len(sample) / (len(_edges(sample)) - 1)
-    conversation = (_held(relaxed, sample) / rate + _mean_pause(sample)) * turns
-    requests = math.ceil(max(OPEN_REQUESTS, OPEN_CONVERSATIONS * turns, OPEN_STAYS * rate * conversation))
+    conversation = (_held(relaxed, sample) / rate + _mean_pause(sample)) * len(sample) / (len(_edges(sample)) - 1)
+    least = OPEN_REQUESTS if sample.dependencies is None else OPEN_REQUESTS_OF_AGENTS
+    requests = max(least, math.ceil(OPEN_STAYS * rate * conversation))
     return requests if requests <= MOST_OPEN_REQUESTS else None
 
 
