@@ -64,7 +64,7 @@ MORE_THROUGHPUT = 1.01
 """Times the throughput with fewer clients up to which more clients bring nothing."""
 NUM_BATCHES = 20
 OPEN_REQUESTS, OPEN_REQUESTS_OF_AGENTS = 12_000, 20_000
-"""Requests of an open run that tells whether a load is kept up with, at least; more of agents, whose tasks are fewer."""
+"""Requests of an open run that tells whether a load is kept up with, at least; of agents more, whose tasks are few."""
 MOST_OPEN_REQUESTS = 320_000
 NEARLY_FULL = 0.9
 """Clients of the closed run that says where to begin, over those that a deployment holds: none of them waits long."""
