@@ -22,6 +22,7 @@ from simserve.engine.compiled.layout import (
 )
 from simserve.engine.config import EngineConfig
 from simserve.engine.plane_state import DataPlane
+from simserve.engine.sending import Sending
 from simserve.engine.state import Replica, RequestTable
 from simserve.engine.tables import StepTimes
 
@@ -133,6 +134,8 @@ _COLUMNS = {
         "d",
     ),
 }
+_SENT: dict[str, Kind] = {"Floats": Column("d"), "Integers": Column("q"), **_NUMBERS}
+SENDING = Record("sending", {each.name: _SENT[str(each.type)] for each in fields(Sending)})
 REQUESTS = Record("requests", {name: Column(_COLUMNS.get(name, "q")) for name in RequestTable.__slots__})
 
 _REPLICA: dict[str, Kind] = {
