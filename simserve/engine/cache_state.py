@@ -258,6 +258,7 @@ class RadixTree:
         idle: Nodes that nobody uses, the one first that was used least recently. A node stands behind those that
             follow on it.
         found: The node at which the last look-up or addition ended.
+        num_looks: Looks at a queue in which somebody waits, where they are counted.
     """
 
     __slots__ = (
@@ -268,6 +269,7 @@ class RadixTree:
         "free_nodes",
         "idle",
         "nodes",
+        "num_looks",
         "offsets",
         "parents",
         "starts",
@@ -281,7 +283,7 @@ class RadixTree:
         self.children: dict[int, int] = {}
         self.nodes: dict[int, int] = {}
         self.idle: OrderedDict[int, None] = OrderedDict()
-        self.found = 0
+        self.found = self.num_looks = 0
 
 
 class KVTier:

@@ -40,6 +40,7 @@ _RARE = (
     "max_cudagraph_capture_size",
     "cudagraph_mode",
     "moe_backend",
+    "fp8_gemm_backend",
     "cpu_offload_gb",
     "n_gpu_layers",
     "num_gpu",
