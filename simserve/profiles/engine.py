@@ -108,6 +108,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     max_cudagraph_capture_size: int
     cudagraph_mode: CudagraphMode | None = None
     moe_backend: MoeBackend | None = None
+    language_model_only: bool = False
     frontend_latency: float
     host_slowdown: float
     static_batch_size: int
@@ -156,6 +157,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     memory_rule: MemoryRule
     """What `gpu_memory_utilization` is a share of: `total`, `free_after_load`, or `static_fraction` (of the total, for
     weights and KV; the rest stays free for everything else)."""
+    loads_encoders: bool
+    """Whether encoders of images and audio are loaded whatever prompts have."""
     non_torch_bytes_single: float
     """CUDA context and libraries at tensor-parallel size 1."""
     non_torch_bytes_parallel: float
@@ -615,6 +618,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     return {
         "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
         "memory_rule": memory.rule,
+        "loads_encoders": memory.loads_encoders,
         "gpu_memory_utilization": choices.pick("gpu_memory_utilization", share),
         "non_torch_bytes_single": runtime.non_torch_single,
         "non_torch_bytes_parallel": runtime.non_torch_parallel,

@@ -60,6 +60,7 @@ FEATURES: Mapping[str, str] = {
     "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
     "cudagraph_mode": "choice of the steps on CUDA graphs",
     "moe_backend": "choice of the kernels of experts",
+    "language_model_only": "way to leave out the encoders of images and audio",
     "kv_cache_fp8": "FP8 KV cache",
     "kv_cache_int8": "INT8 KV cache",
     "kv_cache_int4": "INT4 KV cache",
@@ -224,6 +225,9 @@ class Memory(FrozenModel):
     """The share; absent: computed from `static_reserve`."""
     static_reserve: tuple[StaticReserve, ...] = ()
     """SGLang's reserve by GPU memory, the largest GPU first; the first that fits counts."""
+    loads_encoders: bool = True
+    """Whether encoders of images and audio are loaded with the model, whatever its prompts have; llama.cpp's are a file
+    of their own."""
     source: str
     """Where the rule and the share come from."""
 

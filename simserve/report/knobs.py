@@ -40,6 +40,7 @@ _RARE = (
     "max_cudagraph_capture_size",
     "cudagraph_mode",
     "moe_backend",
+    "language_model_only",
     "cpu_offload_gb",
     "n_gpu_layers",
     "num_gpu",
