@@ -210,7 +210,6 @@ def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int)
 def _needs(shape: ReplicaShape) -> dict[str, float]:
     """Return the bytes a GPU needs beside KV, by name."""
     engine, ranks, stages = shape.engine, shape.tensor_parallel_size, shape.pipeline_parallel_size
-    is_parallel = shape.num_gpus > 1
     needs = {
         "weights": weights_bytes_per_gpu(
             shape.model,
@@ -225,7 +224,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
         )
         - offloaded_weights_bytes(shape),
         "activations": activation_bytes(shape),
-        "runtime": engine.non_torch_bytes_parallel if is_parallel else engine.non_torch_bytes_single,
+        "runtime": _runtime_bytes(shape),
         "cuda_graphs": engine.cuda_graph_bytes,
     }
     if shape.speculation is not None and shape.speculation.draft is not None:
@@ -242,6 +241,15 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     if sum(needs.values()) + relaid < shape.hardware.memory.total:
         needs["runtime"] += relaid
     return needs
+
+
+def _runtime_bytes(shape: ReplicaShape) -> float:
+    """Return what CUDA, libraries and buffers for communication take of a GPU."""
+    engine = shape.engine
+    if shape.num_gpus == 1:
+        return engine.non_torch_bytes_single
+    has_link = shape.hardware.intra_node.kind not in ("pcie", "none")
+    return engine.non_torch_bytes_parallel if has_link else engine.non_torch_bytes_pcie
 
 
 def relaid_expert_bytes(shape: ReplicaShape) -> float:

@@ -163,6 +163,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """CUDA context and libraries at tensor-parallel size 1."""
     non_torch_bytes_parallel: float
     """The same above 1."""
+    non_torch_bytes_pcie: float
+    """The same above 1 between GPUs that PCIe alone joins."""
     activation_token_bytes_factor: float
     activation_hidden_share: float
     """Activation peak of a forward pass: this times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an
@@ -588,6 +590,9 @@ def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: 
         sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}
     if graphs.max_batch_per_seq is not None:
         sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs}
+    if graphs.captures_limit and sizes:
+        limit = min(max_num_seqs, max(sizes))
+        sizes = {size for size in sizes if size < limit} | {limit}
     return tuple(sorted(sizes))
 
 
@@ -622,6 +627,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "gpu_memory_utilization": choices.pick("gpu_memory_utilization", share),
         "non_torch_bytes_single": runtime.non_torch_single,
         "non_torch_bytes_parallel": runtime.non_torch_parallel,
+        "non_torch_bytes_pcie": runtime.non_torch_parallel if runtime.non_torch_pcie is None else runtime.non_torch_pcie,
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_hidden_share": runtime.activation_hidden_share,
         "activation_logit_bytes": runtime.activation_logit,

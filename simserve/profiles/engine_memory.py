@@ -61,6 +61,8 @@ class RuntimeMemory(FrozenModel):
     """CUDA context and libraries on one GPU, bytes."""
     non_torch_parallel: Bytes
     """The same a GPU under tensor parallelism, with communication buffers, bytes."""
+    non_torch_pcie: Bytes | None = None
+    """That between GPUs that PCIe alone joins, where buffers for NVLink are not made; absent: the same."""
     activation_token_factor: float = Field(ge=0)
     """Peak activations: times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an element."""
     activation_hidden_share: float = Field(default=1.0, ge=0, le=1)

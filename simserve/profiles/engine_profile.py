@@ -251,6 +251,8 @@ class CudaGraphs(FrozenModel):
     """Largest captured size; absent: the last of `sizes`."""
     max_batch_per_seq: int | None = Field(default=None, ge=1)
     """Largest captured size as a multiple of `max_num_seqs`, where lower."""
+    captures_limit: bool = False
+    """Whether `max_num_seqs` itself is captured, and nothing above it."""
     max_batch_of_family: dict[str, int] = Field(default_factory=dict)
     """Family of a model -> largest captured size in place of both limits above."""
     covers_prompts: bool = False
