@@ -161,3 +161,33 @@ def test_a_popular_repository_without_a_profile_has_layers_without_a_formula(rep
     """A model engineer reads which."""
     with pytest.raises(ProfileError, match="has layers that simserve has no formula for: "):
         load_model(repository)
+
+
+@pytest.mark.parametrize(
+    ("weights", "checkpoint", "stored"),
+    [
+        (
+            "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+            "ISTA-DASLab/Mistral-Small-3.1-24B-Instruct-2503-GPTQ-4b-128g",
+            "gptq-int4",
+        ),
+        ("Qwen/Qwen3-Coder-Next", "Qwen/Qwen3-Coder-Next-FP8", "fp8"),
+        ("Qwen/QwQ-32B", "Qwen/QwQ-32B-AWQ", "awq-int4"),
+        (
+            "deepseek-ai/DeepSeek-R1-Distill-Llama-70B",
+            "RedHatAI/DeepSeek-R1-Distill-Llama-70B-FP8-dynamic",
+            "fp8",
+        ),
+    ],
+)
+def test_tuned_weights_have_checkpoints_of_their_own(weights: str, checkpoint: str, stored: str) -> None:
+    """Not those of the model that they were tuned from; each is found by its own name, and is no guess."""
+    tuned, alone = load_model(weights), load_model(checkpoint)
+
+    found = tuned.checkpoint(stored)
+    assert found is not None
+    assert found.repository == checkpoint
+    assert {each.repository for each in tuned.checkpoints}.isdisjoint(
+        each.repository for each in load_model(str(tuned.shape_of)).checkpoints
+    )
+    assert (alone.stored, alone.shape_of, alone.is_named_like) == (found, tuned.shape_of, False)
