@@ -413,9 +413,9 @@ def draft_kv_bytes_per_token(shape: ReplicaShape) -> float:
 def activation_bytes(shape: ReplicaShape) -> float:
     """Return the peak of activations on one GPU.
 
-    The largest of a layer over the token budget, ``factor * tokens * (share * hidden + intermediate / TP)`` elements, of
-    sampling, logits of every seat and what the engine takes in any case beside the hidden states, and of encoding images.
-    A standard attention kernel adds the scores of the longest chunk against the longest context.
+    The largest of a layer over the token budget, ``factor * tokens * (share * hidden + intermediate / TP)`` elements,
+    of sampling, logits of every seat and what the engine takes in any case beside the hidden states, and of encoding
+    images. A standard attention kernel adds the scores of the longest chunk against the longest context.
     """
     engine, model, ranks = shape.engine, shape.model, shape.tensor_parallel_size
     widest = engine.activation_hidden_share * model.hidden_size + model.intermediate_size / ranks
@@ -432,10 +432,10 @@ def activation_bytes(shape: ReplicaShape) -> float:
 def _encoding_bytes(shape: ReplicaShape) -> float:
     """Return the activations of the images that an engine tries its vision tower on before it measures what is left.
 
-    Four hidden states and the input and output of an MLP's activation of every patch: of the largest image, or of as many
-    images as the token budget holds (vLLM, v1/worker/gpu_model_runner.py, profile_run). vLLM prints 1.59 GiB of Qwen3.8-27B on
-    two RTX 5090 (noonghunna/club-3090, issue 1087) and 1.70 of Qwen3.5-4B on an A100 (ovg-project/kvcached, pull request
-    448), where this is 1.61 and 1.50; what ranks share of it is not told apart.
+    Four hidden states and the input and output of an MLP's activation of every patch: of the largest image, or of as
+    many images as the token budget holds (vLLM, v1/worker/gpu_model_runner.py, profile_run). vLLM prints 1.59 GiB of
+    Qwen3.8-27B on two RTX 5090 (noonghunna/club-3090, issue 1087) and 1.70 of Qwen3.5-4B on an A100
+    (ovg-project/kvcached, pull request 448), where this is 1.61 and 1.50; what ranks share of it is not told apart.
     """
     tower = shape.model.vision
     if tower is None or not shape.encodes_images:

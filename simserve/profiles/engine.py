@@ -627,7 +627,9 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "gpu_memory_utilization": choices.pick("gpu_memory_utilization", share),
         "non_torch_bytes_single": runtime.non_torch_single,
         "non_torch_bytes_parallel": runtime.non_torch_parallel,
-        "non_torch_bytes_pcie": runtime.non_torch_parallel if runtime.non_torch_pcie is None else runtime.non_torch_pcie,
+        "non_torch_bytes_pcie": runtime.non_torch_parallel
+        if runtime.non_torch_pcie is None
+        else runtime.non_torch_pcie,
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_hidden_share": runtime.activation_hidden_share,
         "activation_logit_bytes": runtime.activation_logit,

@@ -168,8 +168,8 @@ def test_the_tower_takes_memory_where_prompts_have_images() -> None:
 
 
 def test_the_largest_image_is_tried_before_kv_is_counted() -> None:
-    """vLLM's peak of Qwen3.5's tower of 27 layers is 1.59 GiB as it prints it: 65,536 patches, four hidden states each and
-    both ends of the activation of an MLP."""
+    """vLLM's peak of Qwen3.5's tower of 27 layers is 1.59 GiB as it prints it: 65,536 patches, four hidden states each
+    and both ends of the activation of an MLP."""
     shape = make_shape("rtx-5090-32gb", "qwen3.5-35b-a3b", quantization="fp8", tensor_parallel_size=2)
     text, images = (activation_bytes(replace(shape, encodes_images=each)) for each in (False, True))
 

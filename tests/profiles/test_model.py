@@ -206,7 +206,7 @@ ROUNDING = {"deepseek-v4-pro": 0.05 / 1.6}
 # What publishers state, billions, with the tolerance of their rounding; where they leave the embedding out (gpt-oss,
 # GLM-4.5 and 4.7, Step, MiniMax-M3, ERNIE, DeepSeek-V2), or the head too, it is added.
 ADVERTISED_ACTIVE = {
-    "deepseek-v2-236b": 21e9,
+    "deepseek-v2-236b": (21, 0.02),
     "mixtral-8x7b": (12.9, 0.005),
     "mixtral-8x22b": (39, 0.005),
     "qwen3-30b-a3b": (3.3, 0.02),

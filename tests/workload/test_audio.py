@@ -109,7 +109,7 @@ def test_what_hears_nothing_is_refused(overrides: list[str], message: str) -> No
 
 
 def test_the_encoder_is_in_memory_unless_it_is_left_out() -> None:
-    """With audio and without; not where the server has the language model alone. In a pool of its own a worker holds it."""
+    """With audio and without; not beside a language model alone. In a pool of its own a worker holds it."""
     heard = memory_report(resolve(load("voice-assistant")))
     unheard, alone = ["workload.audio=null"], "deployment.engine.language_model_only=true"
     loaded = memory_report(resolve(load("voice-assistant", unheard)))

@@ -45,8 +45,8 @@ _WITHOUT_EFFECT_KEYS = (
 _LARGEST_GRAPH = 128
 """Largest batch on a CUDA graph unless the options say one (``CudaGraphConfig``, TensorRT-LLM llmapi/llm_args.py)."""
 _NOT_PADDED = (
-    "Without cuda_graph_config.enable_padding only batches of 1 to 32, 64 and 128 run on a CUDA graph there; simulated as "
-    "if they were padded."
+    "Without cuda_graph_config.enable_padding only batches of 1 to 32, 64 and 128 run on a CUDA graph there; simulated "
+    "as if they were padded."
 )
 _PYTORCH_SINCE = version_key("1.0")
 """From here on the server's own backend captures graphs unless it is told not to."""
@@ -215,7 +215,7 @@ def _read_key(reading: Reading, key: str, value: Any) -> bool:
 
 
 def _graphs(reading: Reading, settings: Mapping[str, Any]) -> None:
-    """Read which batches run on CUDA graphs: up to 128 unless it is said, each of its own size unless they are padded."""
+    """Read which batches run on CUDA graphs: up to 128 unless it is said, each of its own size unless padded."""
     sizes = settings.get("batch_sizes")
     largest = max(sizes, default=None) if isinstance(sizes, list) else settings.get("max_batch_size")
     key = "cuda_graph_config.max_batch_size"
