@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from simserve.profiles.checkpoint import WeightFormatName
-from simserve.profiles.engine_memory import SizeRange
 from simserve.profiles.engine_options import (
     Admission,
     Batching,
@@ -576,11 +575,7 @@ def _new_token_ratio(choices: _Choices, known: EngineVersion) -> dict[str, float
 
 def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: int | None) -> tuple[int, ...]:
     """Return the captured sizes; ``largest``, where the user says it, in place of the engine's limits."""
-    sizes = {
-        size
-        for entry in graphs.sizes
-        for size in (range(entry.start, entry.stop + 1, entry.step) if isinstance(entry, SizeRange) else (entry,))
-    }
+    sizes = graphs.every_size
     largest = graphs.max_batch_of_family.get(place.model_family) if largest is None else largest
     if sizes and largest is not None:
         last, step = max(sizes), graphs.last_step
@@ -591,8 +586,7 @@ def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: 
     if graphs.max_batch_per_seq is not None:
         sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs}
     if graphs.captures_limit and sizes:
-        limit = min(max_num_seqs, max(sizes))
-        sizes = {size for size in sizes if size < limit} | {limit}
+        sizes = {min(size, max_num_seqs) for size in sizes}
     return tuple(sorted(sizes))
 
 
@@ -627,9 +621,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "gpu_memory_utilization": choices.pick("gpu_memory_utilization", share),
         "non_torch_bytes_single": runtime.non_torch_single,
         "non_torch_bytes_parallel": runtime.non_torch_parallel,
-        "non_torch_bytes_pcie": runtime.non_torch_parallel
-        if runtime.non_torch_pcie is None
-        else runtime.non_torch_pcie,
+        "non_torch_bytes_pcie": runtime.between_pcie,
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_hidden_share": runtime.activation_hidden_share,
         "activation_logit_bytes": runtime.activation_logit,

@@ -78,6 +78,11 @@ class RuntimeMemory(FrozenModel):
     source: str
     """Where the figures come from."""
 
+    @property
+    def between_pcie(self) -> float:
+        """What CUDA, libraries and buffers take of a GPU that PCIe alone joins to others, bytes."""
+        return self.non_torch_parallel if self.non_torch_pcie is None else self.non_torch_pcie
+
 
 class WindowedKV(FrozenModel):
     """From which version on an engine keeps no more of a layer with a sliding window than the window, and how.

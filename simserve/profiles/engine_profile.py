@@ -265,6 +265,15 @@ class CudaGraphs(FrozenModel):
     """Where the sizes come from."""
 
     @property
+    def every_size(self) -> set[int]:
+        """The captured sizes, one by one."""
+        return {
+            size
+            for entry in self.sizes
+            for size in (range(entry.start, entry.stop + 1, entry.step) if isinstance(entry, SizeRange) else (entry,))
+        }
+
+    @property
     def last_step(self) -> int:
         """How far the largest captured sizes are apart."""
         return next((entry.step for entry in reversed(self.sizes) if isinstance(entry, SizeRange)), 8)
