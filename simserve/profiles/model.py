@@ -19,6 +19,7 @@ from simserve.profiles.attention_layers import AttentionLayers
 from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model_blocks import LatentAttention, LinearAttention, Mamba2, MixtureOfExperts, SparseIndexer
 from simserve.profiles.model_names import (
+    TEXT_ONLY,
     context_of,
     is_on_record,
     layers_without_formula,
@@ -160,6 +161,7 @@ def _named_like(model: ModelProfile, repository: str) -> ModelProfile:
             "shape_of": model.name,
             "is_named_like": not is_on_record(repository),
             "checkpoints": (own, *others),
+            "vision": None if tuned is not None and tuned[0] in TEXT_ONLY else model.vision,
             "max_position_embeddings": context_of(repository) or model.max_position_embeddings,
         }
     )

@@ -135,6 +135,11 @@ heads of 256, 48 linear value heads of 128 and a vocabulary of 248,320 in public
 """
 
 
+TEXT_ONLY = frozenset({"mistralai/Devstral-Small-2507", "sarvamai/sarvam-m"})
+"""Of these, those without the tower of the model that they were tuned from (Devstral's model card: "the vision encoder
+was removed"; sarvam-m is a `MistralForCausalLM`)."""
+
+
 def stored_format(name: str) -> str | None:
     """Return the number format that a name of weights tells of; None: none."""
     last = _last_part(name)

@@ -652,6 +652,13 @@ def test_weights_tuned_from_a_model_keep_their_name_and_have_none_of_its_checkpo
     assert weights_name(repository) == repository
 
 
+@pytest.mark.parametrize("repository", ["mistralai/Devstral-Small-2507", "unsloth/Devstral-Small-2507-bnb-4bit"])
+def test_weights_tuned_without_the_tower_load_none(repository: str) -> None:
+    """Devstral Small of 2025; Magistral kept that of Mistral Small."""
+    assert load_model(repository).vision is None
+    assert load_model("mistralai/Magistral-Small-2509").vision == load_model("mistral-small-24b").vision is not None
+
+
 @pytest.mark.parametrize(
     ("repository", "longest"),
     [
