@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from docs import write_calibrated_servers as script
+from simserve.calibrate.factors import Linear
 from simserve.calibrate.priors import PRIORS
+from simserve.profiles.engine_profile import FACTORS
 from simserve.profiles.expected_errors import load_calibrated_errors
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -58,3 +61,17 @@ def test_a_source_weighs_as_much_as_any_other() -> None:
     assert script._quantile(values, 0.25) == pytest.approx(np.median(values["large"]), abs=0.01)
     assert script._quantile(values, 0.75) == pytest.approx(np.median(values["small"]), abs=0.5)
     assert script._quantile({"alone": [3.0, 1.0, 2.0, 4.0]}, 0.5) == 2.0
+
+
+@pytest.mark.parametrize(("misfit", "low", "high"), [(0.001, 0.0, 0.35), (1.0, 0.9, 1.1)])
+def test_what_could_be_hoped_for_follows_from_what_runs_scatter(misfit: float, low: float, high: float) -> None:
+    """Servers drawn from the priors: two runs tell much where nothing else scatters, and nothing where all does."""
+    slopes = np.zeros((5, len(FACTORS)))
+    slopes[:, FACTORS.index("gpu")] = 1.0
+    server = Linear(runs=np.arange(5), figures=("tpot",) * 5, residuals=np.zeros(5), slopes=slopes)
+    priors = replace(PRIORS, widths={**PRIORS.widths, "gpu": 0.3}, misfit={"tpot": misfit, "ttft": misfit})
+
+    drawn = script.hoped_of([server] * 20, priors, draws=20)
+
+    assert low <= np.median([each.share for each in drawn]) <= high
+    assert drawn == script.hoped_of([server] * 20, priors, draws=20)

@@ -213,11 +213,13 @@ class _Kept:
         except InputError:
             model = " --model MODEL"
         version = f" --engine-version {shlex.quote(server.version)}" if server is not None and server.version else ""
-        first = shlex.quote(self.rows[0]["file"])
+        # A search in a closed loop goes no further than there are requests.
+        longest = shlex.quote(max(self.rows, key=lambda row: row["completed"])["file"])
         return [
-            f"simserve import bench {first} --gpus GPU{model}{version} --out my-server.yaml",
+            f"simserve import bench {longest} --gpus GPU{model}{version} --out my-server.yaml",
             f"simserve calibrate serving {shlex.quote(str(self._folder))}/*.json --scenario my-server.yaml "
             "--out my-engine.yaml",
+            "simserve capacity my-server.yaml --set 'deployment.engine={name: my-engine.yaml}' --slo ttft=1s,tpot=50ms",
         ]
 
     def summary(self, url: str) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.numbers import as_column
 
+_SPARSE = 4
+"""Numbers of segments are put one after another where fewer than one in so many is used."""
+
 
 class PrefixPaths:
     """What the tokens of every request are, in blocks; row i of the table is request i.
@@ -23,7 +26,7 @@ class PrefixPaths:
         block_size: Tokens a block.
         starts: Request i has the entries ``starts[i] .. starts[i + 1] - 1`` of the two lists.
         segments: Number of each segment.
-        is_shared: 1 where another request has that segment too.
+        is_shared: 1 where another request has that segment too, which may run at the same time.
         ends: Blocks of the request up to the end of the segment: a block belongs to the segment of its last token.
         pinned_until: While it runs: one past the last entry whose segment the request uses.
         shared_blocks: While it runs: its leading blocks that lie in the cache.
@@ -60,6 +63,7 @@ class PrefixPaths:
         as_lists: bool = True,
         num_levels: int = 0,
         store: KVTier | None = None,
+        session: NDArray[np.int64] | None = None,
     ) -> None:
         """Lay out the paths in blocks; a segment that ends no block is left out.
 
@@ -71,6 +75,8 @@ class PrefixPaths:
             as_lists: Whether they are read from Python, which is fastest with lists.
             num_levels: Tiers behind the cache.
             store: The last of them, where replicas share it.
+            session: Of each request the conversation whose turns run one after another, shape [N]; None: any two
+                requests may run at the same time.
         """
         blocks = ends // block_size
         before = np.concatenate([[0], blocks[:-1]])
@@ -82,8 +88,8 @@ class PrefixPaths:
         self.block_size = block_size
         self.starts: Sequence[int] = as_column(starts, as_lists)
         self.segments: Sequence[int] = as_column(segments[is_kept], as_lists)
-        _, entries, uses = np.unique(segments[is_kept], return_inverse=True, return_counts=True)
-        self.is_shared: Sequence[int] = as_column((uses > 1)[entries].astype(np.int64), as_lists)
+        owner = np.arange(int(starts[-1])) if session is None else np.repeat(session, np.diff(starts))
+        self.is_shared: Sequence[int] = as_column(_meet(segments[is_kept], owner).astype(np.int64), as_lists)
         self.ends: Sequence[int] = as_column(blocks[is_kept], as_lists)
         # Few entries of these differ at a time from the starts and zeros that a list of them shares.
         self.pinned_until: MutableSequence[int]
@@ -104,6 +110,15 @@ class PrefixPaths:
         """Let a request use nothing: the replica that held its blocks is gone."""
         self.pinned_until[index] = self.starts[index]
         self.shared_blocks[index] = self.is_private[index] = 0
+
+
+def _meet(segments: NDArray[np.int64], owner: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return of each entry whether its segment, which is not negative, has entries of several owners, shape [E]."""
+    if segments.max(initial=0) > _SPARSE * len(segments):
+        segments = np.unique(segments, return_inverse=True)[1]
+    last = np.zeros(int(segments.max(initial=-1)) + 1, dtype=np.int64)
+    last[segments] = owner
+    return (np.bincount(segments, weights=last[segments] != owner) > 0)[segments]
 
 
 class PrefixCache:
@@ -243,6 +258,7 @@ class RadixTree:
         idle: Nodes that nobody uses, the one first that was used least recently. A node stands behind those that
             follow on it.
         found: The node at which the last look-up or addition ended.
+        num_looks: Looks at a queue in which somebody waits, where they are counted.
     """
 
     __slots__ = (
@@ -253,6 +269,7 @@ class RadixTree:
         "free_nodes",
         "idle",
         "nodes",
+        "num_looks",
         "offsets",
         "parents",
         "starts",
@@ -266,7 +283,7 @@ class RadixTree:
         self.children: dict[int, int] = {}
         self.nodes: dict[int, int] = {}
         self.idle: OrderedDict[int, None] = OrderedDict()
-        self.found = 0
+        self.found = self.num_looks = 0
 
 
 class KVTier:

@@ -75,6 +75,7 @@ def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: i
         leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, generated)
     remove_all(replica.late_tokens, index)
     remove_all(replica.late_prompts, index)
+    remove_all(replica.swapped_in, index)
     replica.finish_heap.remove(entry)
     heapify(replica.finish_heap)
     if not replica.grows:

@@ -29,7 +29,7 @@ from simserve.engine.prefix_cache import (
     use_prefix,
 )
 from simserve.engine.progress import GRID
-from simserve.engine.radix_tree import cache_computed, look_up, make_free, use_found
+from simserve.engine.radix_tree import cache_computed, look_up, make_free, touch_waiting, use_found
 from simserve.engine.state import (
     ADMITTED,
     BLOCKED_BY_BLOCKS,
@@ -44,7 +44,7 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
-from simserve.engine.windows import give_back, window_growth_of_step
+from simserve.engine.windows import give_back, take_blocks, window_growth_of_step
 
 
 def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, may_admit: bool) -> bool:
@@ -79,12 +79,17 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     cache = replica.cache
     # A tree holds what a step computes when it has ended.
     has_tree = cache is not None and cache.tree is not None
+    if has_tree and config.touches_waiting and _looks_at_queue(replica):
+        touch_waiting(replica, requests)
 
     if replica.prefilling:
         prefilling = replica.prefilling
         position = 0
         while position < len(prefilling):
             index = prefilling[position]
+            if replica.has_ordered_pass and index in replica.passed_over:
+                position += 1
+                continue
             done = computed_tokens[index]
             remaining = prompt_tokens[index] + generated_tokens[index] - done
             chunk = min(remaining, max_chunk, budget)
@@ -115,6 +120,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     # Somebody before it may have had to go.
                     position = prefilling.index(index)
                 if chunk < 0:
+                    if replica.has_ordered_pass:
+                        while position < len(prefilling):
+                            replica.passed_over.append(prefilling[position])
+                            position += 1
                     continue
                 free -= need
                 taken += need
@@ -177,7 +186,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if cache is not None:
                     if cache.num_decoders:
                         cache_decoded(replica, requests, index, 1)
-                    if has_tree and (budget > 0 or len(chunks) == num_continued):
+                    is_asked = budget > 0 or len(chunks) == num_continued
+                    if has_tree and is_asked and not is_passed_over(replica, budget, free, free_window, uncommitted):
                         blocks, idle = look_up(cache, index, target)
                     else:
                         blocks, idle = find_prefix(cache, index, target)
@@ -189,12 +199,14 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     chunk = max_chunk
                 if chunk > budget:
                     chunk = budget
+            if target == 1 and replica.has_padding and chunk and not num_continued:
+                chunk = padded_chunk(replica, num_decodes, cached, max_chunk)
             if chunk > budget or chunk == 0:
                 replica.blocked_by = BLOCKED_BY_BUDGET
                 # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
-                is_asked = replica.keeps_full and (not is_chunked or len(chunks) == num_continued)
-                is_asked = is_asked and not is_passed_over(replica, budget, free, free_window, uncommitted)
-                if is_asked and not has_room(
+                meets_memory = replica.keeps_full and (not is_chunked or len(chunks) == num_continued)
+                meets_memory = meets_memory and not is_passed_over(replica, budget, free, free_window, uncommitted)
+                if meets_memory and not has_room(
                     replica, requests, index, 0, free - idle, free_window, uncommitted, cached
                 ):
                     replica.blocked_by = BLOCKED_BY_BLOCKS
@@ -271,7 +283,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if not has_tree:
                     # What gives way to its blocks is gone before they are cached.
                     evict(cache, free)
-                    cache_blocks(cache, index, cached + chunk)
+                    cache_blocks(cache, index, cached + min(chunk, target))
                     if cache.num_decoders:
                         note_contests(cache, index)
         if loras is not None and loras.skipped:
@@ -291,6 +303,24 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted
+
+
+def padded_chunk(replica: Replica, num_decodes: int, cached: int, max_chunk: int) -> int:
+    """Return what a request computes of which a single token is left: as much as those that decode, if it may."""
+    padded = replica.tokens_per_decode
+    is_beside = num_decodes > 0 or cached > 0
+    return padded if is_beside and padded <= max_chunk and cached + padded < replica.config.max_model_len else 1
+
+
+def _looks_at_queue(replica: Replica) -> bool:
+    """Return whether SGLang looks at those who wait: where there is a seat and it is not full, or beside a chunk."""
+    if replica.is_ordered or not replica.waiting:
+        return False
+    if replica.prefilling:
+        return True
+    num_batch = replica.num_left + len(replica.departing)
+    is_full = replica.is_full and (replica.num_decoding > 0 or num_batch > 0)
+    return not is_full and replica.num_running + num_batch < replica.max_num_seqs
 
 
 def is_passed_over(replica: Replica, budget: int, free: int, free_window: int, uncommitted: int) -> bool:
@@ -526,7 +556,14 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
         done = requests.computed_tokens[index]
         computed = done + chunk * num_steps
         generated = requests.generated_tokens[index]
-        if computed < requests.prompt_tokens[index] + generated:
+        target = requests.prompt_tokens[index] + generated
+        if computed > target:
+            # The drafts that its lone token was padded with are none.
+            if replica.grows:
+                give_back(replica, -(-computed // replica.block_size))
+                take_blocks(replica, -(-target // replica.block_size))
+            computed = target
+        if computed < target:
             requests.computed_tokens[index] = computed
             replica.prefilled_tokens += computed - done
             # Those with a prefix cache have been among the prefilling since they were admitted.

@@ -58,6 +58,10 @@ class EngineConfig:
         priority_ageing: ``priority``: seconds of waiting that outweigh one level; 0: waiting changes nothing.
         priority_preemption: ``priority``: whether running requests of a worse priority make way for the head of the
             queue when it finds no seat or no blocks. ``on_demand`` alone.
+        ends_pass: ``priority``: whether a request that preempts itself ends the pass over the running ones, so that
+            those behind it compute nothing in that step (vLLM up to 0.32), where `has_ordered_pass` says so.
+        misses_next: ``ends_pass``: whether the pass misses the request behind one that takes the blocks of a request
+            before it that is done (vLLM up to 0.27; `simserve.engine.passing`).
         preemption_mode: What becomes of a victim's KV: ``recompute`` or ``swap`` (`simserve.engine.swap`).
         num_swap_blocks: ``swap``: KV blocks that host memory holds.
         kv_allocation: ``paged`` blocks; ``static`` slots of ``max_model_len``; ``pow2`` and ``oracle``
@@ -80,6 +84,8 @@ class EngineConfig:
             computed (SGLang; `simserve.engine.radix_tree`); where `has_radix_tree` says so alone.
         evicts_missing: ``keeps_radix_tree``: whether nodes give way for what a step is short of (SGLang 0.5.18), or for
             all that it takes.
+        touches_waiting: ``keeps_radix_tree``, ``fcfs``: whether every so many looks at the queue use what those in it
+            would find (SGLang 0.5.22; `simserve.engine.radix_tree`).
         ages_empty_blocks: ``evicts_by_block``: whether free blocks that hold nothing to share wait for their turn among
             the cached ones (vLLM up to pull request 42656); else they are taken first.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
@@ -131,6 +137,9 @@ class EngineConfig:
             tokens are with the clients at once.
         num_speculative_tokens: Drafts a decoding request has verified in a step; each takes a token of the budget
             and a slot of KV, and so does the token behind them. 0: no speculative decoding.
+        pads_lone_token: With drafts: whether a request that is admitted with a single token to compute computes as many
+            as one that decodes, where `has_padding` says so: beside no chunk of a running prompt, and where requests
+            decode or its prefix was found (vLLM 0.30).
         frontend_latency: Seconds from arrival to the scheduler (HTTP).
         tokenization_per_token: Seconds that a token of the prompt adds to that.
         frontend_seconds_per_request: Seconds that any request adds to that, in which the API server does nothing else.
@@ -142,6 +151,8 @@ class EngineConfig:
     scheduling_policy: SchedulingPolicy = "fcfs"
     priority_ageing: float = 0.0
     priority_preemption: bool = False
+    ends_pass: bool = False
+    misses_next: bool = False
     preemption_mode: PreemptionMode = "recompute"
     num_swap_blocks: int = 0
     kv_allocation: KVAllocation = "paged"
@@ -158,6 +169,7 @@ class EngineConfig:
     ages_empty_blocks: bool = False
     keeps_radix_tree: bool = False
     evicts_missing: bool = False
+    touches_waiting: bool = False
     max_loras: int = 0
     max_cpu_loras: int = 0
     lora_host_seconds: float = 0.0
@@ -190,6 +202,7 @@ class EngineConfig:
     transfer_prompt_seconds: float = 0.0
     api_token_seconds: float = 0.0
     num_speculative_tokens: int = 0
+    pads_lone_token: bool = False
     frontend_latency: float = 0.0
     tokenization_per_token: float = 0.0
     frontend_seconds_per_request: float = 0.0
@@ -200,6 +213,20 @@ class EngineConfig:
         is_growing = self.kv_allocation == "paged" and self.admission == "estimate"
         is_plain = not (self.kv_tiers or self.window_blocks or self.releases_late)
         return self.keeps_radix_tree and self.scheduler == "prefill_first" and is_growing and is_plain
+
+    @property
+    def has_ordered_pass(self) -> bool:
+        """Whether a step may pass over requests that decode: growing ones without drafts, of whom nobody is swapped."""
+        is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
+        is_plain = self.num_speculative_tokens == 0 and self.preemption_mode == "recompute"
+        is_ordered = self.scheduling_policy == "priority" and self.scheduler == "mixed"
+        return self.ends_pass and is_ordered and is_growing and is_plain
+
+    @property
+    def has_padding(self) -> bool:
+        """Whether lone tokens are padded: in steps of decodes and prompts, and without windows."""
+        is_plain = self.kv_allocation == "paged" and self.window_blocks == 0 and self.batching == "continuous"
+        return self.pads_lone_token and self.num_speculative_tokens > 0 and self.scheduler == "mixed" and is_plain
 
     @property
     def has_overlap(self) -> bool:

@@ -138,6 +138,8 @@ def cache_decoded(replica: Replica, requests: RequestTable, index: int, is_next_
     assert cache is not None
     paths = cache.paths
     for entry in range(paths.starts[index], paths.starts[index + 1]):
+        if not paths.is_shared[entry]:
+            continue
         other = cache.decoders.get(paths.segments[entry], 0) - 1
         if other >= 0 and other != index:
             cache_blocks(cache, other, _known_tokens(replica, requests, other, is_next_counted))

@@ -7,6 +7,7 @@ and weights, not where they come from.
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -167,3 +168,21 @@ def bins_of(durations: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the bin of each duration (seconds)."""
     index = np.log(np.maximum(durations, _LOWEST) * (1.0 / _LOWEST)) * (1.0 / _GROWTH)
     return np.minimum(index, NUM_BINS - 1.0).astype(np.int64)
+
+
+@cache
+def bin_edges() -> NDArray[np.float64]:
+    """Return from which duration on each bin is that of `bins_of`, to the bit; -inf for the first, inf behind the last.
+
+    Shape [num_bins + 1].
+    """
+    number = np.arange(1, NUM_BINS)
+    low = _LOWEST * np.exp(_GROWTH * (number - 0.5))
+    high = _LOWEST * np.exp(_GROWTH * (number + 0.5))
+    # As whole numbers, positive floats are in the same order.
+    below, edges = low.view(np.int64), high.view(np.int64)
+    while (edges - below > 1).any():
+        middle = below + (edges - below) // 2
+        reaches = bins_of(middle.view(np.float64)) >= number
+        below, edges = np.where(reaches, below, middle), np.where(reaches, middle, edges)
+    return np.concatenate(([-np.inf], edges.view(np.float64), [np.inf]))

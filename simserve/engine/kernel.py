@@ -38,6 +38,7 @@ from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_waiting, lora_seconds, take_lora_loading
 from simserve.engine.numbers import sum_around
 from simserve.engine.overlap import expect_results, learn_results
+from simserve.engine.passing import resume
 from simserve.engine.preemption import decay_ratio, growth_of_batch, is_held_up, make_room, make_way
 from simserve.engine.prefix_cache import evict, is_decoded
 from simserve.engine.progress import GRID
@@ -298,6 +299,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
                 note_left(replica, requests, index)
     if num_finished and replica.departing and not replica.releases_late:
         release_departing(replica, requests)
+    if has_extras and replica.passed_over:
+        resume(replica, requests)
     if replica.has_overlap:
         if num_chunks and replica.prefilling:
             replica.is_full = False
@@ -326,6 +329,17 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if replica.has_overlap and replica.late_results != LATE_NOTHING:
         expect_results(replica, requests)
     is_restless = _schedule(replica, requests)
+    while replica.has_extras and replica.passed_over and not (replica.num_decoding or replica.chunk_requests):
+        # An empty step: the engine schedules again.
+        resume(replica, requests)
+        release_departing(replica, requests)
+        if replica.config.async_scheduling and replica.config.data_parallel_size == 1:
+            # When the last step has ended, and who came while it ran is there.
+            replica.end_time = nextafter(now, inf)
+            return
+        is_restless = _schedule(replica, requests)
+    if replica.has_extras and replica.swapped_in:
+        is_restless = True
     if replica.has_overlap:
         was_running = replica.late_results != LATE_NOTHING
         is_waiting = not replica.chunk_requests and is_held_up(replica, requests)

@@ -16,6 +16,7 @@ from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
 from simserve.engine.numbers import remove_all
 from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, lose_token, waits_for_results
 from simserve.engine.paces import leave_at_pace
+from simserve.engine.passing import blocks_of_next, pass_over, take_back
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
 from simserve.engine.radix_tree import RETRACT_DECODE_STEPS, leave_tree, make_free
 from simserve.engine.state import EVICTED, LATE_NOTHING, MASK, SHIFT, Replica, RequestTable
@@ -34,9 +35,10 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
         return False
     if is_held_up(replica, requests):
         return False
-    while growth_of_batch(replica, requests) > replica.free_blocks or (
-        replica.has_window_pool and window_growth_of_step(replica) > replica.free_window_blocks
-    ):
+    if replica.has_ordered_pass and is_short(replica, requests):
+        make_room_in_order(replica, requests)
+        return True
+    while is_short(replica, requests):
         if replica.cache is not None and replica.cache.tree is not None:
             make_free(replica, growth_of_batch(replica, requests))
         # The chunks of the step before: nobody has one in this step yet.
@@ -44,6 +46,58 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
         preempt(replica, requests)
         has_preempted = True
     return has_preempted
+
+
+def is_short(replica: Replica, requests: RequestTable) -> bool:
+    """Return whether the next step's decodes take more blocks than are free."""
+    if growth_of_batch(replica, requests) > replica.free_blocks:
+        return True
+    return replica.has_window_pool and window_growth_of_step(replica) > replica.free_window_blocks
+
+
+def make_room_in_order(replica: Replica, requests: RequestTable) -> None:
+    """Preempt as a pass over the decoding requests in the order of their admission does (`simserve.engine.passing`)."""
+    replica.chunk_requests.clear()
+    forget_finished(replica, requests)
+    running, passed_over = replica.running, replica.passed_over
+    seat = taken = window_taken = 0
+    while seat < len(running):
+        index = running[seat]
+        num_missed = 0
+        if index not in replica.departing and index not in replica.prefilling:
+            blocks, window = blocks_of_next(replica, requests, index)
+            while taken + blocks > replica.free_blocks or (
+                replica.has_window_pool and window_taken + window > replica.free_window_blocks
+            ):
+                place = _place_of_worst(replica, requests)
+                victim = running.pop(place)
+                was_missed = victim in passed_over
+                remove_all(passed_over, victim)
+                if victim in replica.departing:
+                    if place < seat and replica.config.misses_next:
+                        num_missed += 1
+                elif place < seat and not was_missed and victim not in replica.prefilling:
+                    own, own_window = blocks_of_next(replica, requests, victim)
+                    taken -= own
+                    window_taken -= own_window
+                preempt(replica, requests, victim)
+                if victim == index:
+                    for position in range(seat, len(running)):
+                        if running[position] not in replica.departing:
+                            passed_over.append(running[position])
+                    pass_over(replica, requests)
+                    return
+                if place < seat:
+                    seat -= 1
+            taken += blocks
+            window_taken += window
+        seat += 1
+        for _ in range(num_missed):
+            if seat < len(running):
+                if running[seat] not in replica.departing:
+                    passed_over.append(running[seat])
+                seat += 1
+    pass_over(replica, requests)
 
 
 def is_held_up(replica: Replica, requests: RequestTable) -> bool:
@@ -130,6 +184,8 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     """
     index = _victim(replica, requests) if victim < 0 else victim
     free_blocks = replica.free_blocks
+    if replica.passed_over and index in replica.passed_over:
+        take_back(replica, requests, index)
     if index in replica.departing:
         if replica.has_overlap:
             remove_all(replica.late_prompts, index)
@@ -220,7 +276,7 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
     forget_finished(replica, requests)
     running = replica.running
     if replica.has_priorities and not replica.uses_estimate:
-        return _worst(replica, requests)
+        return running.pop(_place_of_worst(replica, requests))
     if not replica.uses_estimate or not (replica.num_decoding or replica.departing):
         return running.pop()
     position = -1
@@ -235,19 +291,18 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
     return running.pop(position)
 
 
-def _worst(replica: Replica, requests: RequestTable) -> int:
-    """Return, and take out of the running ones, who has the worst priority and no chunk in the step yet."""
+def _place_of_worst(replica: Replica, requests: RequestTable) -> int:
+    """Return where among the running ones stands who has the worst priority and no chunk in the step yet."""
     running, scheduled = replica.running, replica.chunk_requests
     priority, ready_time = requests.priority, requests.ready_time
-    victim = -1
+    victim = place = -1
     for position in range(len(running)):
         index = running[position]
         if index in scheduled:
             continue
         if victim < 0 or (priority[index], ready_time[index], index) > (priority[victim], ready_time[victim], victim):
-            victim = index
-    running.remove(victim)
-    return victim
+            victim, place = index, position
+    return place
 
 
 def _raise_ratio(replica: Replica, requests: RequestTable) -> None:

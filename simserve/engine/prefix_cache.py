@@ -418,7 +418,7 @@ def forget_decoder(cache: PrefixCache, index: int) -> None:
     paths = cache.paths
     for entry in range(paths.starts[index], paths.starts[index + 1]):
         segment = paths.segments[entry]
-        if cache.decoders.get(segment, 0) == index + 1:
+        if paths.is_shared[entry] and cache.decoders.get(segment, 0) == index + 1:
             del cache.decoders[segment]
             cache.num_decoders -= 1
     if index in cache.contested:
@@ -429,6 +429,8 @@ def note_contests(cache: PrefixCache, index: int) -> None:
     """Note who decodes what the cache holds more of, now that a request has cached blocks."""
     paths = cache.paths
     for entry in range(paths.starts[index], paths.starts[index + 1]):
+        if not paths.is_shared[entry]:
+            continue
         other = cache.decoders.get(paths.segments[entry], 0)
         if other and other != index + 1 and not paths.is_private[other - 1] and _is_contested(cache, other - 1):
             _contest(cache, other - 1)
@@ -462,9 +464,10 @@ def is_decoded(cache: PrefixCache, index: int) -> bool:
     if cache.num_decoders:
         paths = cache.paths
         for entry in range(paths.starts[index], paths.starts[index + 1]):
-            decoder = cache.decoders.get(paths.segments[entry], 0)
-            if decoder and decoder != index + 1:
-                return True
+            if paths.is_shared[entry]:
+                decoder = cache.decoders.get(paths.segments[entry], 0)
+                if decoder and decoder != index + 1:
+                    return True
     return False
 
 

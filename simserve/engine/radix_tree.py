@@ -16,8 +16,11 @@ from simserve.engine.kv_tier import give_up, least_recent
 
 if TYPE_CHECKING:
     from simserve.engine.cache_state import PrefixCache
-    from simserve.engine.state import Replica
+    from simserve.engine.state import Replica, RequestTable
 
+LOOKS, TOUCHED = 32, 128
+"""Every so many looks at the queue, so many of those who wait count as users of what they would find
+(``WAITING_PREFIX_REFRESH_INTERVAL`` and ``WAITING_QUEUE_PREFIX_MATCH_MAX`` of SGLang's ``schedule_policy.py``)."""
 RETRACT_DECODE_STEPS = 20
 """Steps of the remaining requests that a retraction makes room for, and SGLang's new-token ratio looks ahead
 (``SGLANG_RETRACT_DECODE_STEPS``)."""
@@ -45,6 +48,23 @@ def look_up(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     tree.found = node
     _touch(tree, node)
     return found, _idle_until(tree, node)
+
+
+def touch_waiting(replica: Replica, requests: RequestTable) -> None:
+    """Count a look at the queue; every so many, what those who wait would find has been used, the head's last."""
+    cache, waiting = replica.cache, replica.waiting
+    assert cache is not None
+    tree = cache.tree
+    assert tree is not None
+    if not tree.num_looks % LOOKS:
+        for position in range(min(len(waiting), TOUCHED) - 1, -1, -1):
+            index = waiting[position]
+            tokens = requests.prompt_tokens[index] + requests.generated_tokens[index]
+            found, node, partial = _follow(cache, tree, index, _on_path(cache, index, tokens))
+            if partial:
+                node = _cut(cache, tree, partial, found)
+            _touch(tree, node)
+    tree.num_looks += 1
 
 
 def use_found(cache: PrefixCache, index: int, blocks: int) -> None:

@@ -264,7 +264,9 @@ class Replica:
         "has_encoder",
         "has_extras",
         "has_late_tokens",
+        "has_ordered_pass",
         "has_overlap",
+        "has_padding",
         "has_plain_admission",
         "has_priorities",
         "has_retracted",
@@ -308,6 +310,7 @@ class Replica:
         "num_scheduled_decodes",
         "num_steps",
         "num_swapped_blocks",
+        "passed_over",
         "prefill_tokens",
         "prefilled_tokens",
         "prefilling",
@@ -371,10 +374,12 @@ class Replica:
             config.admission == "on_demand" and not config.reserve_full_prompt and config.watermark_blocks == 0
         )
         self.has_priorities = config.scheduling_policy == "priority"
+        self.has_ordered_pass = config.has_ordered_pass
         self.has_late_tokens = config.async_output and config.data_parallel_size == 1
         self.api_token_seconds, self.api_free_at = config.api_token_seconds * config.data_parallel_size, 0.0
         self.uses_estimate = self.grows and config.admission == "estimate"
         self.tokens_per_decode = 1 + config.num_speculative_tokens
+        self.has_padding = config.has_padding
         self.progress: Progress | None = None
         if config.num_speculative_tokens:
             self.progress = Progress(config.num_speculative_tokens, config.block_size)
@@ -450,13 +455,15 @@ class Replica:
         self.num_beyond = 0
         self.beyond_tokens = 0
         self.swaps = config.preemption_mode == "swap"
-        # A prefix cache or swapping: one question on the hot path instead of several.
-        self.has_extras = self.swaps
+        # A prefix cache, swapping or requests that a step passes over: one question on the hot path instead of several.
+        self.has_extras = self.swaps or self.has_ordered_pass
         self.free_swap_blocks = config.num_swap_blocks
         # Blocks that the planned step copies, and those who come back in it.
         self.moved_blocks = 0
         self.num_swapped_blocks = 0
         self.swapped_in: list[int] = []
+        # Running requests that compute nothing in the planned step (`simserve.engine.passing`).
+        self.passed_over: list[int] = []
         self.free_ranges: list[tuple[int, int]] = [(0, capacity)]
 
         self.estimate_sum: float = 0

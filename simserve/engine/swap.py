@@ -59,18 +59,18 @@ def forget_swap(replica: Replica, requests: RequestTable, index: int) -> int:
 
 
 def end_swaps(replica: Replica, requests: RequestTable, num_decodes: int) -> None:
-    """Count the gaps of the step in which requests came back.
+    """Count the gaps of the step in which requests came back, or decode again that the step before passed over.
 
     Such a step is alone in its leap. The gaps of the others are counted too, unless they were stalled.
     """
-    now = replica.end_time
+    now, sending = replica.end_time, replica.api_token_seconds * num_decodes
     for position in range(len(replica.swapped_in)):
         index = replica.swapped_in[position]
-        gap = now - requests.last_token_time[index]
+        gap = max(now - requests.last_token_time[index], sending)
         replica.irregular_gaps.extend((gap, 1.0))
         if gap > requests.itl_max[index]:
             requests.itl_max[index] = gap
     others = num_decodes - len(replica.swapped_in)
     if others and not replica.stall_step_runs:
-        replica.irregular_gaps.extend((replica.first_seconds, float(others)))
+        replica.irregular_gaps.extend((max(replica.first_seconds, sending), float(others)))
     replica.swapped_in.clear()

@@ -50,6 +50,7 @@ from simserve.metrics.request_kinds import (
     name_loading,
     reasoning_figures,
 )
+from simserve.metrics.rounds import round_figures
 from simserve.metrics.slo import NAMED_TERMS, SLO, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
 from simserve.metrics.stability import Offered, Stability, stability, waiting_share
@@ -132,6 +133,7 @@ class RunFacts:
         users: How many users send the requests, None where the scenario does not say.
         warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
         num_adapters: LoRA adapters that requests ask for, None without.
+        round_pause: Seconds between two rounds of rollouts; None: there are no rounds.
         tier_prices: What KV tiers cost beside the GPUs.
         encoders_usd_per_hour: What the GPUs of an encoder pool cost; NaN: they have no price.
         encoder_power: Power of one of those without work, and the most it draws, watts; None: there is no such pool.
@@ -172,6 +174,7 @@ class RunFacts:
     users: UsersFacts | None = None
     warnings: Sequence[str] = ()
     num_adapters: int | None = None
+    round_pause: float | None = None
     tier_prices: TierPrices = field(default_factory=TierPrices)
     encoders_usd_per_hour: float = 0.0
     encoder_power: tuple[float, float] | None = None
@@ -336,6 +339,7 @@ def _headline(
             **gateway_figures(simulation),
             "users": users_figures(facts.users, measured.latencies, measured.window, records.request_class),
             "tasks": task_figures(records, measured.window, facts.slo, money.dollars["usd_per_hour"]),
+            "rounds": round_figures(records, facts.round_pause, money.dollars["usd_per_hour"]),
             "replicas": replica_figures(simulation, facts.num_gpus),
             "requests": {**statuses(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},

@@ -144,6 +144,7 @@ async def ask(
     """
     exchange = Exchange(prompt_tokens, output_tokens)
     body = _body(server, dialect, prompt_tokens, output_tokens, rng)
+    kind = ""
     exchange.sent = time.perf_counter()
     try:
         async with client.stream("POST", server.url + dialect.path, json=body, timeout=ANSWER_SECONDS) as response:
@@ -152,6 +153,7 @@ async def ask(
                 exchange.pause = _pause(response)
                 exchange.error = f"HTTP {response.status_code}: {await _beginning(response)}"
                 return exchange
+            kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
             async for event in _events(response):
                 _take(exchange, event, time.perf_counter())
                 if exchange.error:
@@ -162,6 +164,8 @@ async def ask(
             exchange.error = f"{type(failure).__name__}: {failure}".rstrip(": ")
     if not exchange.error and not exchange.pieces:
         exchange.error = "an answer without tokens"
+        if kind not in ("", "text/event-stream"):
+            exchange.error = f"an answer of {kind[:80]} that is no stream of events"
     elif not exchange.error and not exchange.has_ended:
         exchange.error = "an answer that breaks off"
     exchange.output_tokens = exchange.output_tokens or len(exchange.pieces)

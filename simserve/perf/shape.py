@@ -22,6 +22,7 @@ from simserve.perf.weights import MARLIN_TILE, TRITON_TILE, UNPADDED, ExpertTile
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_memory import WindowedKV
+from simserve.profiles.gemm_curves import GemmClass, GemmCurve
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
 from simserve.units import GIB, format_bytes
@@ -239,10 +240,19 @@ class ReplicaShape:
             engine_scale=self.engine.compute_efficiency,
             memory_share=self.engine.memory_share,
             num_multiprocessors=self.hardware.compute.num_multiprocessors or 1,
-            gemm_curves=self.hardware.gemm_curves_of(self.engine.name),
+            gemm_curves=self._gemm_curves,
             grouped_gemm_curves=self.hardware.grouped_gemm_curves_of(self.engine.name),
             activation_quantisation=self.hardware.activation_quantisation,
         )
+
+    @property
+    def _gemm_curves(self) -> dict[GemmClass, GemmCurve]:
+        """Matrix products of the engine, those of FP8 by blocks as somebody else's kernels where it calls them."""
+        curves = self.hardware.gemm_curves_of(self.engine.name)
+        others = self.hardware.gemm_curves_of(self.engine.block_scaled_kernels)
+        if self.engine.block_scaled_kernels and "fp8_block" in others:
+            curves["fp8_block"] = others["fp8_block"]
+        return curves
 
     @property
     def _kernel_starts(self) -> float:
@@ -368,9 +378,12 @@ class ReplicaShape:
 
     def _link(self, num_gpus: int, key: str) -> Link:
         name, intra, inter = self.hardware.name, self.hardware.intra_node, self.hardware.inter_node
-        skew = COLLECTIVE_SKEW_KERNELS * self.hardware.efficiency.kernel_latency
+        kernel_latency = self.hardware.efficiency.kernel_latency
         ranks = intra.gpus_per_node
         if num_gpus <= ranks:
+            curves, engine = self.hardware.collective_curves, self.engine.all_reduce or self.engine.name
+            fitted_skew = None if curves is None else curves.all_reduce_of(engine).skew_kernels
+            skew = COLLECTIVE_SKEW_KERNELS if fitted_skew is None else fitted_skew
             if intra.kind == "none":
                 raise self._refuse(f"needs links between GPUs, and {name} has none", key)
             return Link(
@@ -381,9 +394,9 @@ class ReplicaShape:
                 ),
                 latency=intra.latency,
                 reference_ranks=ranks,
-                skew=skew,
-                curves=self.hardware.collective_curves,
-                engine=self.engine.all_reduce or self.engine.name,
+                skew=skew * kernel_latency,
+                curves=curves,
+                engine=engine,
                 is_pcie=intra.kind == "pcie",
                 host_from=self.engine.all_reduce_host_from if num_gpus > 2 else math.inf,
                 host_bandwidth=self.hardware.host_link.bandwidth,
@@ -397,7 +410,7 @@ class ReplicaShape:
             latency=inter.latency + local,
             network_latency=inter.latency,
             reference_ranks=ranks,
-            skew=skew,
+            skew=COLLECTIVE_SKEW_KERNELS * kernel_latency,
         )
 
     def _refuse(self, rule: str, key: str) -> InputError:

@@ -23,6 +23,7 @@ from simserve.profiles.engine_options import (
     Sampling,
     Scheduler,
     SchedulingPolicy,
+    block_scaled_kernels,
     check_options,
     refuse,
     refuse_admission,
@@ -134,15 +135,19 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """Most prefill tokens of one request in a step."""
     reserve_full_prompt: bool
     lifts_chunk_limit: bool
+    ends_pass: bool
+    misses_next: bool
+    pads_lone_token: bool
     caches_decoded: bool
     evicts_by_block: bool
     ages_empty_blocks: bool
     keeps_radix_tree: bool
     evicts_missing: bool
+    touches_waiting: bool
     reserves_page: bool
     expects_max_tokens: bool
     strikes_at_once: bool
-    """Whether `on_demand` admits only if the whole prompt fits."""
+    """What the release's scheduler does, as the engine's profile has it."""
     watermark: float
     """Share of the blocks that admission leaves free."""
     micro_batch_tokens: int | None
@@ -156,14 +161,12 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     memory_rule: MemoryRule
     """What `gpu_memory_utilization` is a share of: `total`, `free_after_load`, or `static_fraction` (of the total, for
     weights and KV; the rest stays free for everything else)."""
-    loads_encoders: bool
-    """Whether encoders of images and audio are loaded whatever prompts have."""
+    loads_encoders: bool  # of images and audio, whatever prompts have
     non_torch_bytes_single: float
     """CUDA context and libraries at tensor-parallel size 1."""
     non_torch_bytes_parallel: float
-    """The same above 1."""
     non_torch_bytes_pcie: float
-    """The same above 1 between GPUs that PCIe alone joins."""
+    """The same above 1, and where PCIe alone joins the GPUs."""
     activation_token_bytes_factor: float
     activation_hidden_share: float
     """Activation peak of a forward pass: this times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an
@@ -317,9 +320,8 @@ PREFILL_WORKER_EFFICIENCY = {"deepseek_v3": 0.8, "deepseek_v32": 0.8, "kimi_k2":
 """What a worker that does nothing but prompts of these families reaches of its kernels' rates; others: all.
 
 Fitted to DeepSeek-R1 under TensorRT-LLM on 8 H200 whose queues never emptied (InferenceX's separate pools, prompts of
-8,192 tokens: 3.11 a second and worker where the kernels' tables make 3.9, alike with 512 and 768 clients, with and
-without drafts). Not fitted: prompts of 1,024 tokens there (0.80 of the tables' rate), SGLang (0.73 to 0.92). Llama and
-Mixtral keep up the rate of the tables (TensorRT-LLM offline, 2,048 tokens in and 128 out: -1 to +7 %)."""
+8,192: 3.11 a second and worker where the tables make 3.9). Not fitted: prompts of 1,024 there (0.80), SGLang (0.73 to
+0.92). Llama and Mixtral keep up the tables' rate (TensorRT-LLM offline, 2,048 tokens in and 128 out: -1 to +7 %)."""
 
 
 def resolve_engine(
@@ -389,11 +391,13 @@ def resolve_engine(
         **_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
         **_host(choices, known, place, scheduling["enable_prefix_caching"]),
         **_kernels(known, features),
+        **block_scaled_kernels(options, compute_capability),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
         "features": features,
         "plugin": "",
     }
-    if only_prefills:
+    full_rate_from = known.kernels.full_prefill_rate_capability or math.inf
+    if only_prefills and float(compute_capability or 0.0) < full_rate_from:
         settings["compute_efficiency"] *= PREFILL_WORKER_EFFICIENCY.get(model_family, 1.0)
     settings |= _measured(known, settings, is_latency_set=choices.is_set("frontend_latency"))
     for key in EngineOptions.model_fields.keys() - settings.keys():
@@ -448,19 +452,17 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place) -> dict[
             rules.enable_prefix_caching and shares_blocks,
             reason,
         ),
-        "reserve_full_prompt": rules.reserve_full_prompt,
-        "lifts_chunk_limit": rules.lifts_chunk_limit,
-        "caches_decoded": rules.caches_decoded,
-        "evicts_by_block": rules.evicts_by_block,
-        "ages_empty_blocks": rules.ages_empty_blocks,
-        "keeps_radix_tree": rules.keeps_radix_tree,
-        "evicts_missing": rules.evicts_missing,
-        "reserves_page": rules.reserves_page,
-        "expects_max_tokens": rules.expects_max_tokens,
-        "strikes_at_once": rules.strikes_at_once,
-        "watermark": rules.watermark,
+        **{name: getattr(rules, name) for name in _OF_THE_RELEASE},
         "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),
     }
+
+
+_OF_THE_RELEASE = (
+    *("reserve_full_prompt", "lifts_chunk_limit", "ends_pass", "misses_next", "pads_lone_token", "caches_decoded"),
+    *("evicts_by_block", "ages_empty_blocks", "keeps_radix_tree", "evicts_missing", "touches_waiting", "reserves_page"),
+    *("expects_max_tokens", "strikes_at_once", "watermark"),
+)
+"""Rules of the scheduler that nobody chooses."""
 
 
 def _caches_states(rules: Scheduling, place: _Place) -> bool:
@@ -585,9 +587,7 @@ def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: 
         sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}
     if graphs.max_batch_per_seq is not None:
         sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs}
-    if graphs.captures_limit and sizes:
-        sizes = {min(size, max_num_seqs) for size in sizes}
-    return tuple(sorted(sizes))
+    return tuple(sorted({min(size, max_num_seqs) if graphs.captures_limit else size for size in sizes}))
 
 
 def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int, max_num_seqs: int) -> dict[str, Any]:

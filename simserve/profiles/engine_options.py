@@ -29,7 +29,11 @@ KVAllocation = Literal["paged", "static", "pow2", "oracle", "none"]
 Sampling = Literal["greedy", "nucleus"]
 Endpoint = Literal["completions", "chat"]
 MoeBackend = Literal["marlin", "triton"]
+Fp8GemmBackend = Literal["deep_gemm", "flashinfer_trtllm"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
+
+FLASHINFER_GEMM_CAPABILITY = 10
+"""CUDA compute capability (datacenter Blackwell) that FlashInfer's products by TensorRT-LLM's kernels run on."""
 
 
 class EngineOptions(FrozenModel):
@@ -119,6 +123,9 @@ class EngineOptions(FrozenModel):
     language_model_only: bool | None = None
     """Leave out the encoders of images and audio, whose weights and largest step a server otherwise keeps room for,
     whatever its prompts have: vLLM's and SGLang's `--language-model-only`. Absent: they are loaded with the model."""
+    fp8_gemm_backend: Fp8GemmBackend | None = None
+    """SGLang on Blackwell: whose kernels multiply FP8 weights with scales by blocks (`--fp8-gemm-backend`).
+    `flashinfer_trtllm` starts sooner and takes six times as long for long prompts as `deep_gemm`. Absent: DeepGEMM."""
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
     """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
     CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""
@@ -255,3 +262,17 @@ def refuse_threshold(asked: EngineOptions, batching: str, is_chunked: bool, max_
         raise refuse(key, limit, "needs continuous batching and chunked prefill", "leave it out")
     if limit > max_model_len:
         raise refuse(key, limit, f"must be at most max_model_len ({max_model_len})", "lower it or leave it out")
+
+
+def block_scaled_kernels(asked: EngineOptions, compute_capability: str | None) -> dict[str, str]:
+    """Return whose products of FP8 weights with scales by blocks run in place of the engine's own, as curves name them.
+
+    Raises:
+        ScenarioError: FlashInfer's on a GPU that they do not run on (SGLang fp8_utils.py: SM100).
+    """
+    if asked.fp8_gemm_backend != "flashinfer_trtllm":
+        return {}
+    if compute_capability is None or int(float(compute_capability)) != FLASHINFER_GEMM_CAPABILITY:
+        rule = f"takes compute capability {FLASHINFER_GEMM_CAPABILITY}, and the GPU has {compute_capability or 'none'}"
+        raise refuse("fp8_gemm_backend", asked.fp8_gemm_backend, rule, "leave it out")
+    return {"block_scaled_kernels": "flashinfer"}

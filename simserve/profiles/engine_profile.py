@@ -61,6 +61,7 @@ FEATURES: Mapping[str, str] = {
     "cudagraph_mode": "choice of the steps on CUDA graphs",
     "moe_backend": "choice of the kernels of experts",
     "language_model_only": "way to leave out the encoders of images and audio",
+    "fp8_gemm_backend": "choice of the kernels of FP8 products",
     "kv_cache_fp8": "FP8 KV cache",
     "kv_cache_int8": "INT8 KV cache",
     "kv_cache_int4": "INT4 KV cache",
@@ -137,6 +138,12 @@ class Scheduling(FrozenModel):
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
     lifts_chunk_limit: bool = False
     """Whether a request without another beside it is held to no `long_prefill_token_threshold`."""
+    ends_pass: bool = False
+    """Priorities: whether running requests behind one that preempts itself compute nothing in that step."""
+    misses_next: bool = False
+    """`ends_pass`: whether who comes behind one that takes the blocks of a finished request computes nothing either."""
+    pads_lone_token: bool = False
+    """Drafts: whether an admitted request with a single token to compute computes as many as one that decodes."""
     caches_decoded: bool = False
     """Whether requests find the blocks that a running one has decoded, not only those of one that has ended."""
     evicts_by_block: bool = False
@@ -147,6 +154,8 @@ class Scheduling(FrozenModel):
     """`prefill_first`, `estimate`: whether prefixes are a tree of what steps have computed, which gives way by node."""
     evicts_missing: bool = False
     """`keeps_radix_tree`: whether nodes give way for the blocks that a step is short of, or for all that it takes."""
+    touches_waiting: bool = False
+    """`keeps_radix_tree`: whether looks at the queue use, now and then, what those who wait would find there."""
     reserves_page: bool = False
     """`estimate`: whether a request needs a block beyond its tokens to be admitted."""
     expects_max_tokens: bool = False
@@ -384,6 +393,8 @@ class KernelTraits(FrozenModel):
     all_reduce_rounds_families: tuple[str, ...] = ()
     """Families of models, hidden sizes above 4,096, whose all-reduces hold norm and rounding of the inputs of the
     product behind them, where weights have one scale a tensor or a channel."""
+    block_scaled_kernels: str = ""
+    """Whose products those are, as the curves of a GPU name them; empty: the engine's own."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
     """Share of the fitted FLOP/s that products with FP8 scales by blocks reach: kernels that came before DeepGEMM."""
     block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)
@@ -398,6 +409,9 @@ class KernelTraits(FrozenModel):
     """Maker of the GPU -> times as long as its profile says that kernels take to start, one after another."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
+    full_prefill_rate_capability: float | None = None
+    """CUDA compute capability from which workers that only prefill keep up the rate of their kernels with the families
+    of `simserve.profiles.engine.PREFILL_WORKER_EFFICIENCY` too; absent: on no GPU."""
     num_group_router_kernels: int = Field(default=1, ge=1)
     """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
     overlaps_shared_experts: bool = True

@@ -156,6 +156,9 @@ class AllReduceCurve(FrozenModel):
     """Share of the link bandwidth of NCCL's ring."""
     switch: Positive | None = None
     """Share of the link bandwidth of reduction in the NVSwitch (NVLS), 8 ranks and more; none without it."""
+    skew_kernels: Positive | None = None
+    """Kernel latencies that the engine's ranks reach a collective apart, for each doubling of their number; none: as
+    `simserve.perf.efficiency.COLLECTIVE_SKEW_KERNELS` has them."""
     fit: CurveFit
     """How good it is."""
 

@@ -43,7 +43,8 @@ def check_space(scheduler: ContinuousScheduler, step: Step) -> None:
     for request in scheduler.active:
         chunk = sum(tokens for one, tokens in step.chunks if one is request)
         after = request.computed + chunk + (request in step.decoding)
-        assert after <= request.prompt_tokens + request.output_tokens - 1
+        computed = min(after, request.target) if chunk else after
+        assert computed <= request.prompt_tokens + request.output_tokens - 1
         drafts = scheduler.config.num_speculative_tokens if request.is_decoding else 0
         if scheduler.is_growing and drafts and request not in step.decoding:
             assert scheduler.blocks_of(after) <= request.blocks <= scheduler.blocks_of(after + drafts)

@@ -147,6 +147,24 @@ class Scheduler(ABC):
         if request.adapter >= 0 and request.adapter not in self.adapters_in_use:
             self.idle_adapters.append(request.adapter)
 
+    def seconds_of_adapters(self, step: Step) -> float:
+        """Return what LoRA adapters add to a planned step: loads, and what the step computes with them."""
+        loading = self.config.lora_host_seconds * step.loaded_adapters
+        loading += self.config.lora_disk_seconds * step.adapters_from_disk
+        self.adapter_seconds += loading
+        self.adapter_swaps += step.loaded_adapters
+        self.adapters_from_disk += step.adapters_from_disk
+        tokens = [(request.adapter, self.tokens_per_decode) for request in step.decoding]
+        tokens = [each for each in (*tokens, *((one.adapter, chunk) for one, chunk in step.chunks)) if each[0] >= 0]
+        if not tokens or not self.config.max_loras:
+            return loading
+        read = self.adapters_in_use
+        if self.config.scheduler == "prefill_first" and not step.decoding:
+            read = {adapter for adapter, _ in tokens}
+        times = self.times
+        through = times.lora_token_seconds * sum(count for _, count in tokens)
+        return loading + times.lora_step_seconds + times.lora_adapter_seconds * len(read) + through
+
     def release_departing(self) -> None:
         """Take back what those hold that were done when the step was scheduled; their blocks stay cached.
 
@@ -231,6 +249,27 @@ class Scheduler(ABC):
     def kv_tokens(self) -> int:
         """Tokens that the KV cache holds."""
         return self.config.num_blocks * self.config.block_size
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether requests take blocks as they grow (and may therefore be preempted)."""
+        return self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
+
+    @property
+    def tokens_per_decode(self) -> int:
+        """Tokens that a decoding request computes in a step: the newest one, and the drafts behind it."""
+        return 1 + self.config.num_speculative_tokens
+
+    def blocks_needed(self, request: Request) -> int:
+        """Return the blocks that the next step of a decoding request opens."""
+        if not self.is_growing:
+            return 0
+        return self.blocks_of(request.computed + self.tokens_per_decode) - request.blocks
+
+    def window_growth(self, request: Request) -> int:
+        """Return the blocks that it opens in a layer with a window: those of the others, until its window is full."""
+        is_full = request.window_blocks >= self.config.window_blocks
+        return 0 if is_full else self.blocks_needed(request)
 
     def blocks_of(self, tokens: int) -> int:
         """Return the blocks that hold ``tokens``."""

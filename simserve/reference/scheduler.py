@@ -14,11 +14,14 @@ from simserve.reference.kv_memory import Scheduler
 from simserve.reference.kv_tiers import waiting_seconds
 from simserve.reference.request import ONE_TOKEN, Request, new_tokens
 from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
+from simserve.reference.victims import choose_victim, decode_in_order
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
 
+LOOKS_BETWEEN_USES, MOST_TOUCHED = 32, 128
+"""Every so many looks at its queue SGLang uses what so many of those who wait would find (``schedule_policy.py``)."""
 RATIO_LOOKAHEAD_TOKENS = 20
 """Decode steps that SGLang's new ratio looks ahead after a retraction (``retract_decode_steps``)."""
 
@@ -33,6 +36,7 @@ class ContinuousScheduler(Scheduler):
             keep their seats until the next.
         in_flight: Where results are known late: those whose tokens of the step that has ended are not known yet, in the
             order of that step, whether there was such a step, and when it began.
+        passed_before: Those that the last step passed over, so that no token of theirs is on its way.
         unsent: Seconds of work that the API server has before it.
         looks_at: When to look again though nothing arrives.
     """
@@ -44,9 +48,11 @@ class ContinuousScheduler(Scheduler):
         self.left: list[int] = []
         self.in_flight: list[Request] = []
         self.has_late_results = False
+        self.passed_before: list[Request] = []
         self.late_start = 0.0
         self.unsent = self.sent_until = 0.0
         self.looks_at = math.inf
+        self.num_looks = 0
 
     def check(self, step: Step) -> None:
         """See a planned step before it begins."""
@@ -58,14 +64,8 @@ class ContinuousScheduler(Scheduler):
     @property
     def releases_late(self) -> bool:
         """Whether who is done in a step keeps seat and blocks until the next one is scheduled (steps ahead)."""
-        config = self.config
-        is_late = config.releases_late and config.async_scheduling and config.kv_allocation != "none"
-        return is_late or config.has_overlap
-
-    @property
-    def is_growing(self) -> bool:
-        """Whether requests take blocks as they grow (and may therefore be preempted)."""
-        return self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
+        is_late = self.config.releases_late and self.config.async_scheduling and self.config.kv_allocation != "none"
+        return is_late or self.config.has_overlap
 
     def schedule(self, now: float) -> Step | None:
         """Choose what the step that starts ``now`` holds; without requests, there is none."""
@@ -78,6 +78,14 @@ class ContinuousScheduler(Scheduler):
             self.left.clear()
             return None
         step = self.planned(now)
+        while step.passed_over and not step.requests:
+            # An empty step: the engine schedules again, one step ahead when the last one has ended.
+            self.passed_before = step.passed_over
+            self.release_departing()
+            if config.async_scheduling and config.data_parallel_size == 1:
+                self.looks_at = math.nextafter(now, math.inf)
+                return None
+            step = self.planned(now)
         if config.has_overlap:
             if self.has_late_results or step.requests:
                 if not (step.requests or step.beyond):
@@ -166,6 +174,7 @@ class ContinuousScheduler(Scheduler):
             self.cache_decoded(step)
             self.admit(step)
         else:
+            self.look_at_queue()
             self.schedule_chunks(step)
             self.admit(step)
             if not step.chunks:
@@ -191,7 +200,8 @@ class ContinuousScheduler(Scheduler):
         found = self.cached_prefix(head, target)
         target -= len(found) * self.config.block_size
         is_chunked = self.config.enable_chunked_prefill
-        if step.budget == 0 or (not is_chunked and target > step.budget):
+        is_padded = step.budget > 0 and target == 1 and not self.padded(step, len(found))
+        if step.budget == 0 or is_padded or (not is_chunked and target > step.budget):
             # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
             if self.keeps_full and self.running and not (is_chunked and step.num_admitted):
                 free = self.free - self.in_pool(self.cached.num_idle(found), 0)
@@ -203,8 +213,8 @@ class ContinuousScheduler(Scheduler):
 
     def schedule_decodes(self, step: Step) -> None:
         """Give every decoding request its tokens, and the blocks it may need for them."""
+        decoding = decode_in_order(self, step) if self.config.has_ordered_pass else self.goes_on(self.decoding_on)
         while True:
-            decoding = self.goes_on(self.decoding_on)
             needs = [self.blocks_needed(request) for request in decoding]
             if self.fits(sum(needs), sum(self.window_growth(request) for request in decoding)):
                 break
@@ -213,6 +223,7 @@ class ContinuousScheduler(Scheduler):
                 return
             self.make_free(sum(needs))
             self.preempt(step)
+            decoding = self.goes_on(self.decoding_on)
         if not step.has_preempted:
             self.swap_in(step)
             decoding = self.goes_on(self.decoding_on)
@@ -244,22 +255,6 @@ class ContinuousScheduler(Scheduler):
             self.free_in_host += head.blocks
             step.moved_blocks += head.blocks
 
-    @property
-    def tokens_per_decode(self) -> int:
-        """Tokens that a decoding request computes in a step: the newest one, and the drafts behind it."""
-        return 1 + self.config.num_speculative_tokens
-
-    def blocks_needed(self, request: Request) -> int:
-        """Return the blocks that the next step of a decoding request opens."""
-        if not self.is_growing:
-            return 0
-        return self.blocks_of(request.computed + self.tokens_per_decode) - request.blocks
-
-    def window_growth(self, request: Request) -> int:
-        """Return the blocks that it opens in a layer with a window: those of the others, until its window is full."""
-        is_full = request.window_blocks >= self.config.window_blocks
-        return 0 if is_full else self.blocks_needed(request)
-
     def tokens_gained(self, request: Request) -> float:
         """Return what a decode step brings a request, in tokens: its mean, drawn beforehand."""
         return request.pace / ONE_TOKEN
@@ -267,7 +262,7 @@ class ContinuousScheduler(Scheduler):
     def schedule_chunks(self, step: Step) -> None:
         """Give the prefilling requests their next chunks, in order of admission."""
         for request in [request for request in self.active if not request.is_decoding]:
-            if request not in self.running:
+            if request not in self.running or request in step.passed_over:
                 continue
             chunk = min(request.target - request.computed, step.longest_chunk, step.budget)
             if self.keeps_full:
@@ -283,6 +278,8 @@ class ContinuousScheduler(Scheduler):
                 blocks = self.blocks_of(request.computed + chunk) - self.blocks_of(request.computed)
             while request in self.running and not self.fits(blocks, blocks):
                 self.preempt(step)
+            if request not in self.running and self.config.has_ordered_pass:
+                step.passed_over += [one for one in self.active if one not in step.requests and not one.is_decoding]
             if request in self.running:
                 self.take(request, blocks, blocks)
                 if self.tree is None:
@@ -331,17 +328,32 @@ class ContinuousScheduler(Scheduler):
                 request.span = (address, address + size)
                 self.spans.append(request.span)
             if self.tree is None:
-                self.cache(request, request.computed + chunk)
+                self.cache(request, min(request.computed + chunk, request.target))
             step.chunks.append((request, chunk))
             step.budget -= chunk
         if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
             self.note_refusal(step)
         self.waiting.extendleft(reversed(passed))
 
+    def look_at_queue(self) -> None:
+        """Count a look at those who wait, at times a use of what they would find, the head's last (SGLang 0.5.22)."""
+        config = self.config
+        if self.tree is None or not (config.touches_waiting and config.scheduling_policy == "fcfs" and self.waiting):
+            return
+        is_full = self.is_full and (self.decoding_on or self.left)
+        has_seat = not is_full and self.num_seated < config.max_num_seqs
+        if has_seat or any(not request.is_decoding for request in self.active):
+            if self.num_looks % LOOKS_BETWEEN_USES == 0:
+                for request in reversed(list(self.waiting)[:MOST_TOUCHED]):
+                    blocks = (request.prompt_tokens + request.generated) // config.block_size
+                    self.tree.use(self.blocks_on_path(request, blocks), is_added=False)
+            self.num_looks += 1
+
     def look_up(self, step: Step) -> None:
         """Note the use of what the head of the queue finds in the tree; behind a spent budget nobody asks."""
         has_seat = self.num_seated < self.config.max_num_seqs and not self.waiting[0].is_swapped
-        if self.tree is not None and has_seat and (step.budget or not step.num_admitted):
+        is_asked = (step.budget or not step.num_admitted) and not self.passes_over(step)
+        if self.tree is not None and has_seat and is_asked:
             head = self.waiting[0]
             limit = (head.prompt_tokens + head.generated - 1) // self.config.block_size
             self.tree.use(self.blocks_on_path(head, limit), is_added=False)
@@ -351,11 +363,14 @@ class ContinuousScheduler(Scheduler):
 
         SGLang's ``batch_is_full``; with preemption by priority it asks every time.
         """
-        if self.config.strikes_at_once and step.budget == 0 and self.room_left(step, self.free) > 0:
-            # Behind a spent budget nobody is asked.
+        if self.passes_over(step):
             return
         if self.keeps_full and (self.decoding_on or self.left) and self.blocked_by(step) in ("seats", "blocks"):
             self.is_full = True
+
+    def passes_over(self, step: Step) -> bool:
+        """Whether nobody is asked behind a spent budget, where memory is left (SGLang 0.5.23)."""
+        return self.config.strikes_at_once and step.budget == 0 and self.room_left(step, self.free) > 0
 
     @property
     def keeps_full(self) -> bool:
@@ -461,7 +476,19 @@ class ContinuousScheduler(Scheduler):
             chunk = target if target <= step.budget else 0
         else:
             chunk = min(target, step.longest_chunk, step.budget)
+        if chunk == target == 1:
+            chunk = self.padded(step, len(found))
         return chunk if chunk and self.has_space(step, head, target, chunk, found) else 0
+
+    def padded(self, step: Step, num_found: int) -> int:
+        """Return what a request computes of which a single token is left; 0: that is more than the budget leaves."""
+        config, length = self.config, num_found * self.config.block_size + self.tokens_per_decode
+        has_running_prompt = len(step.chunks) > step.num_admitted
+        if not config.has_padding or has_running_prompt or not (step.decoding or num_found):
+            return 1
+        if self.tokens_per_decode > step.longest_chunk or length + 1 > config.max_model_len:
+            return 1
+        return self.tokens_per_decode if self.tokens_per_decode <= step.budget else 0
 
     def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
         """Whether the admission rule finds room for ``target`` tokens of the head behind its cached prefix."""
@@ -523,26 +550,14 @@ class ContinuousScheduler(Scheduler):
 
     def preempt(self, step: Step, chosen: Request | None = None) -> None:
         """Take everything from the victim and queue it again."""
-        victim = next(request for request in reversed(self.running) if not request.is_stand_in)
-        decoding = self.decoding_on
-        if self.config.admission == "estimate" and decoding:
-            victim = min(
-                decoding, key=lambda one: (self.known_tokens(one), -one.prompt_tokens, -self.running.index(one))
-            )
-        elif self.config.scheduling_policy == "priority" and self.config.admission != "estimate":
-            chunked = [request for request, _ in step.chunks]
-            victim = max(
-                (one for one in self.running if one not in chunked and not one.is_stand_in),
-                key=lambda one: (one.priority, one.ready, one.index),
-            )
-        victim = chosen or victim
+        victim = chosen or choose_victim(self, step)
         assert all(victim is not request for request, _ in step.chunks)
         known = victim.computed
         if victim in self.departing and self.config.has_overlap:
             known = 0
         elif victim in self.departing:
             known = max(victim.prompt_tokens + victim.output_tokens - 2, victim.prompt_tokens)
-        elif self.releases_late and victim.computed > victim.target:
+        elif self.releases_late and victim.computed > victim.target and victim not in self.passed_before:
             # The token of the step that runs is not known yet.
             known -= 1
         if self.tree is None:
@@ -672,29 +687,12 @@ class ContinuousScheduler(Scheduler):
         seconds = swapping + computing + waiting_seconds(self.config, self.store, step, computing)
         return seconds + self.seconds_of_adapters(step)
 
-    def seconds_of_adapters(self, step: Step) -> float:
-        """Return what LoRA adapters add to a planned step: loads, and what the step computes with them."""
-        loading = self.config.lora_host_seconds * step.loaded_adapters
-        loading += self.config.lora_disk_seconds * step.adapters_from_disk
-        self.adapter_seconds += loading
-        self.adapter_swaps += step.loaded_adapters
-        self.adapters_from_disk += step.adapters_from_disk
-        tokens = [(request.adapter, self.tokens_per_decode) for request in step.decoding]
-        tokens = [each for each in (*tokens, *((one.adapter, chunk) for one, chunk in step.chunks)) if each[0] >= 0]
-        if not tokens or not self.config.max_loras:
-            return loading
-        read = self.adapters_in_use
-        if self.config.scheduler == "prefill_first" and not step.decoding:
-            read = {adapter for adapter, _ in tokens}
-        times = self.times
-        through = times.lora_token_seconds * sum(count for _, count in tokens)
-        return loading + times.lora_step_seconds + times.lora_adapter_seconds * len(read) + through
-
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a step about: tokens, and finishes."""
         config = self.config
         self.hand_over(step, end)
         self.send_tokens(step, end)
+        self.passed_before = step.passed_over
         gained = {}
         for request in step.decoding:
             request.fraction += self.tokens_gained(request)
@@ -702,7 +700,9 @@ class ContinuousScheduler(Scheduler):
             request.fraction -= gained[request]
             request.computed += gained[request]
         for request, chunk in step.chunks:
-            request.computed += chunk
+            request.computed = min(request.computed + chunk, request.target)
+            if config.has_padding and self.is_growing:
+                self.take(request, self.blocks_of(request.computed) - request.blocks, 0)
         if config.has_overlap:
             self.has_late_results, self.late_start = True, step.start
             self.retract_ahead(step, end)

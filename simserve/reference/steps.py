@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Step:
     """What one step holds; ``chunks`` pairs a prefilling request with its tokens.
 
-    ``beyond`` are those that are done and decode once more, since nobody knows it yet; ``longest_chunk`` is what a
-    request may have of its budget.
+    ``beyond`` are those that are done and decode once more, since nobody knows it yet; ``passed_over`` are those that
+    the scheduler did not look at, and that compute nothing; ``longest_chunk`` is what a request may have of its budget.
     ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks``, ``scatter`` or, where
     everybody who waits needs an adapter that the batch has no seat for, ``loras``.
     """
@@ -28,6 +28,7 @@ class Step:
     decoding: list[Request] = field(default_factory=list)
     chunks: list[tuple[Request, int]] = field(default_factory=list)
     beyond: list[Request] = field(default_factory=list)
+    passed_over: list[Request] = field(default_factory=list)
     has_preempted: bool = False
     moved_blocks: int = 0
     loaded_adapters: int = 0

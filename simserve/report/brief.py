@@ -30,6 +30,7 @@ from simserve.report.answer import (
 )
 from simserve.report.knobs import engine_name
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
+from simserve.report.rounds import round_text
 from simserve.report.tables import LATENCY_LABELS
 from simserve.report.tasks import task_text
 from simserve.scenario.formats import formats_line
@@ -147,9 +148,9 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
         Fact("Cost", cost_text(result.summary, facts.gpus_text(result, facts.num_gpus(result)))),
         Fact("Load", _load(result)),
     ]
-    tasks = task_text(result)
-    if tasks is not None:
-        lines.insert(0, Fact("Tasks", tasks))
+    for name, text in (("Tasks", task_text(result)), ("Rounds", round_text(result))):
+        if text is not None:
+            lines.insert(0, Fact(name, text))
     if has_completed:
         lines.append(Fact("Trust", trust_text(result)))
     if folder is not None:

@@ -17,6 +17,7 @@ from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, s
 from simserve.report.page import environment, write_whole
 from simserve.report.panels import brief_panel, figure_groups, memory_panel, sentence_case
 from simserve.report.quantities import UNDEFINED, number
+from simserve.report.rounds import round_lines
 from simserve.report.tasks import task_lines
 
 REPORT_FILE = "report.html"
@@ -83,6 +84,7 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "fleet_lines": [
             *user_lines(result),
             *task_lines(result),
+            *round_lines(result),
             *gateway_lines(result),
             *admission_lines(result),
             *fleet_lines(result),

@@ -41,6 +41,7 @@ _RARE = (
     "cudagraph_mode",
     "moe_backend",
     "language_model_only",
+    "fp8_gemm_backend",
     "cpu_offload_gb",
     "n_gpu_layers",
     "num_gpu",

@@ -20,6 +20,7 @@ from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, s
 from simserve.report.knobs import engine_lines
 from simserve.report.media import audio_lines, image_lines
 from simserve.report.reasoning import reasoning_lines
+from simserve.report.rounds import round_lines
 from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, Row, latency_rows, slo_rows
 from simserve.report.tasks import task_lines
@@ -341,6 +342,7 @@ def _facts(result: RunResult) -> Table:
             "Throughput": facts.throughput_lines(result),
             "Users": user_lines(result),
             "Tasks": task_lines(result),
+            "Rounds": round_lines(result),
             "Memory": facts.memory_lines(result),
             "Dollars": facts.cost_lines(result),
             "Energy": facts.energy_lines(result),

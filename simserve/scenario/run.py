@@ -452,6 +452,7 @@ def _facts(
         encoder_power=encoder_power(resolved),
         users=_users(scenario, specs),
         num_adapters=None if scenario.workload.loras is None else scenario.workload.loras.num_adapters,
+        round_pause=getattr(scenario.workload.arrivals, "round_pause", None),
         speculation=_speculation(resolved, priced, simulation),
         pool_gpu_hour_usd={
             pool.name: own.gpu_hour_usd for pool, own in zip(scenario.deployment.pools, resolved.pools, strict=True)

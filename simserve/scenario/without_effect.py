@@ -86,6 +86,8 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found.append("workload.ignore_eos has no effect: the engine looks at no request's max_tokens for it")
     if engine.moe_backend is not None and not _has_mxfp4_experts(scenario):
         found.append(f"{key}.moe_backend has no effect: the model has no experts in MXFP4")
+    if engine.fp8_gemm_backend is not None and not _has_block_scaled_weights(scenario):
+        found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
     return found
 
 
@@ -94,6 +96,12 @@ def _expects_max_tokens(scenario: Scenario) -> bool:
     engines = [deployment.engine, *(pool.engine for pool in deployment.pools if pool.engine is not None)]
     known = [load_engine(each.name, scenario.folder).nearest_version(each.version) for each in engines]
     return any(each.scheduling.expects_max_tokens for each in known)
+
+
+def _has_block_scaled_weights(scenario: Scenario) -> bool:
+    model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
+    checkpoint = model.stored if weights == "auto" else model.checkpoint(weights)
+    return checkpoint is not None and (checkpoint.format, checkpoint.fp8_scales) == ("fp8", "block")
 
 
 def _has_mxfp4_experts(scenario: Scenario) -> bool:

@@ -150,7 +150,7 @@ class Cluster:
             self._plane.num_scheduled = len(ready_time)
             return
         for index in first:
-            send(clients, index, arrival_time[index], 0.0)
+            send(clients, index, float(arrival_time[index]), 0.0)
 
     def forget_unsent(self, arrival_time: NDArray[np.float64]) -> None:
         """Take back the arrival of what was to be sent, but was not by the time the run ended."""

@@ -120,7 +120,8 @@ def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: 
     size = spec.buffer_tokens
     if not spec.stream:
         return _apart(np.ones_like(output), output, output, first, last)
-    counts = -(-output // size)
+    # An embedding, of no tokens, is sent as well.
+    counts = np.maximum(-(-output // size), 1)
     if not len(clock.steps):
         return _apart(counts, _tokens(counts, output, size), output, first, last)
     # An answer ends with a leap of its replica, the last one that begins before it ends.

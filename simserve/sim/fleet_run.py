@@ -90,6 +90,7 @@ class FleetRun:
         arrival_time: When each was first sent, seconds; filled for a closed loop.
         cluster: The plane.
         client_state: What it knows of the clients.
+        is_compiled: Whether it runs compiled.
         fleet: The replicas, as those who decide see them; None: they are there throughout.
     """
 
@@ -131,7 +132,7 @@ class FleetRun:
         obstacles = [reason_against(each.engine) for each in setups]
         obstacles += ["a run with parts of one's own"] if own is not None or self._has_own_clients else []
         compiled = compiled_for(accelerate, len(specs), next(filter(None, obstacles), None))
-        is_interpreted = compiled is None
+        self.is_compiled = compiled is not None
         paces = pool_paces(setups, specs)
         self._specs = specs = with_any_pace(specs, paces)
         if not any(each.engine.kv_tiers for each in setups):
@@ -141,11 +142,11 @@ class FleetRun:
         self._rules = rules = rules_of(control.rules, control.allowed, [setups[each].name for each in entrances], specs)
         limited = (control.allowed,) if rules is None else rules.for_limits()
         self.requests = request_table(setups, specs, *limited)
-        replicas, recorders = self._replicas(log, is_interpreted)
+        replicas, recorders = self._replicas(log, not self.is_compiled)
         self._numbers: dict[int, Chance] = {}
         self.client_state = self._attend(control, latency, len(replicas))
         self.client_state.paces = self._paces_of(paces)
-        router = self._router(is_interpreted)
+        router = self._router(not self.is_compiled)
         shares = shares_of(control.routing, [setups[each].name for each in entrances]) if len(setups) > 1 else None
         allowed = control.allowed if rules is None else rules.allowed
         members = [self._members[each] for each in entrances]

@@ -107,8 +107,22 @@ def prefix_paths(
     prefixes = (specs.prefixes if config.kv_tiers else prefixes_of(specs)) or own_prefixes(lengths)
     store = next((KVTier(each) for each in config.kv_tiers if each.is_shared), None)
     return PrefixPaths(
-        prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size, as_lists, len(config.kv_tiers), store
+        prefixes.offsets,
+        prefixes.segments,
+        prefixes.ends,
+        config.block_size,
+        as_lists,
+        len(config.kv_tiers),
+        store,
+        session=specs.session if _takes_turns(specs) else None,
     )
+
+
+def _takes_turns(specs: RequestSpecs) -> bool:
+    """Return whether requests of a conversation run one after another."""
+    if specs.turn is None or specs.session is None or specs.dependencies is not None:
+        return False
+    return bool(((np.diff(specs.session) != 0) | (np.diff(specs.turn) != 0)).all())
 
 
 def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
@@ -119,7 +133,9 @@ def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
     a trace may meet, and keep theirs.
     """
     prefixes = specs.prefixes
-    return prefixes if prefixes is None or specs.turn is None or prefixes.is_recorded else in_chains(prefixes)
+    if prefixes is None or specs.turn is None or prefixes.is_recorded or prefixes.are_chained:
+        return prefixes
+    return in_chains(prefixes)
 
 
 def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
@@ -155,4 +171,5 @@ def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
         offsets=counts[offsets].astype(np.int64),
         segments=numbers[is_last].astype(np.int64),
         ends=prefixes.ends[is_last],
+        are_chained=True,
     )

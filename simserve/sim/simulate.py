@@ -194,14 +194,19 @@ def has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs)
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simulation:
     """Return the run as the clients see it."""
-    from simserve.sim.streaming import client_view
+    from simserve.sim.streaming import SendAll, client_view
 
     pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
     rank = np.frombuffer(run.requests.rank, dtype=np.int32).astype(np.int64)
     if run.ranks is not None and len(rank):
         # Where a replica has one scheduler, what stands there is of a rank of another one, which had it before.
         rank[run.ranks[simulation.records.replica_id] == 1] = 0
-    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, rank, pace, run.way_back)
+    send_all: SendAll | None = None
+    if run.is_compiled:
+        from simserve.engine.compiled import loader
+
+        send_all = loader.send_all
+    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, rank, pace, run.way_back, send_all)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 

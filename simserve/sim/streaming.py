@@ -2,22 +2,27 @@
 
 Events of one replica (`simserve.sim.events`) queue at its API server, first come, first served:
 ``D_i = max(A_i, D_(i-1)) + cost``, unrolled with a running maximum. They are taken up some tens of thousands at a time,
-so that memory follows the requests of a run, and not their tokens. The ranks of data-parallel attention have a clock
-each, and send through the API server of their replica; of events at one instant those of the first rank come first.
+so that memory follows the requests of a run, and not their tokens; compiled code takes them one by one. The ranks of
+data-parallel attention have a clock each, and send through the API server of their replica; of events at one instant
+those of the first rank come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simserve.engine.histogram import NUM_BINS, Histogram, bins_of
+from simserve.engine.histogram import NUM_BINS, Histogram, bin_edges, bins_of
+from simserve.engine.sending import Sending
 from simserve.sim.events import Clock, Events, Floats, Integers, events_of
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.streaming_spec import StreamingSpec
 
+SendAll = Callable[[Sending], Sending]
 Clocks = Mapping[tuple[int, int], Floats]
 """Of each replica and rank the leaps with decodes: start, steps, first, increment and how many decode; [5, leaps]."""
 
@@ -61,6 +66,7 @@ def client_view(
     rank: Integers,
     pace: Integers | None = None,
     way_back: Floats | None = None,
+    send_all: SendAll | None = None,
 ) -> ClientView:
     """Return the run as the client sees it.
 
@@ -72,23 +78,23 @@ def client_view(
         rank: Of each request, which scheduler of its replica it was at; empty: all replicas have one.
         pace: Speculative decoding: parts of a token that each request gains a step (`simserve.engine.progress`).
         way_back: Seconds from the region of its replica to each client, beside the network; None: no regions.
+        send_all: What sends the events of a scheduler compiled; None: the run is interpreted.
     """
     first, finish = records.first_token_time.copy(), records.finish_time.copy()
     answer = None if records.answer_time is None else records.answer_time.copy()
     itl_max = np.where(records.replica_id < 0, records.itl_max, np.nan)
     itl = Histogram()
-    num_events, delay, busiest, cost = 0, 0.0, 0.0, spec.cost_per_event / spec.api_servers
-    completed = records.status == COMPLETED
-    for replica in np.unique(records.replica_id[completed]).tolist():
-        if replica < 0:
-            # Neither the API nor the cache goes through the API server of a replica.
-            continue
-        own = np.flatnonzero(completed & (records.replica_id == replica))
+    num_events, num_tokens, delay, busiest, cost = 0, 0, 0.0, 0.0, spec.cost_per_event / spec.api_servers
+    for replica, own in _by_replica(records):
         streams, own = _streams(records, own, spec, clocks, replica, rank, pace)
-        sent = _sent(streams, cost)
+        if send_all is None or len(streams) > 1:
+            sent = _sent(streams, cost)
+        else:
+            sent = _sent_one_by_one(streams[0], cost, send_all)
         counts = np.concatenate([stream.events.counts for stream in streams])
         count = int(counts.sum())
         num_events += count
+        num_tokens += int(records.output_tokens[own].sum())
         delay += sent.delay - cost * count
         # A core that falls behind is at work until its last event is sent.
         until = max(end_time, float(sent.last.max()))
@@ -117,7 +123,7 @@ def client_view(
     )
     totals = StreamTotals(
         num_events=num_events,
-        num_tokens=int(records.output_tokens[completed & (records.replica_id >= 0)].sum()),
+        num_tokens=num_tokens,
         busy_seconds=spec.cost_per_event * num_events,
         delay_seconds=max(delay, 0.0),
         busiest_share=busiest,
@@ -136,7 +142,7 @@ class Sent:
         answer: When the event with its first visible token had, likewise.
         awaited: Which event that is, from 0, less those sent.
         gaps: How many gaps are in each bin of a histogram.
-        squares: Sum of their squares, seconds^2.
+        squares: Sum of their squares, seconds^2; as ``delay``, added up instant by instant, however many are sent.
         smallest: Smallest gap, inf: there is none.
         delay: Seconds that events spent at the server.
         num_sent: Events.
@@ -169,13 +175,14 @@ class Stream:
         events: All of them.
         clock: Of the rank.
         first: Place of its first answer among those of the replica.
+        in_order: Those with a run of steps, by where it begins.
     """
 
     def __init__(self, events: Events, clock: Clock, first: int) -> None:
         self.events, self.clock, self.first = events, clock, first
         in_order = np.argsort(events.begin, kind="stable")
-        self._in_order = in_order[events.runs[in_order] > 0]
-        self._begins = events.begin[self._in_order]
+        self.in_order = in_order[events.runs[in_order] > 0]
+        self._begins = events.begin[self.in_order]
         self._behind = events.begin + events.stride * events.runs
         self._rows = np.array([], dtype=np.int64)
         self._leap = self._step = self._num_begun = self._num_others = 0
@@ -199,7 +206,7 @@ class Stream:
         begun = int(np.searchsorted(self._begins, step + len(times), side="left"))
         others = int(np.searchsorted(events.time, until, side="right"))
         continued = self._rows[self._behind[self._rows] > step]
-        rows = self._rows = np.sort(np.concatenate([continued, self._in_order[self._num_begun : begun]]))
+        rows = self._rows = np.sort(np.concatenate([continued, self.in_order[self._num_begun : begun]]))
         own = slice(self._num_others, others)
         self._leap, self._step, self._num_begun, self._num_others = leap, step + len(times), begun, others
         time, owner, is_before = events.time[own], events.owner[own], events.is_before[own]
@@ -228,6 +235,15 @@ class Stream:
             at = instants.searchsorted(times)[at] if len(times) else at
             at[place] = instants.searchsorted(time[by_row])
         return rows + self.first, counts, at, instants
+
+
+def _by_replica(records: RequestRecords) -> Iterator[tuple[int, Integers]]:
+    """Yield each replica and its answers; neither the API nor the cache goes through the API server of one."""
+    answered = np.flatnonzero((records.status == COMPLETED) & (records.replica_id >= 0))
+    answered = answered[records.replica_id[answered].argsort(kind="stable")]
+    replicas, counts = np.unique(records.replica_id[answered], return_counts=True)
+    for replica, count, end in zip(replicas.tolist(), counts, counts.cumsum(), strict=True):
+        yield replica, answered[end - count : end]
 
 
 def _streams(
@@ -264,6 +280,47 @@ def _sent(streams: Sequence[Stream], cost: float) -> Sent:
         rows, counts, at, instants = taken[0] if len(taken) == 1 else _together(taken)
         if len(at):
             _send_some(sent, rows, counts, at, instants, cost)
+    return sent
+
+
+def _sent_one_by_one(stream: Stream, cost: float, send_all: SendAll) -> Sent:
+    """Send all events of a replica with one scheduler, compiled; as `_sent`."""
+    events, clock = stream.events, stream.clock
+    sent = Sent.nothing(_awaited(events).copy())
+    num_answers, num_others = len(events.counts), len(events.owner)
+    room = np.empty((3, num_answers + num_others), dtype=np.int64)
+    done = send_all(
+        Sending(
+            start=np.ascontiguousarray(clock.start),
+            steps=clock.steps,
+            seconds=np.ascontiguousarray(clock.seconds),
+            increment=np.ascontiguousarray(clock.increment),
+            num_leaps=len(clock.steps),
+            in_order=stream.in_order,
+            num_runs=len(stream.in_order),
+            begin=events.begin,
+            runs=events.runs,
+            stride=events.stride,
+            time=events.time,
+            owner=events.owner,
+            is_before=events.is_before.astype(np.int64),
+            num_others=num_others,
+            edges=bin_edges(),
+            num_bins=NUM_BINS,
+            cost=cost,
+            thinks=events.answer is not None,
+            active=room[0],
+            due=room[1],
+            here=room[2],
+            first=sent.first,
+            last=sent.last,
+            answer=sent.answer,
+            largest=sent.largest,
+            awaited=sent.awaited,
+            gaps=sent.gaps,
+        )
+    )
+    sent.squares, sent.smallest, sent.delay = done.squares, done.smallest, done.delay
     return sent
 
 
@@ -306,7 +363,9 @@ def _send_some(sent: Sent, rows: Integers, counts: Integers, at: Integers, insta
     when[order] = _pass_server(sent, instants, np.bincount(at, minlength=len(instants)), cost)
     is_here = counts > 0
     starts = counts.cumsum() - counts
-    _note_gaps(sent, rows[is_here], starts[is_here], when)
+    gaps = _note_gaps(sent, rows[is_here], starts[is_here], when)
+    gaps *= gaps
+    sent.squares = _added(sent.squares, np.bincount(at, weights=gaps))
 
 
 def _pass_server(sent: Sent, instants: Floats, counts: Integers, cost: float) -> Floats:
@@ -320,7 +379,7 @@ def _pass_server(sent: Sent, instants: Floats, counts: Integers, cost: float) ->
     np.maximum.accumulate(free, out=free)
     # Each waits for the server, and for those before it at its instant.
     waited = counts * (free - (instants - place[first])) + cost * (counts * (counts + 1) * 0.5)
-    sent.delay += float(waited.sum())
+    sent.delay = _added(sent.delay, waited)
     sent.free, sent.num_sent = float(free[-1]), sent.num_sent + len(place) - 1
     left = np.repeat(free, counts)
     left += place[1:]
@@ -332,8 +391,13 @@ def _awaited(events: Events) -> Integers:
     return np.zeros_like(events.counts) if events.answer is None else events.answer
 
 
-def _note_gaps(sent: Sent, rows: Integers, starts: Integers, when: Floats) -> None:
-    """Note when some events of answers left the server, answer by answer, and the gaps before each."""
+def _added(total: float, terms: NDArray[Any]) -> float:
+    """Return a total and terms added to it one after the other."""
+    return float(np.add.accumulate(np.append(total, terms))[-1])
+
+
+def _note_gaps(sent: Sent, rows: Integers, starts: Integers, when: Floats) -> Floats:
+    """Note when some events of answers left the server, answer by answer, and return the gap before each, or 0."""
     gaps = np.empty(len(when))
     np.subtract(when[1:], when[:-1], out=gaps[1:])
     gaps[starts] = when[starts] - sent.last[rows]
@@ -353,8 +417,7 @@ def _note_gaps(sent: Sent, rows: Integers, starts: Integers, when: Floats) -> No
     sent.gaps += np.bincount(bins_of(gaps), minlength=NUM_BINS)
     sent.gaps[0] -= len(new)
     sent.largest[rows] = np.maximum(sent.largest[rows], np.maximum.reduceat(gaps, starts))
-    gaps *= gaps
-    sent.squares += float(gaps.sum())
+    return gaps
 
 
 def joined(clocks: Mapping[tuple[int, int], Sequence[Floats]] | None) -> dict[tuple[int, int], Floats]:

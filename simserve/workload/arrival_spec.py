@@ -204,10 +204,31 @@ class ClosedLoopArrivals(FrozenModel):
 
 
 class AllAtOnceArrivals(FrozenModel):
-    """An offline batch: every request is there at 0."""
+    """An offline batch: every request is there at 0. Or rounds of such batches, as of rollouts in reinforcement
+    learning: after the last answer of a round the policy is trained and its weights are updated, then the next begins.
+    """
 
     process: Literal["all_at_once"] = "all_at_once"
     """`all_at_once`."""
+    rounds: int = Field(default=1, ge=1, le=100_000)
+    """Rounds in which `num_requests` come, as many in each."""
+    training_time: Seconds = 0.0
+    """From the last answer of a round until the new weights are there to be sent; the replicas wait."""
+    weight_update: Seconds = 0.0
+    """How long the replicas take to load them: the weights of a GPU over the bandwidth at which they come. The KV cache
+    of the old weights is void then, so that no prompt finds anything of an earlier round."""
+
+    @property
+    def round_pause(self) -> float | None:
+        """Seconds from the last answer of a round to the next round; None: there is one round."""
+        return None if self.rounds == 1 else self.training_time + self.weight_update
+
+    @model_validator(mode="after")
+    def _check_rounds(self) -> Self:
+        given = [name for name in ("training_time", "weight_update") if name in self.model_fields_set]
+        if given and self.rounds == 1:
+            raise ValueError(f"has {given[0]} and one round; give rounds, or leave it out")
+        return self
 
 
 Arrivals = Annotated[

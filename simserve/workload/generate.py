@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simserve import rng
 from simserve.errors import InvariantError, TraceError
-from simserve.workload.arrival_spec import STATIONARY, ClosedLoopArrivals
+from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.beginnings import draw_beginnings, with_beginnings, with_beginnings_within
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.conversations import draw_pauses
@@ -55,7 +55,12 @@ def generate(
         ScenarioError: No request arrives within the duration.
     """
     specs = _without_adapters(spec, seed, replication, base_path, num_requests)
-    return with_adapters(specs, spec.loras, seed=seed, replication=replication)
+    specs = with_adapters(specs, spec.loras, seed=seed, replication=replication)
+    if not isinstance(spec.arrivals, AllAtOnceArrivals) or spec.arrivals.round_pause is None:
+        return specs
+    from simserve.workload.rounds import in_rounds
+
+    return in_rounds(specs, spec.arrivals)
 
 
 def _without_adapters(

@@ -30,12 +30,14 @@ class PrefixSegments:
         ends: Token of the request before which it ends, ascending within a request, int64; the last is the end of
             the answer.
         is_recorded: Whether requests meet in them that wait for no answer of each other: those of a trace may.
+        are_chained: Whether what only one segment follows on is one with it already (`simserve.sim.prefixes`).
     """
 
     offsets: NDArray[np.int64]
     segments: NDArray[np.int64]
     ends: NDArray[np.int64]
     is_recorded: bool = False
+    are_chained: bool = False
 
     def first(self, num_requests: int) -> PrefixSegments:
         """Return those of the first requests alone."""

@@ -65,7 +65,9 @@ def in_tasks(specs: RequestSpecs, tasks: RecordedTasks) -> RequestSpecs:
     depth = graph.depths()
     called = replace(
         specs,
-        arrival_time=np.where(is_root, begin + tasks.offset, np.nan),
+        arrival_time=np.where(
+            is_root, begin + tasks.offset, np.nan if tasks.earliest is None else begin + tasks.earliest
+        ),
         think_time=think_time,
         session=tasks.task,
         turn=depth,

@@ -120,7 +120,7 @@ class WorkloadSpec(FrozenModel):
     thinking_tokens: Length | None = None
     """Reasoning models: lengths of what they think before the answer, hidden from the client. `output_tokens` are then
     those of the visible answer, and `max_tokens` limits both together. Thinking is dropped from the history of a
-    conversation. Absent: none."""
+    conversation, and from an agent's context. Absent: none."""
     thinking_token_budget: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None
     """Most tokens that a request may think; the answer begins there at the latest. Absent: as many as drawn."""
     max_tokens: int | Literal["exact", "model_limit"] = "exact"
@@ -305,10 +305,6 @@ class WorkloadSpec(FrozenModel):
     def _check_agents(self) -> Self:
         if not self.has_agents:
             return self
-        if self.has_thinking:
-            raise ValueError(
-                "has agents and also thinking_tokens, which their calls do not draw; leave one of the two out"
-            )
         if self.sessions is not None or any(each.sessions is not None for each in self.classes or ()):
             raise ValueError("has agents and also sessions; keep one of the two")
         if self.agents is None:
@@ -316,6 +312,27 @@ class WorkloadSpec(FrozenModel):
         if self.classes is not None:
             raise ValueError("has agents and also classes; give agents to a class with arrivals of its own")
         self.agents.check_drawn() if self.trace is None else self.agents.check_recorded()
+        return self
+
+    @model_validator(mode="after")
+    def _check_rounds(self) -> Self:
+        own = [each for each in self.classes or () if each.arrivals is not None]
+        for each in own:
+            if isinstance(each.arrivals, AllAtOnceArrivals) and each.arrivals.rounds > 1:
+                raise ValueError(f"has rounds in the arrivals of class {each.name}; only the workload's may have them")
+        rounds = self.arrivals.rounds if isinstance(self.arrivals, AllAtOnceArrivals) else 1
+        if rounds == 1:
+            return self
+        others = {"a trace": self.trace, "sessions": self.sessions, "agents": self.agents, "classes with arrivals": own}
+        for name, given in others.items():
+            if given:
+                raise ValueError(f"has {rounds} rounds and {name}; leave one of the two out")
+        if self.num_requests is not None and self.num_requests % rounds:
+            fewer = max(self.num_requests // rounds, 1) * rounds
+            raise ValueError(
+                f"has {self.num_requests} requests in {rounds} rounds, which must be of one size; "
+                f"make num_requests a multiple, such as {fewer}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import WorkloadSpec
+from simserve.workload.thinking import draw_thinking
 
 Integers = NDArray[np.int64]
 NONE = -1
@@ -122,13 +123,20 @@ def draw_tasks(
     starts = starts if own is not None else some(starts)
     num_calls = len(made.task)
     new_tokens, output_tokens = draw_own_lengths(spec, own, base_path=base_path, num_requests=num_calls, **drawn)
-    max_tokens = asked_tokens(spec.max_tokens, output_tokens)
-    answers = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
     class_of = None if num_class is None else np.full(num_calls, num_class, dtype=np.int16)
+    thinking = draw_thinking(spec, class_of, num_calls, base_path=base_path, **drawn)
+    if thinking is not None:
+        output_tokens = output_tokens + thinking
+    max_tokens = asked_tokens(spec.max_tokens, output_tokens)
+    answers = generated = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
+    if thinking is not None:
+        answers = np.maximum(generated - thinking, 0)
     of_task = None if class_of is None else class_of[: made.num_tasks]
     beginnings = draw_beginnings(spec, made.num_tasks, class_of=of_task, suffix=suffix, **drawn)
     dependencies = dependencies_of_agents(made)
-    prompts, prefixes = agent_contexts(made, new_tokens, answers, agents.context_growth, beginnings)
+    prompts, prefixes = agent_contexts(
+        made, new_tokens, answers, agents.context_growth, beginnings, None if thinking is None else generated
+    )
     think_time = draw_tool_times(agents, made, dependencies, suffix=suffix, **drawn)
     is_root = dependencies.num_parents == 0
     if isinstance(arrivals, ClosedLoopArrivals):
@@ -150,6 +158,7 @@ def draw_tasks(
         session=made.task,
         turn=dependencies.depths(),
         dependencies=dependencies,
+        thinking_tokens=thinking,
     ).within(agents.max_execution_time)
 
 
@@ -273,7 +282,12 @@ def draw_tool_times(
 
 
 def agent_contexts(
-    agents: Agents, new_tokens: Integers, output_tokens: Integers, growth: float, beginnings: Beginnings | None
+    agents: Agents,
+    new_tokens: Integers,
+    output_tokens: Integers,
+    growth: float,
+    beginnings: Beginnings | None,
+    generated_tokens: Integers | None = None,
 ) -> tuple[Integers, PrefixSegments]:
     """Return the prompt of every call, and what it shares with others.
 
@@ -287,6 +301,8 @@ def agent_contexts(
         output_tokens: Its answer, shape [R].
         growth: Share of an answer that is kept.
         beginnings: System prompt of each task; None: there is none.
+        generated_tokens: What each call generates, hidden thinking and answer, shape [R]; None: nobody thinks. The
+            context drops what was thought, so that an answer is new text in it.
 
     Returns:
         Prompt tokens, shape [R], and the segments.
@@ -306,7 +322,9 @@ def agent_contexts(
     forked = agents.is_fork[agents.agent]
     # The call that starts a fork is a main agent's: its prompt is known.
     prompts[forked] += (prompts + kept)[starter[forked]] - base[agents.agent[forked]]
-    return prompts, _segments(agents, prompts, prompts + output_tokens, growth == 1.0, beginnings)
+    is_whole = growth == 1.0 and generated_tokens is None
+    ends = prompts + (output_tokens if generated_tokens is None else generated_tokens)
+    return prompts, _segments(agents, prompts, ends, is_whole, beginnings)
 
 
 def _reported(agents: Agents, output_tokens: Integers) -> Integers:
@@ -324,7 +342,8 @@ def _segments(
 ) -> PrefixSegments:
     """Return the segments of every call: the system prompt, the calls that its context holds, and itself.
 
-    Where answers are kept in part, a call's segment ends with its prompt, and its answer is one of its own.
+    Where answers are kept in part, or behind what was thought, a call's segment ends with its prompt, and its answer is
+    one of its own.
     """
     num_rows = len(prompts)
     order, begins = agents.rows

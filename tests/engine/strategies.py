@@ -105,6 +105,7 @@ def speculative_cases(draw: st.DrawFn) -> Case:
     config = replace(
         plain,
         num_speculative_tokens=drafts,
+        pads_lone_token=draw(st.booleans()),
         max_num_batched_tokens=budget,
         max_chunk_tokens=plain.max_chunk_tokens if plain.enable_chunked_prefill else budget,
         num_blocks=plain.num_blocks + math.ceil(drafts / plain.block_size),
@@ -259,6 +260,7 @@ def shared_cases(draw: st.DrawFn) -> Case:
         evicts_by_block=draw(st.booleans()),
         ages_empty_blocks=draw(st.booleans()),
         keeps_radix_tree=draw(st.booleans()),
+        touches_waiting=draw(st.booleans()),
     )
     if draw(st.integers(0, 4)) == 0:
         drafts = draw(st.integers(1, 3))
@@ -266,6 +268,7 @@ def shared_cases(draw: st.DrawFn) -> Case:
         config = replace(
             config,
             num_speculative_tokens=drafts,
+            pads_lone_token=draw(st.booleans()),
             max_num_batched_tokens=budget,
             max_chunk_tokens=config.max_chunk_tokens if config.enable_chunked_prefill else budget,
             num_blocks=config.num_blocks + math.ceil(drafts / config.block_size),
@@ -499,6 +502,29 @@ def ordered_cases(draw: st.DrawFn) -> Case:
         )
     priorities = st.lists(st.integers(0, 2), min_size=len(case.specs), max_size=len(case.specs))
     return Case(config, case.times, replace(case.specs, priority=np.array(draw(priorities), dtype=np.int64)))
+
+
+@st.composite
+def passing_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica short of blocks whose steps may pass over requests, as vLLM's with priorities up to 0.32."""
+    kinds = [pressed_cases(), pressed_cases(), shared_cases(), windowed_cases(), adapted_cases(), ranked_cases()]
+    case = draw(st.one_of(*kinds, thinking_cases()).filter(_may_pass_over))
+    config = replace(
+        case.config,
+        scheduling_policy="priority",
+        ends_pass=True,
+        misses_next=draw(st.booleans()),
+        priority_preemption=draw(st.integers(0, 4)) == 0 and not case.config.max_loras,
+    )
+    if config.data_parallel_size == 1:
+        config = replace(config, async_scheduling=draw(st.booleans()), releases_late=True)
+    levels = st.integers(0, draw(st.sampled_from([0, 1, 2, 20])))
+    priorities = draw(st.lists(levels, min_size=len(case.specs), max_size=len(case.specs)))
+    return Case(config, case.times, replace(case.specs, priority=np.array(priorities, dtype=np.int64)))
+
+
+def _may_pass_over(case: Case) -> bool:
+    return replace(case.config, scheduling_policy="priority", ends_pass=True).has_ordered_pass
 
 
 def _is_continuous(case: Case) -> bool:

@@ -21,6 +21,7 @@ from tests.engine.strategies import (
     cases,
     offloading_cases,
     ordered_cases,
+    passing_cases,
     pressed_cases,
     ranked_cases,
     shared_cases,
@@ -115,6 +116,13 @@ def test_the_kernel_agrees_with_the_walker_where_a_tree_is_kept(case: Case) -> N
 @settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_on_other_queue_orders(case: Case) -> None:
     """The same with priorities, ageing, requests that make way for better ones, and the shortest first."""
+    agree_or_discard(case)
+
+
+@given(passing_cases())
+@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_when_steps_pass_over_requests(case: Case) -> None:
+    """The same where who preempts itself ends the pass over those that run, or the pass misses one."""
     agree_or_discard(case)
 
 

@@ -65,6 +65,21 @@ def test_nodes_give_way_for_a_step_or_for_what_it_is_short_of(evicts_missing: bo
     assert records.cached_tokens.tolist() == [0, 0, 0, found]
 
 
+@pytest.mark.parametrize(("touches_waiting", "found"), [(False, 0), (True, 4)])
+def test_the_33rd_look_at_the_queue_uses_what_those_who_wait_would_find(touches_waiting: bool, found: int) -> None:
+    """Two beginnings lie idle, and 30 requests without one come after them. Then a long one needs the older's block.
+
+    The last, which waits behind it, begins like the older: its look-up comes first, and the younger gives way.
+    """
+    arrivals = [0.0, 2.0, *np.arange(10.0, 70.0, 2.0).tolist(), 100.0, 100.0]
+    specs = make_specs(arrivals, [5, 5, *[1] * 30, 16, 5], 1)
+    prefixes = [[(1, 4)], [(2, 4)], *[[]] * 30, [], [(1, 4)]]
+    config = {"num_blocks": 5, "max_num_seqs": 1, "keeps_radix_tree": True, "evicts_missing": True, **SGLANG}
+    records = served(specs, prefixes, touches_waiting=touches_waiting, **config).records
+
+    assert records.cached_tokens[-1] == found
+
+
 @pytest.mark.parametrize(("keeps_radix_tree", "end"), [(False, 28.0), (True, 30.0)])
 def test_who_is_retracted_loses_what_it_has_decoded(keeps_radix_tree: bool, end: float) -> None:
     """Request 1 computes its answer again in chunks of eight; its prompt lies in the tree, as the others' would."""

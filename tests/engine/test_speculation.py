@@ -95,6 +95,23 @@ def test_drafts_take_tokens_of_the_budget() -> None:
     assert first_token(6) == 9.0
 
 
+@pytest.mark.parametrize("pads_lone_token", [True, False])
+def test_a_lone_token_is_padded_beside_those_that_decode(pads_lone_token: bool) -> None:
+    """The second prompt is a single token: with three drafts it computes four, beside the first's four, for one more.
+
+    The third prompt has two tokens, and is computed as it is.
+    """
+    config = make_config(
+        num_speculative_tokens=3, block_size=2, num_blocks=9, max_model_len=16, pads_lone_token=pads_lone_token
+    )
+    specs = paced(make_specs([0.0, 0.5, 0.5], [2, 1, 2], [3, 1, 1]), 1.0)
+    result = assert_agrees(config, affine_step_times(token_seconds=1.0, step_seconds=1.0), specs)
+
+    tokens = [4 + 4 + 2, 4 + 1 + 2]
+    assert result.records.finish_time[1] == 3.0 + 1.0 + tokens[not pads_lone_token]
+    assert result.records.output_tokens.tolist() == [3, 1, 1]
+
+
 def test_drafts_take_slots() -> None:
     """Two requests of 6 tokens in four blocks of 4 have room for two more each, but not for two drafts besides."""
     specs = paced(make_specs([0.0, 0.0], 6, 3), 1.0)

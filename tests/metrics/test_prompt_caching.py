@@ -81,7 +81,7 @@ def conversations(**engine: Any) -> Scenario:
 
 def bills(scenario: Scenario, prices: ApiPrices) -> tuple[Any, RunResult]:
     """Return what the requests of a run cost at an API."""
-    result = run(scenario)
+    result = run(scenario, finishable=None)
     records = result.simulation.records
     specs = generate(scenario.workload, seed=scenario.run.seed)
     return request_bills(prices, records, specs, np.flatnonzero(records.status == COMPLETED)), result

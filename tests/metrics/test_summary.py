@@ -110,6 +110,7 @@ INNER = {
     "mean_makespan_s p50_makespan_s p90_makespan_s "
     "p95_makespan_s p99_makespan_s mean_model_s mean_tool_s model_share input_tokens_per_task "
     "output_tokens_per_task usd_per_task attainment",
+    "rounds": "begun finished mean_round_s max_round_s mean_half_s tail_share generating_share usd_per_round",
     "replicas": "mean peak launched gpu_hours timeline killed replaced updates",
     "requests": "submitted completed rejected timed_out failed unfinished truncated resent",
     "rejected": "by_reason refusals",

@@ -36,6 +36,7 @@ class Ways:
         models: Names that it serves.
         error: What it answers to every request instead; empty: an answer.
         broken: What it streams instead of events; empty: events.
+        kind: What it says that an answer is.
         key: Bearer token without which it refuses.
         most_at_once: Requests in flight beyond which it refuses, and says to come again in a minute.
         breaks_after: Pieces after which an answer breaks off.
@@ -58,6 +59,7 @@ class Ways:
     models: tuple[str, ...] = ("tiny",)
     error: str = ""
     broken: bytes = b""
+    kind: str = "text/event-stream"
     key: str = ""
     most_at_once: int = 1 << 30
     breaks_after: int = 1 << 30
@@ -172,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, body: dict[str, Any]) -> None:
         ways, is_chat = self._standing.ways, "messages" in body
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Type", ways.kind)
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True

@@ -166,6 +166,7 @@ def test_a_server_is_asked_in_a_way_that_it_takes(ways: Ways, is_as_asked: Calla
         (Ways(models=("a", "b")), "serves 2 models"),
         (Ways(error="no GPU left"), "no GPU left"),
         (Ways(broken=b"data: {}\n\n"), "without tokens"),
+        (Ways(broken=b'{"choices": []}', kind="application/json"), "an answer of application/json that is no stream"),
         (Ways(broken=b"data: [1, 2]\n\n"), "no JSON object"),
         (Ways(broken=b"data: " + b"x" * 3_000_000), "more than 1,000,000 bytes"),
         (Ways(broken=b'data: {"error": {"message": "out of memory"}}\n\n'), "out of memory"),

@@ -86,3 +86,16 @@ def test_gpus_of_a_mesh_talk_over_the_links_to_each_other(ranks: int, expected: 
     shape = make_shape("mi300x-192gb", tensor_parallel_size=ranks)
 
     assert shape.tensor_link.bandwidth == pytest.approx(expected)
+
+
+def test_ranks_of_tensorrt_llm_on_blackwell_wait_less_for_one_another() -> None:
+    """A fitted wait of an engine stands in place of that of all others, and of borrowers of the curves too."""
+
+    def skew_kernels(hardware: str, engine: str) -> float:
+        shape = make_shape(hardware, engine=engine, tensor_parallel_size=4)
+        return shape.tensor_link.skew / shape.hardware.efficiency.kernel_latency
+
+    assert skew_kernels("b200-sxm-180gb", "tensorrt-llm") == pytest.approx(0.2)
+    assert skew_kernels("gb200-186gb", "tensorrt-llm") == pytest.approx(0.2)
+    assert skew_kernels("b200-sxm-180gb", "vllm") == pytest.approx(0.8)
+    assert skew_kernels("h200-sxm-141gb", "tensorrt-llm") == pytest.approx(0.8)

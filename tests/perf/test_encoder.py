@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import simserve as ss
 from simserve.errors import InputError
 from simserve.perf import encoder
 from simserve.perf.encoder import (
@@ -175,6 +176,34 @@ def test_the_largest_image_is_tried_before_kv_is_counted() -> None:
 
     assert images / 2**30 == pytest.approx(1.59, rel=0.03)
     assert text < images
+
+
+def test_a_tower_on_one_gpu_is_too_fast_by_as_much_as_the_docs_say() -> None:
+    """vLLM 0.19.1 on an H100, Qwen2.5-VL-7B, a 1080p image: 126 ms with its prompt (vllm-project/vllm issue 41267)."""
+    scenario = ss.load(
+        "images",
+        {
+            "model": "qwen2.5-vl-7b",
+            "deployment.tensor_parallel_size": 1,
+            "deployment.hardware": "h100-sxm-80gb",
+            "deployment.quantization": "none",
+            "deployment.engine.version": "0.19",
+            "deployment.engine.max_num_batched_tokens": 8192,
+            "workload.images": {"share": 1.0, "count": 1, "sizes": [{"width": 1920, "height": 1080}]},
+            "workload.prompt_tokens": 30,
+            "workload.output_tokens": 1,
+            "workload.arrivals": {"process": "constant", "rate": 0.5},
+            "workload.num_requests": 2,
+        },
+    )
+
+    result = ss.run(scenario, advise=False)
+
+    step = result.requests["first_token_s"] - result.requests["scheduled_s"]
+    images = result.summary["simserve"]["images"]
+    assert list(step) == pytest.approx([0.082] * 2, abs=0.001)
+    assert images["mean_encoder_ms"] == pytest.approx(28, abs=0.5)
+    assert images["mean_preprocess_ms"] == pytest.approx(135, abs=1)
 
 
 def test_heads_that_cannot_be_cut_are_refused() -> None:

@@ -390,6 +390,36 @@ def test_vllm_reserves_the_whole_prompt_from_0_19() -> None:
     assert reserved == [True, False, False, True]
 
 
+def test_vllm_pads_lone_tokens_from_0_30() -> None:
+    """Beside drafts; SGLang does not."""
+    padding = [resolve(version=version).pads_lone_token for version in ("0.20.2", "0.29", "0.30", "0.33")]
+
+    assert padding == [False, False, True, True]
+    assert not resolve("sglang").pads_lone_token
+
+
+def test_sglang_touches_what_those_who_wait_would_find_from_0_5_22() -> None:
+    """The releases between 0.5.18 and that were read: none does."""
+    assert [resolve("sglang", version).touches_waiting for version in ("0.5.21", "0.5.22", "0.5.23")] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_vllm_goes_on_behind_who_preempts_itself_from_0_33() -> None:
+    """Up to 0.27 the pass misses another one, too; SGLang makes no such pass."""
+    versions = ("0.9.2", "0.20.2", "0.27", "0.28", "0.32", "0.33")
+    resolved = [resolve(version=version) for version in versions]
+
+    assert [(each.ends_pass, each.misses_next) for each in resolved] == [
+        *[(True, True)] * 3,
+        *[(True, False)] * 2,
+        (False, False),
+    ]
+    assert not resolve("sglang").ends_pass
+
+
 def test_versions_compare_as_numbers() -> None:
     """0.10.2 is newer than 0.8.5, builds and trailing zeros are understood, words are refused."""
     assert version_key("0.10.2") > version_key("0.8.5")
@@ -820,6 +850,27 @@ def test_a_worker_that_only_prefills_may_not_reach_the_rate_of_its_kernels(name:
     assert worker.compute_efficiency == pytest.approx(0.8 * server.compute_efficiency)
     assert worker.max_num_batched_tokens == server.max_num_batched_tokens
     assert other.compute_efficiency == server.compute_efficiency
+
+
+@pytest.mark.parametrize(("name", "share"), [("tensorrt-llm", 1.0), ("sglang", 0.8)])
+def test_prefill_workers_of_tensorrt_llm_reach_it_on_blackwell(name: str, share: float) -> None:
+    """Its pools on B200 and GB200 take in as many prompts as the tables say; SGLang's do not."""
+    worker, server = (
+        resolve_engine(
+            load_engine(name),
+            version=None,
+            gpu_memory_bytes=180e9,
+            gpu_name="b200-sxm-180gb",
+            model_max_len=8192,
+            options=EngineOptions(),
+            compute_capability="10.0",
+            model_family="deepseek_v3",
+            only_prefills=only_prefills,
+        )
+        for only_prefills in (True, False)
+    )
+
+    assert worker.compute_efficiency == pytest.approx(share * server.compute_efficiency)
 
 
 def test_sglang_admits_and_strikes_by_release() -> None:

@@ -23,7 +23,13 @@ NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
 SGLANG: dict[str, dict[str, Any]] = {
     "0.5.9": {},
-    "0.5.23": {"strikes_at_once": True, "expects_max_tokens": True, "reserves_page": True, "evicts_missing": True},
+    "0.5.23": {
+        "strikes_at_once": True,
+        "expects_max_tokens": True,
+        "reserves_page": True,
+        "evicts_missing": True,
+        "touches_waiting": True,
+    },
 }
 """Releases of SGLang whose schedulers the drivers know, with what `EngineConfig` holds of each."""
 OF_SGLANG = (
@@ -34,12 +40,19 @@ OF_SGLANG = (
 RETRACTING = ("kv_short", "kv_short_cached", "priority", "prefix_short")
 """Classes that SGLang serves with so small an estimate of what answers need that it has to retract."""
 _CACHE = {"caches_decoded": True, "evicts_by_block": True}
+_PASS = {"ends_pass": True, "misses_next": True}
 WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark",), "0.20.2": ("watermark",)}
 """Classes of workloads that ask for what a release lacks."""
 RULES: dict[str, dict[str, Any]] = {
-    "0.12.0": {**_CACHE, "ages_empty_blocks": True, "releases_late": True},
-    "0.20.2": {**_CACHE, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True},
-    "0.33.0": {**_CACHE, "reserve_full_prompt": True, "releases_late": True, "lifts_chunk_limit": True},
+    "0.12.0": {**_CACHE, **_PASS, "ages_empty_blocks": True, "releases_late": True},
+    "0.20.2": {**_CACHE, **_PASS, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True},
+    "0.33.0": {
+        **_CACHE,
+        "reserve_full_prompt": True,
+        "releases_late": True,
+        "lifts_chunk_limit": True,
+        "pads_lone_token": True,
+    },
 }
 """What `EngineConfig` holds of a release beyond what the case says."""
 

@@ -180,7 +180,8 @@ class Run:
             if identity in sampling:
                 row, asked = self.rows[index], self.case["requests"][index]
                 gained = 1
-                if planned.scheduled_spec_decode_tokens.get(identity):
+                # Of drafts that are only room for some, none holds.
+                if (planned.scheduled_spec_decode_tokens.get(identity) or [-1])[0] >= 0:
                     gained, self.fractions[index] = divmod(self.fractions[index] + asked["pace"], 16)
                 gained = min(gained, asked["output"] - self.generated[index])
                 first = 10_000_000 + 10_000 * index + self.generated[index]

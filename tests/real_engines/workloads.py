@@ -38,9 +38,6 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     longest_output = int(rng.integers(2, 60))
     prompts = rng.integers(1, longest_prompt + 1, num_requests)
     outputs = rng.integers(1, longest_output + 1, num_requests)
-    if kind in DRAFTING:
-        # A lone token of a new prompt is padded to as many as drafts and it are: the kernel has not that rule.
-        prompts = np.maximum(prompts, 2)
     max_model_len = longest_prompt + longest_output + 8
     budget = max(int(rng.integers(16, 400)), max_num_seqs)
     is_chunked = kind != "plain" or bool(rng.integers(2))

@@ -7,13 +7,20 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simserve.engine.histogram import Histogram
+from simserve.engine.histogram import NUM_BINS, Histogram, bin_edges, bins_of
 from simserve.engine.progress import GRID
+from simserve.engine.sending import Sending, send_all
+from simserve.metrics.files import summary_text
+from simserve.scenario.load import load
+from simserve.scenario.run import run as run_scenario
+from simserve.scenario.verify import verify
 from simserve.sim import streaming
+from simserve.sim.acceleration import CHOICES
 from simserve.sim.control import Control
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.simulate import simulate
@@ -53,8 +60,6 @@ def token_by_token(
     for replica in set(records.replica_id[records.status == COMPLETED].tolist()):
         own = np.flatnonzero((records.status == COMPLETED) & (records.replica_id == replica)).tolist()
         ready = []
-        if not spec.stream:
-            rank = [0] * len(rank)
         for number in sorted({rank[index] for index in own}):
             steps, starts, until = [], [], []
             for start, count, seconds, increment, _ in clocks.get((replica, number), np.zeros((5, 0))).T.tolist():
@@ -115,7 +120,7 @@ def _events(
 @given(data=st.data())
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
 def test_clients_see_what_a_walk_over_all_tokens_says(kind: str, data: st.DataObject) -> None:
-    """Any replicas, costs and buffers, sent a few at a time or all at once: the same instants, to the bit."""
+    """Any replicas, costs and buffers, sent one by one, a few at a time or all at once: the same instants."""
     case = data.draw(KINDS[kind]().filter(_is_streamed))
     way: dict[str, Any] = {
         "network_latency": "0 s",
@@ -125,12 +130,13 @@ def test_clients_see_what_a_walk_over_all_tokens_says(kind: str, data: st.DataOb
     spec = validate(StreamingSpec, way)
     seen: dict[str, Any] = {}
     original = streaming.client_view
+    one_by_one = data.draw(st.sampled_from([None, uncompiled]))
 
     def noted(
         spec: StreamingSpec, records: RequestRecords, clocks: Clocks, end: float, rank: Any, *others: Any
     ) -> streaming.ClientView:
         seen.update(records=records, clocks=clocks, rank=rank.tolist())
-        return original(spec, records, clocks, end, rank, *others)
+        return original(spec, records, clocks, end, rank, *others[:2], send_all=one_by_one)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streaming, "client_view", noted)
@@ -158,6 +164,48 @@ def test_clients_see_what_a_walk_over_all_tokens_says(kind: str, data: st.DataOb
     assert run.stream is not None
     assert run.stream.num_events == expected.num_events
     assert run.stream.delay_seconds == pytest.approx(max(expected.delay, 0.0), rel=1e-9, abs=1e-9)
+
+
+def uncompiled(sending: Sending) -> Sending:
+    """Send events with the text that is compiled, as it stands."""
+    send_all(sending)
+    return sending
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_compiled_code_sends_events_as_numpy_does(replicas: int, size: int) -> None:
+    """Servers that keep up and servers that fall behind, with preemptions: the same bytes."""
+    for cost in ("0 s", "30 us", "400 us"):
+        changes = (
+            f"deployment.streaming={{cost_per_event: {cost}, buffer_tokens: {size}}}",
+            f"deployment.replicas={replicas}",
+            "deployment.engine={max_model_len: 8192, num_gpu_blocks_override: 900}",
+            "workload.num_requests=600",
+        )
+        scenario = load("chatbot", changes)
+        compiled, interpreted = (run_scenario(scenario, explain=False, accelerate=how) for how in CHOICES[1:])
+        pd.testing.assert_frame_equal(compiled.requests, interpreted.requests, check_exact=True)
+        assert summary_text(compiled.summary) == summary_text(interpreted.summary)
+
+
+@pytest.mark.parametrize("way", ["{}", "{stream: false}", "{buffer_tokens: 3, cost_per_event: 5 ms}"])
+def test_an_embedding_is_sent_in_one_event(way: str) -> None:
+    """An answer without tokens passes the API server too, in the plane as in the reference."""
+    few = (f"deployment.streaming={way}", "workload.arrivals.rate=35", "workload.num_requests=100")
+    scenario = load("embeddings", few)
+
+    assert verify(scenario).is_equal
+    assert run_scenario(scenario, explain=False).summary["simserve"]["streaming"]["events"] == 100
+
+
+def test_edges_of_bins_are_those_of_the_histogram() -> None:
+    """The float at an edge is in the bin behind it, the one before in the bin before it."""
+    edges = bin_edges()
+    assert (edges[0], edges[-1], len(edges)) == (-np.inf, np.inf, NUM_BINS + 1)
+    number = np.arange(1, NUM_BINS)
+    assert bins_of(edges[1:-1]).tolist() == number.tolist()
+    assert bins_of(np.nextafter(edges[1:-1], 0)).tolist() == (number - 1).tolist()
 
 
 def _is_streamed(case: Case) -> bool:

@@ -313,6 +313,74 @@ def test_a_broken_trace_is_named(tmp_path: Path, text: str, workload: dict[str, 
         replayed(tmp_path, text, **workload)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (AGENTIC_MOONCAKE.replace('"timestamp": 1000', f'"timestamp": {10**400}', 1), "timestamp"),
+        (WEKA.replace('"t": 0.0', f'"t": {10**400}', 1), "is not a number of seconds"),
+        (lines({"resourceSpans": [7, {"scopeSpans": ["x", {"spans": [3]}]}]}), "holds no span"),
+    ],
+)
+def test_what_no_tool_writes_is_a_line(tmp_path: Path, text: str, says: str) -> None:
+    """Never a traceback."""
+    with pytest.raises(TraceError, match=says) as refused:
+        read(tmp_path, text)
+
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("attributes", ["7", "[[1]]", "[7]", '[{"key": "gen_ai.usage.input_tokens", "value": 5}]'])
+def test_spans_whose_attributes_are_none_are_no_calls(tmp_path: Path, attributes: str) -> None:
+    """The others are read."""
+    whole = read(tmp_path, OTEL)
+    broken = OTEL.splitlines()
+    broken[1] = broken[1].replace('"attributes": {', f'"attributes": {attributes}, "other": {{', 1)
+
+    trace = read(tmp_path, "\n".join(broken) + "\n")
+
+    assert len(trace.prompt_tokens) == len(whole.prompt_tokens) - 1
+
+
+@pytest.mark.parametrize("time", [10**25, -1, float("inf"), "10000-01-01T00:00:00"])
+def test_spans_of_no_time_are_named(tmp_path: Path, time: object) -> None:
+    """Times that no clock shows."""
+    row = json.loads(OTEL.splitlines()[1])
+    key = next(each for each in row if "start" in each.lower())
+
+    with pytest.raises(TraceError, match="is not a time"):
+        read(tmp_path, lines(row | {key: time}))
+
+
+def test_block_ids_of_sixty_four_bits_are_names(tmp_path: Path) -> None:
+    """Dynamo's hashes have no sign; more bits are refused."""
+    rows = [json.loads(line) for line in AGENTIC_MOONCAKE.splitlines()]
+    high = [row | {"hash_ids": [each + 2**64 - 100 for each in row["hash_ids"]]} for row in rows]
+
+    plain, moved = read(tmp_path, lines(*rows)).prefix_blocks, read(tmp_path, lines(*high)).prefix_blocks
+
+    assert plain is not None
+    assert moved is not None
+    assert [list(np.unique(each.ids, return_inverse=True)[1]) for each in (plain,)] == [
+        list(np.unique(each.ids, return_inverse=True)[1]) for each in (moved,)
+    ]
+    with pytest.raises(TraceError, match="more than 64 bits"):
+        read(tmp_path, lines(*(row | {"hash_ids": [2**64]} for row in rows)))
+
+
+def test_a_deep_chain_of_spans_is_walked_once(tmp_path: Path) -> None:
+    """Twenty thousand agents within each other, with a call in each thousandth."""
+    rows = []
+    for number in range(20_000):
+        parent = f"s{number - 1}" if number else None
+        rows.append(span(f"s{number}", parent, number, 1e5, operation="invoke_agent"))
+        if not number % 1000:
+            rows.append(span(f"c{number}", f"s{number}", number + 0.1, number + 0.5, operation="chat", tokens=9))
+
+    trace = read(tmp_path, lines(*rows))
+
+    assert len(trace.prompt_tokens) == 20
+
+
 def test_a_trace_says_what_its_tasks_are_like() -> None:
     """The block beside it is empty; without a trace it says how many calls there are."""
     for block, message in (({"calls": 3}, "write agents: {}"), ({"tool_time": "1 s"}, "agents.tool_time")):

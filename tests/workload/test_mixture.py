@@ -187,7 +187,6 @@ def test_tasks_stand_beside_single_requests() -> None:
         ([CHAT, AGENTS], {"duration": None, "num_requests": 50}, "give duration"),
         ([AGENTS, BATCH], {"sessions": None}, "no class has a share of"),
         ([CHAT, TASKS], {}, "agents and also sessions"),
-        ([BATCH, TASKS], {"arrivals": None, "sessions": None, "thinking_tokens": fixed(3)}, "also thinking_tokens"),
         ([{**TASKS, "output_tokens": 0}], {"arrivals": None, "sessions": None}, "calls without an answer"),
         ([{**TASKS, "arrivals": None, "share": 1.0}], {"sessions": None}, "give it arrivals of its own"),
         ([{**TASKS, "agents": {"tool_time": "1 s"}}], {"arrivals": None, "sessions": None}, "agents without calls"),

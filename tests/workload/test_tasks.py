@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import simserve as ss
 from simserve.errors import InputError
+from simserve.scenario.verify import verify
 from simserve.sim.simulate import replay
 from simserve.validation import validate
 from simserve.workload.generate import generate
@@ -197,3 +199,49 @@ def test_tasks_stand_alone() -> None:
     for block in ({"sessions": {"turns": 2}}, {"classes": [{"name": "a", "share": 1}]}):
         with pytest.raises(InputError, match="has agents and also"):
             drawn(**block)
+
+
+def test_what_calls_think_is_generated_and_dropped_from_contexts() -> None:
+    """Prompts hold the answers, which are new text behind them; a budget cuts what is thought."""
+    thinking = {"thinking_tokens": 100, "thinking_token_budget": 7}
+    specs = drawn(num_requests=3, agents={"calls": 3}, **thinking)
+
+    assert specs.thinking_tokens is not None
+    assert specs.thinking_tokens.tolist() == [7, 7, 7]
+    assert specs.output_tokens.tolist() == [12, 12, 12]
+    assert specs.prompt_tokens.tolist() == [10, 25, 40]
+    assert path(specs, 1) == [(0, 10), (1, 25), (4, 37)]
+
+
+def test_an_answer_that_thinking_leaves_no_room_for_is_in_no_context() -> None:
+    """Eight tokens are thought, seven are allowed."""
+    specs = drawn(num_requests=2, agents={"calls": 2}, thinking_tokens=8, max_tokens=7)
+
+    assert specs.prompt_tokens.tolist() == [10, 20]
+
+
+def test_thinking_calls_fare_alike_in_the_reference() -> None:
+    """Tasks of the bundled agents that think, and of a class of its own beside others."""
+    agents = {"workload.num_requests": 80, "workload.thinking_tokens": {"distribution": "geometric", "mean": 60}}
+    beside = {
+        "workload": {
+            "classes": [
+                {"name": "chat", "arrivals": {"process": "poisson", "rate": 2.0}},
+                {
+                    "name": "agents",
+                    "arrivals": {"process": "poisson", "rate": 2.0},
+                    "agents": MANY,
+                    "thinking_tokens": 30,
+                },
+            ],
+            "prompt_tokens": 50,
+            "output_tokens": 20,
+            "num_requests": 60,
+        }
+    }
+
+    for scenario in (ss.load("coding-agents", agents), ss.load("single-gpu-7b", beside)):
+        found = verify(scenario)
+
+        assert found.is_equal
+        assert found.largest_difference < 1e-9

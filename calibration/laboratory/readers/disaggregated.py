@@ -19,6 +19,7 @@ from typing import Any
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.disaggregated_recipes import Prefill, Recipe, prefill_of, recipes_of
 from calibration.laboratory.readers.names import engine_name, hardware_name, model_name, quantization_name
+from calibration.laboratory.readers.recipes import FLASHINFER_GEMM
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
 from simserve.planner.measured.point import NO_RECIPE, MeasuredPoint, Metric, PoolPair, Protocol
@@ -105,6 +106,9 @@ def _pools(
     engine = engine_name(row.text("framework"))
     longest = row.count("isl", 0) + row.count("osl", 0) + blocks.LENGTH_SLACK
     common = {"name": engine, "version": VERSIONS[engine], "enable_prefix_caching": False, "max_model_len": longest}
+    is_exchanging = hardware.startswith("gb200") and recipe.layout == "dep"
+    if engine == "sglang" and "b200" in hardware and not is_exchanging:
+        common["fp8_gemm_backend"] = FLASHINFER_GEMM  # DeepEP's workers on GB200 alone keep DeepGEMM (mid-curve.yaml)
     kv_cache_dtype = "fp8" if engine == "tensorrt-llm" or "b200" in hardware else "auto"
 
     def deployed(num_gpus: int, has_ranks: bool, is_placed: bool, knobs: dict[str, Any]) -> dict[str, Any]:
@@ -135,9 +139,9 @@ def _pools(
         recipe.layout != "tp",
         {"max_num_seqs": recipe.seats, "gpu_memory_utilization": DECODE_KV_SHARE[engine]},
     )
-    if engine == "tensorrt-llm" and hardware.startswith("gb200") and recipe.layout == "dep":
+    if engine == "tensorrt-llm" and is_exchanging:
         decode |= {"all2all_backend": NVLINK_EXCHANGE} if recipe.num_gpus >= WIDEEP_FROM else {}
-    if engine == "sglang" and hardware.startswith("gb200") and recipe.layout == "dep":
+    if engine == "sglang" and is_exchanging:
         decode |= WIDE_EXPERTS | {"all2all_backend": "deepep_low_latency"}
         if prefilling.has_ranks:
             prefill |= WIDE_EXPERTS | {"all2all_backend": "deepep_high_throughput"}

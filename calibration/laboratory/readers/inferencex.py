@@ -26,6 +26,7 @@ from calibration.laboratory.readers.recipes import (
     GPT_OSS_EXCHANGE,
     Recipe,
     drafting_recipe,
+    fp4_recipe,
     front_seconds,
     is_data_parallel,
     recipe_of,
@@ -52,9 +53,14 @@ _VERSION_IN_USE = {
     ("vllm", "2025"): "0.11.0",
     ("tensorrt-llm", "2025"): "1.1.0",
     ("tensorrt-llm", "2026"): "1.2.0",
+    ("sglang", "2025"): "0.5.5",
     ("sglang", "2026"): "0.5.9",
 }
 """Engine and year of measurement -> release taken to be in use, where a row names none: an assumption."""
+
+_FIRST_SGLANG, _FIRST_SGLANG_UNTIL = "0.5.3", "2025-11-10"
+"""SGLang's release in nvidia-master.yaml (v0.5.3rc1-cu129-b200), and the last day of rows that place no experts: the
+change that took 0.5.5 placed them everywhere (InferenceX pull request 204, perf-changelog.yaml)."""
 
 _COPIED_RUNS = "source_file=qwen3.5-397b-gap-analysis.csv"
 
@@ -90,6 +96,8 @@ def _is_copied(row: Row) -> bool:
 def engine_version(row: Row, engine: str) -> str:
     """Return the version a row names, else the release in use in the year it was measured, else ""."""
     named = version_number(row.text("version"))
+    if not named and engine == "sglang" and _date(row) <= _FIRST_SGLANG_UNTIL:
+        return _FIRST_SGLANG
     return named or _VERSION_IN_USE.get((engine, _year(row)), "")
 
 
@@ -113,6 +121,8 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     tensor, expert, ranks = _parallel_sizes(row, is_blackwell=hardware.startswith("b200"))
     if has_script and row.text("precision") == "fp8":
         recipe = drafting_recipe(engine, model, hardware, tensor * ranks, expert, row.note("id")) or recipe
+    elif has_script and row.text("precision") == "fp4":
+        recipe = fp4_recipe(engine, model, hardware) or recipe
     workload = build.closed_loop(clients, *lengths, clients * recipe.prompts)
     balance = None
     if has_script and is_data_parallel(engine, model, hardware, clients, prompt):
@@ -252,6 +262,7 @@ def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int, *, seats_all:
         "async_scheduling": recipe.is_async,
         "max_cudagraph_capture_size": recipe.max_cudagraph_capture_size,
         "cudagraph_mode": recipe.cudagraph_mode,
+        "fp8_gemm_backend": recipe.fp8_gemm_backend,
     }
 
 

@@ -28,6 +28,7 @@ class Recipe:
         places_experts: Expert parallelism, whatever a row says; None: as the row says.
         drafts: Drafts a step of the model's MTP layer; one where attention is data-parallel.
         cudagraph_mode: Which steps run on CUDA graphs.
+        fp8_gemm_backend: Under SGLang, whose products of FP8 weights by blocks.
         polled_steps: Under SGLang, decode steps between two looks for new requests, with fewer than 16 clients; else
         3 times
             as many.
@@ -47,6 +48,7 @@ class Recipe:
     places_experts: bool | None = None
     drafts: int = 0
     cudagraph_mode: str | None = None
+    fp8_gemm_backend: str | None = None
     polled_steps: int = 0
     cold_seconds: float = 0.0
     cold_seconds_per_client: float = 0.0
@@ -99,6 +101,13 @@ _RECIPES = {
 _B200_TENSORRT_DEEPSEEK = replace(
     _TENSORRT_DEEPSEEK, share=0.8, places_experts=None, cold_seconds=0.0, cold_seconds_per_client=0.0
 )
+FLASHINFER_GEMM = "flashinfer_trtllm"
+"""SGLang's products of FP8 weights by blocks in the scripts and recipes of Blackwell (SGLANG_ENABLE_JIT_DEEPGEMM false;
+SGLANG_ENABLE_FLASHINFER_GEMM true, which 0.5.8 takes by itself where DeepGEMM is off: pull request 13608)."""
+
+_B200_SGLANG_DEEPSEEK = replace(
+    _SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10, fp8_gemm_backend=FLASHINFER_GEMM
+)
 _B200_RECIPES = {
     # 70b_fp8_b200_docker and 70b_fp4_b200_docker (bb4c7f9)
     ("vllm", "llama-3.1-70b"): Recipe(
@@ -121,23 +130,29 @@ _B200_RECIPES = {
     # gptoss_fp4_b200_trt (1825e7f)
     ("tensorrt-llm", "gpt-oss-120b"): Recipe(seats=512, max_num_batched_tokens=20000, share=0.85, kv_cache_dtype="fp8"),
     # dsr1_fp8_b200 and dsr1_fp4_b200 (1fc5d73)
-    ("sglang", "deepseek-r1"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10),
-    ("sglang", "deepseek-v3"): replace(_SGLANG_DEEPSEEK, kv_cache_dtype="fp8", polled_steps=10),
+    ("sglang", "deepseek-r1"): _B200_SGLANG_DEEPSEEK,
+    ("sglang", "deepseek-v3"): _B200_SGLANG_DEEPSEEK,
     # dsr1_fp4_b200_trt and its kin; from 1.2 on no first prompt waits, before it each for what it waits for on Hopper,
     # whatever the burst (`recipe_of`)
     ("tensorrt-llm", "deepseek-r1"): _B200_TENSORRT_DEEPSEEK,
     ("tensorrt-llm", "deepseek-v3"): _B200_TENSORRT_DEEPSEEK,
-    # qwen3.5_fp8_b200 (01fa35c)
+    # qwen3.5_fp8_b200 (3e2ebc0)
     ("sglang", "qwen3.5-397b-a17b"): Recipe(
         seats=128,
         max_num_batched_tokens=32768,
         share=0.82,
         kv_cache_dtype="fp8",
+        fp8_gemm_backend=FLASHINFER_GEMM,
         polled_steps=10,
         cold_seconds=SGLANG_COLD_SECONDS,
     ),
 }
 """Where the scripts of B200 say otherwise than those of Hopper."""
+
+_B200_SGLANG_FP4 = replace(
+    _B200_SGLANG_DEEPSEEK, seats=256, max_num_batched_tokens=16384, share=0.85, fp8_gemm_backend=None
+)
+"""dsr1_fp4_b200 (1fc5d73): DeepSeek in NVFP4, whose attention is in 16 bit."""
 
 _B200_SGLANG_DRAFTS = {
     # dsr1_fp8_b200_mtp and qwen3.5_fp8_b200_mtp (285b662, 2ecc5ce)
@@ -187,10 +202,16 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, date: str) -
             recipe = replace(recipe, drafts=3)
         if engine == "tensorrt-llm" and model.startswith("deepseek") and _numbers(version) < (1, 2):
             recipe = replace(recipe, cold_seconds=TENSORRT_COLD_SECONDS)
-    if engine == "tensorrt-llm" and model.startswith("deepseek") and date < "2026":
-        # Scripts of 2025 gave a step room for every running request and one prompt, whatever that came to.
+    if engine == "tensorrt-llm" and model.startswith("deepseek") and (date < "2026" or _numbers(version) < (1, 2)):
+        # Scripts of 1.1 gave a step room for every running request and one prompt, whatever that came to.
         return replace(recipe, least_budget=0)
     return recipe
+
+
+def fp4_recipe(engine: str, model: str, hardware: str) -> Recipe | None:
+    """Return what the script of a model in NVFP4 sets; None: what that of its FP8 weights does."""
+    is_other = engine == "sglang" and model.startswith("deepseek") and hardware.startswith("b200")
+    return _B200_SGLANG_FP4 if is_other else None
 
 
 def drafting_recipe(engine: str, model: str, hardware: str, tensor: int, expert: int, run: str) -> Recipe | None:

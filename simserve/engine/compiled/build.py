@@ -19,13 +19,14 @@ from simserve.engine.compiled import (  # numba learns what containers do
     slots,  # noqa: F401
 )
 from simserve.engine.compiled.fetching import plan_and_fetch, submit_and_fetch
-from simserve.engine.compiled.layout import ENTRY, REALLOCATE
+from simserve.engine.compiled.layout import ENTRY, REALLOCATE, SENDING_ENTRY
 from simserve.engine.compiled.types import RecordType, next_float, record_at
 from simserve.engine.event_plane import drive
 from simserve.engine.progress import Progress
+from simserve.engine.sending import send_all
 from simserve.errors import InvariantError
 
-_PLANE, _REQUESTS = RecordType(fields.PLANE), RecordType(fields.REQUESTS)
+_PLANE, _REQUESTS, _SENDING = (RecordType(each) for each in (fields.PLANE, fields.REQUESTS, fields.SENDING))
 _FETCHING = {"plan_rank": plan_and_fetch, "submit_to_rank": submit_and_fetch}
 """What moves a scheduler, by the name that the plane calls it, with what it will touch next fetched ahead."""
 _LIBRARY = {REALLOCATE, "sqrt"}
@@ -33,26 +34,37 @@ _LIBRARY = {REALLOCATE, "sqrt"}
 
 
 def compile_kernel(target_machine: Any) -> bytes:
-    """Return machine code, under the name `ENTRY`, that drives a data plane.
+    """Return machine code that drives a data plane, under the name `ENTRY`, and sends events, under `SENDING_ENTRY`.
 
     Raises:
         InvariantError: The code depends on numba at run time.
     """
-    drive_records = _Rebinding().dispatcher(drive)
+    rebinding = _Rebinding()
+    drive_records, send_records = rebinding.dispatcher(drive), rebinding.dispatcher(send_all)
 
     def drive_at(plane_address: int, requests_address: int, until: float) -> int:
         plane, requests = record_at(plane_address, _PLANE), record_at(requests_address, _REQUESTS)
         return drive_records(plane, requests, until)  # type: ignore[no-any-return]
 
-    entry = numba.njit(drive_at, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-    entry.compile((types.int64, types.int64, types.float64))
+    def send_at(address: int) -> int:
+        return send_records(record_at(address, _SENDING))  # type: ignore[no-any-return]
+
+    module = _compiled(drive_at, (types.int64, types.int64, types.float64), ENTRY)
+    module.link_in(_compiled(send_at, (types.int64,), SENDING_ENTRY))
+    return bytes(target_machine.emit_object(module))
+
+
+def _compiled(function: Any, arguments: tuple[Any, ...], name: str) -> Any:
+    """Return a module of LLVM's with a function under a name."""
+    entry = numba.njit(function, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    entry.compile(arguments)
     compiled = entry.overloads[entry.signatures[0]]
     module = binding.parse_assembly(compiled.library.get_llvm_str())
     called = {each.name for each in module.functions if each.is_declaration and not each.name.startswith("llvm.")}
     if called - _LIBRARY:
         raise InvariantError(f"compiled code calls {sorted(called - _LIBRARY)}")
-    module.get_function(compiled.fndesc.llvm_func_name).name = ENTRY
-    return bytes(target_machine.emit_object(module))
+    module.get_function(compiled.fndesc.llvm_func_name).name = name
+    return module
 
 
 def _nextafter(time: float, towards: float) -> float:

@@ -22,6 +22,7 @@ from simserve.engine.compiled.layout import (
 )
 from simserve.engine.config import EngineConfig
 from simserve.engine.plane_state import DataPlane
+from simserve.engine.sending import Sending
 from simserve.engine.state import Replica, RequestTable
 from simserve.engine.tables import StepTimes
 
@@ -59,7 +60,7 @@ TREE = Record(
     {
         **dict.fromkeys(("ends", "entries", "free_nodes", "offsets", "parents", "starts", "users"), Items("q")),
         "children": Index(),
-        "found": INTEGER,
+        **dict.fromkeys(("found", "num_looks"), INTEGER),
         "idle": Order(),
         "nodes": Index(),
     },
@@ -133,6 +134,8 @@ _COLUMNS = {
         "d",
     ),
 }
+_SENT: dict[str, Kind] = {"Floats": Column("d"), "Integers": Column("q"), **_NUMBERS}
+SENDING = Record("sending", {each.name: _SENT[str(each.type)] for each in fields(Sending)})
 REQUESTS = Record("requests", {name: Column(_COLUMNS.get(name, "q")) for name in RequestTable.__slots__})
 
 _REPLICA: dict[str, Kind] = {
@@ -167,7 +170,9 @@ _REPLICA: dict[str, Kind] = {
             "has_encoder",
             "has_extras",
             "has_late_tokens",
+            "has_ordered_pass",
             "has_overlap",
+            "has_padding",
             "has_retracted",
             "has_plain_admission",
             "has_priorities",
@@ -202,6 +207,7 @@ _REPLICA: dict[str, Kind] = {
             "gap_step_runs",
             "late_prompts",
             "late_tokens",
+            "passed_over",
             "prefilling",
             "residues",
             "running",

@@ -314,6 +314,7 @@ def _free(address: int) -> None:
 
 
 ENTRY = "simserve_drive"
+SENDING_ENTRY = "simserve_send"
 
 
 REALLOCATE = "simserve_reallocate"

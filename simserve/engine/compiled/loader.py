@@ -8,24 +8,22 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from llvmlite import binding
 
 from simserve.engine.compiled.cache import cache_folder, read, write
-from simserve.engine.compiled.layout import ENTRY, REALLOCATE, reallocate_address
+from simserve.engine.compiled.fields import SENDING
+from simserve.engine.compiled.layout import ENTRY, REALLOCATE, SENDING_ENTRY, Memory, reallocate_address
+from simserve.engine.sending import Sending
 from simserve.errors import InvariantError
 
 Drive = Callable[[int, int, float], int]
-_Function = ctypes.CFUNCTYPE(
-    ctypes.c_int32,
-    ctypes.POINTER(ctypes.c_int64),
-    ctypes.POINTER(ctypes.c_void_p),
-    ctypes.c_int64,
-    ctypes.c_int64,
-    ctypes.c_double,
-)
+_WORD, _ADDRESS = ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p)
+_Function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_WORD), _ADDRESS, _WORD, _WORD, ctypes.c_double)
+_SendingFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_WORD), _ADDRESS, _WORD)
 
 
 def load_kernel(is_kept: bool = True) -> Drive:
@@ -36,16 +34,48 @@ def load_kernel(is_kept: bool = True) -> Drive:
     Args:
         is_kept: Whether it may come from disk, and is put there.
     """
-    binding.add_symbol(REALLOCATE, reallocate_address())
-    path = _path()
-    code = read(path) if is_kept else None
-    if code is None:
-        from simserve.engine.compiled.build import compile_kernel  # numba: a third of a second and 80 MB
+    engine = _kept_engine() if is_kept else _linked(_compiled())
+    function = _Function(engine.get_function_address(ENTRY))
 
-        code = compile_kernel(target_machine())
-        if is_kept:
-            write(path, code)
+    def drive(plane: int, requests: int, until: float) -> int:
+        assert engine is not None  # It owns the code.
+        reason, error = _WORD(), ctypes.c_void_p()
+        if function(ctypes.byref(reason), ctypes.byref(error), plane, requests, until):
+            raise InvariantError("requests wait at an empty replica and none can be admitted")
+        return reason.value
+
+    return drive
+
+
+def send_all(sending: Sending) -> Sending:
+    """Send events on compiled code (`simserve.engine.sending.send_all`), and return what became of them."""
+    engine, memory = _kept_engine(), Memory(SENDING)
+    for name in SENDING.fields:
+        memory.put(name, getattr(sending, name))
+    count, error = _WORD(), ctypes.c_void_p()
+    _SendingFunction(engine.get_function_address(SENDING_ENTRY))(
+        ctypes.byref(count), ctypes.byref(error), memory.address
+    )
+    sending.squares, sending.smallest, sending.delay = map(memory.get, ("squares", "smallest", "delay"))
+    return sending
+
+
+@cache
+def _kept_engine() -> Any:
+    """Return the engine that owns the code, which comes from disk or is put there."""
+    path = _path()
+    code = read(path)
+    if code is None:
+        code = _compiled()
+        write(path, code)
     return _linked(code)
+
+
+def _compiled() -> bytes:
+    from simserve.engine.compiled.build import compile_kernel  # numba: a third of a second and 80 MB
+
+    binding.add_symbol(REALLOCATE, reallocate_address())
+    return compile_kernel(target_machine())
 
 
 def target_machine() -> Any:
@@ -66,17 +96,10 @@ def _path() -> Path:
     return cache_folder() / f"{hashlib.sha256(machine.encode()).hexdigest()[:16]}.kernel"
 
 
-def _linked(code: bytes) -> Drive:
+def _linked(code: bytes) -> Any:
+    """Return the engine that owns the code, linked into this process."""
+    binding.add_symbol(REALLOCATE, reallocate_address())
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target_machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    function = _Function(engine.get_function_address(ENTRY))
-
-    def drive(plane: int, requests: int, until: float) -> int:
-        assert engine is not None  # It owns the code.
-        reason, error = ctypes.c_int64(), ctypes.c_void_p()
-        if function(ctypes.byref(reason), ctypes.byref(error), plane, requests, until):
-            raise InvariantError("requests wait at an empty replica and none can be admitted")
-        return reason.value
-
-    return drive
+    return engine

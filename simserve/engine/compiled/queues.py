@@ -216,13 +216,12 @@ def _queue_rank(queue: Any, index: Any) -> Any:
 
 
 @register_jitable
-def _head(queue: Any) -> Any:
+def _get(queue: Any, position: Any) -> Any:
     if word_at(queue, _IS_RANKED):
-        return load_entry(_heap(queue), 0)[2]
-    return load_entry(_ring(queue), word_at(queue, _FIRST))
+        return load_entry(_heap(queue), position)[2]
+    return load_entry(_ring(queue), _at(queue, position))
 
 
 @overload(operator.getitem, strict=False)
 def _queue_get(queue: Any, position: Any) -> Any:
-    # Nobody looks at any but the head.
-    return (lambda queue, position: _head(queue)) if isinstance(queue, QueueType) else None
+    return (lambda queue, position: _get(queue, position)) if isinstance(queue, QueueType) else None

@@ -84,6 +84,9 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
     simulated = arithmetic_dtype(deployment)
     if simulated != deployment.model.dtype or deployment.is_explicit:
         words += flags.render("--dtype", DTYPES[simulated], key="deployment.quantization")
+    backend = deployment.take("engine.fp8_gemm_backend")
+    if backend:
+        words += flags.render("--fp8-gemm-backend", backend, key="deployment.engine.fp8_gemm_backend")
     return words + _quantization(deployment, flags) + kv_cache_words(deployment, flags, _LOW_BIT_KV)
 
 

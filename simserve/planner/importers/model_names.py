@@ -17,6 +17,9 @@ from simserve.profiles.model_names import (
     tuned_from,
 )
 
+_FILES = (".json", ".yaml", ".yml")
+"""Ends of the names of files that describe a model."""
+
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
@@ -47,7 +50,7 @@ def find_model(name: str, file: object) -> NamedModel:
 
     A name is looked for among the profiles, a repository among those of their checkpoints; then what it is like is
     taken (`profile_named_like`), and a repository stays itself. Blanks, colons and underscores are read as hyphens. A
-    local folder with a ``config.json`` is taken as it is.
+    local folder with a ``config.json``, that file or a profile of one's own is taken as it is.
 
     Args:
         name: The repository or path.
@@ -59,6 +62,8 @@ def find_model(name: str, file: object) -> NamedModel:
     if _is_checkpoint(name):
         path = Path(name).expanduser()
         return NamedModel(str(path), stored_format(name), is_exact=True)
+    if name.endswith(_FILES) and _is_file(Path(name)):
+        return NamedModel(str(Path(name).expanduser()), None, is_exact=True)
     models = {each: load_model(each) for each in catalog.names("model")}
     for profile, model in models.items():
         published = (*model.checkpoints, *model.tuned_checkpoints)
@@ -89,9 +94,14 @@ def find_model(name: str, file: object) -> NamedModel:
 
 
 def _is_checkpoint(name: str) -> bool:
-    """Return whether a name is a folder with a ``config.json``; what can be no path is none."""
+    """Return whether a name is a folder with a ``config.json``."""
+    return _is_file(Path(name) / "config.json")
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is such a file; what can be no path is none."""
     try:
-        return (Path(name).expanduser() / "config.json").is_file()
+        return path.expanduser().is_file()
     except (OSError, ValueError, RuntimeError):
         return False
 

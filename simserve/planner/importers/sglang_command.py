@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import flags_of
@@ -29,6 +30,7 @@ from simserve.planner.importers.server import (
     read_overrides,
     redundant_experts,
 )
+from simserve.profiles.engine_options import Fp8GemmBackend
 from simserve.profiles.engine_profile import load_engine
 
 _WHERE = "sglang command"
@@ -204,6 +206,13 @@ def _all2all_backend(reading: Reading, value: object) -> None:
         reading.not_simulated.append(f"--moe-a2a-backend {value}")
 
 
+def _fp8_gemm_backend(reading: Reading, value: object) -> None:
+    if value in get_args(Fp8GemmBackend):
+        reading.options["fp8_gemm_backend"] = value
+    elif value != "auto":
+        reading.not_simulated.append(f"--fp8-gemm-backend {value}")
+
+
 def _deepep_mode(reading: Reading, value: object) -> None:
     reading.experts["mode"] = str(value)
 
@@ -321,6 +330,7 @@ VOCABULARY = Vocabulary(
         "--ep-size": _experts,
         "--enable-ep-moe": _experts,
         "--moe-a2a-backend": _all2all_backend,
+        "--fp8-gemm-backend": _fp8_gemm_backend,
         "--deepep-mode": _deepep_mode,
         "--enable-two-batch-overlap": read_overlap,
         "--enable-eplb": read_balancing,

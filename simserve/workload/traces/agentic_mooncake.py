@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from simserve.workload.dependencies import dependencies_of
+from simserve.workload.traces.agentic_graph import SCHEMA, read_agentic_graph
 from simserve.workload.traces.mooncake import BLOCK_TOKENS, SESSION_FIELD, prefix_blocks
 from simserve.workload.traces.records import Records, read_records
+from simserve.workload.traces.table import is_number
 from simserve.workload.traces.tasks import RecordedTasks
 from simserve.workload.traces.trace import Trace
 
@@ -34,7 +36,10 @@ def read_agentic_mooncake(path: Path) -> Trace:
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
-    return trace_of_rows(read_records(path), BLOCK_TOKENS)[0]
+    records = read_records(path)
+    if records.rows[0].get("schema") == SCHEMA:
+        return read_agentic_graph(records)
+    return trace_of_rows(records, BLOCK_TOKENS)[0]
 
 
 def trace_of_rows(records: Records, block_tokens: int) -> tuple[Trace, np.ndarray]:
@@ -126,7 +131,7 @@ def _milliseconds(records: Records, row: int, name: str) -> float | None:
     value = records.rows[row].get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
+    if not is_number(value, 0):
         raise records.error(row, name, "is not a number of milliseconds >= 0")
     return float(value)
 

@@ -8,7 +8,6 @@ long as it may be.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from simserve.workload.traces.agentic_mooncake import WAIT_FIELD, trace_of_rows
 from simserve.workload.traces.media import RecordedMedia
 from simserve.workload.traces.mooncake import SESSION_FIELD
 from simserve.workload.traces.records import Records, read_records
+from simserve.workload.traces.table import LATEST, is_number
 from simserve.workload.traces.tasks import RecordedTasks
 from simserve.workload.traces.texts import BLOCK_TOKENS, REMARK, Context, Contexts, History, TooLongError, blocks_of
 from simserve.workload.traces.trace import Trace
@@ -371,7 +371,7 @@ def _turn(records: Records, index: int, place: int, turn: Mapping[str, Any], num
         if join_at is not None and (type(join_at) is not int or not place < join_at < num_turns):
             raise error(f"is not a later turn of the {num_turns} that there are, counted from 0", "join_at")
     delay = turn.get("delay") or 0.0
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < math.inf:
+    if not is_number(delay, 0, LATEST / _MILLISECOND):
         raise error("is not a number of milliseconds >= 0", "delay")
     answer = _answer_tokens(turn, error)
     return _Turn(messages, answer, float(delay) * _MILLISECOND, turn.get("tools"), forked, spawned)
@@ -395,7 +395,7 @@ def _rounds_of(records: Records, index: int) -> list[tuple[list[str], float]]:
         pause = each.get("think_time_ms", row.get("think_time_ms")) or 0.0
         if not names:
             raise records.error(index, "spawns", "is missing: whoever sends nothing itself starts others")
-        if isinstance(pause, bool) or not isinstance(pause, int | float) or not 0 <= pause < math.inf:
+        if not is_number(pause, 0, LATEST / _MILLISECOND):
             raise records.error(index, "think_time_ms", "is not a number of milliseconds >= 0")
         found.append((names, float(pause) * _MILLISECOND))
     return found

@@ -5,7 +5,6 @@ The record is documented in Dynamo's "Request Replay Tracing" and "Agent Tracing
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from simserve.errors import TraceError
 from simserve.workload.traces.calls import trace_of_calls
 from simserve.workload.traces.records import Records, read_records
-from simserve.workload.traces.table import MAX_TOKENS
+from simserve.workload.traces.table import MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedCall
 from simserve.workload.traces.trace import Trace
 
@@ -123,7 +122,7 @@ def _object(records: Records, index: int, value: object, name: str) -> Mapping[s
 
 
 def _number(records: Records, index: int, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value):
         raise _error(records, index, name, "is missing" if value is None else "is not a number", value)
     return float(value)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError, UsageError, nearest
+from simserve.workload.traces.agentic_graph import SCHEMA as AGENTIC_SCHEMA
 from simserve.workload.traces.agentic_mooncake import DELAY_FIELDS, WAIT_FIELD, read_agentic_mooncake
 from simserve.workload.traces.aiperf import TEXT_FIELDS, read_aiperf_conversations, read_aiperf_messages
 from simserve.workload.traces.azure import read_azure
@@ -120,6 +121,8 @@ def detect(path: Path) -> str:
     is_json = text[0] in "[{"
     first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
     found = _of_object(first) if is_json else _of_header(first)
+    if first.get("schema") == AGENTIC_SCHEMA:
+        return "agentic-mooncake"
     is_session = found is None and "input_length" in first and SESSION_FIELD in first
     if (found == "mooncake" or is_session) and any(f'"{field}":' in text for field in (WAIT_FIELD, *DELAY_FIELDS)):
         # The first row of a task, or of a session, waits for none.

@@ -15,6 +15,7 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.workload.traces.records import read_records
+from simserve.workload.traces.table import MAX_TOKENS
 from simserve.workload.traces.tasks import RecordedCall, RecordedTasks, tasks_by_time
 from simserve.workload.traces.trace import Trace, numbered
 
@@ -32,6 +33,9 @@ _START_KEYS = ("startTimeUnixNano", "start_time_unix_nano", "start_time", "start
 _VALUE_KEYS = ("intValue", "doubleValue", "stringValue")
 _NANOSECONDS_ABOVE = 1e14
 """A number above is nanoseconds since 1970, below it seconds."""
+
+
+_Key = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,11 @@ def _tasks(calls: list[_Call], spans: list[_Span], path: Path) -> RecordedTasks 
         return None
     known = {(span.named(_TRACE_KEYS), span.named(_SPAN_KEYS)): span for span in spans}
     first = calls[0].start
+    around: dict[_Key, tuple[str, ...]] = {}
     recorded = []
     for call in calls:
         task = call.span.named(_TRACE_KEYS)
-        agents = _agents_around(call.span, known)
+        agents = _agents_around(call.span, known, around)
         recorded.append(
             RecordedCall(
                 task=task,
@@ -108,17 +113,25 @@ def _tasks(calls: list[_Call], spans: list[_Span], path: Path) -> RecordedTasks 
     return tasks_by_time(recorded)
 
 
-def _agents_around(span: _Span, known: Mapping[tuple[str | None, str | None], _Span]) -> list[str]:
-    """Return the agents that a span lies in, the innermost first; the last is the trace itself."""
-    trace, around, seen = span.named(_TRACE_KEYS), [], set[str | None]()
-    parent = span.named(_PARENT_KEYS)
-    while parent not in seen and (trace, parent) in known:
-        seen.add(parent)
-        span = known[trace, parent]
-        if _attributes(span.fields).get(_OPERATION_KEY) == _AGENT_OPERATION:
-            around.append(str(parent))
-        parent = span.named(_PARENT_KEYS)
-    return [*around, ""]
+def _agents_around(span: _Span, known: Mapping[_Key, _Span], agents: dict[_Key, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the two innermost agents that a span lies in; one of them may be the trace itself.
+
+    Args:
+        span: The span.
+        known: All of them, by trace and name.
+        agents: Those around what lies directly in a span, where they are known; filled.
+    """
+    trace, inner = span.named(_TRACE_KEYS), dict[_Key, None]()
+    key = (trace, span.named(_PARENT_KEYS))
+    while key in known and key not in agents and key not in inner:
+        inner[key] = None
+        key = (trace, known[key].named(_PARENT_KEYS))
+    around = agents.get(key, ("",))
+    for each in reversed(inner):
+        if _attributes(known[each].fields).get(_OPERATION_KEY) == _AGENT_OPERATION:
+            around = (str(each[1]), around[0])
+        agents[each] = around
+    return around
 
 
 def _spans(row: Mapping[str, Any], line: int | str) -> Iterator[_Span]:
@@ -127,10 +140,15 @@ def _spans(row: Mapping[str, Any], line: int | str) -> Iterator[_Span]:
     if not isinstance(batches, list):
         yield _Span(line, row)
         return
-    for batch in batches:
-        for scope in batch.get("scopeSpans", batch.get("scope_spans", ())):
-            for span in scope.get("spans", ()):
+    for batch in _objects(batches):
+        for scope in _objects(batch.get("scopeSpans", batch.get("scope_spans"))):
+            for span in _objects(scope.get("spans")):
                 yield _Span(line, span)
+
+
+def _objects(listed: object) -> list[Mapping[str, Any]]:
+    """Return the objects of a list; what is none of either holds no spans and no attributes."""
+    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
 
 
 def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,9 +157,10 @@ def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(attributes, Mapping):
         return dict(attributes)
     plain = {}
-    for each in attributes:
-        value = each.get("value", {})
-        plain[each.get("key")] = next((value[kind] for kind in _VALUE_KEYS if kind in value), None)
+    for each in _objects(attributes):
+        value = each.get("value")
+        typed = value if isinstance(value, Mapping) else {}
+        plain[str(each.get("key"))] = next((typed[kind] for kind in _VALUE_KEYS if kind in typed), None)
     return plain
 
 
@@ -163,8 +182,12 @@ def _call(span: _Span, attributes: Mapping[str, Any], path: Path) -> _Call:
 def _tokens(attributes: Mapping[str, Any], keys: tuple[str, ...], minimum: int, line: int | str, path: Path) -> int:
     key = next(each for each in keys if each in attributes)
     text = str(attributes[key])
-    if not text.isdecimal() or int(text) < minimum:
+    rule = None
+    if not text.isdecimal() or float(text) < minimum:
         rule = f"is not a whole number >= {minimum}"
+    elif float(text) > MAX_TOKENS:
+        rule = f"must be <= {MAX_TOKENS}"
+    if rule is not None:
         raise TraceError(rule, file=path, key=f"row {line}, {key}", value=attributes[key])
     return int(text)
 
@@ -177,10 +200,14 @@ def _time(span: _Span, keys: tuple[str, ...], path: Path) -> int:
     value = span.fields[key]
     try:
         if isinstance(value, str) and not value.isdecimal():
-            return int(
-                np.datetime64(value.removesuffix("Z").removesuffix("+00:00").replace(" ", "T"), "ns").astype(np.int64)
-            )
+            date = value.removesuffix("Z").removesuffix("+00:00").replace(" ", "T")
+            if not 0 <= int(np.datetime64(date, "s").astype(np.int64)) < 2**63 / 1e9:
+                raise ValueError
+            return int(np.datetime64(date, "ns").astype(np.int64))
         number = float(value)
-        return int(value) if number > _NANOSECONDS_ABOVE else round(number * 1e9)
-    except (ValueError, TypeError):
+        time = int(value) if number > _NANOSECONDS_ABOVE else round(number * 1e9)
+        if not 0 <= time < 2**63:
+            raise ValueError
+        return time
+    except (ValueError, TypeError, OverflowError):
         raise TraceError("is not a time", file=path, key=f"row {span.line}, {key}", value=value) from None

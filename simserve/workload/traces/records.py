@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.workload.traces.table import LATEST, MAX_TOKENS, files_of, read_text
+from simserve.workload.traces.table import LATEST, MAX_TOKENS, files_of, is_number, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Records:
         return times
 
     def lists(self, field: str) -> list[list[int]]:
-        """Return a field of lists of whole numbers.
+        """Return a field of lists of whole numbers, which are names: those from 2^63 on are other, negative ones.
 
         Raises:
             TraceError: It is missing somewhere or holds something else.
@@ -78,12 +78,16 @@ class Records:
             value = row.get(field)
             if not isinstance(value, list) or not all(type(each) is int for each in value):
                 raise self.error(index, field, "is not a list of whole numbers")
+            if value and not -(2**63) <= min(value) <= max(value) < 2**63:
+                if not 0 <= min(value) <= max(value) < 2**64:
+                    raise self.error(index, field, "holds numbers of more than 64 bits")
+                value = [each - 2**64 if each >= 2**63 else each for each in value]
             found.append(value)
         return found
 
     def _number(self, index: int, field: str) -> float:
         value = self.rows[index].get(field)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        if not is_number(value):
             raise self.error(index, field, "is missing" if value is None else "is not a number")
         return float(value)
 

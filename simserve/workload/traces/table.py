@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,9 @@ MAX_COMPRESSION = 100
 `MAX_DOCUMENT_BYTES` may be more."""
 LATEST = 1e8
 """Seconds; three years. A later arrival is a date, not a time from the start of the run."""
+
+_LARGEST = 1e19
+"""Numbers beyond it are no times: nanoseconds since 1970 are 2e18."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,3 +273,8 @@ def _filled_lines(text: str) -> Iterator[int]:
     for row in reader:
         if row:
             yield reader.line_num
+
+
+def is_number(value: object, least: float = -_LARGEST, most: float = _LARGEST) -> TypeGuard[float]:
+    """Return whether a value of JSON is a number in a range; NaN and whole numbers of hundreds of digits are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most

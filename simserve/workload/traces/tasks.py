@@ -28,6 +28,7 @@ class RecordedTasks:
         dependencies: What it waits for; parents stand before it.
         tool_time: Seconds from the last answer that it waited for to its sending; 0 where it waits for none.
         offset: Of calls that wait for none: seconds after the first call of the task.
+        earliest: Of the others: seconds after it before which they are not sent; None: none waits for a time.
     """
 
     task: Integers
@@ -35,6 +36,7 @@ class RecordedTasks:
     dependencies: Dependencies
     tool_time: Floats
     offset: Floats
+    earliest: Floats | None = None
 
     def first(self, num_calls: int) -> RecordedTasks:
         """Return those of the first calls alone."""
@@ -45,6 +47,7 @@ class RecordedTasks:
             dependencies=self.dependencies.first(num_calls),
             tool_time=self.tool_time[some],
             offset=self.offset[some],
+            earliest=None if self.earliest is None else self.earliest[some],
         )
 
 

@@ -6,7 +6,6 @@ docs/tutorials/weka-trace.md).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from simserve.errors import TraceError
 from simserve.workload.traces.calls import trace_of_calls
 from simserve.workload.traces.records import read_records
-from simserve.workload.traces.table import MAX_TOKENS
+from simserve.workload.traces.table import MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedCall
 from simserve.workload.traces.trace import Trace
 
@@ -95,7 +94,7 @@ def _call(entry: _Entry, number: int, known: dict[tuple[int, int], int], path: P
 
 def _number(entry: _Entry, name: str, path: Path) -> float:
     value = entry[0].get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value):
         rule = "is missing" if value is None else "is not a number of seconds"
         raise TraceError(rule, file=path, key=f"{entry[3]}, {name}", value=value)
     return float(value)

@@ -57,6 +57,32 @@ def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[
     assert resolved_part(back.scenario) == resolved_part(scenario)
 
 
+def test_the_kernels_of_fp8_products_come_back() -> None:
+    """FlashInfer's on Blackwell; `auto` is none, and what is not simulated is said."""
+    scenario = make_scenario(
+        [
+            "deployment.engine={name: sglang, version: '0.5.9', fp8_gemm_backend: flashinfer_trtllm}",
+            "model=deepseek-v3",
+            "deployment.hardware=b200-sxm-180gb",
+            "deployment.tensor_parallel_size=8",
+            "deployment.engine.max_model_len=4096",
+        ]
+    )
+
+    line = export(scenario, "sglang").lines
+    back = imported(line, version="0.5.9", hardware="b200-sxm-180gb").scenario
+    other = imported(f"{LINE} --fp8-gemm-backend cutlass", version="0.5.9")
+
+    assert "--fp8-gemm-backend flashinfer_trtllm" in line
+    assert back.deployment.engine.fp8_gemm_backend == "flashinfer_trtllm"
+    assert resolved_part(back) == resolved_part(scenario)
+    assert (
+        imported(f"{LINE} --fp8-gemm-backend auto", version="0.5.9").scenario.deployment.engine.fp8_gemm_backend is None
+    )
+    assert other.scenario.deployment.engine.fp8_gemm_backend is None
+    assert any("--fp8-gemm-backend cutlass" in note for note in other.notes)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -1,0 +1,90 @@
+"""Who has to go when blocks run out, and whom a step passes over for it. Knows no block by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.reference.request import Request
+    from simserve.reference.steps import Step
+
+
+class Batch(Protocol):
+    """A scheduler, as these rules see it."""
+
+    config: EngineConfig
+    running: list[Request]
+    departing: list[Request]
+
+    @property
+    def decoding_on(self) -> list[Request]:
+        """Those that decode as far as it knows."""
+
+    def known_tokens(self, request: Request) -> int:
+        """Return what a request has generated, as far as it knows."""
+
+    def blocks_needed(self, request: Request) -> int:
+        """Return the blocks that the next step of a decoding request opens."""
+
+    def window_growth(self, request: Request) -> int:
+        """Return the blocks that it opens in a layer with a window."""
+
+    def fits(self, blocks: int, window_blocks: int, /) -> bool:
+        """Whether so many blocks are free."""
+
+    def preempt(self, step: Step, victim: Request, /) -> None:
+        """Take everything from a request and queue it again."""
+
+
+def choose_victim(batch: Batch, step: Step) -> Request:
+    """Return who is preempted next: the last one admitted (vLLM), or who has generated least (SGLang).
+
+    With priorities in vLLM, the worst one without a chunk in the step, of several the last to come.
+    """
+    config, decoding = batch.config, batch.decoding_on
+    if config.admission == "estimate" and decoding:
+        places = {request: place for place, request in enumerate(batch.running)}
+        return min(decoding, key=lambda one: (batch.known_tokens(one), -one.prompt_tokens, -places[one]))
+    candidates = [one for one in batch.running if not one.is_stand_in]
+    if config.scheduling_policy == "priority" and config.admission != "estimate":
+        chunked = [request for request, _ in step.chunks]
+        return max(
+            (one for one in candidates if one not in chunked), key=lambda one: (one.priority, one.ready, one.index)
+        )
+    return candidates[-1]
+
+
+def decode_in_order(batch: Batch, step: Step) -> list[Request]:
+    """Look at one running request after another, as vLLM up to 0.32 does; return those that decode.
+
+    ``step.passed_over`` are those that it does not come to. Who has to preempt itself ends the pass. Up to 0.27 the
+    place in the list does not follow where a request goes that was looked at and computes nothing, since it is done:
+    the pass misses the next one.
+    """
+    decoding: list[Request] = []
+    seen: list[Request] = []
+    place = 0
+    while place < len(batch.running):
+        request = batch.running[place]
+        seen.append(request)
+        place += 1
+        if request in batch.departing or not request.is_decoding:
+            continue
+        while not batch.fits(
+            sum(batch.blocks_needed(one) for one in [*decoding, request]),
+            sum(batch.window_growth(one) for one in [*decoding, request]),
+        ):
+            victim = choose_victim(batch, step)
+            is_before = victim in batch.running[: batch.running.index(request)]
+            is_missed = victim in batch.departing and batch.config.misses_next
+            batch.preempt(step, victim)
+            if victim is request:
+                step.passed_over = [one for one in batch.running if one not in seen]
+                return decoding
+            if victim in decoding:
+                decoding.remove(victim)
+            place -= is_before and not is_missed
+        decoding.append(request)
+    step.passed_over = [one for one in batch.running if one not in seen]
+    return decoding
