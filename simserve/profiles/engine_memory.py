@@ -18,6 +18,11 @@ class SizeRange(FrozenModel):
     step: int = Field(ge=1)
     """Distance."""
 
+    @property
+    def sizes(self) -> range:
+        """The captured sizes of the range."""
+        return range(self.start, self.stop + 1, self.step)
+
 
 class StaticReserve(FrozenModel):
     """SGLang's estimate of what must stay free besides weights and KV; the rest is the static share."""

@@ -235,8 +235,7 @@ class Memory(FrozenModel):
     static_reserve: tuple[StaticReserve, ...] = ()
     """SGLang's reserve by GPU memory, the largest GPU first; the first that fits counts."""
     loads_encoders: bool = True
-    """Whether encoders of images and audio are loaded with the model, whatever its prompts have; llama.cpp's are a file
-    of their own."""
+    """Whether encoders of images and audio are loaded with the model; llama.cpp's are a file of their own."""
     source: str
     """Where the rule and the share come from."""
 
@@ -276,11 +275,7 @@ class CudaGraphs(FrozenModel):
     @property
     def every_size(self) -> set[int]:
         """The captured sizes, one by one."""
-        return {
-            size
-            for entry in self.sizes
-            for size in (range(entry.start, entry.stop + 1, entry.step) if isinstance(entry, SizeRange) else (entry,))
-        }
+        return {size for entry in self.sizes for size in (entry.sizes if isinstance(entry, SizeRange) else (entry,))}
 
     @property
     def last_step(self) -> int:
