@@ -14,6 +14,8 @@ _DOCS = Path(__file__).resolve().parents[1] / "docs"
 MISSES = {
     "kv-rooms: h100-qwen3-235b-vllm",
     "kv-rooms: t4-deepseek-coder-6.7b",
+    "Llama-2-70B, December 2023",
+    "Mistral-Small-3.1-24B in AWQ without zero points",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 

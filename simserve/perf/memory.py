@@ -210,7 +210,6 @@ def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int)
 def _needs(shape: ReplicaShape) -> dict[str, float]:
     """Return the bytes a GPU needs beside KV, by name."""
     engine, ranks, stages = shape.engine, shape.tensor_parallel_size, shape.pipeline_parallel_size
-    is_parallel = shape.num_gpus > 1
     needs = {
         "weights": weights_bytes_per_gpu(
             shape.model,
@@ -225,7 +224,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
         )
         - offloaded_weights_bytes(shape),
         "activations": activation_bytes(shape),
-        "runtime": engine.non_torch_bytes_parallel if is_parallel else engine.non_torch_bytes_single,
+        "runtime": _runtime_bytes(shape),
         "cuda_graphs": engine.cuda_graph_bytes,
     }
     if shape.speculation is not None and shape.speculation.draft is not None:
@@ -242,6 +241,15 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     if sum(needs.values()) + relaid < shape.hardware.memory.total:
         needs["runtime"] += relaid
     return needs
+
+
+def _runtime_bytes(shape: ReplicaShape) -> float:
+    """Return what CUDA, libraries and buffers for communication take of a GPU."""
+    engine = shape.engine
+    if shape.num_gpus == 1:
+        return engine.non_torch_bytes_single
+    has_link = shape.hardware.intra_node.kind not in ("pcie", "none")
+    return engine.non_torch_bytes_parallel if has_link else engine.non_torch_bytes_pcie
 
 
 def relaid_expert_bytes(shape: ReplicaShape) -> float:
@@ -405,9 +413,9 @@ def draft_kv_bytes_per_token(shape: ReplicaShape) -> float:
 def activation_bytes(shape: ReplicaShape) -> float:
     """Return the peak of activations on one GPU.
 
-    The larger of a layer over the token budget, ``factor * tokens * (share * hidden + intermediate / TP)`` elements,
-    and of sampling, logits of every seat and what the engine takes in any case beside the hidden states. A
-    standard attention kernel adds the scores of the longest chunk against the longest context.
+    The largest of a layer over the token budget, ``factor * tokens * (share * hidden + intermediate / TP)`` elements,
+    of sampling, logits of every seat and what the engine takes in any case beside the hidden states, and of encoding
+    images. A standard attention kernel adds the scores of the longest chunk against the longest context.
     """
     engine, model, ranks = shape.engine, shape.model, shape.tensor_parallel_size
     widest = engine.activation_hidden_share * model.hidden_size + model.intermediate_size / ranks
@@ -418,7 +426,24 @@ def activation_bytes(shape: ReplicaShape) -> float:
     if shape.attention == "standard":
         queries = min(engine.max_chunk_tokens, engine.max_model_len)
         peak += score_bytes(queries, engine.max_model_len, model.num_attention_heads / ranks)
-    return peak + _unpacked_bytes(shape)
+    return max(peak, _encoding_bytes(shape)) + _unpacked_bytes(shape)
+
+
+def _encoding_bytes(shape: ReplicaShape) -> float:
+    """Return the activations of the images that an engine tries its vision tower on before it measures what is left.
+
+    Four hidden states and the input and output of an MLP's activation of every patch: of the largest image, or of as
+    many images as the token budget holds (vLLM, v1/worker/gpu_model_runner.py, profile_run). vLLM prints 1.59 GiB of
+    Qwen3.8-27B on two RTX 5090 (noonghunna/club-3090, issue 1087) and 1.70 of Qwen3.5-4B on an A100
+    (ovg-project/kvcached, pull request 448), where this is 1.61 and 1.50; what ranks share of it is not told apart.
+    """
+    tower = shape.model.vision
+    if tower is None or not shape.encodes_images:
+        return 0.0
+    largest = tower.largest
+    images = max(shape.engine.max_num_batched_tokens // largest.tokens, 1)
+    width = 4 * tower.hidden_size + 2 * tower.intermediate_size
+    return float(images * largest.pieces * largest.patches * width * ENCODER_BYTES)
 
 
 def _unpacked_bytes(shape: ReplicaShape) -> float:

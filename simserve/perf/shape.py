@@ -84,8 +84,8 @@ class ReplicaShape:
         lora_target: What the LoRA adapters of the workload are made for; without them, all that may have one.
         windowed_kv: How layers with a sliding window keep no more than their window; None: they keep everything.
         masks: What the grammars of constrained answers cost a step; None: no answer is constrained.
-        encodes_images: Whether prompts have images, so that the vision tower is loaded too.
-        encodes_audio: Whether prompts have recordings, so that the audio encoder is loaded too.
+        encodes_images: Whether the vision tower of the model is loaded too, if it has one.
+        encodes_audio: Whether its audio encoder is, if it has one.
     """
 
     hardware: HardwareProfile

@@ -292,10 +292,11 @@ def _known_model(word: str) -> NamedModel:
         of_owner = [*filter(None, repositories), *repositories_on_record()] if "/" in word else []
         choices = of_owner or [*catalog.names("scenario"), *catalog.names("model")]
         rule = "is neither a scenario nor a model that has a profile"
-        remedy = nearest(word, choices)
-        if not remedy.startswith("did you mean"):
-            remedy = "simserve scenarios and simserve models list them."
-        remedy = f"{remedy} A model without a profile is named by the path of its config.json"
+        near = nearest(word, choices)
+        if not near.startswith("did you mean"):
+            near = "simserve scenarios and simserve models list what there is"
+        given = "give the path of its config.json in place of the name"
+        remedy = f"{given}; {near}" if "/" in word else f"{near.removesuffix('?')}, or {given}"
         raise ScenarioError(rule, value=word, remedy=remedy) from None
     return named
 

@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from simserve.profiles import model_shapes
 from simserve.profiles.attention_layers import AttentionLayers
 from simserve.profiles.audio import AudioTower
-from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Part, WeightFormatName
+from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Part, TunedWeights, WeightFormatName
 from simserve.profiles.model_blocks import (
     CompressedAttention,
     LatentAttention,
@@ -66,6 +66,8 @@ class ModelProfile(FrozenModel):
     checkpoints: tuple[Checkpoint, ...] = ()
     """Its published weights. The first is what the model's name stands for (``quantization: auto``), the first of a
     format what that format stands for; absent: weights in ``dtype`` that are nowhere on record."""
+    tuned: tuple[TunedWeights, ...] = ()
+    """Weights of the same shape that were tuned from it and that are published in other formats too."""
     hidden_size: PositiveInt
     """Width of the residual stream."""
     num_hidden_layers: PositiveInt
@@ -214,6 +216,11 @@ class ModelProfile(FrozenModel):
     def stored(self) -> Checkpoint:
         """The checkpoint that the model's name stands for."""
         return self.checkpoints[0] if self.checkpoints else Checkpoint(format="none", source=self.source)
+
+    @property
+    def tuned_checkpoints(self) -> tuple[Checkpoint, ...]:
+        """Published checkpoints of weights that were tuned from it, in other formats than they are first stored in."""
+        return tuple(checkpoint for each in self.tuned for checkpoint in each.checkpoints)
 
     @property
     def huggingface_id(self) -> str | None:

@@ -115,6 +115,15 @@ class Checkpoint(FrozenModel):
         return next((each.format for each in reversed(self.other_formats) if "mtp" in each.parts), self.format)
 
 
+class TunedWeights(FrozenModel):
+    """Weights that were tuned from a model, and their own checkpoints in other formats."""
+
+    weights: str
+    """Their repository, in the format that the model's name stands for."""
+    checkpoints: tuple[Checkpoint, ...] = Field(min_length=1)
+    """The same weights in other formats."""
+
+
 Quantization = Literal["auto", WeightFormatName]
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from simserve.profiles.checkpoint import WeightFormatName
-from simserve.profiles.engine_memory import SizeRange
 from simserve.profiles.engine_options import (
     Admission,
     Batching,
@@ -110,6 +109,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     cudagraph_mode: CudagraphMode | None = None
     moe_backend: MoeBackend | None = None
     flashinfer_sampler: bool = False
+    language_model_only: bool = False
     frontend_latency: float
     host_slowdown: float
     static_batch_size: int
@@ -162,10 +162,12 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     memory_rule: MemoryRule
     """What `gpu_memory_utilization` is a share of: `total`, `free_after_load`, or `static_fraction` (of the total, for
     weights and KV; the rest stays free for everything else)."""
+    loads_encoders: bool  # of images and audio, whatever prompts have
     non_torch_bytes_single: float
     """CUDA context and libraries at tensor-parallel size 1."""
     non_torch_bytes_parallel: float
-    """The same above 1."""
+    non_torch_bytes_pcie: float
+    """The same above 1, and where PCIe alone joins the GPUs."""
     activation_token_bytes_factor: float
     activation_hidden_share: float
     """Activation peak of a forward pass: this times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an
@@ -579,11 +581,7 @@ def _new_token_ratio(choices: _Choices, known: EngineVersion) -> dict[str, float
 
 def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: int | None) -> tuple[int, ...]:
     """Return the captured sizes; ``largest``, where the user says it, in place of the engine's limits."""
-    sizes = {
-        size
-        for entry in graphs.sizes
-        for size in (range(entry.start, entry.stop + 1, entry.step) if isinstance(entry, SizeRange) else (entry,))
-    }
+    sizes = graphs.every_size
     largest = graphs.max_batch_of_family.get(place.model_family) if largest is None else largest
     if sizes and largest is not None:
         last, step = max(sizes), graphs.last_step
@@ -593,7 +591,7 @@ def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: 
         sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}
     if graphs.max_batch_per_seq is not None:
         sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs}
-    return tuple(sorted(sizes))
+    return tuple(sorted({min(size, max_num_seqs) if graphs.captures_limit else size for size in sizes}))
 
 
 def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int, max_num_seqs: int) -> dict[str, Any]:
@@ -623,9 +621,11 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     return {
         "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
         "memory_rule": memory.rule,
+        "loads_encoders": memory.loads_encoders,
         "gpu_memory_utilization": choices.pick("gpu_memory_utilization", share),
         "non_torch_bytes_single": runtime.non_torch_single,
         "non_torch_bytes_parallel": runtime.non_torch_parallel,
+        "non_torch_bytes_pcie": runtime.between_pcie,
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_hidden_share": runtime.activation_hidden_share,
         "activation_base_bytes": runtime.activation_base,

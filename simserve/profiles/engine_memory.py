@@ -18,6 +18,11 @@ class SizeRange(FrozenModel):
     step: int = Field(ge=1)
     """Distance."""
 
+    @property
+    def sizes(self) -> range:
+        """The captured sizes of the range."""
+        return range(self.start, self.stop + 1, self.step)
+
 
 class StaticReserve(FrozenModel):
     """SGLang's estimate of what must stay free besides weights and KV; the rest is the static share."""
@@ -61,6 +66,8 @@ class RuntimeMemory(FrozenModel):
     """CUDA context and libraries on one GPU, bytes."""
     non_torch_parallel: Bytes
     """The same a GPU under tensor parallelism, with communication buffers, bytes."""
+    non_torch_pcie: Bytes | None = None
+    """That between GPUs that PCIe alone joins, where buffers for NVLink are not made; absent: the same."""
     activation_token_factor: float = Field(ge=0)
     """Peak activations: times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an element."""
     activation_hidden_share: float = Field(default=1.0, ge=0, le=1)
@@ -84,6 +91,11 @@ class RuntimeMemory(FrozenModel):
         """Return the bytes a logit at the peak of sampling, with FlashInfer's kernels or without."""
         other = self.flashinfer_activation_logit
         return other if flashinfer and other is not None else self.activation_logit
+
+    @property
+    def between_pcie(self) -> float:
+        """What CUDA, libraries and buffers take of a GPU that PCIe alone joins to others, bytes."""
+        return self.non_torch_parallel if self.non_torch_pcie is None else self.non_torch_pcie
 
 
 class WindowedKV(FrozenModel):

@@ -120,6 +120,9 @@ class EngineOptions(FrozenModel):
     """vLLM: whose kernels multiply experts in MXFP4, to whose tiles they are padded in memory; time is priced alike.
     `--moe-backend` from 0.17 on, before that `VLLM_MXFP4_USE_MARLIN`. Absent: Triton's on Hopper and B200, Marlin's on
     other GPUs; a wheel of vLLM up to 0.11.2 lacks Triton's and takes Marlin's everywhere."""
+    language_model_only: bool | None = None
+    """Leave out the encoders of images and audio, whose weights and largest step a server otherwise keeps room for,
+    whatever its prompts have: vLLM's and SGLang's `--language-model-only`. Absent: they are loaded with the model."""
     fp8_gemm_backend: Fp8GemmBackend | None = None
     """SGLang on Blackwell: whose kernels multiply FP8 weights with scales by blocks (`--fp8-gemm-backend`).
     `flashinfer_trtllm` starts sooner and takes six times as long for long prompts as `deep_gemm`. Absent: DeepGEMM."""

@@ -60,6 +60,7 @@ FEATURES: Mapping[str, str] = {
     "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
     "cudagraph_mode": "choice of the steps on CUDA graphs",
     "moe_backend": "choice of the kernels of experts",
+    "language_model_only": "way to leave out the encoders of images and audio",
     "fp8_gemm_backend": "choice of the kernels of FP8 products",
     "flashinfer_sampler": "choice of the kernels that sample",
     "kv_cache_fp8": "FP8 KV cache",
@@ -234,6 +235,8 @@ class Memory(FrozenModel):
     """The share; absent: computed from `static_reserve`."""
     static_reserve: tuple[StaticReserve, ...] = ()
     """SGLang's reserve by GPU memory, the largest GPU first; the first that fits counts."""
+    loads_encoders: bool = True
+    """Whether encoders of images and audio are loaded with the model; llama.cpp's are a file of their own."""
     source: str
     """Where the rule and the share come from."""
 
@@ -257,6 +260,8 @@ class CudaGraphs(FrozenModel):
     """Largest captured size; absent: the last of `sizes`."""
     max_batch_per_seq: int | None = Field(default=None, ge=1)
     """Largest captured size as a multiple of `max_num_seqs`, where lower."""
+    captures_limit: bool = False
+    """Whether `max_num_seqs` itself is captured, and nothing above it."""
     max_batch_of_family: dict[str, int] = Field(default_factory=dict)
     """Family of a model -> largest captured size in place of both limits above."""
     covers_prompts: bool = False
@@ -267,6 +272,11 @@ class CudaGraphs(FrozenModel):
     """Whether that memory is subtracted before KV (vLLM from 0.21) or comes out of the rest."""
     source: str
     """Where the sizes come from."""
+
+    @property
+    def every_size(self) -> set[int]:
+        """The captured sizes, one by one."""
+        return {size for entry in self.sizes for size in (entry.sizes if isinstance(entry, SizeRange) else (entry,))}
 
     @property
     def last_step(self) -> int:

@@ -103,6 +103,22 @@ def _gemma3(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any] | None:
     }
 
 
+def _pixtral(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Pixtral's tower, also Mistral Small 3.1's and Ministral 3's, which limits an image's longer side."""
+    merge = reader.integer("spatial_merge_size", default=1)
+    patch = tower.integer("patch_size")
+    return {
+        "source": "vision_config of the file, without the tokens that end a row of patches",
+        "rule": "grid",
+        "patch_size": patch,
+        "merge": merge,
+        "min_pixels": (patch * merge) ** 2,
+        "max_pixels": tower.integer("image_size") ** 2,
+        "is_gated_mlp": True,
+        **_sizes(tower),
+    }
+
+
 def _llama4(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Llama 4's tower, whose pixel shuffle of a half puts 2 x 2 patches into a token."""
     ratio = tower.value("pixel_shuffle_ratio")
@@ -134,6 +150,7 @@ _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | No
     "gemma4_vision": _gemma4,
     "siglip_vision_model": _gemma3,
     "llama4_vision_model": _llama4,
+    "pixtral": _pixtral,
 }
 """``model_type`` of the tower -> its reader. Others have layers or limits that no rule here describes: Kimi's
 and MiniMax's sizes of an image."""

@@ -19,6 +19,7 @@ from simserve.profiles.attention_layers import AttentionLayers
 from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model_blocks import LatentAttention, LinearAttention, Mamba2, MixtureOfExperts, SparseIndexer
 from simserve.profiles.model_names import (
+    TEXT_ONLY,
     context_of,
     is_on_record,
     layers_without_formula,
@@ -133,6 +134,11 @@ def _of_repository(name: str) -> ModelProfile | None:
             rest = [own for own in model.checkpoints if own is not named[0]]
             longest = context_of(name) or model.max_position_embeddings
             return model.model_copy(update={"checkpoints": (*named, *rest), "max_position_embeddings": longest})
+        tuned = [own for own in model.tuned_checkpoints if (own.repository or "").lower() == name.lower()]
+        if tuned:
+            longest = context_of(name) or model.max_position_embeddings
+            shape = {"name": name, "shape_of": model.name, "max_position_embeddings": longest}
+            return model.model_copy(update={**shape, "checkpoints": tuple(tuned)})
     like = profile_named_like(name)
     return None if like is None else _named_like(load_model(like), name)
 
@@ -147,16 +153,24 @@ def _named_like(model: ModelProfile, repository: str) -> ModelProfile:
     named = {"repository": repository, "source": source}
     known = model.checkpoint(stored)
     own = Checkpoint(format=stored, **named) if known is None else known.model_copy(update=named)
-    others = () if tuned_from(repository) is not None else model.checkpoints
+    tuned = tuned_from(repository)
+    others = model.checkpoints if tuned is None else _checkpoints_tuned(model, tuned[0], repository)
     return model.model_copy(
         update={
             "name": repository,
             "shape_of": model.name,
             "is_named_like": not is_on_record(repository),
             "checkpoints": (own, *others),
+            "vision": None if tuned is not None and tuned[0] in TEXT_ONLY else model.vision,
             "max_position_embeddings": context_of(repository) or model.max_position_embeddings,
         }
     )
+
+
+def _checkpoints_tuned(model: ModelProfile, weights: str, but: str) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints of weights that were tuned from a model, without the one that is asked for."""
+    found = next((each.checkpoints for each in model.tuned if each.weights == weights), ())
+    return tuple(each for each in found if (each.repository or "").lower() != but.lower())
 
 
 def _beside(path: Path) -> Mapping[str, Any] | None:

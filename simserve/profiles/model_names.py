@@ -33,7 +33,7 @@ _OF_THEMSELVES = ("nvfp4", "mxfp4", "fp8", "int8", "int4", "bf16")
 """Parts that are formats themselves."""
 _SUFFIX = re.compile(
     r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|qat|dynamic|static|pertensor|"
-    r"kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
+    r"autoround|a?sym|kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
 )
 """What names a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
 _PARTING = re.compile(r"[-_: ]+")
@@ -99,6 +99,32 @@ SAME_SHAPE = {
     "zai-org/GLM-Z1-9B-0414": "glm-4-9b",
     "zai-org/GLM-Z1-32B-0414": "glm-4-32b",
     "allenai/Olmo-3.1-32B-Think": "olmo-3-32b",
+    "allenai/Llama-3.1-Tulu-3-8B": "llama-3.1-8b",
+    "allenai/Llama-3.1-Tulu-3-70B": "llama-3.1-70b",
+    "NousResearch/Hermes-2-Pro-Llama-3-8B": "llama-3-8b",
+    "NousResearch/Hermes-3-Llama-3.2-3B": "llama-3.2-3b",
+    "HuggingFaceH4/zephyr-7b-beta": "mistral-7b",
+    "teknium/OpenHermes-2.5-Mistral-7B": "mistral-7b",
+    "lmsys/vicuna-7b-v1.5": "llama-2-7b",
+    "lmsys/vicuna-13b-v1.5": "llama-2-13b",
+    "google/codegemma-7b-it": "gemma-7b",
+    "ibm-granite/granite-3.1-8b-instruct": "granite-3.3-8b",
+    "nvidia/OpenReasoning-Nemotron-32B": "qwen2.5-32b",
+    "nvidia/AceReason-Nemotron-14B": "qwen2.5-14b",
+    "agentica-org/DeepCoder-14B-Preview": "qwen2.5-14b",
+    "open-thoughts/OpenThinker3-7B": "qwen2.5-7b",
+    "simplescaling/s1.1-32B": "qwen2.5-32b",
+    "NovaSky-AI/Sky-T1-32B-Preview": "qwen2.5-32b",
+    "all-hands/openhands-lm-32b-v0.1": "qwen2.5-32b",
+    "SWE-bench/SWE-agent-LM-32B": "qwen2.5-32b",
+    "Salesforce/xLAM-2-32b-fc-r": "qwen2.5-32b",
+    "Salesforce/Llama-xLAM-2-8b-fc-r": "llama-3.1-8b",
+    "watt-ai/watt-tool-8B": "llama-3.1-8b",
+    "AI-MO/Kimina-Prover-72B": "qwen2.5-72b",
+    "sarvamai/sarvam-m": "mistral-small-24b",
+    "microsoft/Phi-3-mini-4k-instruct": "phi-3.5-mini",
+    "microsoft/Phi-3-mini-128k-instruct": "phi-3.5-mini",
+    "CohereLabs/command-a-reasoning-08-2025": "command-a",
 }
 """Repositories of weights tuned from another model -> profile of their shape: config.json, or the model card names the
 model that they were tuned from.
@@ -107,6 +133,11 @@ Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650
 heads of 256, 48 linear value heads of 128 and a vocabulary of 248,320 in public code that runs it. Mistral Medium 3.5:
 88 layers of 12,288, and its 133.6 GB in FP8 are those of Devstral 2 with a vision tower of 5 GB.
 """
+
+
+TEXT_ONLY = frozenset({"mistralai/Devstral-Small-2507", "sarvamai/sarvam-m"})
+"""Of these, those without the tower of the model that they were tuned from (Devstral's model card: "the vision encoder
+was removed"; sarvam-m is a `MistralForCausalLM`)."""
 
 
 def stored_format(name: str) -> str | None:
@@ -185,6 +216,8 @@ _CONTEXTS = {
     "Qwen/Qwen2.5-7B-Instruct-1M": 1_010_000,
     "Qwen/Qwen2.5-14B-Instruct-1M": 1_010_000,
     "Qwen/Qwen2.5-Math-7B-Instruct": 4_096,
+    "microsoft/Phi-3-mini-4k-instruct": 4_096,
+    "microsoft/Phi-3-mini-128k-instruct": 131_072,
     "moonshotai/Kimi-Dev-72B": 131_072,
     "baichuan-inc/Baichuan-M2-32B": 131_072,
     "microsoft/Phi-4-reasoning": 32_768,
@@ -209,6 +242,10 @@ _TUNINGS = (
     "meta-llama/Meta-Llama-3-70B-Instruct",
     "meta-llama/Meta-Llama-3-8B-Instruct",
     "mistralai/Mixtral-8x7B-Instruct-v0.1",
+    "codellama/CodeLlama-7b-Instruct-hf",
+    "codellama/CodeLlama-13b-Instruct-hf",
+    "codellama/CodeLlama-34b-Instruct-hf",
+    "codellama/CodeLlama-70b-Instruct-hf",
 )
 """Repositories of another tuning of the weights that a profile is of, the same in size and context: model cards."""
 

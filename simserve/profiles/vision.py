@@ -104,6 +104,19 @@ class VisionTower(FrozenModel):
         layer = 4 * self.hidden_size**2 + matrices * self.hidden_size * self.intermediate_size
         return self.num_hidden_layers * layer
 
+    @property
+    def largest(self) -> ImageShape:
+        """What the largest image becomes."""
+        if self.rule == "grid":
+            assert self.max_pixels is not None
+            side = math.isqrt(self.max_pixels)
+            return self._in_grid(side, side)
+        if self.rule == "tiles":
+            assert self.image_size is not None
+            assert self.max_tiles is not None
+            return self._in_tiles(self.image_size * self.max_tiles, self.image_size)
+        return self.image(1, 1)
+
     def pairs(self, image: ImageShape) -> float:
         """Return the pairs of patches of an image that attend to each other in a layer, the mean of all layers."""
         whole = image.pieces * image.patches**2

@@ -40,6 +40,7 @@ _RARE = (
     "max_cudagraph_capture_size",
     "cudagraph_mode",
     "moe_backend",
+    "language_model_only",
     "fp8_gemm_backend",
     "flashinfer_sampler",
     "cpu_offload_gb",

@@ -303,8 +303,8 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         attention=deployment.attention,
         lora_target="all" if scenario.workload.loras is None else scenario.workload.loras.target_modules,
         masks=_masks(scenario, engine),
-        encodes_images=scenario.workload.has_images and _loads_encoders(scenario, engine),
-        encodes_audio=scenario.workload.has_audio and _loads_encoders(scenario, engine),
+        encodes_images=_loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images),
+        encodes_audio=_loads_encoder(scenario, engine, "audio", is_asked=scenario.workload.has_audio),
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
@@ -316,9 +316,22 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         return with_windowed_kv(shape, rules, _connector(scenario, connector))
 
 
-def _loads_encoders(scenario: Scenario, engine: ResolvedEngine) -> bool:
-    """Return whether a replica loads the encoders it needs: beside a pool of them only under engines that always do."""
-    return scenario.deployment.encoder_disaggregation is None or engine.name not in _LANGUAGE_ONLY
+def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_asked: bool) -> bool:
+    """Return whether a replica loads an encoder: with the model, or since prompts ask for it.
+
+    Beside a pool of encoders only under engines that always do.
+
+    Raises:
+        ScenarioError: The engine is told to leave out what prompts have.
+    """
+    if engine.language_model_only:
+        if is_asked and scenario.deployment.encoder_disaggregation is None:
+            key, rule = "deployment.engine.language_model_only", f"leaves out the encoder that workload.{kind} needs"
+            scenario.refuse(key, rule, "leave it out")
+        return False
+    if scenario.deployment.encoder_disaggregation is not None and engine.name in _LANGUAGE_ONLY:
+        return False
+    return is_asked or engine.loads_encoders
 
 
 def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 import simserve as ss
+from simserve.cli.app import _COMMANDS
 from simserve.explore.lessons import resolved_query
 from simserve.explore.queries import MemoryQuery, SimulatorQuery, WizardQuery
 from simserve.explore.simulator import simulator
@@ -56,6 +58,22 @@ CONFIG = {
     },
 }
 """The model's config.json, as far as it is looked at."""
+NOT_OF_A_DEPLOYMENT = {
+    "trace": "of workloads",
+    "schema": "of the file",
+    "validate": "of many deployments: its rows name those that a server's flags set",
+    "observe": "measures a live server",
+    "calibrate": "fits constants, which have no formats of their own",
+    "scenarios": "a list",
+    "gpus": "a list",
+    "models": "a list, which names what each checkpoint stores (test_catalogues.py)",
+    "engines": "a list",
+    "apis": "of providers, whose formats nobody states",
+    "help": "text",
+    "version": "a line",
+}
+"""Commands that answer about no deployment of one model, and why."""
+ELSEWHERE = {"frameworks": "tests/planner/test_frameworks.py", "explore": "the page, below, by its queries"}
 LINE = "weights mxfp4, as stored in openai/gpt-oss-20b; KV bf16"
 
 
@@ -306,3 +324,12 @@ def test_another_engine_names_the_same_weights(simserve: Simserve, stored: str) 
     for engine in ("sglang", "tensorrt-llm"):
         found = answer(simserve, "memory", stored, "--engine", engine)["formats"]
         assert (found["weights"], found["weights_source"], found["checkpoint"]) == tuple(STORED.values())[:3]
+
+
+def test_every_command_is_walked() -> None:
+    """A new command names the formats here, or says why it has none."""
+    strings = {node.value for node in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(node, ast.Constant)}
+    spare = NOT_OF_A_DEPLOYMENT.keys() | ELSEWHERE.keys()
+
+    assert spare < _COMMANDS.keys()
+    assert _COMMANDS.keys() - spare <= strings

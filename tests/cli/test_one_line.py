@@ -453,7 +453,7 @@ def test_a_model_that_is_not_there_has_near_ones_and_a_way_in(simserve: Simserve
     assert "its config.json works as well" in unknown
     assert "has layers that simserve has no formula for" in layers
     assert "did you mean 'Qwen/Qwen3." in served
-    assert served.endswith("A model without a profile is named by the path of its config.json")
+    assert "that has a profile; give the path of its config.json in place of the name; did you mean" in served
 
 
 def test_help_and_version_are_words_too(simserve: Simserve) -> None:

@@ -17,7 +17,7 @@ from simserve.perf.encoder import (
     LAUNCH_SECONDS,
     encoder_seconds,
 )
-from simserve.perf.memory import plan_memory
+from simserve.perf.memory import activation_bytes, plan_memory
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.vision import VisionTower
 from tests.perf.shapes import make_shape
@@ -166,6 +166,16 @@ def test_the_tower_takes_memory_where_prompts_have_images() -> None:
     assert images.parts["vision_weights"] == tower.num_parameters
     assert text.kv_bytes - images.kv_bytes == pytest.approx(tower.num_parameters)
     assert any("vision tower" in line for line in images.arithmetic)
+
+
+def test_the_largest_image_is_tried_before_kv_is_counted() -> None:
+    """vLLM's peak of Qwen3.5's tower of 27 layers is 1.59 GiB as it prints it: 65,536 patches, four hidden states each
+    and both ends of the activation of an MLP."""
+    shape = make_shape("rtx-5090-32gb", "qwen3.5-35b-a3b", quantization="fp8", tensor_parallel_size=2)
+    text, images = (activation_bytes(replace(shape, encodes_images=each)) for each in (False, True))
+
+    assert images / 2**30 == pytest.approx(1.59, rel=0.03)
+    assert text < images
 
 
 def test_a_tower_on_one_gpu_is_too_fast_by_as_much_as_the_docs_say() -> None:

@@ -364,3 +364,14 @@ def test_a_cache_that_is_none_has_no_size(option: dict[str, int]) -> None:
     """Nothing is accepted that does nothing."""
     with pytest.raises(InputError, match="needs a KV cache, and kv_allocation is none"):
         make_shape(kv_allocation="none", **option)
+
+
+def test_gpus_on_pcie_have_no_buffers_for_nvlink() -> None:
+    """vLLM from 0.17 on: 0.75 GiB a GPU where 2.1 are taken on NVLink; as before in older releases."""
+    taken = {
+        (name, version): plan_memory(make_shape(name, version=version, tensor_parallel_size=2)).non_torch_bytes / 2**30
+        for name in ("rtx-5090-32gb", "h100-sxm-80gb")
+        for version in ("0.12", "0.33")
+    }
+
+    assert list(taken.values()) == pytest.approx([0.55, 0.75, 0.55, 2.1])

@@ -658,6 +658,19 @@ def test_the_largest_cuda_graph_is_the_users() -> None:
     assert resolve("vllm", "0.18", max_cudagraph_capture_size=100).cuda_graph_sizes[-2:] == (96, 100)
 
 
+def test_tensorrt_llm_captures_the_batch_limit_and_steps_of_64_from_1_3_on() -> None:
+    """Its list with padding: multiples of 8 up to 128, then powers of two, in 1.3 every 64th; the limit is the last."""
+    old, new, odd = (
+        resolve("tensorrt-llm", version, max_num_seqs=seats).cuda_graph_sizes
+        for version, seats in (("1.2", 2048), ("1.3", 2048), ("1.2", 300))
+    )
+
+    assert old[:5] == new[:5] == (1, 2, 4, 8, 16)
+    assert old[-5:] == (128, 256, 512, 1024, 2048)
+    assert new[-3:] == (1920, 1984, 2048)
+    assert odd[-3:] == (128, 256, 300)
+
+
 @pytest.mark.parametrize(("version", "largest"), [("0.10.2", 1024), ("0.11", 992), ("0.12", 1024), ("0.18", 1024)])
 def test_gpt_oss_has_larger_graphs_of_its_own(version: str, largest: int) -> None:
     """vLLM's model_executor/models/config.py raises them, whatever the seats; a user's own word still holds."""

@@ -177,6 +177,16 @@ SIGLIP = {
     "patch_size": 14,
 }
 """The ``vision_config`` of Gemma 3."""
+PIXTRAL = {
+    "model_type": "pixtral",
+    "hidden_size": 1024,
+    "image_size": 1540,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "patch_size": 14,
+}
+"""The ``vision_config`` of Mistral Small 3.1."""
 LLAMA4_TOWER = {
     "model_type": "llama4_vision_model",
     "hidden_size": 1408,
@@ -214,10 +224,11 @@ def test_a_configuration_brings_the_vision_tower_of_the_bundled_profile(name: st
     [
         ({"vision_config": SIGLIP, "mm_tokens_per_image": 256}, "gemma-3-27b"),
         ({"vision_config": LLAMA4_TOWER}, "llama-4-scout"),
+        ({"vision_config": PIXTRAL, "spatial_merge_size": 2}, "mistral-small-24b"),
     ],
 )
 def test_a_vision_block_is_read_as_the_bundled_profile_has_it(fields: dict[str, Any], bundled: str) -> None:
-    """Gemma 3's and Llama 4's, beside any language model."""
+    """Gemma 3's, Llama 4's and Pixtral's, beside any language model."""
     tower, known = from_hf_config(make_config(**fields)).vision, load_model(bundled).vision
 
     assert tower is not None
@@ -493,7 +504,7 @@ def test_a_hybrid_of_linear_attention_is_read() -> None:
     """Qwen3-Next: states in 36 of 48 layers, keys in 12; what the configuration says is the bundled profile."""
     model, bundled = from_hf_config(QWEN3_NEXT), load_model("qwen3-next-80b-a3b")
 
-    ignored = {"name", "architecture", "source", "checkpoints", "num_parameters_advertised", "num_mtp_layers"}
+    ignored = {"name", "architecture", "source", "checkpoints", "num_parameters_advertised", "num_mtp_layers", "tuned"}
     assert model.model_dump(exclude=ignored) == bundled.model_dump(exclude=ignored)
     assert model.num_parameters == pytest.approx(80e9, rel=0.01)
     assert model.num_active_parameters == pytest.approx(3.9e9, rel=0.02)

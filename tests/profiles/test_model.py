@@ -18,6 +18,23 @@ from simserve.validation import validate
 # Of the published checkpoint; where that is stored in few bits, as huggingface/transformers (5.23) builds the model
 # from its configuration, with score corrections of routers and scalars of layers, which are buffers there.
 EXACT_PARAMETERS = {
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-7b": 8_537_680_896,
+    "codellama-7b": 6_738_546_688,
+    "codellama-13b": 13_016_028_160,
+    "codellama-70b": 68_976_910_336,
+    "smollm2-1.7b": 1_711_376_384,
+    "smollm2-360m": 361_821_120,
+    "falcon3-7b": 7_455_550_464,
+    "falcon3-10b": 10_305_653_760,
+    "olmo-2-7b": 7_298_617_344,
+    "olmo-2-13b": 13_716_198_400,
+    "phi-2": 2_779_683_840,
+    "codestral-22b": 22_247_282_688,
+    "deepseek-llm-67b": 67_425_001_472,
+    "deepseek-llm-7b": 6_910_365_696,
+    "deepseek-coder-33b": 33_342_991_360,
+    "deepseek-v2-236b": 235_741_434_880,
     "llama-2-7b": 6_738_415_616,
     "llama-2-13b": 13_015_864_320,
     "llama-2-70b": 68_976_648_192,
@@ -189,6 +206,7 @@ ROUNDING = {"deepseek-v4-pro": 0.05 / 1.6}
 # What publishers state, billions, with the tolerance of their rounding; where they leave the embedding out (gpt-oss,
 # GLM-4.5 and 4.7, Step, MiniMax-M3, ERNIE, DeepSeek-V2), or the head too, it is added.
 ADVERTISED_ACTIVE = {
+    "deepseek-v2-236b": (21, 0.02),
     "mixtral-8x7b": (12.9, 0.005),
     "mixtral-8x22b": (39, 0.005),
     "qwen3-30b-a3b": (3.3, 0.02),
@@ -621,15 +639,24 @@ def test_a_profile_must_carry_the_name_of_its_file(tmp_path: Path, monkeypatch: 
         ("nvidia/Llama-3.1-Nemotron-Nano-8B-v1", "llama-3.1-8b", "none"),
     ],
 )
-def test_weights_tuned_from_a_model_keep_their_name_and_have_no_other_checkpoint(
+def test_weights_tuned_from_a_model_keep_their_name_and_have_none_of_its_checkpoints(
     repository: str, shape: str, stored: str
 ) -> None:
     """Its architecture is the model's; the model's checkpoints in other formats are other weights."""
     model = load_model(repository)
 
     assert (model.name, model.catalogue_name) == (repository, shape)
-    assert [(each.repository, each.format) for each in model.checkpoints] == [(repository, stored)]
+    assert (model.stored.repository, model.stored.format) == (repository, stored)
+    theirs = {each.repository for each in load_model(shape).checkpoints}
+    assert theirs.isdisjoint(each.repository for each in model.checkpoints)
     assert weights_name(repository) == repository
+
+
+@pytest.mark.parametrize("repository", ["mistralai/Devstral-Small-2507", "unsloth/Devstral-Small-2507-bnb-4bit"])
+def test_weights_tuned_without_the_tower_load_none(repository: str) -> None:
+    """Devstral Small of 2025; Magistral kept that of Mistral Small."""
+    assert load_model(repository).vision is None
+    assert load_model("mistralai/Magistral-Small-2509").vision == load_model("mistral-small-24b").vision is not None
 
 
 @pytest.mark.parametrize(

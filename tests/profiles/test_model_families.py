@@ -15,7 +15,7 @@ from simserve.profiles.model import ModelProfile, load_model
 from simserve.validation import validate
 
 CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
-NOT_ARCHITECTURE = {"architecture", "name", "source", "checkpoints", "num_parameters_advertised", "vision"}
+NOT_ARCHITECTURE = {"architecture", "name", "source", "tuned", "checkpoints", "num_parameters_advertised", "vision"}
 """Beside what a configuration gives: bundled profiles alone describe vision towers."""
 
 # Reference configuration -> bundled profile. A configuration of another release of the same architecture may

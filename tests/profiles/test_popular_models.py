@@ -129,6 +129,39 @@ POPULAR = {
     "NousResearch/Hermes-4-14B": "qwen3-14b",
     "meta-llama/Llama-Guard-3-8B": "llama-3.1-8b",
     "01-ai/Yi-1.5-34B-Chat": "yi-34b",
+    "google/gemma-2-2b-it": "gemma-2-2b",
+    "google/gemma-7b-it": "gemma-7b",
+    "google/codegemma-7b-it": "gemma-7b",
+    "codellama/CodeLlama-7b-Instruct-hf": "codellama-7b",
+    "codellama/CodeLlama-13b-Instruct-hf": "codellama-13b",
+    "codellama/CodeLlama-70b-Instruct-hf": "codellama-70b",
+    "mistralai/Codestral-22B-v0.1": "codestral-22b",
+    "mistralai/Mistral-Small-Instruct-2409": "codestral-22b",
+    "microsoft/phi-2": "phi-2",
+    "microsoft/Phi-3-mini-4k-instruct": "phi-3.5-mini",
+    "HuggingFaceTB/SmolLM2-1.7B-Instruct": "smollm2-1.7b",
+    "HuggingFaceTB/SmolLM2-360M-Instruct": "smollm2-360m",
+    "tiiuae/Falcon3-7B-Instruct": "falcon3-7b",
+    "tiiuae/Falcon3-10B-Instruct": "falcon3-10b",
+    "allenai/OLMo-2-1124-7B-Instruct": "olmo-2-7b",
+    "allenai/OLMo-2-1124-13B-Instruct": "olmo-2-13b",
+    "allenai/Llama-3.1-Tulu-3-70B": "llama-3.1-70b",
+    "deepseek-ai/deepseek-llm-7b-chat": "deepseek-llm-7b",
+    "deepseek-ai/deepseek-llm-67b-chat": "deepseek-llm-67b",
+    "deepseek-ai/deepseek-coder-33b-instruct": "deepseek-coder-33b",
+    "deepseek-ai/DeepSeek-V2.5": "deepseek-v2-236b",
+    "deepseek-ai/DeepSeek-V2-Chat": "deepseek-v2-236b",
+    "deepseek-ai/DeepSeek-Coder-V2-Instruct": "deepseek-v2-236b",
+    "CohereLabs/command-a-reasoning-08-2025": "command-a",
+    "HuggingFaceH4/zephyr-7b-beta": "mistral-7b",
+    "teknium/OpenHermes-2.5-Mistral-7B": "mistral-7b",
+    "lmsys/vicuna-13b-v1.5": "llama-2-13b",
+    "ibm-granite/granite-3.1-8b-instruct": "granite-3.3-8b",
+    "nvidia/OpenReasoning-Nemotron-32B": "qwen2.5-32b",
+    "agentica-org/DeepCoder-14B-Preview": "qwen2.5-14b",
+    "Salesforce/Llama-xLAM-2-8b-fc-r": "llama-3.1-8b",
+    "AI-MO/Kimina-Prover-72B": "qwen2.5-72b",
+    "sarvamai/sarvam-m": "mistral-small-24b",
 }
 """Repository -> profile of its architecture."""
 
@@ -161,3 +194,33 @@ def test_a_popular_repository_without_a_profile_has_layers_without_a_formula(rep
     """A model engineer reads which."""
     with pytest.raises(ProfileError, match="has layers that simserve has no formula for: "):
         load_model(repository)
+
+
+@pytest.mark.parametrize(
+    ("weights", "checkpoint", "stored"),
+    [
+        (
+            "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+            "ISTA-DASLab/Mistral-Small-3.1-24B-Instruct-2503-GPTQ-4b-128g",
+            "gptq-int4",
+        ),
+        ("Qwen/Qwen3-Coder-Next", "Qwen/Qwen3-Coder-Next-FP8", "fp8"),
+        ("Qwen/QwQ-32B", "Qwen/QwQ-32B-AWQ", "awq-int4"),
+        (
+            "deepseek-ai/DeepSeek-R1-Distill-Llama-70B",
+            "RedHatAI/DeepSeek-R1-Distill-Llama-70B-FP8-dynamic",
+            "fp8",
+        ),
+    ],
+)
+def test_tuned_weights_have_checkpoints_of_their_own(weights: str, checkpoint: str, stored: str) -> None:
+    """Not those of the model that they were tuned from; each is found by its own name, and is no guess."""
+    tuned, alone = load_model(weights), load_model(checkpoint)
+
+    found = tuned.checkpoint(stored)
+    assert found is not None
+    assert found.repository == checkpoint
+    assert {each.repository for each in tuned.checkpoints}.isdisjoint(
+        each.repository for each in load_model(str(tuned.shape_of)).checkpoints
+    )
+    assert (alone.stored, alone.shape_of, alone.is_named_like) == (found, tuned.shape_of, False)

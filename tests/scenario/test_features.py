@@ -319,6 +319,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "cpu_offload_gb": (4, []),
     "n_gpu_layers": (8, ["deployment.engine={name: llama.cpp}"]),
     "num_gpu": (8, ["deployment.engine={name: ollama}"]),
+    "language_model_only": ("true", ["model=gemma-3-4b"]),
 }
 """Option -> a value that is no default, and what it goes with."""
 

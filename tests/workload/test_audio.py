@@ -108,14 +108,19 @@ def test_what_hears_nothing_is_refused(overrides: list[str], message: str) -> No
     assert message in str(caught.value)
 
 
-def test_the_encoder_is_in_memory_where_audio_is() -> None:
-    """Without audio it is not loaded; in a pool of its own a worker holds it."""
+def test_the_encoder_is_in_memory_unless_it_is_left_out() -> None:
+    """With audio and without; not beside a language model alone. In a pool of its own a worker holds it."""
     heard = memory_report(resolve(load("voice-assistant")))
-    text = memory_report(resolve(load("voice-assistant", ["workload.audio=null"])))
+    unheard, alone = ["workload.audio=null"], "deployment.engine.language_model_only=true"
+    loaded = memory_report(resolve(load("voice-assistant", unheard)))
+    text = memory_report(resolve(load("voice-assistant", [*unheard, alone])))
     pool = memory_report(resolve(load("voice-assistant", ["deployment.encoder_disaggregation={replicas: 1}"])))
 
     assert heard["parts"]["audio_weights"] == 629_145_600 * 2
+    assert loaded["parts"] == heard["parts"]
     assert "audio_weights" not in text["parts"]
+    with pytest.raises(ScenarioError, match=r"language_model_only: leaves out the encoder that workload\.audio needs"):
+        resolve(load("voice-assistant", [alone]))
     assert any("the audio encoder takes" in line for line in pool["arithmetic"])
 
 

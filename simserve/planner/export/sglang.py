@@ -148,6 +148,8 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
         words += flags.render("--disable-overlap-schedule", True, key="deployment.engine.async_scheduling")
     if deployment.take("engine.enforce_eager"):
         words += flags.render("--disable-cuda-graph", True, key="deployment.engine.enforce_eager")
+    if deployment.take("engine.language_model_only"):
+        words += flags.render("--language-model-only", True, key="deployment.engine.language_model_only")
     blocks = deployment.take("engine.num_gpu_blocks_override")
     if blocks:
         key = "deployment.engine.num_gpu_blocks_override"

@@ -98,8 +98,7 @@ def _options(deployment: Deployment) -> dict[str, Any]:
         options["enable_chunked_prefill"] = engine.enable_chunked_prefill
     if "async_scheduling" in says:
         options["disable_overlap_scheduler"] = not engine.async_scheduling
-    if deployment.take("engine.enforce_eager"):
-        options["cuda_graph_config"] = None
+    options["cuda_graph_config"] = _graphs(deployment)
     if deployment.scenario.deployment.data_parallel_size > 1:
         options["enable_attention_dp"] = True
     if deployment.take("engine.attention_dp_timeout_iters"):
@@ -139,6 +138,14 @@ def _options(deployment: Deployment) -> dict[str, Any]:
     if kv_cache:
         options["kv_cache_config"] = kv_cache
     return options
+
+
+def _graphs(deployment: Deployment) -> dict[str, Any] | None:
+    """Return what is captured: unless told, batches are not padded to a graph and none above 128 has one."""
+    deployment.take("engine.max_cudagraph_capture_size")
+    if deployment.take("engine.enforce_eager"):
+        return None
+    return {"enable_padding": True, "max_batch_size": deployment.engine.max_cudagraph_capture_size}
 
 
 def _speculative(deployment: Deployment) -> dict[str, Any]:

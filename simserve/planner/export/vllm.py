@@ -181,6 +181,8 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
         value = deployment.take(f"engine.{key}")
         if value:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
+    if deployment.take("engine.language_model_only"):
+        words += _language_model_only(flags)
     mode = deployment.take("engine.cudagraph_mode")
     if mode:
         settings = json.dumps({"cudagraph_mode": mode})
@@ -194,6 +196,15 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     if speculative is not None:
         words += _speculative(deployment, flags, speculative)
     return words
+
+
+def _language_model_only(flags: Flags) -> list[str]:
+    """Return what leaves the encoders of images and audio out: a switch, before 0.17 no image, video or recording."""
+    key = "deployment.engine.language_model_only"
+    if flags.has("--language-model-only"):
+        return flags.render("--language-model-only", True, key=key)
+    limits = json.dumps(dict.fromkeys(("image", "video", "audio"), 0))
+    return flags.render("--limit-mm-per-prompt", limits, key=key)
 
 
 def _adapters(deployment: Deployment, flags: Flags) -> list[str]:

@@ -66,7 +66,8 @@ def find_model(name: str, file: object) -> NamedModel:
         return NamedModel(str(Path(name).expanduser()), None, is_exact=True)
     models = {each: load_model(each) for each in catalog.names("model")}
     for profile, model in models.items():
-        repositories = {(each.repository or "").lower(): each.repository for each in model.checkpoints}
+        published = (*model.checkpoints, *model.tuned_checkpoints)
+        repositories = {(each.repository or "").lower(): each.repository for each in published}
         if name.lower() in (profile, (model.huggingface_id or "").lower()):
             return NamedModel(profile, None, is_exact=True)
         if "/" in name and name.lower() in repositories:

@@ -321,6 +321,7 @@ VOCABULARY = Vocabulary(
         "--disable-radix-cache": ("enable_prefix_caching", False),
         "--disable-overlap-schedule": ("async_scheduling", False),
         "--disable-cuda-graph": ("enforce_eager", True),
+        "--language-model-only": ("language_model_only", True),
     },
     others={
         "--model-path": _model,

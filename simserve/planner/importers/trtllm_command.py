@@ -13,6 +13,7 @@ from simserve.planner.export.flags import flags_of
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.pasted import is_file, read_pasted, without_shell
 from simserve.planner.importers.server import Reading, Vocabulary, assumptions, draft_of, read_arguments
+from simserve.profiles.engine_blocks import version_key
 from simserve.profiles.engine_profile import load_engine
 
 _WHERE = "trtllm-serve command"
@@ -41,6 +42,14 @@ _WITHOUT_EFFECT_KEYS = (
     "trust_remote_code",
     "return_perf_metrics",
 )
+_LARGEST_GRAPH = 128
+"""Largest batch on a CUDA graph unless the options say one (``CudaGraphConfig``, TensorRT-LLM llmapi/llm_args.py)."""
+_NOT_PADDED = (
+    "Without cuda_graph_config.enable_padding only batches of 1 to 32, 64 and 128 run on a CUDA graph there; simulated "
+    "as if they were padded."
+)
+_PYTORCH_SINCE = version_key("1.0")
+"""From here on the server's own backend captures graphs unless it is told not to."""
 _METHODS = {"mtp": "mtp", "eagle": "eagle", "eagle3": "eagle3", "ngram": "ngram", "drafttarget": "draft_model"}
 """TensorRT-LLM's ``decoding_type``, in small letters -> vLLM's method."""
 
@@ -104,9 +113,15 @@ def _settle(reading: Reading) -> None:
     if reading.shares_attention_ranks:
         reading.data_parallel_size = reading.deployment.get("tensor_parallel_size", 1)
         reading.shares_attention_ranks = reading.data_parallel_size > 1
+    if not reading.options.keys() & {"enforce_eager", "max_cudagraph_capture_size"} and _captures(reading.version):
+        _graphs(reading, {})
     tokens = reading.options.pop("kv_tokens", None)
     if tokens is not None:
         reading.options["num_gpu_blocks_override"] = max(tokens // reading.options.get("block_size", 32), 1)
+
+
+def _captures(version: str | None) -> bool:
+    return version is None or version_key(version) >= _PYTORCH_SINCE
 
 
 def _experts(reading: Reading, value: object) -> None:
@@ -172,8 +187,8 @@ def _read_key(reading: Reading, key: str, value: Any) -> bool:
     elif key == "cuda_graph_config":
         if value is None:
             options["enforce_eager"] = True
-        elif isinstance(value, Mapping) and value.get("max_batch_size") is not None:
-            options["max_cudagraph_capture_size"] = reading.count(f"{key}.max_batch_size", value["max_batch_size"])
+        elif isinstance(value, Mapping):
+            _graphs(reading, value)
     elif key == "enable_attention_dp":
         reading.shares_attention_ranks = bool(value)
     elif key == "moe_expert_parallel_size" and value is not None:
@@ -197,6 +212,16 @@ def _read_key(reading: Reading, key: str, value: Any) -> bool:
     else:
         return value is None
     return True
+
+
+def _graphs(reading: Reading, settings: Mapping[str, Any]) -> None:
+    """Read which batches run on CUDA graphs: up to 128 unless it is said, each of its own size unless padded."""
+    sizes = settings.get("batch_sizes")
+    largest = max(sizes, default=None) if isinstance(sizes, list) else settings.get("max_batch_size")
+    key = "cuda_graph_config.max_batch_size"
+    reading.options["max_cudagraph_capture_size"] = reading.count(key, _LARGEST_GRAPH if largest is None else largest)
+    if not settings.get("enable_padding"):
+        reading.notes.append(_NOT_PADDED)
 
 
 def _speculation(reading: Reading, settings: Mapping[str, Any]) -> None:

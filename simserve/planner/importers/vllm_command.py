@@ -68,6 +68,7 @@ _ENGINE_SWITCHES = {
     "--enable-prefix-caching": "enable_prefix_caching",
     "--async-scheduling": "async_scheduling",
     "--enforce-eager": "enforce_eager",
+    "--language-model-only": "language_model_only",
 }
 _QUANTIZATIONS = {
     "fp8": "fp8",
@@ -350,6 +351,15 @@ def _optimization_level(reading: Reading, value: object) -> None:
         reading.not_simulated.append(f"-O{value}")
 
 
+def _limits_of_media(reading: Reading, value: object) -> None:
+    flag = "--limit-mm-per-prompt"
+    limits = dict(re.findall(r"(\w+)=(\d+)", str(value))) or dict(json_object(reading, flag, value))
+    if limits and all(str(limit) == "0" for limit in limits.values()):
+        reading.options["language_model_only"] = True
+    else:
+        reading.ignored.append(flag)
+
+
 def _compilation_config(reading: Reading, value: object) -> None:
     flag = "--compilation-config"
     if re.fullmatch(r"\d", str(value)):
@@ -413,6 +423,7 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--num-speculative-tokens": _speculative_tokens,
     "--optimization-level": _optimization_level,
     "--compilation-config": _compilation_config,
+    "--limit-mm-per-prompt": _limits_of_media,
     "--hf-overrides": _hf_overrides,
     "--rope-scaling": _rope_scaling,
 }

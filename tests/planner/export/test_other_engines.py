@@ -200,6 +200,7 @@ def test_trtllm_says_the_rest_in_its_options_file() -> None:
     assert yaml.safe_load(result.files["extra_llm_api_options.yaml"]) == {
         "enable_chunked_prefill": True,
         "disable_overlap_scheduler": True,
+        "cuda_graph_config": {"enable_padding": True, "max_batch_size": 2048},
         "kv_cache_config": {"dtype": "fp8", "enable_block_reuse": False, "tokens_per_block": 64},
     }
 

@@ -310,6 +310,25 @@ def test_eager_execution_is_said(engine: str, target: str, words: str) -> None:
     assert words in result.line
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "target", "words"),
+    [
+        ("vllm", "0.33", "vllm", "--language-model-only"),
+        ("vllm", "0.12", "vllm", '--limit-mm-per-prompt \'{"image": 0, "video": 0, "audio": 0}\''),
+        ("sglang", "0.5.23", "sglang", "--language-model-only"),
+    ],
+)
+def test_encoders_that_are_left_out_are_said(engine: str, version: str, target: str, words: str) -> None:
+    """A switch, or no image a prompt where vLLM has none yet; older releases are refused."""
+    named = [f"deployment.engine.name={engine}", f"deployment.engine.version='{version}'"]
+    asked = ["deployment.engine.language_model_only=true", "deployment.engine.max_model_len=4096"]
+    lines = export(make_scenario([*named, *asked], model="gemma-3-4b"), target).line
+
+    assert words in lines
+    with pytest.raises(ScenarioError, match=r"has no way to leave out the encoders.*0\.10\.1 and newer"):
+        export(make_scenario(["deployment.engine.version='0.10.0'", *asked], model="gemma-3-4b"), "vllm")
+
+
 def test_another_engines_scenario_is_written_with_a_note() -> None:
     """It was not simulated under this one."""
     result = export(make_scenario(["deployment.engine.name=sglang", "deployment.engine.version=0.5.4"]), "vllm")

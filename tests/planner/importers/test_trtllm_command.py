@@ -56,6 +56,15 @@ def test_an_exported_command_comes_back_as_the_same_deployment(
     assert resolved_part(back.scenario) == resolved_part(scenario)
 
 
+def test_a_server_that_is_told_nothing_captures_batches_up_to_128() -> None:
+    """Its own default, which is not the tuned one that a scenario has; what is not padded there is said."""
+    bare, eager = imported(LINE), imported(LINE, version="0.21")
+
+    assert bare.scenario.deployment.engine.max_cudagraph_capture_size == 128
+    assert sum("enable_padding" in note for note in bare.notes) == 1
+    assert eager.scenario.deployment.engine.max_cudagraph_capture_size is None
+
+
 def test_an_options_file_is_read_if_it_is_here(tmp_path: Path) -> None:
     """Keys that are not simulated are named; a file elsewhere is said."""
     options = tmp_path / "extra.yaml"

@@ -467,6 +467,24 @@ def test_compilation_is_read_in_every_spelling(words: str, version: str, options
     assert not [note for note in draft.notes if "has no -" in note or "Not simulated" in note]
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--language-model-only", {"language_model_only": True}),
+        ("--limit-mm-per-prompt.image 0 --limit-mm-per-prompt.video 0", {"language_model_only": True}),
+        ("""--limit-mm-per-prompt '{"image": 0, "video": 0}'""", {"language_model_only": True}),
+        ("--limit-mm-per-prompt image=0,video=0", {"language_model_only": True}),
+        ("""--limit-mm-per-prompt '{"image": 2, "audio": 0}'""", {}),
+    ],
+)
+def test_a_server_without_encoders_is_read_in_every_spelling(words: str, options: dict[str, object]) -> None:
+    """No image, video or recording a prompt: their encoders are not loaded."""
+    draft = imported(f"vllm serve Qwen/Qwen3.5-27B {words}", version="0.33")
+
+    assert draft.scenario.deployment.engine.overrides() == options
+    assert not any("Not simulated" in note for note in draft.notes)
+
+
 def test_compilation_that_is_not_simulated_is_named() -> None:
     """Key by key."""
     draft = imported(f"{LLAMA} -O1 --compilation-config.pass_config.fuse_norm_quant true", version="0.33")
