@@ -584,8 +584,7 @@ def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: 
     sizes = graphs.every_size
     largest = graphs.max_batch_of_family.get(place.model_family) if largest is None else largest
     if sizes and largest is not None:
-        last, step = max(sizes), graphs.last_step
-        sizes |= {largest, *range(last + step, largest, step)}
+        sizes |= {largest, *range(max(sizes) + graphs.last_step, largest, graphs.last_step)}
         return tuple(sorted(size for size in sizes if size <= largest))
     if graphs.max_batch is not None:
         sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}
@@ -605,11 +604,9 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     is_eager = bool(choices.asked.enforce_eager) or mode == "NONE"
     asked = choices.asked.max_cudagraph_capture_size
     if asked is not None and (is_eager or not graphs.sizes):
-        why = (
-            ("cudagraph_mode is NONE" if mode else "enforce_eager is on")
-            if is_eager
-            else f"version {known.version} of this engine captures none"
-        )
+        why = f"version {known.version} of this engine captures none"
+        if is_eager:
+            why = "cudagraph_mode is NONE" if mode else "enforce_eager is on"
         raise refuse("max_cudagraph_capture_size", asked, f"needs CUDA graphs, and {why}", "leave it out")
     graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs, asked)
     largest = graph_sizes[-1] if graph_sizes else 0
