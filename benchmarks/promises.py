@@ -3,6 +3,7 @@
     python benchmarks/promises.py                    the tables of docs/promises.md, half an hour on one core
     python benchmarks/promises.py capacities         the first of them
     python benchmarks/promises.py plans --cases 3    three rows of the second
+    python benchmarks/promises.py --rows FILE        rows of capacities and plans are kept there, and not made again
 
 Every check is a `run` of its own with a seed that the search has not seen: it draws its own traffic and finds for
 itself what the deployment finishes.
@@ -14,7 +15,9 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -354,6 +357,30 @@ def plan_row(case: Case, hardware: tuple[str, ...]) -> Row | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of capacities and plans that were made, one JSON line each, so that an interrupted table goes on.
+
+    Attributes:
+        path: The file; None keeps none.
+    """
+
+    path: Path | None = None
+
+    def row(self, key: str, make: Callable[[], Row | None]) -> Row | None:
+        """Return the row of a key: as it was kept, else made and kept. None where nothing holds."""
+        lines = self.path.read_text().splitlines() if self.path is not None and self.path.exists() else []
+        known = {each["key"]: each["row"] for each in map(json.loads, lines)}
+        if key in known:
+            row = known[key]
+            return None if row is None else Row(**{**row, "planned": tuple(row["planned"])})
+        made = make()
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps({"key": key, "row": None if made is None else asdict(made)}) + "\n")
+        return made
+
+
+@dataclass(frozen=True, slots=True)
 class Runs:
     """Runs of one deployment that no search has seen."""
 
@@ -410,24 +437,25 @@ def runs_of(name: str, overrides: tuple[str, ...], asked: float, brute_seeds: tu
     return GrownRuns(name, overrides, asked, brute_seeds, probe=probe_of(scenario))
 
 
-def _conversations(cases: int) -> None:
+def _conversations(cases: int, kept: Rows) -> None:
     """Print the tables of conversations: capacities, then plans."""
-    _print_capacities([case for case, _ in CONVERSATIONS[:cases]])
+    _print_capacities([case for case, _ in CONVERSATIONS[:cases]], kept)
     print()
-    _print_plans(CONVERSATIONS[:cases])
+    _print_plans(CONVERSATIONS[:cases], kept)
 
 
-def _capacities(cases: int) -> None:
+def _capacities(cases: int, kept: Rows) -> None:
     """Print the table of capacities."""
-    _print_capacities(CAPACITIES[:cases])
+    _print_capacities(CAPACITIES[:cases], kept)
 
 
-def _print_capacities(cases: Iterable[Case]) -> None:
+def _print_capacities(cases: Iterable[Case], kept: Rows) -> None:
     print("| scenario | promised /s | interval | brute force /s | below it | requests a run | hold | long runs hold |")
     print("|---|---|---|---|---|---|---|---|")
     rows = []
     for name, overrides in cases:
-        row = capacity_row(name, overrides)
+        row = kept.row(" ".join(["capacity", name, *overrides]), partial(capacity_row, name, overrides))
+        assert row is not None
         rows.append(row)
         print(
             f"| `{row.name}` | {row.promised:.3g} | {row.low:.3g} to {row.high:.3g} | {row.brute:.3g} "
@@ -438,12 +466,12 @@ def _print_capacities(cases: Iterable[Case]) -> None:
     print(f"Intervals that cover brute force: {sum(row.is_covered for row in rows)} of {len(rows)}.")
 
 
-def _plans(cases: int) -> None:
+def _plans(cases: int, kept: Rows) -> None:
     """Print the table of plans."""
-    _print_plans(PLANS[:cases])
+    _print_plans(PLANS[:cases], kept)
 
 
-def _print_plans(cases: Iterable[tuple[Case, tuple[str, ...]]]) -> None:
+def _print_plans(cases: Iterable[PlanCase], kept: Rows) -> None:
     print(
         "| traffic | GPUs | plan | hold | long runs hold | bears /s | brute force /s | below it | hold there "
         "| long runs hold there |"
@@ -451,7 +479,7 @@ def _print_plans(cases: Iterable[tuple[Case, tuple[str, ...]]]) -> None:
     print("|---|---|---|---|---|---|---|---|---|---|")
     rows = []
     for case, hardware in cases:
-        row = plan_row(case, hardware)
+        row = kept.row(" ".join(["plan", case[0], *case[1], *hardware]), partial(plan_row, case, hardware))
         if row is None:
             print(f"| `{' '.join(case[1])}` | {', '.join(hardware)} | nothing holds | | | | | | | |", flush=True)
             continue
@@ -490,7 +518,7 @@ def finished(name: str, overrides: tuple[str, ...], rate: float) -> float:
     return float(done / (end - begin))
 
 
-def _overloads(cases: int) -> None:
+def _overloads(cases: int, _: Rows) -> None:
     """Print the table of load ratios."""
     rows = (
         (case, lambda found, case=case: finished(case[0], case[1], JUDGED_AT * found)) for case in OVERLOADS[:cases]
@@ -498,7 +526,7 @@ def _overloads(cases: int) -> None:
     _judge("a long run finishes /s", rows)
 
 
-def _growths(cases: int) -> None:
+def _growths(cases: int, _: Rows) -> None:
     """Print the load from which on a long queue grows, beside what is found, and what short runs are called there."""
     rows = (
         ((name, own), lambda found, name=name, own=own, relaxed=relaxed: grows_from(name, (*own, *relaxed), found))
@@ -560,7 +588,7 @@ def _verdict(name: str, overrides: tuple[str, ...], rate: float, num_requests: i
     return str(summary["simserve"]["stability"])
 
 
-def _coverage(cases: int) -> None:
+def _coverage(cases: int, _: Rows) -> None:
     """Print how often the 95 % intervals of replications hold what runs of 500,000 requests find."""
     heads = (*COVERED, "request_throughput")
     print(f"| load | runs | settled | {' | '.join(heads)} |")
@@ -605,7 +633,7 @@ def _covered(
     print(f"| {share:g} | {runs} | {settled} of {experiments} | {told} |", flush=True)
 
 
-TABLES: Mapping[str, Callable[[int], None]] = {
+TABLES: Mapping[str, Callable[[int, Rows], None]] = {
     "capacities": _capacities,
     "plans": _plans,
     "overloads": _overloads,
@@ -620,9 +648,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=[])
     parser.add_argument("--cases", type=int, default=CASES)
+    parser.add_argument("--rows", type=Path, help="file in which rows of capacities and plans are kept")
     asked: Any = parser.parse_args()
     for name in asked.tables or TABLES:
-        TABLES[name](asked.cases)
+        TABLES[name](asked.cases, Rows(asked.rows))
 
 
 if __name__ == "__main__":

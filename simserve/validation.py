@@ -26,6 +26,10 @@ _HOLDERS = ("schema", "items_schema", "keys_schema", "values_schema")
 _CONTAINERS = (list, tuple, dict)
 _MOST_PLACES = 3
 """Places that an error lists of a key that stands elsewhere."""
+_WHOLE = 100
+"""Percent."""
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""What names in files are made of, so that they can name folders and labels."""
 _MOST_KEYS = 8
 """Keys that an error lists of a mapping."""
 
@@ -229,7 +233,18 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
         bound, what = ("min_length", "at least") if kind == "too_short" else ("max_length", "at most")
         context = detail["ctx"]
         rule = f"must have {what} {context[bound]} entries, not {context['actual_length']}"
-    return error(rule, file=file, key=key, value=value)
+    if kind == "string_pattern_mismatch" and detail["ctx"]["pattern"] == NAME_PATTERN:
+        rule = "must consist of letters, digits, '.', '_' and '-', and begin with a letter or a digit"
+    return error(rule, file=file, key=key, value=value, remedy=_as_share(detail))
+
+
+def _as_share(detail: ErrorDetails) -> str | None:
+    """Return how a percentage is written where a share of at most 1 is meant; None where it is none."""
+    value = detail.get("input")
+    is_share = detail["type"] == "less_than_equal" and detail["ctx"]["le"] == 1
+    if not is_share or not isinstance(value, int | float) or not 1 < value <= _WHOLE:
+        return None
+    return f"for {value:g}% write {value / _WHOLE:g}"
 
 
 def _places(model: type[BaseModel], name: str, at: str = "") -> list[str]:

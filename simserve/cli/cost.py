@@ -116,9 +116,10 @@ def cost(
     from simserve.report.brief import deployed_brief
     from simserve.report.cost import cost_brief, render_cost
 
+    own = loaded if requests_per_month is None else None  # another volume is not the traffic of a run
     shown.answer(
         result.summary,
-        lambda: cost_brief(result.summary, None if loaded is None else deployed_brief(loaded), reference),
+        lambda: cost_brief(result.summary, None if own is None else deployed_brief(own), reference),
         result.to_html,
         lambda out: render_cost(result.summary, out),
     )

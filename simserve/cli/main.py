@@ -184,7 +184,7 @@ def _run_app(arguments: Sequence[str] | None) -> int:
         app = app_of(words[0] if words else None)
         code = app(args=words, prog_name="simserve", standalone_mode=False, obj=words)
     except WrongFlagsError as error:
-        return _report_usage(error)
+        return _report_usage(error, words)
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
     return code if isinstance(code, int) else EXIT_DONE
@@ -220,15 +220,22 @@ def _abandon_stdout() -> None:
     os.close(nowhere)
 
 
-def _report_usage(error: Exception) -> int:
-    message = getattr(error, "format_message", lambda: str(error))()
+def _report_usage(error: Exception, words: Sequence[str]) -> int:
+    message = getattr(error, "format_message", lambda: str(error))().replace("Value error, ", "")
     if not message:  # no command at all: the help has been printed
         return UsageError.exit_code
-    meant = _MEANT.get(getattr(error, "option_name", None) or "")
-    if meant is not None:
-        message = f"No such option: {error.option_name}; here it is {meant}"  # type: ignore[attr-defined]
+    flag = getattr(error, "option_name", None)
+    if flag in _MEANT:
+        # All that other tools call otherwise at once, the one that was refused first.
+        others = [word for word in (each.partition("=")[0] for each in words) if word in _MEANT]
+        told = [f"{each} is {_MEANT[each]} here" for each in dict.fromkeys([flag, *others])]
+        message = f"No such option: {flag}; {', '.join(told)}"
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "simserve"
+    if command == "simserve plan":
+        from simserve.planner.plan.explain import LAYOUT_FLAGS
+
+        message = f"{flag} is what a plan finds: leave it out" if flag in LAYOUT_FLAGS else message
     return _report(UsageError(" ".join(message.split()).rstrip("."), remedy=f"try '{command} --help'"))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
 _RATE = re.compile(
-    r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*(k?)\s*(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day)|rps|req|qps)?",
+    r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*(k?)\s*(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day)|(rpm)|rps|req|qps)?",
     re.IGNORECASE,
 )
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -38,7 +38,7 @@ def _rate(text: str | float) -> float:
     if found is None:
         remedy = "write 3 (requests a second), 3/s, 90/min or 10k/h"
         raise UsageError("is no rate", key="--rate", value=text, remedy=remedy)
-    thousands, unit = found[2].lower(), (found[3] or "s").lower()
+    thousands, unit = found[2].lower(), (found[3] or ("m" if found[4] else "s")).lower()
     return float(found[1]) * (1000 if thousands else 1) / _SECONDS[unit[0]]
 
 

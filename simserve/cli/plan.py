@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from simserve.cli.one_line import Asked, refuse_flags
-from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, check_page, set_words, takes_flags
+from simserve.cli.options import (
+    SeedOption,
+    SetOption,
+    Shown,
+    changes_of,
+    check_page,
+    given_command,
+    set_words,
+    takes_flags,
+)
 from simserve.cli.run import progress_bar
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
 
@@ -215,12 +224,13 @@ def plan(
             reference=(*_reference(asked, question), *set_words(changes)),
             progress=progress,
         )
-    from simserve.report.plan import render_plan, runs_file
+    from simserve.report.plan import render_plan, runs_file, writes_file
 
     written = None if out is None else _write(result, out)
+    as_file = f"{given_command(shown.context)} --out deployment.yaml"
     shown.answer(
         result.summary,
-        lambda: result.brief if written is None else runs_file(result.brief, written),
+        lambda: writes_file(result.brief, as_file) if written is None else runs_file(result.brief, written),
         lambda file, command, _: result.to_html(file, command),
         lambda out: render_plan(result.summary, out),
         written,

@@ -128,7 +128,7 @@ def advise(
             "changes": dict(each.changes),
             "attainment": each.attainment,
             "usd_per_hour": each.usd_per_hour,
-            "command": command(_without(reference, each.changes), each.changes),
+            "command": command(_without(reference, each.changes), each.changes, keeps_layout=True),
         }
         for each in found
     ]

@@ -17,6 +17,7 @@ from simserve.documents import read_mapping
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 from simserve.planner.importers.command import import_command
 from simserve.planner.importers.draft import scenario_name
+from simserve.planner.importers.llama_cpp_command import gguf_format
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.ollama_command import FORMAT as OLLAMA_FORMAT
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
@@ -40,7 +41,7 @@ MAC_ENGINE = "llama.cpp"
 
 _ENGINE_NAMES = {"trtllm": "tensorrt-llm"}
 """Short names of engines, without hyphens -> the profile."""
-_GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*)?(\S.*)", re.IGNORECASE)
+_GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*|(\d{1,3})\s+(?=[a-z]))?(\S.*)", re.IGNORECASE)
 _COUNT_BEHIND = re.compile(r"(\S.*?)\s*[:x\u00d7*]\s*(\d{1,5})", re.IGNORECASE)
 """``H100:2`` and ``H100x2``, where what stands in front is the name of a GPU."""
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)(?:\s*tok(?:en)?s?)?", re.IGNORECASE)
@@ -52,6 +53,7 @@ _PERCENTILE = re.compile(r"\bp\(?\d\d", re.IGNORECASE)
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
 """Keys by which the configuration or the profile of a model is told from a scenario."""
 _ENDINGS = (".yaml", ".yml", ".json")
+_TRACES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz", ".parquet")
 _RATED = ("poisson", "constant", "gamma")
 """Arrivals that a rate alone changes."""
 _LENGTHS = ("prompt_tokens", "output_tokens")
@@ -259,6 +261,14 @@ def _named(word: str) -> _Base:
         raise ScenarioError(rule, value=word, remedy="put it behind --like: --like 'vllm serve ...'")
     if word.endswith(_ENDINGS) or word.startswith((".", "/", "~")):
         catalog.find("scenario", word)  # which says what is wrong with it
+    if word.lower().endswith(_TRACES):
+        remedy = f"name what serves it: simserve run MODEL --gpus 2xH100 --trace {word}"
+        raise ScenarioError("is a trace, neither a scenario nor a model", value=word, remedy=remedy)
+    repository, _, tag = word.partition(":")
+    if tag and "gguf" in repository.lower():
+        stored, note = gguf_format(tag)
+        base = _of_model(replace(_known_model(repository), quantization=stored), repository)
+        return replace(base, notes=(*base.notes, *filter(None, [note])))
     return _of_model(_known_model(word), word)
 
 
@@ -438,9 +448,10 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
     is_number = text.strip().isdecimal() and not catalog.has("hardware", hardware_name(text.strip()))
     if found is None or is_number:
         raise UsageError("names no GPU", key="--gpus", value=text, remedy="write 2xH100, or H100")
-    count = None if found[1] is None else int(found[1])
-    name = hardware_name(found[2].strip())
-    behind = _COUNT_BEHIND.fullmatch(found[2].strip())
+    said = found[1] or found[2]
+    count = None if said is None else int(said)
+    name = hardware_name(found[3].strip())
+    behind = _COUNT_BEHIND.fullmatch(found[3].strip())
     if count is None and behind is not None and not catalog.has("hardware", name):
         behind_name = hardware_name(behind[1])
         name, count = (behind_name, int(behind[2])) if catalog.has("hardware", behind_name) else (name, None)

@@ -108,6 +108,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     max_cudagraph_capture_size: int
     cudagraph_mode: CudagraphMode | None = None
     moe_backend: MoeBackend | None = None
+    flashinfer_sampler: bool = False
     language_model_only: bool = False
     frontend_latency: float
     host_slowdown: float
@@ -384,12 +385,15 @@ def resolve_engine(
     choices.sources["version"] = profile.version_source(version)
     scheduling = _scheduling(choices, known, place)
     limits = _limits(choices, known, place, model_max_len, scheduling["batching"])
+    fused = choices.pick("flashinfer_sampler", known.runtime_memory.flashinfer_sampler and bool(compute_capability))
     settings = {
         **scheduling,
         **limits,
         **_new_token_ratio(choices, known),
         **_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
-        **_host(choices, known, place, scheduling["enable_prefix_caching"]),
+        **_host(choices, known, place, scheduling["enable_prefix_caching"], sorts=not fused),
+        "activation_logit_bytes": known.runtime_memory.logit_bytes(fused),
+        "flashinfer_sampler": fused,
         **_kernels(known, features),
         **block_scaled_kernels(options, compute_capability),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
@@ -624,7 +628,6 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "non_torch_bytes_pcie": runtime.between_pcie,
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_hidden_share": runtime.activation_hidden_share,
-        "activation_logit_bytes": runtime.activation_logit,
         "activation_base_bytes": runtime.activation_base,
         "linear_states_per_cached_seat": runtime.linear_states_per_cached_seat,
         "relaid_expert_formats": runtime.relaid_expert_formats,
@@ -649,8 +652,8 @@ def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
     return {"eager_prompt_seconds_per_layer": seconds, "eager_gap_seconds_per_layer": gap}
 
 
-def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixes: bool) -> dict[str, Any]:
-    """Return CPU times and their overlap.
+def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixes: bool, sorts: bool) -> dict[str, Any]:
+    """Return CPU times and their overlap; ``sorts``: whether top-k and top-p sort the logits.
 
     Raises:
         ScenarioError: Asynchronous scheduling of a version that has none.
@@ -661,7 +664,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     if is_async and not host.overlap:
         rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"
         raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
-    sorting = host.seconds_per_nucleus_request if choices.asked.sampling == "nucleus" else 0.0
+    sorting = host.seconds_per_nucleus_request if sorts and choices.asked.sampling == "nucleus" else 0.0
     agreeing = host.seconds_per_parallel_step if place.num_ranks > 1 else 0.0
     streamed = host.seconds_per_streamed_request
     served = host.seconds_per_request + streamed + host.seconds_per_verified_token * (place.drafter is not None)

@@ -74,6 +74,10 @@ class RuntimeMemory(FrozenModel):
     """Of the hidden vectors that `activation_token_factor` counts, those that are there at once."""
     activation_logit: Bytes
     """Peak of sampling: bytes a logit, times `max_num_seqs` x vocabulary."""
+    flashinfer_sampler: bool = False
+    """Whether the official image of the version samples with FlashInfer's kernels."""
+    flashinfer_activation_logit: Bytes | None = None
+    """The same with FlashInfer's kernels; absent: the version has no choice."""
     activation_base: Bytes = 0.0
     """Peak of sampling: bytes beside the logits, however many seats (workspaces of kernels and of the sampler)."""
     linear_states_per_cached_seat: int = Field(default=1, ge=1)
@@ -82,6 +86,11 @@ class RuntimeMemory(FrozenModel):
     """Weight formats whose experts are laid out anew on the GPU, where their first matrices then stay twice."""
     source: str
     """Where the figures come from."""
+
+    def logit_bytes(self, flashinfer: bool) -> float:
+        """Return the bytes a logit at the peak of sampling, with FlashInfer's kernels or without."""
+        other = self.flashinfer_activation_logit
+        return other if flashinfer and other is not None else self.activation_logit
 
     @property
     def between_pcie(self) -> float:

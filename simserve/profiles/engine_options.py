@@ -126,6 +126,10 @@ class EngineOptions(FrozenModel):
     fp8_gemm_backend: Fp8GemmBackend | None = None
     """SGLang on Blackwell: whose kernels multiply FP8 weights with scales by blocks (`--fp8-gemm-backend`).
     `flashinfer_trtllm` starts sooner and takes six times as long for long prompts as `deep_gemm`. Absent: DeepGEMM."""
+    flashinfer_sampler: bool | None = None
+    """vLLM 0.8 to 0.16: whether FlashInfer's kernels sample where clients ask for top-k or top-p: nothing is sorted and
+    the KV cache gets more memory. Absent: as the version's official image does; a wheel up to 0.11.0 with no FlashInfer
+    beside it does not."""
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
     """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
     CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""

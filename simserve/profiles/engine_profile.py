@@ -62,6 +62,7 @@ FEATURES: Mapping[str, str] = {
     "moe_backend": "choice of the kernels of experts",
     "language_model_only": "way to leave out the encoders of images and audio",
     "fp8_gemm_backend": "choice of the kernels of FP8 products",
+    "flashinfer_sampler": "choice of the kernels that sample",
     "kv_cache_fp8": "FP8 KV cache",
     "kv_cache_int8": "INT8 KV cache",
     "kv_cache_int4": "INT4 KV cache",

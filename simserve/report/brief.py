@@ -44,6 +44,10 @@ ASKED_FILES = ("film.html", "timeline.json", "timeline.json.gz", "metrics.prom")
 """Files of a result that are there only where they were asked for."""
 STORED = ("scenario.resolved.yaml",)
 """What stands after a command of simserve in the folder of a result."""
+NOW = "Now"
+"""Name of the line that says whether a deployment holds its own traffic, in answers about more than that."""
+SLO_MISSED = "SLO missed"
+"""What stands behind GPUs that are priced though they miss the SLO."""
 FILES = "Files"
 """Name of the line that says where the files of an answer are."""
 _TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
@@ -61,11 +65,22 @@ _TOKENS_STEP = 1024
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What to do: a sentence, the command that does it, and where that is found when there is no room for it."""
+    """What to do: a sentence and the command that does it.
+
+    Attributes:
+        told: The sentence.
+        command: The command; empty where there is no room for it.
+        instead: What is told where there is no room for the command; None: that ``-v`` prints it.
+    """
 
     told: str
     command: str
-    found: str = "the command is long, -v prints it"
+    instead: Way | None = None
+
+    @property
+    def shorter(self) -> Way:
+        """What stands in its place where there is no room for the command."""
+        return self.instead or Way(f"{self.told.rstrip(':')}: the command is long, -v prints it", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +125,8 @@ class Fact:
     text: str
     is_extra: bool = False
     """Whether it gives way where there is no room for every line."""
+    is_whole: bool = False
+    """Whether all of its clauses stand, whatever lines they take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +162,11 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
     """
     has_completed = bool(result.summary["completed"])
     lines = [
-        Fact("Cost", cost_text(result.summary, facts.gpus_text(result, facts.num_gpus(result)))),
+        Fact(
+            "Cost",
+            cost_text(result.summary, facts.gpus_text(result, facts.num_gpus(result)), verdict(result)),
+            is_whole=True,
+        ),
         Fact("Load", _load(result)),
     ]
     for name, text in (("Tasks", task_text(result)), ("Rounds", round_text(result))):
@@ -340,12 +361,15 @@ def _held_loads(result: RunResult) -> list[float]:
     return list(found["loads"][:first])
 
 
-def cost_text(summary: Mapping[str, Any], gpus: str) -> str:
+def cost_text(summary: Mapping[str, Any], gpus: str, held: Verdict) -> str:
     """Return dollars a month of the deployment, beside the cheapest API for the same weights or the one that is named.
+
+    Which of the two costs less is not said of GPUs that miss the SLO: `simserve cost` prices those that hold it.
 
     Args:
         summary: Of a run.
         gpus: Of its deployment, in words.
+        held: Whether it holds the SLO.
     """
     inner = summary["simserve"]
     hourly, month = inner["cost"]["usd_per_hour"], inner.get("month")
@@ -353,7 +377,11 @@ def cost_text(summary: Mapping[str, Any], gpus: str) -> str:
         return f"no price of the GPU is known: --set pricing.gpu_hour_usd=DOLLARS ({gpus})"
     own = hourly * HOURS_PER_MONTH if month is None else month["self_host_usd_per_month"]
     text = f"{dollars(own)} a month on {gpus}"
-    return text if month is None else f"{text}; {api_text(month)}"
+    if month is None:
+        return text
+    if held == "missed" and month["cheaper"] is not None:
+        return f"{text}, {SLO_MISSED}; {asked_by(month['api'])}"
+    return f"{text}; {api_text(month)}"
 
 
 def api_text(month: Mapping[str, Any]) -> str:
@@ -361,7 +389,7 @@ def api_text(month: Mapping[str, Any]) -> str:
     api, own = month["api"], month["self_host_usd_per_month"]
     if api is None:
         return "no API is known to serve these weights"
-    asked = f"{api['name']} asks {dollars(api['usd_per_month'])}"
+    asked = asked_by(api)
     if month["cheaper"] is None:
         return f"{asked} for all requests"
     if not own:
@@ -370,6 +398,11 @@ def api_text(month: Mapping[str, Any]) -> str:
     if ratio >= _TOLD_AS_TIMES:
         return f"{asked}, {ratio:.1f}x"
     return f"{asked}, {100 * abs(ratio - 1):.0f}% {'more' if ratio > 1 else 'less'}"
+
+
+def asked_by(api: Mapping[str, Any]) -> str:
+    """Return what an API asks for a month: ``'deepinfra-qwen3-32b asks $2,333'``."""
+    return f"{api['name']} asks {dollars(api['usd_per_month'])}"
 
 
 def trust_text(result: RunResult) -> str:
@@ -407,9 +440,12 @@ def resting(told: str, basis: str) -> list[str]:
     """
     known, _, lacking = basis.partition("foreign: ")
     if lacking:
-        return [f"not measured: {lacking.removeprefix('no measurement of ')}", told]
+        unmeasured = lacking.replace("no measurement under", "servers under").removeprefix("no measurement of ")
+        return [f"not measured: {unmeasured}", told]
     number_of, like, which = known.partition(" servers of ")
-    return [f"{told}, from {number_of} like it", f"those run {which}"] if like else [f"{told}, from {known}"]
+    if not like:
+        return [f"{told}, from {known}"]
+    return [f"{told}, judging by {number_of} measured ones like it", f"those run {which}"]
 
 
 def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Brief:
@@ -440,7 +476,6 @@ def about(
     verdict: Verdict,
     *,
     more: Sequence[Fact] = (),
-    name: str = "Now",
     ways: Sequence[Way] = (),
 ) -> Brief:
     """Return the brief of an answer about a deployment: the answer, then whether it holds as it is, cost, load, trust.
@@ -450,7 +485,6 @@ def about(
         answered: The answer.
         verdict: Of the answer.
         more: What else to know, right below whether it holds.
-        name: Of the line that says whether it holds.
         ways: What to do.
     """
     return replace(
@@ -458,7 +492,7 @@ def about(
         verdict=verdict,
         answer=answered,
         ways=ways,
-        facts=[Fact(name, deployed.answer.rstrip(".")), *more, *deployed.facts],
+        facts=[Fact(NOW, deployed.answer.rstrip(".")), *more, *deployed.facts],
     )
 
 

@@ -169,8 +169,8 @@ def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED, *, has
     deployed = deployed_brief(capacity.scenario, reference)
     runs = trust_lines(capacity)[0].partition(",")[0]
     changed = {"Load": _beside_load(capacity, fact_text(deployed, "Load"))}
-    changed["Trust"] = "; ".join([*capacity.notes, runs, fact_text(deployed, "Trust")])
-    facts = [Fact(each.label, changed.get(each.label, each.text)) for each in deployed.facts]
+    changed["Trust"] = "; ".join([*capacity.notes, fact_text(deployed, "Trust"), runs])
+    facts = [replace(each, text=changed.get(each.label, each.text)) for each in deployed.facts]
     ways = _ways(capacity, reference, is_held=deployed.verdict == "holds")
     return about(replace(deployed, facts=facts), answered, verdict, ways=ways)
 
@@ -187,7 +187,7 @@ def _at_largest_load(capacity: Capacity, answered: str, reference: Sequence[str]
     known = _on_real_servers(capacity)
     changed = {
         "Load": f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}",
-        "Trust": "; ".join([*capacity.notes, runs, fact_text(deployed, "Trust")]),
+        "Trust": "; ".join([*capacity.notes, fact_text(deployed, "Trust"), runs]),
     }
     facts = [replace(each, text=changed.get(each.label, each.text)) for each in deployed.facts]
     command = shlex.join(["simserve", "run", *reference, "--rate", _load(capacity, load).replace(",", "")])
@@ -220,7 +220,6 @@ def _times(ratio: float) -> str:
 
 def _ways(capacity: Capacity, reference: Sequence[str], *, is_held: bool) -> list[Way]:
     """Return what to do: deploy more where the own traffic is too much, else look at the largest load."""
-    named = " ".join(shlex.quote(word) for word in reference)
     plan, more = plan_command(reference), plan_command(reference, needs_more=True)
     if not capacity.found.largest.value:
         return [Way("No load is low enough. To find a deployment that holds:", more)]
@@ -230,7 +229,12 @@ def _ways(capacity: Capacity, reference: Sequence[str], *, is_held: bool) -> lis
     if not hasattr(capacity.scenario.workload.arrivals, capacity.load_key):
         return [Way("It holds its own traffic. To look for a cheaper deployment:", plan)]
     load = _load(capacity, capacity.found.largest.value).replace(",", "")
-    return [Way("It holds its own traffic. To see it at the largest load:", f"simserve run {named} --set {key}={load}")]
+    words, flag = [*reference], f"--{capacity.load_key}"
+    if flag in words:
+        words[words.index(flag) + 1] = load
+    else:
+        words += ["--set", f"{key}={load}"]
+    return [Way("It holds its own traffic. To see it at the largest load:", shlex.join(["simserve", "run", *words]))]
 
 
 def capacity_page(capacity: Capacity, command: str, brief: Brief | None = None) -> Page:

@@ -59,6 +59,8 @@ _NOTHING = 1e-9
 _WRITE = {"share": share, "number": number, "dollars": dollars}
 
 
+_EQUAL = "(equal)"
+"""What stands for no difference at all."""
 _SMALLEST_SHARE = 5e-5
 """A share that moves by less, interval included, has not moved by any digit that is written."""
 
@@ -100,14 +102,13 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 def _answer_lines(comparison: Comparison) -> list[str]:
     lines = []
     for variant in comparison.variants:
-        shown = [_headline(variant, name, label) for name, label in _HEADLINES if _is_headline(variant, name)]
-        if len(comparison.base.summaries) == 1:
-            text = "one run of a trace each: differences without intervals"
-        elif len(comparison.base.summaries) < LEAST_PAIRS:
-            text = f"fewer than {LEAST_PAIRS} runs of each: differences without intervals"
+        runs = len(comparison.base.summaries)
+        shown = [_headline(variant, name, label) for name, label in _HEADLINES if _is_headline(variant, name, runs)]
+        if 1 < runs < LEAST_PAIRS:
+            text = f"fewer than {LEAST_PAIRS} runs of each, no intervals"
         else:
             text = listed(shown) if shown else "no difference shown in latency, throughput, attainment or dollars"
-        lines.append(f"{variant.name}: {text}.")
+        lines.append(f"{variant.name}: {text}{' (one run of the trace each)' if runs == 1 else ''}.")
     return lines
 
 
@@ -124,7 +125,7 @@ def reading_lines(comparison: Comparison) -> list[str]:
         return [f"{runs}; an interval takes {LEAST_PAIRS}: --replications {LEAST_PAIRS}."]
     return [
         f"{runs}; after a difference stands its 95% interval.",
-        "In brackets, no difference is shown: the interval covers none.",
+        "In brackets no difference is shown: the interval includes zero.",
     ]
 
 
@@ -155,17 +156,15 @@ def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) 
     shown = {line.partition(": ")[0]: line.partition(": ")[2].rstrip(".") for line in others}
     more = [
         Fact(
-            variant.name, "; ".join(each for each in (_month(variant), shown.get(variant.name, "")) if each), place > 2
+            variant.name, "; ".join(each for each in (_month(variant), shown.get(variant.name, "")) if each), place > 3
         )
-        for place, variant in enumerate(comparison.variants)
+        for place, variant in enumerate((comparison.base, *comparison.variants))
     ]
     deployed = deployed_brief(comparison.asked or comparison.base.scenario, reference)
     ways = [_way(comparison, reference)]
     runs = reading_lines(comparison)[0].partition("; ")[0].partition(" (")[0].rstrip(".")
     facts = [replace(each, text=f"{runs}; {each.text}") if each.label == "Trust" else each for each in deployed.facts]
-    stated = deployed.answer[:1].lower() + deployed.answer[1:]
-    base = replace(deployed, answer=f"the figures above; {stated}", facts=facts)
-    return about(base, answered, "none", more=more, name=comparison.base.name, ways=ways)
+    return about(replace(deployed, facts=facts), answered, "none", more=more, ways=ways)
 
 
 def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
@@ -181,7 +180,7 @@ def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
         )
     is_alone = len(comparison.variants) == 1
     told = f"{best.name} is better than {comparison.base.name}" if is_alone else f"The best of them is {best.name}"
-    return Way(f"{told}. To run it:", command_of(reference, best.changes))
+    return Way(f"{told}. To run it:", command_of(reference, best.changes, keeps_layout=True))
 
 
 def _best(comparison: Comparison) -> Variant | None:
@@ -196,10 +195,13 @@ def _best(comparison: Comparison) -> Variant | None:
 
 
 def _told(comparison: Comparison) -> list[str]:
-    """Return a sentence a variant: that of the best first, the others in their order."""
+    """Return a sentence a variant: that of the best first, the others in their order; the first says which to take."""
     best, lines = _best(comparison), _answer_lines(comparison)
     place = next((at for at, variant in enumerate(comparison.variants) if variant is best), 0)
-    return [lines[place], *lines[:place], *lines[place + 1 :]]
+    first = lines[place]
+    if best is not None:
+        first = f"Keep the base. {first}" if best is comparison.base else f"Take {first}"
+    return [first, *lines[:place], *lines[place + 1 :]]
 
 
 def _is_held(variant: Variant, asked: float | None) -> bool:
@@ -305,10 +307,10 @@ def _change(difference: Difference, kind: str) -> str:
     if math.isnan(difference.mean):
         return UNDEFINED
     if difference.mean == 0 and (math.isnan(difference.low) or difference.half_width == 0):
-        return "(equal)"
+        return _EQUAL
     half_width = 0.0 if math.isnan(difference.low) else difference.half_width
     if kind == "share" and abs(difference.mean) + half_width < _SMALLEST_SHARE:
-        return "(equal)"
+        return _EQUAL
     relative = None if kind == "share" else difference.relative_interval
     text = _absolute(difference, kind) if relative is None else _of_ratio(difference.relative, *relative)
     return text if difference.is_shown or math.isnan(difference.low) else f"({text})"
@@ -343,14 +345,21 @@ def _decimals(value: float) -> int:
     return -math.floor(math.log10(size))
 
 
-def _is_headline(variant: Variant, name: str) -> bool:
+def _is_headline(variant: Variant, name: str, runs: int) -> bool:
+    """Return whether a figure has changed; of one run of a trace, in which nothing is drawn, any change is one."""
     difference = variant.differences[name]
-    if not difference.is_shown or name != "p99_itl_ms":
-        return difference.is_shown
+    has_moved = difference.is_shown
+    if runs == 1:
+        has_moved = _change(difference, _kind(name)) not in (UNDEFINED, _EQUAL)
+    if not has_moved or name != "p99_itl_ms":
+        return has_moved
     low, high = sorted((difference.base, difference.variant))
     return high >= _LEAST_GAP_FACTOR * low
 
 
 def _headline(variant: Variant, name: str, label: str) -> str:
-    kind = "share" if name == "slo_attainment" else "number"
-    return f"{label} {_change(variant.differences[name], kind)}"
+    return f"{label} {_change(variant.differences[name], _kind(name))}"
+
+
+def _kind(name: str) -> str:
+    return "share" if name == "slo_attainment" else "number"

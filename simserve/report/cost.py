@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.planner.plan.explain import plan_command
 from simserve.report.answer import warning_lines
-from simserve.report.brief import STORED, Brief, Fact, Way, api_text, fact_text
+from simserve.report.brief import NOW, SLO_MISSED, STORED, Brief, Fact, Way, api_text, asked_by, fact_text
 from simserve.report.page import Page, Section, html_cells, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 from simserve.scenario.formats import formats_line
@@ -67,15 +67,15 @@ def _api_name(api: Mapping[str, Any]) -> str:
 
 
 def answer(summary: Mapping[str, Any]) -> str:
-    """Return the answer: which side costs less and by how much, or the one figure that is known."""
+    """Return the answer: which side costs less and what both cost, or the one figure that is known."""
     own, api = summary["self_host"], summary["api"]
-    cheaper, saving = summary["cheaper"], summary["saving_usd_per_month"]
-    if cheaper is not None and saving is not None:
+    cheaper = summary["cheaper"]
+    if cheaper is not None and summary["saving_usd_per_month"] is not None:
         low, high = (own, api) if cheaper == "self_host" else (api, own)
         other = _api_name(api) if cheaper == "self_host" else "your own GPUs"
         return (
             f"{_SIDES[cheaper]} costs less: {dollars(low['usd_per_month'])} a month against "
-            f"{dollars(high['usd_per_month'])} for {other}, {dollars(abs(saving))} less."
+            f"{dollars(high['usd_per_month'])} for {other}."
         )
     if own["usd_per_month"] is None:
         per = f", {dollars(api['usd_per_request'])} a request" if api["usd_per_request"] is not None else ""
@@ -175,7 +175,7 @@ def _unit_prices(side: Mapping[str, Any]) -> str:
         shown["a million output tokens"] = shown.pop("a million output tokens (all of the cost put on them)")
     text = ", ".join(f"{dollars(value)} {what}" for what, value in shown.items() if value is not None)
     used = side.get("utilization")
-    return text + (f"; {share(used)} of the capacity is used" if text and used is not None else "")
+    return text + (f"; {share(used)} of what it holds in one run is used" if text and used is not None else "")
 
 
 def _exact(usd: float) -> str:
@@ -298,7 +298,7 @@ def _hours(summary: Mapping[str, Any]) -> Section:
         for row in summary.get("load_levels") or []
     ]
     loads = "clients" if summary.get("load_is_clients") else "requests/s"
-    header = (loads, "busy", "a GPU", "within the SLO", "")
+    header = (loads, "busy", "power a GPU", "within the SLO", "")
     return Section(title="Load levels", header=header, rows=rows)
 
 
@@ -427,22 +427,21 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
         deployed: Of one run of the deployment as it is; None: nothing was simulated.
         reference: What stands after a command of simserve to name the scenario.
     """
-    own, day = summary["self_host"], summary.get("day")
-    lines = [Fact("Cost", _both(summary))]
+    day = summary.get("day")
     asked = [] if day is None else [each for each in summary["load_levels"] if each["rate"] == day["mean_rate"]]
-    met = ""
-    if asked and asked[0]["attainment"] is not None:
-        met = f": {share(asked[0]['attainment'])} of requests met it"
-        if not asked[0]["holds"]:
-            held = "is missed by the deployment as it is; the GPUs priced hold it"
-            lines.insert(0, Fact("SLO", f"{held}{met} at this traffic"))
-            met = ""
+    # Latencies are those of what is priced: of a fleet with more replicas they are not known.
+    is_priced = deployed is not None and bool(asked) and bool(asked[0]["holds"])
+    lines = [] if deployed is None else [Fact(NOW, deployed.answer.rstrip("."))]
+    held, is_served = "", True
+    if day is not None and deployed is not None and asked and not is_priced:
+        # Of traffic that has no rate the deployment is priced as it is, else as many replicas as hold it.
+        is_served = day["capacity_rate_per_replica"] is not None
+        if deployed.verdict == "missed":
+            held = " that hold the SLO" if is_served else f", {SLO_MISSED}"
+    lines.append(Fact("Cost", _both(summary, held, is_served=is_served), is_whole=True))
     if day is not None:
-        busy = f"the GPUs are busy {share(own['busy'])} of the time"
-        has_slo = any(each["attainment"] is not None for each in summary["load_levels"])
-        most = "the rate at which the SLO holds" if has_slo else "what it can sustain"
-        has_limit = day["capacity_rate_per_replica"] is not None
-        lines.append(Fact("Load", f"{share(own['utilization'])} of {most}{met}" if has_limit else f"{busy}{met}"))
+        own_load = "" if deployed is None or not is_priced else fact_text(deployed, "Load")
+        lines.append(Fact("Load", own_load or _priced_load(summary)))
     lines += [Fact("Break-even", line) for line in _break_even_lines(summary)[:1]]
     lines += [Fact("API", line, is_extra=True) for line in _latency_lines(summary["api"])[:1]]
     api = summary["api"]
@@ -456,14 +455,13 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     elif " asks " in other and api["name"] is not None and not other.startswith(f"{api['name']} asks "):
         lines.append(Fact("Also", other))
     old = [f"the price of {api['name']} was seen {api['date']}, {_OLD}"] if api.get("is_old") else []
-    trust = [*old, *(summary.get("caveats") or ())[-1:]]
+    ranges = [fact_text(deployed, "Trust")] if deployed is not None and is_priced else []
+    trust = [*old, *(ranges or (summary.get("caveats") or ())[-1:])]
     lines += [Fact("Trust", "; ".join(trust))] if trust else []
-    # Latencies are those of what is priced: of a fleet with more replicas they are not known.
-    is_priced = deployed is not None and bool(asked) and bool(asked[0]["holds"])
     return Brief(
         verdict="none",
         answer=answer(summary),
-        subject=summary.get("question") or "",
+        subject=summary.get("question") or "" if deployed is None else deployed.subject,
         warnings=warning_lines(summary),
         ways=[_way(summary, reference)],
         latencies=deployed.latencies if deployed is not None and is_priced else (),
@@ -471,16 +469,34 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     )
 
 
-def _both(summary: Mapping[str, Any]) -> str:
-    """Return dollars a month of both sides; of a side that is not known, how to give it."""
+def _priced_load(summary: Mapping[str, Any]) -> str:
+    """Return how far the GPUs that are priced are used, where that is not what one run of the deployment says."""
+    own, levels = summary["self_host"], summary["load_levels"]
+    if summary["day"]["capacity_rate_per_replica"] is None:
+        return f"the GPUs are busy {share(own['busy'])} of the time"
+    has_slo = any(each["attainment"] is not None for each in levels)
+    return f"{share(own['utilization'])} of {'the rate at which the SLO holds' if has_slo else 'what it can sustain'}"
+
+
+def _both(summary: Mapping[str, Any], held: str, *, is_served: bool) -> str:
+    """Return dollars a month of both sides; of a side that is not known, how to give it.
+
+    Args:
+        summary: Of the answer.
+        held: What is said of the GPUs that are priced.
+        is_served: Whether they serve all of the traffic within the SLO.
+    """
     own, api = summary["self_host"], summary["api"]
     if own["usd_per_month"] is None:
         return answer(summary).rstrip(".")
-    paid = f"{dollars(own['usd_per_month'])} a month on {counted(own['gpus'], 'GPU')}"
+    paid = f"{dollars(own['usd_per_month'])} a month on {counted(own['gpus'], 'GPU')}{held}"
     if api["usd_per_month"] is None:
         return f"{paid}; no API is named: --api NAME" if api["name"] is None else paid
-    month = {"self_host_usd_per_month": own["usd_per_month"], "api": api, "cheaper": summary["cheaper"]}
-    return f"{paid}; {api_text({**month, 'api': {**api, 'name': _api_name(api)}})}"
+    named = {**api, "name": _api_name(api)}
+    if held.endswith(SLO_MISSED):
+        return f"{paid}; {asked_by(named)}"
+    cheaper = summary["cheaper"] if is_served else None
+    return f"{paid}; {api_text({'self_host_usd_per_month': own['usd_per_month'], 'api': named, 'cheaper': cheaper})}"
 
 
 def _way(summary: Mapping[str, Any], reference: Sequence[str]) -> Way:

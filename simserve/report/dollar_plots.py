@@ -9,7 +9,7 @@ import numpy as np
 
 from simserve.report.axes import BLUE, GREY, INK, SKY, TEXT_POINTS, VERMILION, WIDTH_INCHES
 from simserve.report.quantities import number
-from simserve.report.scales import around, dollar_words, from_zero
+from simserve.report.scales import around, dollar_words, from_zero, spaced
 from simserve.report.sketch import (
     DASHED,
     DOTTED,
@@ -28,6 +28,8 @@ from simserve.report.sketch import (
 
 _MILLION = 1e6
 _MOST_INPUTS = 8
+_RIGHT_EDGE = 0.96
+"""Share of the width at which the axes of what matters most end."""
 _RIGHT_END = 0.7
 """Share of the axis from which on words stand left of their point."""
 
@@ -125,19 +127,16 @@ def tornado(summary: Mapping[str, Any]) -> Sketch | None:
         marks.append(Rule(x=saving, color=VERMILION, dashes=DASHED))
         marks.append(Note(text="as it is", x=saving, y=None, right=3, up=3))
     height = 1.1 + 0.32 * len(rows)
-    names = 18.0 + 1.12 * max(text_width(row["parameter"], TEXT_POINTS) for row in rows)
+    width = WIDTH_INCHES * POINTS_AN_INCH
+    left = (18.0 + 1.12 * max(text_width(row["parameter"], TEXT_POINTS) for row in rows)) / width
+    saved = around("dollars a month saved by self-hosting", ends, dollar_words)
     return Sketch(
         height=height,
-        left=names / (WIDTH_INCHES * POINTS_AN_INCH),
+        left=left,
+        right=_RIGHT_EDGE,
         bottom=0.55 / height,
         top=1 - 0.25 / height,
-        x=around("dollars a month saved by self-hosting", ends, _thousand_words),
+        x=spaced(saved, (_RIGHT_EDGE - left) * width),
         y=Axis(low=len(rows) - 0.5, high=-0.5, ticks=[(place, row["parameter"]) for place, row in enumerate(rows)]),
         marks=marks,
     )
-
-
-def _thousand_words(value: float) -> str:
-    if abs(value) < 1e-9:
-        return "$0"
-    return f"{'-' if value < 0 else ''}${abs(value) / 1e3:,g}k"

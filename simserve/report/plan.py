@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 _WIDEST = 118
 _TOLD_IN_BRIEF = ("Run it", "How it stands")
 """Parts whose lines open a page."""
-_LEAST_MORE = 1.01
-"""Times the traffic below which a plan has no headroom worth a figure."""
+_LEAST_MORE, _TOLD_AS_TIMES = 1.01, 2.0
+"""Times the traffic below which a plan has no headroom worth a figure, and from which headroom is told in times."""
 _IN_BRIEF = 3
 """Lines of the answer that its brief shows: what to deploy, in which formats, and how the SLO is met."""
 
@@ -258,6 +258,15 @@ def runs_file(brief: Brief, file: Path) -> Brief:
     return replace(brief, ways=[way, *brief.ways[1:]])
 
 
+def writes_file(brief: Brief, command: str) -> Brief:
+    """Return the brief of a plan that may be written as a scenario by the command: told where its own is too long."""
+    if not brief.ways:
+        return brief
+    first = brief.ways[0]
+    written = Way(f"{first.told.rstrip(':')} (-v prints the whole command), write it as a scenario:", command)
+    return replace(brief, ways=[replace(first, instead=written), *brief.ways[1:]])
+
+
 def _missed_brief(summary: Mapping[str, Any], reference: Sequence[str]) -> Brief:
     (head, *lines), miss = miss_lines(summary), summary["nearest_miss"] or {}
     inner = miss.get("relaxed_plan")
@@ -286,12 +295,13 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         facts = [Fact("To buy", f"{bought}. {paid}")]
         facts += [Fact("", line, is_extra=True) for line in beside if not line.startswith("Assumed")]
     met = met_line(summary, with_latencies=deployed is None) if scaled is None else scaled_met_line(scaled)
-    facts.append(Fact("SLO", met.rstrip(".")))
+    unasked = "none is set: " if best["attainment"] is None else ""
+    facts.append(Fact("SLO", f"{unasked}{met[:1].lower()}{met[1:]}".rstrip(".") if unasked else met.rstrip(".")))
     if usd is not None:
         paid = f"{dollars(usd)} a month on {gpus_of(best)}"
         if scaled is not None:
             paid = f"{dollars(scaled['usd_per_month'])} a month on {number(scaled['mean_gpus'])} GPUs on average"
-        facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}"))
+        facts.append(Fact("Cost", paid if month is None else f"{paid}; {api_text(month)}", is_whole=True))
     if "autoscaling" in summary:
         first, *rest = [line.rstrip(".") for line in thresholds_lines(summary["autoscaling"])]
         facts.append(Fact("Scaling", first))
@@ -302,7 +312,11 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         facts.append(Fact("Load", fact_text(deployed, "Load").partition("; ")[0]))
         stands = stands[-1:]
     else:
-        facts.append(Fact("Load", _load(summary, deployed) or more))
+        alone = "" if deployed is None else fact_text(deployed, "Load").partition("; ")[0]
+        load = _load(summary, deployed) or (alone if best["traffic_borne"] is None else more)
+        facts += [Fact("Load", load)] if load else []
+        stands = stands if best["traffic_borne"] is not None else [more, *stands]
+    facts += [Fact("Assumes", line) for line in best["assumes"]]
     facts += [Fact("" if place else "Also", line, is_extra=True) for place, line in enumerate(stands[:-1])]
     sure = [] if best.get("probability") is None else [_sure(summary)]
     ranges = [] if deployed is None or sure else [fact_text(deployed, "Trust")]
@@ -312,29 +326,37 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         answer=lines[0],
         subject=lines[1].rstrip("."),
         warnings=warning_lines(summary),
-        ways=[Way("To run it:", (scaled or best)["command"], "-v prints the command, --out FILE writes a scenario")],
+        ways=[Way("To run it:", (scaled or best)["command"])],
         facts=[*facts, Fact("Trust", "; ".join([*sure, *ranges, *rest]))],
     )
 
 
 def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
     """Return the own load beside what can be sustained, and how much more holds the SLO; empty where not known."""
-    borne = summary["best"]["traffic_borne"]
-    if deployed is None or borne is None or not 1 <= borne < MOST_TRAFFIC:
+    best = summary["best"]
+    borne = best["traffic_borne"]
+    if deployed is None or borne is None or borne < 1:
         return ""
-    more = "no more holds the SLO" if borne < _LEAST_MORE else f"SLO holds at {share(borne - 1)} more"
-    return f"{fact_text(deployed, 'Load').partition('; ')[0]}; {more}"
+    own = fact_text(deployed, "Load").partition("; ")[0]
+    if best["attainment"] is None:
+        return own
+    if borne < _LEAST_MORE:
+        return f"{own}; no more holds the SLO"
+    more = f"{share(borne - 1)} more" if borne < _TOLD_AS_TIMES else f"{number(borne)}x that"
+    return f"{own}; SLO holds at {more}{' or above' if borne >= MOST_TRAFFIC else ''}"
 
 
 def _sure(summary: Mapping[str, Any]) -> str:
     """Return on how many real servers the plan holds, and how to be surer where nobody asked for that."""
     best = summary["best"]
     is_unsure = best["probability"] < SURE - 0.005 and summary.get("confidence") is None
-    surer = f" (--confidence {share_asked(SURE)} for more)" if is_unsure else ""
     without = "" if worth_scaling(summary.get("autoscaling")) is None else " without the autoscaler"
-    told = f"{share(best['probability'])} of real servers hold it{without}{surer}"
-    parts = resting(told, best["probability_basis"])
-    return "; ".join(sorted(parts, key=lambda part: not part.startswith(told)))
+    told = f"{share(best['probability'])} of real servers hold it{without}"
+    first, *rest = sorted(resting(told, best["probability_basis"]), key=lambda part: not part.startswith(told))
+    if not is_unsure:
+        return "; ".join([first, *rest])
+    basis = first.removeprefix(told).removeprefix(", ")
+    return "; ".join([told, f"for more: --confidence {share_asked(SURE)}", *filter(None, [basis]), *rest])
 
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:

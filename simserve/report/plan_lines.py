@@ -116,7 +116,7 @@ def probability_lines(summary: Mapping[str, Any]) -> list[str]:
     wanted = wanted if asked is None else f"; {share(asked)} asked"
     lines = [
         f"On a real server the SLO holds with a probability of {share(best['probability'])} "
-        f"({best['probability_basis']}){wanted}."
+        f"({best['probability_basis'].removeprefix('foreign: ')}){wanted}."
     ]
     measurement = best.get("measurement")
     return lines if measurement is None else [*lines, _measuring(measurement)]
@@ -184,12 +184,13 @@ def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
             if borne >= MOST_TRAFFIC
             else f"{share(borne - 1)} more traffic"
         )
+        breaks = "its queue grows without end" if best["attainment"] is None else "the SLO breaks"
         if borne < 1:
             more = f"only {share(borne)} of the traffic once all conversations are under way"
             lines.append(f"It can sustain {more}; the run ends before.")
         else:
             lines.append(
-                f"It can sustain {more} before the SLO breaks."
+                f"It can sustain {more} before {breaks}."
                 if borne > 1.01
                 else "It has no headroom: more traffic breaks the SLO."
             )

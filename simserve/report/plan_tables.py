@@ -40,17 +40,26 @@ def runners_up(summary: Mapping[str, Any]) -> tuple[list[str], Table] | None:
 
 def front(summary: Mapping[str, Any]) -> Table:
     """Return the fleets that none beats in dollars, TTFT and TPOT at once."""
+    shown = summary["pareto"][:_MOST_FRONT]
     rows = [
         (
-            each["label"],
+            f"{each['label']}{_told_apart(each, shown)}",
             str(each["num_gpus"]),
             dollars(each["usd_per_month"]),
             latency(each["p95_ttft_ms"]),
             latency(each["p95_tpot_ms"]),
         )
-        for each in summary["pareto"][:_MOST_FRONT]
+        for each in shown
     ]
     return ("", "GPUs", "$/month", "p95 TTFT", "p95 TPOT"), rows
+
+
+def _told_apart(fleet: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> str:
+    """Return the settings in which a fleet differs from others of the same label; empty where it is the only one."""
+    alike = [each["overrides"] for each in shown if each["label"] == fleet["label"]]
+    keys = sorted({key for each in alike for key in each if any(other.get(key) != each[key] for other in alike)})
+    own = fleet["overrides"] if keys else {}
+    return "".join(f", {key.rpartition('.')[2]} {own.get(key, 'as by default')}" for key in keys)
 
 
 def sensitivity(summary: Mapping[str, Any]) -> Table:

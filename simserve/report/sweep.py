@@ -62,19 +62,53 @@ def error_lines(answer: Sweep) -> list[str]:
 
 
 def sweep_lines(answer: Sweep, out: Path | None = None) -> list[str]:
-    """Return the answer in sentences: how many points, how many failed, in which formats, what the table holds."""
+    """Return the answer in sentences: what was found, how many points, in which formats, what the table holds."""
     done = counted(len(answer.rows), "point")
     failed = f", {answer.num_failed} of them without a result" if answer.num_failed else ""
     if answer.was_interrupted:
         first = f"{done} of {answer.num_points:,} are done{failed}."
     else:
         first = f"{done}{failed}" + (f", written to {out}." if out is not None else ".")
-    lines = [first, *_reach_lines(answer), *_format_lines(answer)]
+    lines = [*_found_lines(answer), first, *_reach_lines(answer), *_format_lines(answer)]
     if answer.num_resumed:
         lines.append(f"{counted(answer.num_resumed, 'point')} had been finished before.")
     if len(answer.rows) > _MOST_ROWS:
         lines.append(f"Below, the {_MOST_ROWS} with the cheapest output tokens, those that hold the SLO best first.")
     return lines
+
+
+def _found_lines(answer: Sweep) -> list[str]:
+    """Return at how many points the SLO holds and which of them is cheapest a token; empty where no point has a run."""
+    done = [place for place, row in enumerate(answer.rows) if row["status"] == OK]
+    judged = [place for place in done if answer.asked and answer.asked[place] is not None]
+    if not done or (judged and len(judged) < len(done)):
+        return []
+    held = [place for place in judged if _holds(answer.rows[place], answer.asked[place])]
+    if judged and not held:
+        nearest = max((answer.rows[place] for place in judged), key=lambda row: row["slo_attainment"] or 0.0)
+        met = f"{share(nearest['slo_attainment'])} of requests meet it at {_point(nearest)}"
+        return [f"The SLO holds at none of {counted(len(answer.rows), 'point')}; the nearest: {met}."]
+    told = [f"The SLO holds at {len(held)} of {counted(len(answer.rows), 'point')}"] if judged else []
+    price = "usd_per_million_output_tokens"
+    priced = [row for row in (answer.rows[place] for place in held or done) if row.get(price) is not None]
+    if priced:
+        cheapest = min(priced, key=lambda row: row[price])
+        of = "of those" if judged else f"of {counted(len(answer.rows), 'point')}"
+        told.append(
+            f"the cheapest tokens {of} are at {_point(cheapest)}: {dollars(cheapest[price])} a million of output"
+        )
+    text = "; ".join(told)
+    return [f"{text[:1].upper()}{text[1:]}."] if text else []
+
+
+def _holds(row: Row, asked: float | None) -> bool:
+    met = row["slo_attainment"]
+    return met is not None and asked is not None and met >= asked and row["stability"] != "overloaded"
+
+
+def _point(row: Row) -> str:
+    """Return a point in words: ``rate 8, replicas 2``."""
+    return ", ".join(f"{key.rpartition('.')[2]} {_value(value)}" for key, value in row["values"].items())
 
 
 def _format_lines(answer: Sweep) -> list[str]:
@@ -142,7 +176,7 @@ def sweep_page(answer: Sweep, command: str) -> Page:
             panels.append(panel(name.replace("_", "-"), f"{label[:1].upper()}{label[1:]}", "", figure, told))
     return Page(
         name="simserve sweep: " + ", ".join(answer.keys),
-        answer=f"{lines[0].rstrip('.')} over {listed(list(answer.keys))}.",
+        answer=lines[0] if _found_lines(answer) else f"{lines[0].rstrip('.')} over {listed(list(answer.keys))}.",
         lines=[*warning_lines(answer.summary), *lines[1:]],
         sections=(
             *([Section(title="Against the grid", panels=panels)] if panels else []),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from simserve.profiles.quality import quality_lines
 from simserve.report import facts
 from simserve.report.answer import steady_state_caveat, warnings
 from simserve.report.arriving import traffic
-from simserve.report.brief import FILES, Brief, LatencyLine, Way, brief_of_run
+from simserve.report.brief import FILES, Brief, Fact, LatencyLine, Way, brief_of_run
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
 from simserve.report.knobs import engine_lines
@@ -39,9 +40,8 @@ _FEWEST_LATENCIES, _LONG_COMMAND = 2, 4
 _BRIEF_WIDTH = 80
 _BRIEF_LABEL, _WIDEST_LABEL = 7, 9
 """Columns of the labels of a brief: usually, and at most."""
-_MORE = " ..."
-_WHOLE_SHARE = 0.5
-"""Of a line: where as much is left after a clause, what has no room is left out with the clause that it stands in."""
+_CLAUSE_END = re.compile(r"; (?![^(]*\))")
+"""What ends a clause of a line: a semicolon outside brackets."""
 _MOST_COMMAND = 5
 """Lines of a command above which a brief has no room for it."""
 _CONTINUED = " \\"
@@ -93,8 +93,8 @@ def render_run(
 def render_brief(brief: Brief, console: Console, *, is_whole: bool = False) -> None:
     """Print a brief in at most `MOST_LINES` lines of 80 columns, and its warnings.
 
-    What does not fit is cut, the least important first: further ways, then the ends of long lines; never the answer or
-    a warning, and never a command.
+    What does not fit is left out, the least important first: further ways, then the last clauses of long lines; never
+    the answer or a warning, nor a part of a command or a clause.
 
     Args:
         brief: What to print.
@@ -129,24 +129,24 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
     table = _latency_lines(brief.latencies, gap, width)
     ways = [_way_lines(way, width, gap, is_first=not place, is_whole=is_whole) for place, way in enumerate(brief.ways)]
     subject = [BriefLine(line, "dim") for line in _subject_lines(brief, width)]
-    labelled = [
-        _Block(_hanging(each.label, each.text, width, gap), label_width=len(each.label)) for each in brief.facts
-    ]
-    fixed = len(answer) + len(table) + len(labelled) + len(subject) + sum(map(len, warned))
+    facts = [_fact_lines(each, width, gap, most=None if is_whole else 1) for each in brief.facts]
+    fixed = len(answer) + len(table) + sum(map(len, facts)) + len(subject) + sum(map(len, warned))
     kept = len(ways) if is_whole else 1
     while kept < len(ways) and fixed + sum(map(len, ways[: kept + 1])) <= room:
         kept += 1
     spare = room - fixed - sum(map(len, ways[:kept]))
-    for block in labelled:
-        block.shown = len(block.lines) if is_whole else min(len(block.lines), 1 + max(spare, 0))
-        spare -= block.shown - 1
+    for place, each in enumerate(brief.facts):
+        if not is_whole:
+            longer = _fact_lines(each, width, gap, most=len(facts[place]) + max(spare, 0))
+            spare -= len(longer) - len(facts[place])
+            facts[place] = longer
     return [
         *(BriefLine(line, "bold yellow") for lines in warned for line in lines),
         *answer,
         *subject,
         *(line for way in ways[:kept] for line in way),
         *table,
-        *(line for block in labelled for line in block.cut(width)),
+        *(line for lines in facts for line in lines),
     ]
 
 
@@ -166,7 +166,9 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
     def num_lines(told: Brief) -> int:
         way = sum(len(_way_lines(each, width, _BRIEF_LABEL, is_first=True, is_whole=False)) for each in told.ways[:1])
         warned = sum(len(wrap(each, width)) for each in told.warnings)
-        parts = warned + len(_subject_lines(told, width)) + len(told.latencies) + len(told.facts)
+        gap = _label_column(told)
+        lines = sum(len(_fact_lines(each, width, gap, most=1)) for each in told.facts)
+        parts = warned + len(_subject_lines(told, width)) + len(told.latencies) + lines
         return len(wrap(told.answer, width)) + way + parts
 
     while num_lines(brief) > room:
@@ -178,10 +180,12 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
             brief = replace(brief, latencies=[each for each in brief.latencies if each.label != "ITL"])
         elif _shortened(brief.subject) != brief.subject:
             brief = replace(brief, subject=_shortened(brief.subject))
+        elif len(_subject_lines(brief, width)) > 1 and "; " in brief.subject:
+            brief = replace(brief, subject=brief.subject.rpartition("; ")[0])
         elif len(brief.latencies) > _FEWEST_LATENCIES:
             brief = replace(brief, latencies=brief.latencies[:-1])
         elif brief.ways and len(_command_lines(brief.ways[0].command, width, is_whole=False)) > _LONG_COMMAND:
-            brief = replace(brief, ways=[_without_command(brief.ways[0])])
+            brief = replace(brief, ways=[brief.ways[0].shorter])
         elif brief.subject:
             brief = replace(brief, subject=brief.subject.rpartition("; ")[0])
         else:
@@ -196,37 +200,30 @@ def _shortened(subject: str) -> str:
     return "; ".join(clauses[: last + 1])
 
 
-def _without_command(way: Way) -> Way:
-    return replace(way, told=f"{way.told.rstrip(':')}: {way.found}", command="")
-
-
 def _label_column(brief: Brief) -> int:
     """Return the columns that labels take, blanks included; a longer label stands before its own text alone."""
     fitting = [len(each.label) + 2 for each in brief.facts if len(each.label) + 2 <= _WIDEST_LABEL]
     return max([_BRIEF_LABEL, *fitting])
 
 
-@dataclass(slots=True)
-class _Block:
-    """Lines of which the first ``shown`` are printed, the last of them cut after a clause or marked as cut."""
+def _fact_lines(fact: Fact, width: int, gap: int, *, most: int | None) -> list[BriefLine]:
+    """Return a labelled text with as many of its clauses as lines allow; the first stands whatever it takes.
 
-    lines: list[str]
-    label_width: int = 0
-    shown: int = 1
-
-    def cut(self, width: int) -> list[BriefLine]:
-        lines = self.lines[: self.shown]
-        if 0 < self.shown < len(self.lines):
-            last = lines[-1]
-            whole = last.rpartition(";")[0]
-            if len(whole) >= _WHOLE_SHARE * width:
-                lines[-1] = whole
-            else:
-                while len(last) + len(_MORE) > width and " " in last.strip():
-                    last = last.rpartition(" ")[0]
-                lines[-1] = last.rstrip(" ;,(") + _MORE
-        widths = [0 if place else self.label_width for place in range(len(lines))]
-        return [BriefLine(line, label_width=label) for line, label in zip(lines, widths, strict=True)]
+    Args:
+        fact: What to tell.
+        width: Columns of a line.
+        gap: Columns of the label.
+        most: Lines for it; None: all that it takes.
+    """
+    clauses = _CLAUSE_END.split(fact.text)
+    lines = _hanging(fact.label, clauses[0], width, gap)
+    room = math.inf if most is None or fact.is_whole else max(most, len(lines))
+    for num_clauses in range(2, len(clauses) + 1):
+        longer = _hanging(fact.label, "; ".join(clauses[:num_clauses]), width, gap)
+        if len(longer) > room:
+            break
+        lines = longer
+    return [BriefLine(line, label_width=0 if place else len(fact.label)) for place, line in enumerate(lines)]
 
 
 def wrap(text: str, width: int, *, initial_indent: str = "", subsequent_indent: str = "") -> list[str]:
@@ -251,7 +248,7 @@ def _way_lines(way: Way, width: int, gap: int, *, is_first: bool, is_whole: bool
     label = "To do" if is_first else ""
     command = _command_lines(way.command, width, is_whole=is_whole) if way.command else []
     if not is_whole and (len(command) > _MOST_COMMAND or max(map(len, command), default=0) > width):
-        command, way = [], _without_command(way)
+        return _way_lines(way.shorter, width, gap, is_first=is_first, is_whole=is_whole)
     lines = [BriefLine(each, label_width=len(label)) for each in _hanging(label, way.told, width, gap)]
     return [*lines, *(BriefLine(each, "dim") for each in command)]
 

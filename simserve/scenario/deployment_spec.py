@@ -27,7 +27,7 @@ from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
 from simserve.units import PositiveBytesPerSecond, Seconds
-from simserve.validation import FrozenModel
+from simserve.validation import NAME_PATTERN, FrozenModel
 
 MAX_REPLICAS = 10_000
 """Each replica has a scheduler of its own in memory."""
@@ -79,7 +79,7 @@ HardwareName = Annotated[str, AfterValidator(hardware_name)]
 class PoolSpec(FrozenModel):
     """Equal replicas. What a pool leaves out is the deployment's."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)]
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
     """Name in the results, and of `pool` in a class of requests."""
     role: Role = "both"
     """`both`, or, with `deployment.disaggregation`, `prefill` or `decode`."""

@@ -63,19 +63,32 @@ know it better than batches show: in 24 draws of three scenarios 1.5 % stood for
 MORE_THROUGHPUT = 1.01
 """Times the throughput with fewer clients up to which more clients bring nothing."""
 NUM_BATCHES = 20
-OPEN_REQUESTS = 20_000
-"""Requests of an open run that decides whether a load is kept up with, at least."""
+OPEN_REQUESTS, OPEN_REQUESTS_OF_AGENTS = 12_000, 20_000
+"""Requests of an open run that tells whether a load is kept up with, at least; of agents more, whose tasks are few."""
 MOST_OPEN_REQUESTS = 320_000
 NEARLY_FULL = 0.9
 """Clients of the closed run that says where to begin, over those that a deployment holds: none of them waits long."""
 OPEN_STAYS = 12.0
 """Conversations of the mean length that an open run outlasts at least; a fleet for which that takes more than
 `MOST_OPEN_REQUESTS` is left to the backlogged run."""
-OPEN_STEP, OPEN_REACH = 1.03, 1.016
-"""Factors between the loads that open runs are at: the first up or down, squared until one load is kept up with and one
-is not, then halved until they are so near."""
-MOST_OPEN_STEPS = 5
-"""Steps up or down, 2.5 times the load that is tried first, after which a backlogged run's word stands."""
+OPEN_STEP, LEAST_OPEN_STEP, MOST_OPEN_STEP = 1.05, 1.03, 1.12
+"""Factors between loads while none is kept up with, or all are: the first, squared each time, and what a guess by the
+growth that was seen is held to."""
+GROWTH_PER_LOAD = 0.12
+"""Growth (see `_OpenLoad`) that a load beyond the limit adds, over its logarithm, until two loads tell: 0.10 to 0.15 of
+`multi-turn`, `kv-tiers`, `kv-offload` and `prefix-routing`."""
+LEAST_CAME = 0.85
+"""Requests that come over those asked for, below which a queue that grows says nothing about how far the limit is."""
+OPEN_REACH, OPEN_REACH_OF_FALL = 1.04, 1.02
+"""Factors between a load that is kept up with and one that is not, up to which they are near: where as much is
+answered beyond the limit, so that what lies between is read off, and where less is."""
+LEAST_GROWTH_APART = 0.0015
+"""Growth of a load that is as good as none: 1 % of the load, by `GROWTH_PER_LOAD`."""
+MOST_OPEN_RUNS = 10
+"""Open runs after which a backlogged run's word stands."""
+OPEN_HALF_WIDTH = 0.03
+"""Half the interval over the load: twice the root mean square of the errors against runs of 400,000 requests, which is
+0.4 to 1.5 % in `multi-turn`, `kv-offload`, `kv-tiers` and `prefix-routing` (docs/promises.md)."""
 EVEN_BEGINNINGS = 100
 """Beginnings of conversations that take as long as the rate says; among themselves chance spaces them."""
 PEAK_DEVIATIONS = 5.0
@@ -232,11 +245,10 @@ def _kept_up_with(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
     traffic = _OpenTraffic.of(scenario, relaxed, requests, start)
     if traffic.last_beginning - traffic.peak_end < 2 * OPEN_WINDOW * traffic.last_beginning:
         return None  # Few conversations, or very uneven ones: the peak leaves too little of them behind it.
-    limits = traffic.limits(start)
-    if limits is None:
+    rate = traffic.limit(start)
+    if rate is None:
         return None
-    low, high = limits
-    return Finishable(rate=low * traffic.reached, half_width=high - low, requests=spent + traffic.simulated)
+    return Finishable(rate=rate, half_width=OPEN_HALF_WIDTH * rate, requests=spent + traffic.simulated)
 
 
 def _full_rate(scenario: Scenario, relaxed: Deployment, sample: RequestSpecs) -> tuple[float, int]:
@@ -258,8 +270,31 @@ def _full_rate(scenario: Scenario, relaxed: Deployment, sample: RequestSpecs) ->
 def _open_requests(relaxed: Deployment, sample: RequestSpecs, rate: float) -> int | None:
     """Return the requests of an open run that outlasts its conversations; None where they are too many."""
     conversation = (_held(relaxed, sample) / rate + _mean_pause(sample)) * len(sample) / (len(_edges(sample)) - 1)
-    requests = max(OPEN_REQUESTS, math.ceil(OPEN_STAYS * rate * conversation))
+    least = OPEN_REQUESTS if sample.dependencies is None else OPEN_REQUESTS_OF_AGENTS
+    requests = max(least, math.ceil(OPEN_STAYS * rate * conversation))
     return requests if requests <= MOST_OPEN_REQUESTS else None
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenLoad:
+    """What an open run shows of one load.
+
+    Attributes:
+        rate: Requests/s that were asked for.
+        came: Requests/s that came behind the peak: fewer where conversations wait for answers, once a queue grows.
+        growth: Of the requests in the system from the peak to the end, over those that came meanwhile, above
+            `LEAST_OPEN_GROWTH`. It rises evenly with the load, since all loads are sent the same conversations, but
+            for a jump where a cache tips.
+    """
+
+    rate: float
+    came: float
+    growth: float
+
+    @property
+    def is_kept_up_with(self) -> bool:
+        """Whether no queue grows."""
+        return self.growth <= 0
 
 
 @dataclass(slots=True)
@@ -272,8 +307,6 @@ class _OpenTraffic:
         peak_end: When the last conversation of the peak begins, seconds.
         last_beginning: When the last conversation begins, seconds.
         simulated: Requests that were simulated.
-        reached: Requests a second that come behind the peak, over the rate that was asked for, at the highest load that
-            was kept up with.
     """
 
     deployment: Deployment
@@ -281,7 +314,6 @@ class _OpenTraffic:
     peak_end: float
     last_beginning: float
     simulated: int = 0
-    reached: float = 1.0
 
     @classmethod
     def of(cls, scenario: Scenario, deployment: Deployment, num_requests: int, rate: float) -> _OpenTraffic:
@@ -310,28 +342,32 @@ class _OpenTraffic:
         moved = replace(specs.of_rows(rows), arrival_time=arrival_time, encoder_pool=None)
         return cls(deployment, moved, peak_end, float(times[-1]))
 
-    def limits(self, start: float) -> tuple[float, float] | None:
-        """Return a load that is kept up with and one that is not, by a factor of at most `OPEN_REACH`.
+    def limit(self, start: float) -> float | None:
+        """Return the requests/s up to which a load is kept up with; None where no two loads come near it."""
+        low: _OpenLoad | None = None
+        high: _OpenLoad | None = None
+        rate, step = start, OPEN_STEP
+        for _ in range(MOST_OPEN_RUNS):
+            seen = self.load(rate)
+            low, high = (seen, high) if seen.is_kept_up_with else (low, seen)
+            if low is None or high is None:
+                if not seen.is_kept_up_with and seen.came >= LEAST_CAME * rate:
+                    step = min(max(1 + seen.growth / GROWTH_PER_LOAD, LEAST_OPEN_STEP), MOST_OPEN_STEP)
+                rate, step = (rate * step if seen.is_kept_up_with else rate / step), min(step**2, MOST_OPEN_STEP**2)
+                continue
+            share = low.growth / (low.growth - high.growth)
+            if high.came < low.came:  # The cache has tipped: growth says nothing of where.
+                if high.rate <= OPEN_REACH_OF_FALL * low.rate:
+                    return low.came
+                rate = math.sqrt(low.rate * high.rate)
+            elif high.rate <= OPEN_REACH * low.rate or min(-low.growth, high.growth) <= LEAST_GROWTH_APART:
+                return low.came + share * (high.came - low.came)
+            else:
+                rate = low.rate + share * (high.rate - low.rate)
+        return None
 
-        None where none of the loads up to `MOST_OPEN_STEPS` away divides them.
-        """
-        is_kept_up_with = self.is_kept_up_with(start)
-        near, factor = start, OPEN_STEP if is_kept_up_with else 1 / OPEN_STEP
-        for _ in range(MOST_OPEN_STEPS):
-            far = near * factor
-            if self.is_kept_up_with(far) != is_kept_up_with:
-                break
-            near, factor = far, factor**2
-        else:
-            return None
-        low, high = sorted((near, far))
-        while high > OPEN_REACH * low:
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.is_kept_up_with(middle) else (low, middle)
-        return low, high
-
-    def is_kept_up_with(self, rate: float) -> bool:
-        """Return whether the requests in the system do not grow from the peak to the end."""
+    def load(self, rate: float) -> _OpenLoad:
+        """Return what a run of so many requests/s shows."""
         stretch = self.specs.offered_rate / rate
         sent = replace(self.specs, arrival_time=self.specs.arrival_time * stretch, offered_rate=rate)
         simulation = simulate(self.deployment, sent)
@@ -349,10 +385,8 @@ class _OpenTraffic:
             return float(np.mean(np.searchsorted(arrived, times) - np.searchsorted(finished, times)))
 
         came = np.count_nonzero((records.arrival_time >= begin + window) & (records.arrival_time < end))
-        is_kept_up_with = bool(inside(end - window) - inside(begin) <= LEAST_OPEN_GROWTH * came)
-        if is_kept_up_with:
-            self.reached = float(came / (end - begin - window) / rate)
-        return is_kept_up_with
+        growth = (inside(end - window) - inside(begin)) / max(int(came), 1) - LEAST_OPEN_GROWTH
+        return _OpenLoad(rate=rate, came=float(came / (end - begin - window)), growth=growth)
 
 
 def _squared_variation(values: NDArray[np.float64]) -> float:

@@ -17,6 +17,8 @@ LONG_STEP_SECONDS = 1.0
 SHORTER_STEP_SECONDS = 0.25
 FEW_FULL_LENGTH = 16.0
 """Requests of full length in the KV cache below which a handful of them stops all others."""
+LEAST_SEVERAL = 1.05
+"""Requests of full length below which the KV cache holds one of them."""
 HIGH_UTILIZATION = 0.95
 """Share of the memory from which on vLLM's own advice is to lower it: graphs and other processes come on top."""
 
@@ -75,9 +77,10 @@ def _long_request(resolved: ResolvedScenario) -> _Problem | None:
         return None
     longest = memory.max_model_len
     size = longest * memory.kv_bytes_per_token if memory.windows is None else memory.kv_bytes / full
+    filling = "one of those fills" if full < LEAST_SEVERAL else f"{full:.1f} of those fill"
     wrong = (
-        f"without a maximum length a request may take {longest:,} tokens, {format_bytes(size)} a GPU, and {full:.1f} "
-        "of those fill the KV cache, so that the others wait or are preempted"
+        f"without a maximum length a request may take {longest:,} tokens, {format_bytes(size)} a GPU, and {filling} "
+        "the KV cache, so that the others wait or are preempted"
     )
     shorter = 1 << (longest.bit_length() - 1)  # a power of two, as people set it
     while shorter > 2048 and full * longest / shorter < FEW_FULL_LENGTH:

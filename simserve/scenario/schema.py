@@ -30,7 +30,7 @@ from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.presets import UseCase, with_preset
 from simserve.scenario.pricing_spec import PricingSpec
 from simserve.units import PositiveSeconds
-from simserve.validation import FrozenModel
+from simserve.validation import NAME_PATTERN, FrozenModel
 from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.spec import WorkloadSpec
 
@@ -126,7 +126,7 @@ class Source:
 class Scenario(FrozenModel):
     """One question to the simulator: a model on a deployment, under a workload, against objectives."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = "scenario"
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)] = "scenario"
     """Name, used for the result folder: letters, digits, dot, dash and underscore. Absent: that of the file."""
     model: str
     """Model: a name that `simserve models` lists, a profile file, or a Hugging Face config.json."""

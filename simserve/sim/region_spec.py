@@ -11,9 +11,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from simserve.units import Seconds
-from simserve.validation import FrozenModel
+from simserve.validation import NAME_PATTERN, FrozenModel
 
-Region = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)]
+Region = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
 
 
 class RegionsSpec(FrozenModel):

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from simserve.units import PositiveSeconds, Seconds
-from simserve.validation import FrozenModel
+from simserve.validation import NAME_PATTERN, FrozenModel
 from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
 from simserve.workload.audio_spec import AudioSpec
@@ -83,7 +83,7 @@ def _as_retries(value: object) -> object:
 class ClassSpec(FrozenModel):
     """A kind of request. What it leaves out is the workload's."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)]
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
     """Name in the results."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of the workload's common arrivals, or of the rows of its trace; the shares of all classes add up to 1."""

@@ -38,6 +38,7 @@ def check_brief(outcome: Outcome) -> None:
     assert max(map(len, lines)) <= 80, outcome.stdout
     assert any(line.startswith("To do") for line in lines), outcome.stdout
     assert any(line.strip().startswith("simserve ") for line in lines), outcome.stdout
+    assert not any(line.endswith("...") for line in lines), outcome.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -64,6 +65,64 @@ def test_the_manager_s_three_questions_have_one_answer(simserve: Simserve) -> No
     assert said["run"].endswith("a month on 1 GPU; no API is known to serve these weights")
     assert "of other weights, gpt-4o asks" in printed["cost"]  # which has to compare with one
     assert len({found[1] for command, found in holds.items() if found and command != "plan"}) == 1, printed
+
+
+_LENGTHS = "--prompt-tokens 500 --output-tokens 100 --num-requests 300"
+LINES = {
+    "holds": f"llama-3.1-8b --gpus L4 --rate 0.5 {_LENGTHS} --slo ttft=1s,tpot=90ms",
+    "misses": f"llama-3.1-8b --gpus L4 --rate 2 {_LENGTHS} --slo ttft=1s,tpot=75ms",
+    "replicas": f"Qwen/Qwen3-8B --gpus 3xL40S --replicas 3 --routing round_robin --rate 6 {_LENGTHS} --slo tpot=60ms",
+    "experts": f"openai/gpt-oss-120b --gpus H100 --rate 2 {_LENGTHS} --slo ttft=1s,tpot=30ms",
+    "two GPUs": f"Qwen/Qwen3-32B --gpus 2xH100 --engine vllm==0.20 --rate 3 {_LENGTHS} --slo ttft=1.5s,tpot=50ms",
+    "TensorRT-LLM": f"llama-3.3-70b --gpus 4xH100 --engine tensorrt-llm==1.0 --rate 4 {_LENGTHS} --slo tpot=50ms",
+    "SGLang": f"deepseek-v3 --gpus 8xH200 --engine sglang==0.5.5 --rate 1 {_LENGTHS} --slo ttft=2s,tpot=90ms",
+    "clients": f"qwen3-14b --gpus A100 --concurrency 8 {_LENGTHS} --slo ttft=1s,tpot=50ms",
+    "trace": "llama-3.1-8b --gpus L4 --trace traffic.csv --slo ttft=2s,tpot=90ms",
+    "4 bit": f"mistral-small-24b --gpus 4090 --quantization awq-int4 --rate 0.5 {_LENGTHS} --slo ttft=2s,tpot=50ms",
+}
+"""Ten deployments of one line, in the time of a few small runs each."""
+_QUICK = ("holds", "misses")
+
+
+def one_sentence(text: str, label: str) -> str:
+    """Return what a brief says under a label, on one line."""
+    found = re.search(rf"^{label} +(.*(?:\n {{3,}}.*)*)", text, re.M)
+    return " ".join(found[1].split()) if found else ""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(each, marks=[] if each in _QUICK else pytest.mark.slow) for each in LINES]
+)
+def test_ten_deployments_have_one_answer_in_every_command(simserve: Simserve, case: str) -> None:
+    """Whether it holds, what it costs a month and whether an API is cheaper, in run, capacity, compare and cost; no
+    clause of it is cut."""
+    times = "\n".join(f"{second},{500 + 7 * second},{40 + second}" for second in range(1, 61))
+    Path("traffic.csv").write_text(f"timestamp,prompt,completion\n{times}\n", encoding="utf-8")
+    words = LINES[case].split()
+    flags = {
+        "run": ["--out", "one"],
+        "capacity": ["--requests", "300", "--replications", "2"],
+        "compare": ["--with", "other: run.seed=9", "--replications", "2"],
+        "cost": [],
+    }
+    if "--trace" in words:  # what is recorded cannot be drawn anew
+        flags |= {"capacity": [], "compare": ["--with", "other: run.seed=9"]}
+    printed = {command: simserve(command, *words, *more).stdout for command, more in flags.items()}
+
+    verdict = re.search(r"^The SLO (?:holds|is missed): .*$", printed["run"], re.M)
+    assert verdict, printed["run"]
+    paid, _, asked = one_sentence(printed["run"], "Cost").partition("; ")
+    for command, text in printed.items():
+        assert not re.search(r"\.\.\.$", text, re.M), text
+        if command != "run":
+            assert verdict[0].rstrip(".").startswith(one_sentence(text, "Now")), text
+            assert one_sentence(text, "Now"), text
+        told, _, api = one_sentence(text, "Cost").partition("; ")
+        if "SLO missed" in paid:
+            assert api.split(",")[0] == asked, text
+            assert command == "cost" or (told, api) == (paid, asked), text
+        else:
+            assert (told, api) == (paid, asked), text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -116,7 +175,8 @@ def test_a_comparison_says_whose_figures_it_shows(simserve: Simserve) -> None:
     """The table is the base's; each variant has its own means on its line."""
     outcome = simserve("compare", "single-gpu-7b", *FEW, *COMMANDS["compare"])
 
-    assert re.search(r"^base +the figures above; ", outcome.stdout, re.M)
+    assert re.search(r"^Now +The SLO ", outcome.stdout, re.M)
+    assert re.search(r"^base +[\d.]+% meet the SLO; mean TTFT ", outcome.stdout, re.M)
     assert re.search(r"a fresh name .*mean TTFT [\d.]+ ms, TPOT [\d.]+ ms", outcome.stdout.replace("\n", " "))
 
 

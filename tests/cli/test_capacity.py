@@ -146,7 +146,7 @@ def test_an_objective_out_of_reach_is_3_with_json(simserve: Simserve, small: str
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([], 104, "small.yaml: slo: is missing: without an objective"),
+        ([], 104, "small.yaml: slo: is missing: without one no load"),
         (["--set", "slo=null"], 104, "--set slo: is missing"),
         (["--set", _SLO, "--set", "workload.arrivals={process: all_at_once}"], 104, "no load that could be raised"),
         (["--set", _SLO, "--precision", "5"], 2, "between 0 and 1"),

@@ -45,7 +45,7 @@ def test_the_words_say_what_is_shown(simserve: Simserve, small: str) -> None:
     """And that nothing is, where nothing is."""
     outcome = simserve("compare", small, *_FP8, "--with", "same: deployment.replicas=1", "--replications", "5", "-v")
 
-    assert outcome.stdout.startswith("fp8: mean TPOT -")
+    assert outcome.stdout.startswith("Take fp8: mean TPOT -")
     assert "same: no difference shown" in outcome.stdout
     assert "(equal)" in outcome.stdout
 
@@ -56,7 +56,7 @@ def test_the_answer_begins_with_the_best(simserve: Simserve, small: str) -> None
 
     outcome = simserve("compare", small, *slower, *_FP8, "--replications", "5")
 
-    assert outcome.stdout.startswith(f"{_FP8[1].partition(':')[0]}: mean TPOT -")
+    assert outcome.stdout.startswith(f"Take {_FP8[1].partition(':')[0]}: mean TPOT -")
     assert "\n\n" not in outcome.stdout
     assert "\nslower " in outcome.stdout
     assert "\nslower: mean TPOT +" in simserve("compare", small, *slower, *_FP8, "--replications", "5", "-v").stdout

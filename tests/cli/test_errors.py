@@ -120,6 +120,14 @@ def test_a_bad_trace_is_one_line_and_104(simserve: Simserve, rows: str, expected
         (("memory", "chatbot", "--quantization", "fp7"), "--quantization"),
         (("scenarios", "chatbt"), "'chatbt' is not a known scenario; did you mean 'chatbot'"),
         (("run", "chatbot", "--set", "workload.trace={path: no.csv, format: csv}"), "--set workload.trace"),
+        (
+            ("run", "chatbot", "--set", "slo.attainment=95"),
+            "--set slo.attainment: 95 must be less than or equal to 1; for 95% write 0.95",
+        ),
+        (
+            ("run", "chatbot", "--set", "name=my chat"),
+            "--set name: 'my chat' must consist of letters, digits, '.', '_' and '-', and begin with a letter",
+        ),
         (("run", "chatbot", "--set", "run.sed=1"), "--set run.sed: is not a known key; did you mean 'seed'?"),
         (("memory", "chatbot", "--set", "run.seed"), "--set: 'run.seed' must be KEY=VALUE"),
         (("engines", "vlm"), "'vlm' is not a known engine; did you mean 'vllm'?"),

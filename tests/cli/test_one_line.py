@@ -507,7 +507,9 @@ def test_a_rate_is_written_so_that_it_is_read_to_the_bit(simserve: Simserve, giv
     assert f" --rate {shown} " in outcome.stdout
 
 
-@pytest.mark.parametrize(("rate", "seconds"), [("90/min", 1.5), ("2 req/s", 2.0), ("7.2k/h", 2.0), ("3", 3.0)])
+@pytest.mark.parametrize(
+    ("rate", "seconds"), [("90/min", 1.5), ("90rpm", 1.5), ("2 req/s", 2.0), ("7.2k/h", 2.0), ("3", 3.0)]
+)
 def test_a_rate_has_the_unit_that_is_written(simserve: Simserve, rate: str, seconds: float) -> None:
     """Requests a second where none is."""
     words = ["run", "llama-3.1-8b", "--gpus", "H100", "--prompt-tokens", "100", "--output-tokens", "5"]
@@ -607,7 +609,49 @@ def test_flags_of_other_tools_are_told_in_words_of_this_one(simserve: Simserve, 
     outcome = simserve("run", "qwen3-8b", flag, "3")
 
     assert outcome.code == 2
-    assert f"No such option: {flag}; here it is {here}" in outcome.error_line
+    assert f"No such option: {flag}; {flag} is {here}" in outcome.error_line
+
+
+def test_all_flags_of_other_tools_are_told_at_once(simserve: Simserve) -> None:
+    """And not one after the other."""
+    line = simserve("run", "llama-3.1-8b", "--gpu", "L4", "--qps", "1", "--input-len=500", "--osl", "200").error_line
+
+    assert "--gpu is --gpus 2xH100 here, --qps is --rate here, --input-len is --prompt-tokens here, --osl is" in line
+
+
+@pytest.mark.parametrize("flag", ["--tp", "--pp", "--replicas"])
+def test_a_layout_is_what_a_plan_finds(simserve: Simserve, flag: str) -> None:
+    """A line of run pasted behind plan says which word to leave out."""
+    outcome = simserve("plan", "llama-3.1-8b", "--gpus", "2xL4", flag, "2", "--rate", "1")
+
+    assert outcome.code == 2
+    assert outcome.error_line.startswith(f"{flag} is what a plan finds: leave it out")
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (["Qwen/Qwen3-8B", "--gpus", "2 L4"], "tensor_parallel_size", 2),
+        (["Qwen/Qwen3-8B", "--gpus", "2 RTX 4090"], "hardware", "rtx-4090-24gb"),
+        (["unsloth/Qwen3-8B-GGUF:Q8_0", "--gpus", "4090", "--engine", "llama.cpp"], "quantization", "gguf-q8_0"),
+    ],
+)
+def test_a_number_before_a_blank_and_the_tag_of_a_gguf_repository_are_read(
+    words: list[str], key: str, value: object
+) -> None:
+    """As people write them."""
+    flags = dict(zip((each.removeprefix("--") for each in words[1::2]), words[2::2], strict=True))
+    traffic = OneLine(rate=1, prompt_tokens="500", output_tokens="100", **flags)
+
+    assert getattr(ask(words[0], traffic).scenario.deployment, key) == value
+
+
+def test_a_trace_in_place_of_a_model_is_told(simserve: Simserve) -> None:
+    """With where it belongs."""
+    outcome = simserve("run", "traffic.csv", "--gpus", "L4")
+
+    assert outcome.code == 104
+    assert "simserve run MODEL --gpus 2xH100 --trace traffic.csv" in outcome.error_line
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "round-robin", "RoundRobin"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,23 @@ def test_the_table_names_points_without_a_result(simserve: Simserve, small: str)
     outcome = simserve("sweep", small, *grid, "--out", "x.parquet", "--workers", "1")
 
     assert outcome.code == 0
-    assert outcome.stdout.startswith("2 points, 1 of them without a result, written to x.parquet.")
+    assert "\n2 points, 1 of them without a result, written to x.parquet.\n" in outcome.stdout
     assert "1 x infeasible: llama-3.1-405b does not fit" in outcome.stdout
+
+
+def test_a_sweep_says_first_what_it_found(simserve: Simserve, small: str) -> None:
+    """At how many points the SLO holds, and which of those is cheapest; where none holds, the nearest."""
+    words = ["sweep", small, "--grid", "workload.arrivals.rate=1,4", "--workers", "1", "--force", "--out", "x.parquet"]
+    price = ["--set", "pricing.gpu_hour_usd=2"]
+
+    loose = simserve(*words, *price, "--set", "slo={tpot: 10 s}").stdout.splitlines()[0]
+    tight = simserve(*words, *price, "--set", "slo={tpot: 1 us}").stdout.splitlines()[0]
+
+    assert re.fullmatch(
+        r"The SLO holds at 2 of 2 points; the cheapest tokens of those are at rate 4: \$[\d.]+ a million of output\.",
+        loose,
+    )
+    assert re.fullmatch(r"The SLO holds at none of 2 points; the nearest: 0% of requests meet it at rate [14]\.", tight)
 
 
 def test_a_long_table_shows_the_best(simserve: Simserve, small: str) -> None:
@@ -45,7 +61,7 @@ def test_a_long_table_shows_the_best(simserve: Simserve, small: str) -> None:
     )
 
     assert "Below, the 20 with the cheapest output tokens" in outcome.stdout
-    assert len(outcome.stdout.splitlines()) == 26
+    assert len(outcome.stdout.splitlines()) == 27
 
 
 def test_seed_and_set_change_every_point(simserve: Simserve, small: str) -> None:
@@ -123,7 +139,7 @@ def test_the_answer_says_from_where_to_where(simserve: Simserve, small: str) -> 
     """The figures of the table over all points, with their units."""
     outcome = simserve("sweep", small, *_GRID, "--out", "x.parquet", "--workers", "1")
 
-    reach = outcome.stdout.splitlines()[1]
+    reach = outcome.stdout.splitlines()[2]
     assert "TTFT p95 " in reach
     assert " ms; TPOT p95 " in reach
     assert " to " in reach

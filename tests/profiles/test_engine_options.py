@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from simserve.errors import InputError
-from simserve.profiles.engine import ResolvedEngine
+from simserve.profiles.engine import ResolvedEngine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
+from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.deployment_spec import EngineSpec
 from simserve.validation import validate
 
@@ -68,3 +69,38 @@ def test_kv_memory_that_is_no_size_is_refused(value: object) -> None:
     """With the key; half a byte, none, and what has no unit of bytes."""
     with pytest.raises(InputError, match="kv_cache_memory_bytes"):
         validate(EngineOptions, {"kv_cache_memory_bytes": value}, error=InputError)
+
+
+def sampled(version: str, *, compute_capability: str | None = "9.0", **options: Any) -> ResolvedEngine:
+    """Return vLLM as a version of it resolves on an H100, or on a GPU of another maker."""
+    return resolve_engine(
+        load_engine("vllm"),
+        version=version,
+        gpu_memory_bytes=85e9,
+        gpu_name="h100-sxm-80gb",
+        model_max_len=8192,
+        options=EngineOptions(**options),
+        compute_capability=compute_capability,
+    )
+
+
+def test_flashinfer_samples_where_the_official_image_of_the_version_has_it() -> None:
+    """0.9.0 and 0.11.1 to 0.16 sort unless told otherwise; what a logit does not take is the KV cache's."""
+    with_it, sorting = ("0.8.0", "0.8.5", "0.9.1", "0.10.2", "0.11.0"), ("0.9.0", "0.11.1", "0.12", "0.16")
+
+    assert {sampled(version).activation_logit_bytes for version in with_it} == {13.5}
+    assert {sampled(version).activation_logit_bytes for version in sorting} == {38.3}
+    assert sampled("0.11.0", flashinfer_sampler=False).activation_logit_bytes == 38.3
+    assert sampled("0.12", flashinfer_sampler=True).activation_logit_bytes == 13.5
+    assert sampled("0.11.0", compute_capability=None).activation_logit_bytes == 38.3
+
+
+def test_flashinfer_sorts_nothing_for_clients_with_top_p() -> None:
+    """vLLM pull request 11394: 47.2 of 47.4 requests/s with its kernels, 40.2 with PyTorch's."""
+    plain, fused, greedy = (
+        sampled("0.12", sampling=sampling, flashinfer_sampler=fused).host_seconds_per_request
+        for sampling, fused in (("nucleus", False), ("nucleus", True), ("greedy", False))
+    )
+
+    assert plain - fused == pytest.approx(50e-6)
+    assert fused == greedy

@@ -58,7 +58,7 @@ def test_every_run_ends_with_something_to_do(case: str) -> None:
 
 
 def test_a_brief_keeps_warnings_answer_and_first_command_whole() -> None:
-    """Further ways and the ends of long lines give way; a command is continued as a shell takes it."""
+    """Further ways and the last clauses of long lines give way; a command is continued as a shell takes it."""
     words = " ".join(f"--set deployment.engine.option_{number}={number}" for number in range(4))
     brief = Brief(
         verdict="missed",
@@ -66,7 +66,7 @@ def test_a_brief_keeps_warnings_answer_and_first_command_whole() -> None:
         subject="a model on many GPUs " * 8,
         warnings=["Warning: this engine version is not known " * 6] * 2,
         ways=[Way("One way:", f"simserve run mine.yaml {words}"), Way("Another:", "simserve plan mine.yaml")],
-        facts=[Fact("Cost", "dollars " * 40), Fact("Load", "requests " * 40), Fact("Trust", "servers " * 40)],
+        facts=[Fact(label, "; ".join([f"{label} in words"] * 20)) for label in ("Cost", "Load", "Trust")],
     )
 
     lines = shown(brief)
@@ -77,7 +77,32 @@ def test_a_brief_keeps_warnings_answer_and_first_command_whole() -> None:
     assert f"simserve run mine.yaml {words}" in " ".join(" ".join(lines).replace("\\", " ").split())
     assert all(label in "\n".join(lines) for label in ("Cost", "Load", "Trust"))
     assert " ".join(lines).startswith(" ".join(each.strip() for each in brief.warnings))
-    assert any(line.startswith("Cost") and line.endswith(" ...") for line in lines)
+    told = [line for line in lines if line.startswith(("Cost", "Load", "Trust"))]
+    assert all(line.endswith(" in words") for line in told), told
+
+
+def test_no_clause_of_a_brief_is_cut() -> None:
+    """What has no room is left out by whole clauses; the first stands on as many lines as it takes, brackets whole."""
+    first = "never; even fully loaded, " + "8 GPUs cost more than that and " * 3 + "more (95% asked; 3 runs)"
+    brief = Brief(verdict="holds", answer="It holds.", facts=[Fact("Cost", "; ".join([first, "more of it " * 99]))])
+
+    cost = " ".join(" ".join(shown(brief)).split()).partition("Cost ")[2]
+
+    assert cost == first
+    brief = replace(brief, facts=[Fact(f"Line {number}", first) for number in range(13)])
+    assert [line.split(maxsplit=2)[2] for line in shown(brief)[1:]] == ["never"] * 13
+
+
+def test_a_command_without_room_gives_way_to_what_is_told_instead() -> None:
+    """A command that fits, where there is one; else where the long one is found."""
+    long = "simserve run " + "--set deployment.engine.max_num_batched_tokens=2048 " * 12
+    brief = Brief(verdict="holds", answer="It holds.", ways=[Way("To run it:", long.strip())])
+
+    assert shown(brief)[1] == "To do  To run it: the command is long, -v prints it"
+    brief = replace(
+        brief, ways=[replace(brief.ways[0], instead=Way("To write it:", "simserve plan chatbot --out a.yaml"))]
+    )
+    assert shown(brief)[1:] == ["To do  To write it:", "  simserve plan chatbot --out a.yaml"]
 
 
 def test_nothing_is_cut_where_everything_is_asked_for() -> None:
@@ -87,7 +112,6 @@ def test_nothing_is_cut_where_everything_is_asked_for() -> None:
 
     told = [line.text for line in brief_lines(brief, 80, is_whole=True)]
 
-    assert not any(line.endswith(" ...") for line in told)
     assert sum(line.strip() == brief.ways[0].command for line in told) == 3
 
 
@@ -211,7 +235,7 @@ def test_what_was_not_measured_comes_before_what_rests_on_it() -> None:
     known = resting("ranges are for 90% of real servers", "51 servers of dense models on h100 under vllm from 0.8")
     foreign = resting("ranges", "foreign: no measurement of dense models on l4")
 
-    assert known[0] == "ranges are for 90% of real servers, from 51 like it"
+    assert known[0] == "ranges are for 90% of real servers, judging by 51 measured ones like it"
     assert known[1] == "those run dense models on h100 under vllm from 0.8"
     assert foreign == ["not measured: dense models on l4", "ranges"]
 

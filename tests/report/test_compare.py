@@ -81,4 +81,11 @@ def test_what_may_be_nothing_is_told_in_parts_of_the_base() -> None:
 
 def test_fewer_than_five_runs_have_no_intervals() -> None:
     """And no change is told from them."""
-    assert told(10.0, 147.0, count=4) == "new: fewer than 5 runs of each: differences without intervals."
+    assert told(10.0, 147.0, count=4) == "new: fewer than 5 runs of each, no intervals."
+
+
+def test_one_run_of_a_trace_tells_what_changed() -> None:
+    """Nothing is drawn, so that a difference is one without an interval."""
+    assert told(10.0, 147.0, count=1) == "new: p99 ITL +1370% ±10.0 (one run of the trace each)."
+    nothing = "new: no difference shown in latency, throughput, attainment or dollars (one run of the trace each)."
+    assert told(10.0, 10.0, count=1) == nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simserve.report.plan_tables import changes, left_out, runners_up, sensitivity, single_changes
+from simserve.report.plan_tables import changes, front, left_out, runners_up, sensitivity, single_changes
 from simserve.report.quantities import UNDEFINED
 
 
@@ -52,6 +52,25 @@ def test_variants_stand_below_the_plan_and_a_lever_is_named_once() -> None:
         ("The plan", "", "$1,000", "299 ms", "26.5 ms"),
         ("Quantise weights", "16-bit weights", "same", "484 ms", "43.2 ms"),
         ("", "4-bit weights", "$2,500", "484 ms", "43.2 ms"),
+    ]
+
+
+def test_fleets_of_one_label_are_told_apart_by_their_settings() -> None:
+    """Those in which they differ, and no others; one that leaves a setting alone says so."""
+
+    def fleet(label: str, **overrides: Any) -> dict[str, Any]:
+        figures = {"num_gpus": 3, "usd_per_month": 10.0, "p95_ttft_ms": 1.0, "p95_tpot_ms": 1.0}
+        return {"label": label, "overrides": {"deployment.replicas": 3, **overrides}, **figures}
+
+    budget = {"deployment.engine.max_num_batched_tokens": 2048}
+    unbeaten = [fleet("3 x h100", **budget), fleet("3 x h100"), fleet("2 x h200", **budget)]
+
+    _, rows = front({"pareto": unbeaten})
+
+    assert [row[0] for row in rows] == [
+        "3 x h100, max_num_batched_tokens 2048",
+        "3 x h100, max_num_batched_tokens as by default",
+        "2 x h200",
     ]
 
 

@@ -311,6 +311,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "max_cudagraph_capture_size": (64, []),
     "moe_backend": ("marlin", ["model=gpt-oss-20b"]),
     "fp8_gemm_backend": ("flashinfer_trtllm", SGLANG_B200),
+    "flashinfer_sampler": ("false", on("0.11.0")),
     "frontend_latency": ("9 ms", []),
     "host_slowdown": (2.0, []),
     "static_batch_size": (3, ["deployment.engine.batching=static"]),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from simserve.scenario.finishable import (
     Finishable,
     KnownFinishable,
     _evened,
+    _OpenLoad,
     _OpenTraffic,
     _with_peak,
     find_finishable,
@@ -280,11 +282,11 @@ def test_agents_keep_up_while_their_cache_recovers_from_peaks() -> None:
     assert 3.9 < found.rate < 4.8
 
 
-def test_conversations_take_some_runs_of_twenty_thousand_requests() -> None:
-    """What keeps up is found from fewer than 150,000 requests, and the same within 1 % from seed to seed."""
+def test_conversations_take_some_runs_of_twelve_thousand_requests() -> None:
+    """What keeps up is found from fewer than 60,000 requests, and the same within 1 % from seed to seed."""
     founds = [finishable(load("multi-turn", [f"run.seed={seed}"])) for seed in (1, 2)]
 
-    assert all(found.requests < 150_000 for found in founds)
+    assert all(found.requests < 60_000 for found in founds)
     assert founds[0].rate == pytest.approx(founds[1].rate, rel=0.01)
 
 
@@ -335,10 +337,42 @@ def test_conversations_whose_prompts_become_too_long_are_kept_up_with() -> None:
     assert short.rate > 1.3 * long.rate
 
 
+@pytest.mark.parametrize(
+    ("start", "growth", "came_beyond", "found", "most_runs"),
+    [
+        (120.0, lambda rate: 0.12 * np.log(rate / 100), 1.0, 100.0, 4),
+        (70.0, lambda rate: 0.12 * np.log(rate / 100), 1.0, 100.0, 7),
+        (130.0, lambda rate: -0.003 if rate <= 100 else 0.05, 0.5, 100.0, 9),
+        (96.0, lambda rate: -0.003 if rate <= 100 else 0.05, 0.5, 100.0, 6),
+    ],
+)
+def test_few_loads_tell_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+    start: float,
+    growth: Callable[[float], float],
+    came_beyond: float,
+    found: float,
+    most_runs: int,
+) -> None:
+    """Where growth rises evenly it is read off between two loads; where a cache tips the loads close in to 2 %."""
+    loads: list[float] = []
+
+    def load_at(_self: object, rate: float) -> _OpenLoad:
+        loads.append(rate)
+        return _OpenLoad(rate, rate * (1.0 if rate <= found else came_beyond), growth(rate))
+
+    monkeypatch.setattr(_OpenTraffic, "load", load_at)
+    limit = _OpenTraffic.limit(cast(Any, object.__new__(_OpenTraffic)), start)
+
+    assert limit is not None
+    assert 0.98 * found <= limit <= 1.005 * found
+    assert len(loads) <= most_runs
+
+
 def test_a_peak_that_leaves_nothing_behind_it_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of conversations that come in very uneven bursts: what a backlogged run says stands, and no open run is made."""
     loads: list[float] = []
-    monkeypatch.setattr(_OpenTraffic, "is_kept_up_with", lambda _self, rate: loads.append(rate) or True)
+    monkeypatch.setattr(_OpenTraffic, "load", lambda _self, rate: loads.append(rate) or _OpenLoad(rate, rate, -1.0))
     bursts = {"workload.arrivals": {"process": "gamma", "rate": 0.2, "cv": 50}, "workload.sessions": {"turns": 40}}
     even = {"workload.sessions": {"turns": 40}}
     caching = {"deployment.engine.enable_prefix_caching": True, "workload.prompt_tokens": 40}

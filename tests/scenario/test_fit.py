@@ -41,7 +41,7 @@ def test_a_cache_too_large_for_the_gpu_comes_with_the_largest_that_fits() -> Non
 
 
 _GPT_OSS = {"model": "gpt-oss-120b"}
-_UNTIL_0_16 = ["deployment.engine.version='0.11'"]
+_UNTIL_0_16 = ["deployment.engine.version='0.11.2'"]
 _NEWEST = ["deployment.engine.version='0.33'"]
 
 
@@ -108,7 +108,7 @@ def test_a_kv_cache_below_the_mean_request_is_refused() -> None:
 
 
 def test_a_small_shortage_leads_the_answer_with_what_would_fit() -> None:
-    """gpt-oss-120b at the defaults of vLLM 0.11 lacks 1 % of an H100; fewer seats are the cheapest way out."""
+    """gpt-oss-120b lacks 1 % of an H100 at the defaults of vLLM 0.11.2, whose sampler sorts; fewer seats cost least."""
     scenario = make_scenario(_UNTIL_0_16, **_GPT_OSS)
 
     first = leading_warnings(scenario)[0]

@@ -117,7 +117,7 @@ def test_a_block_without_effect_is_an_unknown_key(block: str) -> None:
         ("slo.ttft=1000", "needs a unit of time"),
         ("run.warmup=10", "or auto, or none"),
         ("run.seed=-1", "greater than or equal to 0"),
-        ("name=a b", "pattern"),
+        ("name=a b", "must consist of letters, digits"),
         ("thresholds.ttft=[p(95)<1]", "is not a metric; did you mean 'ttft_ms'"),
         ("thresholds.ttft_ms=[95<1]", "write for example"),
         ("thresholds.slo_attainment=[rate>=0.9]", "needs an slo block"),

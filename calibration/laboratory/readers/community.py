@@ -184,6 +184,7 @@ def _kaito_point(row: Row) -> MeasuredPoint:
             "max_model_len": 4096,
             "enable_prefix_caching": False,
             "sampling": "nucleus",  # GuideLLM asks for no temperature: tokens are drawn at random
+            "flashinfer_sampler": False,  # the wheel alone in an image of its own; its steps show the sort
         },
     )
     lengths = build.fixed(row.count("isl", 200)), build.fixed(row.count("osl", 200))

@@ -50,6 +50,7 @@ def _planner_row(row: Row) -> MeasuredMemory:
         "gpu_memory_utilization": _share(row),
         "max_model_len": row.count("max_model_len", 16000),
         "block_size": 128,
+        "flashinfer_sampler": False,  # the activations of its four rows are those of PyTorch's sampler
     }
     return _measured(
         row,

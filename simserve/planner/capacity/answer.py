@@ -24,6 +24,8 @@ from simserve.version import __version__
 from simserve.workload.requests import RequestSpecs
 
 MS = 1e3
+NOTED_BELOW = 0.05
+"""Share by which what is promised lies below the mean capacity from which on a note says so (docs/promises.md)."""
 WHOLE_REPLICATIONS = 3
 """Runs a load where each lasts as long as the scenario says, unless more are asked for."""
 CONVERSATION_REPLICATIONS = 3
@@ -153,6 +155,12 @@ class Capacity:
             notes.append(
                 f"runs of {found.num_requests:,} requests have not settled: what is promised holds for such runs, and "
                 "longer ones may show less"
+            )
+        promised, capacity = found.largest.value, found.capacity
+        if found.finishable is not None and promised and capacity and 1 - promised / capacity > NOTED_BELOW:
+            notes.append(
+                f"what is promised lies {1 - promised / capacity:.1%} below the mean capacity of {capacity:.3g}: "
+                f"runs of {found.num_requests:,} requests differ by so much, and --precision makes them longer"
             )
         overflow = self.scenario.deployment.overflow
         if overflow is not None:

@@ -47,7 +47,7 @@ SOJOURNS_PER_OPEN_RUN = 5
 """Mean stays of a request that an open run lasts at least."""
 RATE_STEPS = 3
 """Corrections of the rate at which conversations begin, until requests come at the rate asked for."""
-REMEDY = 'for example --set slo=\'{ttft: "1 s", tpot: "50 ms", attainment: 0.95}\''
+REMEDY = "add one, for example --slo 'ttft=1s,tpot=50ms'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +283,7 @@ def check_load(scenario: Scenario) -> None:
     """
     with scenario.blaming("slo"):
         if objective(scenario) is None:
-            raise ScenarioError("is missing: without an objective no load is too much", remedy=REMEDY)
+            raise ScenarioError("is missing: without one no load is too much", remedy=REMEDY)
     if has_two_loads(scenario):
         with scenario.blaming("workload"):
             raise ScenarioError(

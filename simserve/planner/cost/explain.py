@@ -107,8 +107,8 @@ def caveats(
 
 def _error(expected: Mapping[str, Any]) -> str:
     """Return how far servers that nobody fitted are from such figures."""
-    found = expected["throughput"]
-    return f"; the throughput of 9 in 10 real servers is within {found['p90']:.0%} ({expected['basis']})"
+    found, basis = expected["throughput"], expected["basis"].removeprefix("foreign: ")
+    return f"; the throughput of 9 in 10 real servers is within {found['p90']:.0%} ({basis})"
 
 
 def _quality(resolved: ResolvedScenario, model: Comparison) -> str:

@@ -175,8 +175,7 @@ def _why_never(model: Comparison) -> str:
     full = model.unit_usd_per_month * model.share / model.capacity_per_month
     return (
         f"even fully loaded, {model.gpus_per_unit:g} {'GPU costs' if model.gpus_per_unit == 1 else 'GPUs cost'} "
-        f"${full:.3g} a request, "
-        f"the API ${model.api_usd_per_request:.3g}"
+        f"${1000 * full:.3g} per 1,000 requests, the API ${1000 * model.api_usd_per_request:.3g}"
     )
 
 

@@ -66,6 +66,9 @@ def export_vllm(deployment: Deployment) -> Export:
         command += flags.render("--moe-backend", backend, key="deployment.engine.moe_backend")
     elif backend:
         environment["VLLM_MXFP4_USE_MARLIN"] = str(int(backend == "marlin"))
+    deployment.take("engine.flashinfer_sampler")
+    if (fused := deployment.scenario.deployment.engine.flashinfer_sampler) is not None:
+        environment["VLLM_USE_FLASHINFER_SAMPLER"] = str(int(fused))
     if deployment.is_beyond_model:
         environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     return Export(

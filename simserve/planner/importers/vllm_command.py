@@ -446,6 +446,11 @@ def argument_text(value: Any) -> str:
     return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else str(value)
 
 
+def _has_choice_of_sampler(version: str | None) -> bool:
+    """Return whether the sampler decides on memory; later versions take as little with either."""
+    return load_engine("vllm").feature_range("flashinfer_sampler", version) is not None
+
+
 def _read_variables(reading: Reading, pasted: Pasted) -> None:
     for name, value in pasted.variables.items():
         if name == "VLLM_PP_LAYER_PARTITION":
@@ -453,6 +458,8 @@ def _read_variables(reading: Reading, pasted: Pasted) -> None:
             reading.deployment["pipeline_layer_partition"] = layers
         elif name == "VLLM_MXFP4_USE_MARLIN":
             reading.options["moe_backend"] = "marlin" if value.lower() in _TRUE_VARIABLES else "triton"
+        elif name == "VLLM_USE_FLASHINFER_SAMPLER" and _has_choice_of_sampler(reading.version):
+            reading.options["flashinfer_sampler"] = value.lower() in _TRUE_VARIABLES
         elif read_lmcache_variable(reading, name, value):
             continue
         elif _VARIABLES_WITH_EFFECT.fullmatch(name) and not _HARMLESS_VARIABLES.fullmatch(name):

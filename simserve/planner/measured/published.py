@@ -12,7 +12,7 @@ from simserve.planner.measured import build
 from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
 from simserve.profiles import catalog
 from simserve.units import Seconds
-from simserve.validation import FrozenModel, validate
+from simserve.validation import NAME_PATTERN, FrozenModel, validate
 
 PUBLISHED: Final = "published"
 """Name of the figures that ship with simserve among the sources."""
@@ -31,7 +31,7 @@ class _Figures(FrozenModel):
 class _PublishedFigure(FrozenModel):
     """One measured server."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
     load: float | None = None
     """Clients, requests/s or requests of a batch, as the workload says."""
     load_kind: LoadKind

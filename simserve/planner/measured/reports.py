@@ -19,7 +19,7 @@ from simserve.planner.measured import build
 from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPoint, Metric, Protocol, Statistic
 from simserve.profiles import catalog
 from simserve.units import GIB, Seconds
-from simserve.validation import FrozenModel, validate
+from simserve.validation import NAME_PATTERN, FrozenModel, validate
 from simserve.workload.traces.table import find_file
 
 UNSEEN: Final = "unseen"
@@ -28,7 +28,7 @@ UNSEEN: Final = "unseen"
 OWN: Final = "own"
 """Source of what a user measured."""
 
-_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)]
+_Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
 _Count = Annotated[int, Field(ge=1)]
 
 

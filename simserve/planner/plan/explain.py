@@ -13,11 +13,11 @@ from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.scenario.schema import Scenario
 from simserve.units import to_text
 
-_SEVERAL = re.compile(r"\d+\s*[x\u00d7*]", re.IGNORECASE)
+_SEVERAL = re.compile(r"\d+\s*[x\u00d7*]|\d{1,3}\s+(?=[a-z])", re.IGNORECASE)
 """What stands before the name in ``--gpus`` of several GPUs."""
 
 
-_LAYOUT_FLAGS = ("--tp", "--pp", "--replicas")
+LAYOUT_FLAGS = ("--tp", "--pp", "--replicas")
 """Flags of one line whose answer a plan finds."""
 
 
@@ -29,7 +29,7 @@ def plan_command(reference: Sequence[str], *, needs_more: bool = False) -> str:
         needs_more: The GPUs that were given are too few: their number is no limit of the plan.
     """
     words = list(reference)
-    for flag in _LAYOUT_FLAGS:
+    for flag in LAYOUT_FLAGS:
         words = _without_flag(words, flag)
     if needs_more and "--gpus" in words:
         place = words.index("--gpus") + 1
@@ -112,16 +112,25 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
         yield f"overflow to {deployment.overflow.api}"
 
 
-def command(reference: Sequence[str], changes: Overrides, verb: str = "run") -> str:
+def command(reference: Sequence[str], changes: Overrides, verb: str = "run", *, keeps_layout: bool = False) -> str:
     """Return the command that runs a fleet, or asks something else of it.
 
     In one line of flags the GPU stands in place of that of ``--gpus``, the format of the weights has its own flag, and
     the one replica of one GPU is not told.
+
+    Args:
+        reference: What stands after a command of simserve to name the scenario.
+        changes: Dotted key -> value.
+        verb: The command.
+        keeps_layout: Whether they change a deployment that is laid out as the reference says, with its number of GPUs;
+            those of a plan say all of the layout.
     """
     named, others = list(reference or ("SCENARIO.yaml",)), dict(changes)
     if "--gpus" in named:
         place = named.index("--gpus") + 1
-        named[place] = str(others.pop("deployment.hardware", named[place]))
+        several = _SEVERAL.match(named[place]) if keeps_layout else None
+        if "deployment.hardware" in others:
+            named[place] = f"{several[0] if several else ''}{others.pop('deployment.hardware')}"
         if "--replicas" not in named and others.get("deployment.replicas") == 1 and not _SEVERAL.match(named[place]):
             del others["deployment.replicas"]
         if "deployment.quantization" in others:

@@ -202,8 +202,8 @@ def drafts_assumed(scenario: Scenario, there: Scenario) -> list[str]:
     rate = "" if drafts.acceptance_rate is None else f" {drafts.acceptance_rate:g} of the time"
     decay = "" if drafts.acceptance_decay is None else f", {drafts.acceptance_decay:g} times that from draft to draft"
     return [
-        f"a draft is accepted{rate}{decay} (calibration/speculation.md says on which prompts): measure it on yours, "
-        "and set deployment.speculative"
+        f"a draft is accepted{rate}{decay}; measure it on your prompts and set deployment.speculative "
+        "(calibration/speculation.md says how it differs between prompts)"
     ]
 
 

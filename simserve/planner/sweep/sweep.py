@@ -18,6 +18,7 @@ from simserve.planner.sweep.point import OK, Row, failed_row, task_of
 from simserve.planner.sweep.workers import check_backend, rows_of
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.load import from_mapping, parse_override
+from simserve.scenario.objective import objective
 from simserve.scenario.schema import Scenario
 from simserve.version import __version__
 
@@ -58,6 +59,8 @@ class Sweep:
         was_interrupted: The user stopped it.
         seed: Of the scenario.
         warnings: What a reader has to know before all else, of any point.
+        asked: Share of requests that must meet the SLO, a row; None where none is asked for, or the point is no
+            scenario.
     """
 
     keys: tuple[str, ...]
@@ -67,6 +70,7 @@ class Sweep:
     was_interrupted: bool = False
     seed: int = 0
     warnings: tuple[str, ...] = ()
+    asked: tuple[float | None, ...] = ()
 
     @property
     def num_failed(self) -> int:
@@ -171,11 +175,17 @@ def sweep(
         was_interrupted=was_interrupted,
         seed=scenario.run.seed,
         warnings=tuple(leading_warnings(*(point.scenario for point in points if point.scenario is not None))),
+        asked=tuple(_asked(each.scenario) for each in points if each.index in rows),
     )
     if finished is not None and out is not None and not was_interrupted:
         save_table(out, result.keys, result.rows)
         finished.remove()
     return result
+
+
+def _asked(scenario: Scenario | None) -> float | None:
+    slo = None if scenario is None else objective(scenario)
+    return None if slo is None else slo.attainment
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:

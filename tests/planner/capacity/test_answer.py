@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from simserve.planner.capacity.answer import _without_api, capacity
 from simserve.planner.capacity.probe import probe_of
+from simserve.scenario.finishable import Finishable
 from simserve.scenario.load import load
 
 
@@ -44,3 +46,10 @@ def test_a_list_of_requests_has_no_more_clients_than_requests(tmp_path: Path) ->
 
     assert (found.found.largest.value, found.found.largest.fails_at) == (7, None)
     assert any("all 7 requests" in note for note in found.notes)
+
+    far_below = replace(found.found, finishable=Finishable(rate=10.0, half_width=0.1, requests=4000), capacity=8.0)
+    assert any(
+        note.startswith("what is promised lies 12.5% below the") for note in replace(found, found=far_below).notes
+    )
+    near = replace(far_below, capacity=7.2)
+    assert not any(note.startswith("what is promised") for note in replace(found, found=near).notes)

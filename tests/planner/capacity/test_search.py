@@ -353,6 +353,25 @@ def test_runs_that_differ_widely_are_made_longer() -> None:
     assert given.largest.value < 0.9 * 7
 
 
+def test_a_promise_far_below_the_mean_may_take_twice_as_long_runs() -> None:
+    """Where runs of 100,000 requests differ by too much still, they go on to 200,000; else they end there."""
+
+    def noisy(load: float, replication: int, num_requests: int) -> Trial:
+        edge = 7.0 * (1 + 14 * (-1) ** replication / math.sqrt(num_requests))
+        return spread(trial(load, edge, num_requests))
+
+    finishable = Finishable(rate=10.0, half_width=0.1, requests=4000)
+    lengths = {
+        most_below: find_capacity(
+            noisy, asked=0.95, start=2.0, effort=Effort(most_below=most_below), finishable=finishable
+        ).num_requests
+        for most_below in (MOST_BELOW, 0.2)
+    }
+
+    assert 100_000 < lengths[MOST_BELOW] <= 200_000
+    assert lengths[0.2] <= 100_000
+
+
 def test_traffic_without_chance_is_promised_close_below_its_step() -> None:
     """Attainment of fixed lengths at a constant rate falls from 1 to nothing: a line from below stops far too soon."""
 

@@ -676,6 +676,23 @@ def test_the_kernels_of_experts_are_read_and_written_again(line: str, version: s
     assert again.scenario.deployment.engine.moe_backend == options.get("moe_backend")
 
 
+@pytest.mark.parametrize(("value", "fused"), [("1", True), ("0", False), ("true", True)])
+def test_the_variable_of_the_sampler_is_read_and_written_again(value: str, fused: bool) -> None:
+    """VLLM_USE_FLASHINFER_SAMPLER, which decides on the memory that is left to the KV cache."""
+    draft = imported(f"VLLM_USE_FLASHINFER_SAMPLER={value} vllm serve Qwen/Qwen3-8B", version="0.12")
+
+    written = export(draft.scenario, target="vllm")
+    assert draft.scenario.deployment.engine.flashinfer_sampler is fused
+    assert written.environment == {"VLLM_USE_FLASHINFER_SAMPLER": str(int(fused))}
+
+
+def test_the_variable_of_the_sampler_says_nothing_of_versions_without_a_choice() -> None:
+    """From 0.17 on both samplers take alike, and a pasted command still runs."""
+    draft = imported("VLLM_USE_FLASHINFER_SAMPLER=1 vllm serve Qwen/Qwen3-8B", version="0.20")
+
+    assert draft.scenario.deployment.engine.flashinfer_sampler is None
+
+
 def test_kernels_of_experts_that_are_not_simulated_are_named() -> None:
     """Their layouts in memory are not known."""
     draft = imported("vllm serve openai/gpt-oss-20b --moe-backend deep-gemm", version="0.33")

@@ -28,6 +28,14 @@ def test_replicas_are_told_where_the_line_says_another_number() -> None:
     assert command(_LINE, {"deployment.replicas": 2}).endswith("--set deployment.replicas=2")
 
 
+def test_a_change_of_the_gpu_keeps_their_number() -> None:
+    """Eight of another kind, not one: the layout is what the line says, unless it is a plan that lays it out."""
+    line, changes = (*_LINE[:2], "8xH200", "--replicas", "2"), {"deployment.hardware": "b200-sxm-180gb"}
+
+    assert "8xb200-sxm-180gb" in shlex.split(command(line, changes, keeps_layout=True))
+    assert "b200-sxm-180gb" in shlex.split(command(line, changes))
+
+
 def test_a_scenario_is_changed_key_by_key() -> None:
     """There are no flags whose place could be taken."""
     told = command(("chatbot",), {"deployment.quantization": "fp8", "deployment.replicas": 1})

@@ -184,7 +184,7 @@ def test_where_nothing_holds_it_says_what_to_relax(slo: dict[str, Any], metric: 
 
 def test_an_slo_is_needed_and_headroom_has_no_meaning() -> None:
     """Without limits no load is too much; the load is what is looked for."""
-    with pytest.raises(ScenarioError, match="without an objective"):
+    with pytest.raises(ScenarioError, match="without one no load"):
         asked(make_scenario())
     with pytest.raises(UsageError, match="--headroom"):
         asked(small(), headroom=0.2)

@@ -40,8 +40,8 @@ def test_requests_longer_than_a_context_cut_to_the_kv_cache_do_not_fit() -> None
 
 
 def test_a_small_shortage_is_no_candidate() -> None:
-    """A run simulates gpt-oss-120b on one H100 at vLLM 0.11's defaults with a warning; a plan does not recommend it."""
-    scenario = make_scenario(["deployment.engine.version='0.11'"], model="gpt-oss-120b")
+    """A run simulates gpt-oss-120b on one H100 at vLLM 0.11.2's defaults with a warning; no plan recommends it."""
+    scenario = make_scenario(["deployment.engine.version='0.11.2'"], model="gpt-oss-120b")
 
     reason = shortage(resolve(scenario))
 

@@ -1,0 +1,160 @@
+"""Fits curves of AMD's MI300X on the times that its kernel library AITER ships beside the kernels it has tuned.
+
+Products in FP8 by blocks were timed on an MI300X (304 compute units), routed experts on an MI308X (80 of the same
+units, the same memory), so that experts carry over by their units. Its tables hold the best kernel of each size and
+nothing beside it: no rounding of inputs, no sorting of tokens.
+``python -m calibration.laboratory.fits.aiter_fit FOLDER`` prints the constants, with the errors of whole weights left
+out; FOLDER is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from calibration.laboratory.fits.gemm_fit import BOUNDS, START, fit_parameters
+from calibration.laboratory.fits.moe_fit import ExpertCalls, fit_moe, predict_experts
+from simserve.perf.efficiency import Array
+from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
+from simserve.perf.moe import ExpertLoad, ExpertShape
+from simserve.profiles.gemm_curves import GemmCurve
+
+UNITS, MI308X_UNITS = 304, 80
+PEAKS = {8.0: 2614.9e12, 16.0: 1307.4e12}
+"""FLOP/s of an MI300X by bits (data sheet)."""
+BANDWIDTH = 5.3e12
+
+FREE = (
+    "start_latency",
+    "efficiency",
+    "loop_overhead",
+    "wave_quantisation",
+    "overlap",
+    "memory_efficiency",
+    "split_latency",
+)
+MAX_SPLITS, TILE_ROWS = 4, 64
+"""Of 1, 4 and 8 splits and tiles of 16 to 256 rows the least error; the sustained rate fits to that of short calls."""
+
+FITTED_BOUNDS = {**BOUNDS, "efficiency": (0.05, 1.0), "memory_efficiency": (0.1, 1.0)}
+SECONDS = 1e-6
+
+
+def product_rows(folder: Path) -> pd.DataFrame:
+    """Return the products in FP8 by blocks: ``m n k seconds``."""
+    table = pd.read_csv(folder / "a8w8_blockscale_tuned_gemm.csv")
+    chosen = table[table["cu_num"] == UNITS]
+    return pd.DataFrame({"m": chosen["M"], "n": chosen["N"], "k": chosen["K"], "seconds": chosen["us"] * SECONDS})
+
+
+def fit_products(rows: pd.DataFrame) -> GemmCurve:
+    """Return the curve with the least soft-L1 error of the logarithm of the time."""
+    values = fit_parameters(
+        lambda given: predict_products(_curve(given), rows),
+        rows["seconds"].to_numpy(dtype=np.float64),
+        {**{name: START[name] for name in FREE}, "efficiency": 0.3, "overlap": 1.5},
+        FITTED_BOUNDS,
+    )
+    return _curve(values)
+
+
+def predict_products(curve: GemmCurve, rows: pd.DataFrame) -> Array:
+    """Return the seconds of the products: weights and inputs in 8 bits, outputs in 16."""
+    m, n, k = (rows[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k"))
+    device = GemmDevice(peak=PEAKS[8.0], bandwidth=BANDWIDTH, num_multiprocessors=UNITS)
+    num_bytes = n * k + m * (k + 2.0 * n)
+    return gemm_seconds(curve, device, rows=m, out_features=n, in_features=k, num_bytes=num_bytes).total
+
+
+def _curve(values: Mapping[str, float]) -> GemmCurve:
+    constants: dict[str, Any] = {
+        **values,
+        "sustained_efficiency": values["efficiency"],
+        "max_splits": MAX_SPLITS,
+        "max_tile_rows": TILE_ROWS,
+    }
+    return GemmCurve.model_construct(**constants)
+
+
+def expert_rows(folder: Path, *, rounding: str, bits: float) -> pd.DataFrame:
+    """Return the fastest calls of 128 experts and more, rounded by ``rounding`` (AITER's ``q_type``), on an MI308X."""
+    table = pd.read_csv(folder / "tuned_fmoe.csv")
+    dtype = "float8" if bits == 8.0 else "bfloat16"
+    is_chosen = table["q_type"].str.endswith(rounding) & table["q_dtype_w"].str.contains(dtype)
+    chosen = table[is_chosen & (table["cu_num"] == MI308X_UNITS) & (table["expert"] >= 128)]
+    sizes = ["token", "model_dim", "inter_dim", "expert", "topk", "use_g1u1"]
+    return chosen.sort_values("us").drop_duplicates(sizes).reset_index(drop=True)
+
+
+def expert_calls(rows: pd.DataFrame, bits: float) -> ExpertCalls:
+    """Return the rows as calls; the benchmark chooses experts evenly, each token its own."""
+    experts, chosen, tokens = (rows[name].to_numpy(dtype=np.float64) for name in ("expert", "topk", "token"))
+    shape = ExpertShape(
+        hidden_size=rows["model_dim"].to_numpy(dtype=np.float64),
+        intermediate_size=rows["inter_dim"].to_numpy(dtype=np.float64),
+        up_projections=np.where(rows["use_g1u1"] == 1, 2.0, 1.0),
+        weight_bits=bits,
+        input_bytes=bits / 8,
+    )
+    load = ExpertLoad(
+        pairs=tokens * chosen,
+        distinct=experts * (1.0 - (1.0 - chosen / experts) ** tokens),
+        routed=tokens * chosen,
+        held=experts,
+        tokens=tokens,
+    )
+    return ExpertCalls(shape=shape, load=load, seconds=rows["us"].to_numpy(dtype=np.float64) * SECONDS)
+
+
+def expert_device(bits: float) -> GemmDevice:
+    """Return what of an MI308X the calls see."""
+    return GemmDevice(peak=PEAKS[bits] * MI308X_UNITS / UNITS, bandwidth=BANDWIDTH, num_multiprocessors=MI308X_UNITS)
+
+
+def held_out(rows: pd.DataFrame, weights: list[str], error: Callable[[pd.DataFrame, pd.DataFrame], Array]) -> float:
+    """Return the median absolute error of calls whose weights no fit saw; ``error`` takes seen and unseen rows."""
+
+    def unseen(chosen: pd.DataFrame) -> Array:
+        return error(rows.drop(chosen.index).reset_index(drop=True), chosen.reset_index(drop=True))
+
+    groups: list[tuple[Hashable, pd.DataFrame]] = list(rows.groupby(weights))
+    return float(np.median(np.abs(np.concatenate([unseen(chosen) for _, chosen in groups]))))
+
+
+def product_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
+    """Return predicted over measured, less 1, of rows from a fit to others."""
+    measured = tested["seconds"].to_numpy(dtype=np.float64)
+    return np.asarray(predict_products(fit_products(seen), tested) / measured - 1.0)
+
+
+def expert_errors(seen: pd.DataFrame, tested: pd.DataFrame, *, bits: float, tile_rows: int) -> Array:
+    """Return the same of routed experts."""
+    device, calls = expert_device(bits), expert_calls(tested, bits)
+    curve = fit_moe(expert_calls(seen, bits), device, tile_rows)
+    return np.asarray(predict_experts(curve, calls, device) / calls.seconds - 1.0)
+
+
+def main(folder: Path) -> None:
+    """Print constants and errors."""
+    products = product_rows(folder)
+    print("products, FP8 by blocks", len(products), fit_products(products))
+    inside = np.median(np.abs(product_errors(products, products)))
+    print(f"  {inside:.3f}, whole weights left out {held_out(products, ['n', 'k'], product_errors):.3f}")
+    for name, rounding, bits, tile_rows in (("BF16", "No", 16.0, 32), ("FP8", "per_Token", 8.0, 64)):
+        rows, device = expert_rows(folder, rounding=rounding, bits=bits), expert_device(bits)
+
+        def errors(seen: pd.DataFrame, tested: pd.DataFrame, bits: float = bits, tile_rows: int = tile_rows) -> Array:
+            return expert_errors(seen, tested, bits=bits, tile_rows=tile_rows)
+
+        print(f"experts, {name}", len(rows), fit_moe(expert_calls(rows, bits), device, tile_rows))
+        inside = np.median(np.abs(errors(rows, rows)))
+        print(f"  {inside:.3f}, whole weights left out {held_out(rows, ['model_dim', 'inter_dim'], errors):.3f}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

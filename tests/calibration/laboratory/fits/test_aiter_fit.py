@@ -1,0 +1,69 @@
+"""Curves of MI300X from the times that AMD's kernel library ships: read, fitted, held out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.laboratory.fits import aiter_fit
+from calibration.laboratory.fits.moe_fit import predict_experts
+from simserve.profiles.hardware import load_hardware
+
+
+def write_products(folder: Path, seconds: float = 1.0) -> None:
+    """Write products as the library does, whose times are those of the bundled curve, times ``seconds``."""
+    sizes = [(m, n, k) for n, k in ((512, 7168), (4096, 512), (7168, 2048)) for m in (16, 64, 256, 1024, 4096, 16384)]
+    rows = pd.DataFrame(sizes, columns=["m", "n", "k"])
+    curve = load_hardware("mi300x-192gb").gemm_curves["fp8_block"][0]
+    us = aiter_fit.predict_products(curve, rows) * seconds * 1e6
+    table = pd.DataFrame({"cu_num": 304, "M": rows["m"], "N": rows["n"], "K": rows["k"], "us": us})
+    other = table.assign(cu_num=256, us=1.0)
+    pd.concat([table, other]).to_csv(folder / "a8w8_blockscale_tuned_gemm.csv", index=False)
+
+
+def test_products_of_the_gpu_alone_are_read(tmp_path: Path) -> None:
+    """The table holds those of other GPUs, by their number of compute units."""
+    write_products(tmp_path)
+
+    rows = aiter_fit.product_rows(tmp_path)
+    assert len(rows) == 18
+    assert rows["seconds"].min() > 1e-6
+
+
+def test_a_fit_follows_the_table_and_not_the_profile(tmp_path: Path) -> None:
+    """Times three times as long make a curve of thrice the time, also for weights that it did not see."""
+    write_products(tmp_path, seconds=3.0)
+    rows = aiter_fit.product_rows(tmp_path)
+
+    assert np.median(np.abs(aiter_fit.product_errors(rows, rows))) < 0.03
+    assert aiter_fit.held_out(rows, ["n", "k"], aiter_fit.product_errors) < 0.2
+
+
+def test_experts_are_the_fastest_call_of_each_size_on_the_smaller_gpu(tmp_path: Path) -> None:
+    """Several kernels were timed; calls of few experts are of another kind."""
+    row = {
+        "cu_num": 80, "token": 16, "model_dim": 4096, "inter_dim": 384, "expert": 128, "topk": 8, "use_g1u1": 1,
+        "q_type": "QuantType.No", "q_dtype_w": "torch.bfloat16", "us": 260.0,
+    }  # fmt: skip
+    others = [row | {"us": 250.0}, row | {"cu_num": 256}, row | {"expert": 8}, row | {"q_type": "QuantType.per_Token"}]
+    pd.DataFrame([row, *others]).to_csv(tmp_path / "tuned_fmoe.csv", index=False)
+
+    rows = aiter_fit.expert_rows(tmp_path, rounding="No", bits=16.0)
+    assert rows["us"].tolist() == [250.0]
+    calls = aiter_fit.expert_calls(rows, 16.0)
+    assert calls.load.distinct[0] == pytest.approx(128 * (1 - (1 - 8 / 128) ** 16))
+
+
+def test_experts_of_the_profile_take_what_the_table_says_and_the_kernels_beside_it() -> None:
+    """16 tokens over 256 experts of 7,168 x 256 in FP8: 237 us on an MI308X, and 15 us of sorting and rounding."""
+    table = pd.DataFrame(
+        [{"token": 16, "model_dim": 7168, "inter_dim": 256, "expert": 256, "topk": 8, "use_g1u1": 1, "us": 237.1}]
+    )
+    curve = load_hardware("mi300x-192gb").grouped_gemm_curves["fp8"][0]
+
+    calls = aiter_fit.expert_calls(table, 8.0)
+    taken = predict_experts(curve, calls, aiter_fit.expert_device(8.0))[0]
+    assert taken == pytest.approx(calls.seconds[0] + 15e-6, rel=0.1)
