@@ -109,7 +109,6 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     cudagraph_mode: CudagraphMode | None = None
     moe_backend: MoeBackend | None = None
     flashinfer_sampler: bool = False
-    language_model_only: bool = False
     frontend_latency: float
     host_slowdown: float
     static_batch_size: int
@@ -160,14 +159,12 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     new_token_ratio_decay: float
     """`estimate`: fall a decode step."""
     memory_rule: MemoryRule
-    """What `gpu_memory_utilization` is a share of: `total`, `free_after_load`, or `static_fraction` (of the total, for
-    weights and KV; the rest stays free for everything else)."""
+    """What `gpu_memory_utilization` is a share of; `static_fraction`: of the total, for weights and KV alone."""
     loads_encoders: bool  # of images and audio, whatever prompts have
     non_torch_bytes_single: float
-    """CUDA context and libraries at tensor-parallel size 1."""
     non_torch_bytes_parallel: float
     non_torch_bytes_pcie: float
-    """The same above 1, and where PCIe alone joins the GPUs."""
+    """CUDA context and libraries at tensor-parallel size 1, above it, and there where PCIe alone joins the GPUs."""
     activation_token_bytes_factor: float
     activation_hidden_share: float
     """Activation peak of a forward pass: this times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an

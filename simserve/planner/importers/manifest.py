@@ -129,9 +129,9 @@ def import_manifest(
     documents = [each for text in texts if text not in scripts for each in _documents(text)]
     try:
         servers = [server for each in documents for server in _servers(each)]
+        _add_files(servers, documents)
         if scripts:
             servers += _of_scripts(scripts, documents, dict(zip(names, texts, strict=False)))
-        _add_files(servers, documents)
         _add_scaling(servers, documents)
         policy = next((found for each in documents if (found := _policy(each)) is not None), _front_policy(scripts))
     except (AttributeError, KeyError, TypeError, ValueError) as failure:

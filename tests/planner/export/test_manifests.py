@@ -131,7 +131,8 @@ def test_dynamo_gives_workers_of_tensorrt_llm_their_options_by_role() -> None:
     _, prefill, decode = documents[-1]["spec"]["components"]
     transfer = {"backend": "DEFAULT", "max_tokens_in_buffer": 32768}
     shared = {"cache_transceiver_config": transfer, "max_seq_len": 32768, "max_batch_size": 64}
-    cache = {"kv_cache_config": {"dtype": "fp8"}}
+    graphs = {"enable_padding": True, "max_batch_size": 64}
+    cache = {"kv_cache_config": {"dtype": "fp8"}, "cuda_graph_config": graphs}
     assert options["disaggregation-p"] == {"disable_overlap_scheduler": True, **cache, **shared}
     assert options["disaggregation-d"] == {"tensor_parallel_size": 2, **cache, **shared}
     assert (prefill["replicas"], decode["replicas"]) == (3, 1)
