@@ -136,6 +136,9 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
         limits=(Limits(ttft=2.0), Limits()),
         streaming=draw(streams()) if draw(st.booleans()) else None,
     )
+    if control.streaming is not None:
+        # What it says of the API server stands in place of the engine's own figure (`simserve.scenario.resolve`).
+        config = replace(config, api_token_seconds=0.0)
     deployment = make_deployment(config, case.times, draw(st.integers(1, 3)))
     deployment = replace(deployment, control=control)
     if config.num_speculative_tokens == 0 and draw(st.booleans()):
