@@ -225,7 +225,7 @@ class AllAtOnceArrivals(FrozenModel):
 
     @model_validator(mode="after")
     def _check_rounds(self) -> Self:
-        given = [name for name in ("training_time", "weight_update") if name in self.model_fields_set]
+        given = [name for name in ("training_time", "weight_update") if getattr(self, name)]
         if given and self.rounds == 1:
             raise ValueError(f"has {given[0]} and one round; give rounds, or leave it out")
         return self

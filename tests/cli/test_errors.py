@@ -101,7 +101,7 @@ def test_a_bad_trace_is_one_line_and_104(simserve: Simserve, rows: str, expected
         (("run", "chatbt"), "'chatbt' is neither a scenario nor a model that has a profile; did you mean 'chatbot'"),
         (
             ("run", "Qwen/Qwen3-32"),
-            "'Qwen/Qwen3-32' is neither a scenario nor a model that has a profile; did you mean 'Q",
+            "'Qwen/Qwen3-32' is neither a scenario nor a model that has a profile; give the path of its config.json in",
         ),
         (
             ("memory", "google/gemma-3n-E4B-it", "--gpus", "h100"),

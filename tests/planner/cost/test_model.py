@@ -93,7 +93,7 @@ def test_they_never_cross_where_a_full_unit_is_dearer() -> None:
     found = break_even(replace(_MODEL, unit_usd_per_month=2600.0))
 
     assert found["requests_per_month"] is None
-    assert "even fully loaded, 2 GPUs cost $0.001 a request" in found["why_never"]
+    assert "even fully loaded, 2 GPUs cost $1 per 1,000 requests, the API $1" in found["why_never"]
 
 
 def test_no_sum_of_a_month_crosses_where_the_fleet_never_does() -> None:

@@ -168,7 +168,7 @@ def test_how_far_to_trust_the_capacity_is_said(plain: dict[str, Any]) -> None:
     assert (plain["fidelity"], bound["fidelity"]) == ("fitted", "roofline")
     assert "curves fitted to measurements" in plain["caveats"][-1]
     assert "a roofline of datasheet peaks; the throughput of 9 in 10 real servers is within" in bound["caveats"][-1]
-    assert "(foreign: no measurement of dense models on l4-24gb" in bound["caveats"][-1]
+    assert "(no measurement of dense models on l4-24gb" in bound["caveats"][-1]
     assert bound["expected_error"]["throughput"]["servers"] == 0
 
 

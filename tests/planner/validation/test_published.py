@@ -15,8 +15,8 @@ from simserve.planner.validation.prediction import Pricer, predict
         ("gh200-96gb", "mixtral-8x7b", 1, 0.06),
         ("l40s-48gb", "llama-3.1-70b", 2, 0.06),
         ("b200-sxm-180gb", "llama-3.3-70b", 2, 0.12),
-        ("b200-sxm-180gb", "llama-3.1-405b", 1, 0.06),
-        ("rtx-pro-6000-96gb", "llama-3.3-70b", 2, 0.1),
+        ("b200-sxm-180gb", "llama-3.1-405b", 1, 0.08),
+        ("rtx-pro-6000-96gb", "llama-3.3-70b", 2, 0.13),
     ],
 )
 def test_gpus_without_tables_are_where_they_were_measured(
