@@ -306,7 +306,7 @@ def page(folder: Path, date: str) -> tuple[str, dict[str, Any]]:
     measured = [outcome_of(each, left_out[each.name[0]]) for each in servers]
     unseen = [outcome_of(each, PRIORS) for each in servers_of(read_unseen())]
     errors = calibrated_errors([*measured, *unseen], date)
-    lines = [TABLE, "", *_summary(measured), ""]
+    lines = [TABLE, "", *_summary(measured), "", *_hoped(hoped_of(spreads, PRIORS, DRAWS)), ""]
     lines += ["## Unseen reports", "", "With the priors of `simserve/calibrate/priors.py`.", ""]
     lines += [*_summary(unseen), "", "## What is left", "", *_left(errors), "", "## Priors", ""]
     header = [*FACTORS, "misfit of TPOT", "misfit of TTFT"]
