@@ -77,7 +77,7 @@ def has_room(
                 return False
             need = max(need, replica.full_weight * whole + replica.window_weight * windowed)
         else:
-            need = whole
+            need = max(need, whole)
     return free - need >= (config.watermark_blocks if replica.num_running or replica.departing else 0)
 
 

@@ -112,6 +112,22 @@ def test_a_lone_token_is_padded_beside_those_that_decode(pads_lone_token: bool) 
     assert result.records.output_tokens.tolist() == [3, 1, 1]
 
 
+@pytest.mark.parametrize("reserve_full_prompt", [True, False])
+def test_a_padded_token_waits_for_the_blocks_of_all_that_it_computes(reserve_full_prompt: bool) -> None:
+    """Beside a request that decodes three of eight blocks are free, and a lone token with its drafts computes four."""
+    config = make_config(
+        num_speculative_tokens=3,
+        block_size=1,
+        num_blocks=8,
+        max_model_len=8,
+        pads_lone_token=True,
+        reserve_full_prompt=reserve_full_prompt,
+    )
+    specs = paced(make_specs([0.0, 0.5], [1, 1], [4, 1]), 1.0)
+
+    assert assert_agrees(config, SECOND, specs).records.scheduled_time.tolist() == [0.0, 4.0]
+
+
 def test_drafts_take_slots() -> None:
     """Two requests of 6 tokens in four blocks of 4 have room for two more each, but not for two drafts besides."""
     specs = paced(make_specs([0.0, 0.0], 6, 3), 1.0)

@@ -653,7 +653,7 @@ def test_every_row_of_a_plan_is_exported_in_formats_that_there_are() -> None:
     assert check_rows(busy_scenario(), planned()) > 10
 
 
-def few_requests(name: str, count: int = 200) -> list[str]:
+def few_requests(name: str, count: int = 198) -> list[str]:
     """Return the overrides that make a scenario's own run short, where it counts requests."""
     requests = load(name).workload.num_requests
     smaller = SMALLER.get(name, [])
