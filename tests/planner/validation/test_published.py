@@ -15,8 +15,11 @@ from simserve.planner.validation.prediction import Pricer, predict
         ("gh200-96gb", "mixtral-8x7b", 1, 0.06),
         ("l40s-48gb", "llama-3.1-70b", 2, 0.06),
         ("b200-sxm-180gb", "llama-3.3-70b", 2, 0.12),
-        ("b200-sxm-180gb", "llama-3.1-405b", 1, 0.08),
-        ("rtx-pro-6000-96gb", "llama-3.3-70b", 2, 0.13),
+        pytest.param(
+            *("b200-sxm-180gb", "llama-3.1-405b", 1, 0.06),
+            marks=pytest.mark.xfail(strict=True, reason="7 % low since batches are padded to 1,024, as its graphs are"),
+        ),
+        ("rtx-pro-6000-96gb", "llama-3.3-70b", 2, 0.1),
     ],
 )
 def test_gpus_without_tables_are_where_they_were_measured(
