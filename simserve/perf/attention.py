@@ -1,16 +1,22 @@
 """Seconds of attention: flash and standard kernels, prefill by attended pairs, decode by keys read.
 
-Layers with a short sliding window cost their window, and those of one up to 1,024 tokens a straight line through it;
-those with a longer one are priced as if they saw the whole context, an upper bound beyond the window.
+Layers with a short sliding window cost their window. A longer window costs a straight line through what it lets the
+traffic see; where no traffic is known, one of up to 1,024 tokens a line that suits contexts up to four windows, and a
+longer one the whole context, an upper bound.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simserve.perf.efficiency import Machine, attention_efficiency, memory_efficiency
+import numpy as np
+
+from simserve.perf.efficiency import Array, Machine, attention_efficiency, memory_efficiency
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.model import AttentionLayers, ModelProfile
+
+Contexts = tuple[float, ...] | None
+"""Tokens of context that decode steps of the traffic see, each as likely; None: unknown."""
 
 SCORE_PASSES = 4
 """Times a standard kernel moves the score matrix: writes S, reads S, writes P, reads P (algorithm 0 of Dao
@@ -47,11 +53,12 @@ TILE_PAIRS = 128 * 128 / 2
 tiles)."""
 
 
-def growing_share(model: ModelProfile, layers: AttentionLayers) -> float:
+def growing_share(model: ModelProfile, layers: AttentionLayers, contexts: Contexts = None) -> float:
     """Return what a further token of context costs these layers, as a share of all layers seeing all of it.
 
     Layers that choose a fixed number of keys or entries, and those of a short window, see no more of a longer one;
     those that choose of a latent cache are priced over all of it, an upper bound (`simserve.perf.indexer`).
+    ``contexts`` as `simserve.perf.shape.ReplicaShape` has them.
     """
     share = layers.num_layers / model.num_hidden_layers
     if layers.compressed is not None:
@@ -59,10 +66,10 @@ def growing_share(model: ModelProfile, layers: AttentionLayers) -> float:
     if layers.topk is not None and layers.mla is None:
         return 0.0
     windowed = layers.num_sliding_layers / model.num_hidden_layers
-    return share - windowed * (1.0 - _window_line(layers.sliding_window)[0])
+    return share - windowed * (1.0 - _window_line(layers.sliding_window, contexts)[0])
 
 
-def window_keys(model: ModelProfile, layers: AttentionLayers) -> float:
+def window_keys(model: ModelProfile, layers: AttentionLayers, contexts: Contexts = None) -> float:
     """Return the keys that a query sees in these layers at any context, spread over all layers of the model.
 
     Of a window, and of chosen keys or entries as if every context had so many: an upper bound for shorter ones.
@@ -72,21 +79,42 @@ def window_keys(model: ModelProfile, layers: AttentionLayers) -> float:
         return (layers.compressed.window + chosen) * layers.num_layers / model.num_hidden_layers
     if chosen and layers.mla is None:
         return chosen * layers.num_layers / model.num_hidden_layers
-    return _window_line(layers.sliding_window)[1] * layers.num_sliding_layers / model.num_hidden_layers
+    base = _window_line(layers.sliding_window, contexts)[1]
+    return base * layers.num_sliding_layers / model.num_hidden_layers
 
 
-def _window_line(window: int | None) -> tuple[float, float]:
+def depends_on_contexts(model: ModelProfile) -> bool:
+    """Return whether the price of layers hangs on the contexts of the traffic: a window that is not always full."""
+    return any((layers.sliding_window or 0) > SHORT_WINDOW for layers in model.attention_layers)
+
+
+def _window_line(window: int | None, contexts: Contexts) -> tuple[float, float]:
     """Return slope and base of the keys that a layer sees, by context: ``min(context, window)`` as a straight line.
 
-    A short window is full at once. For a medium one the line with the least largest error up to `WINDOWS_REACHED`
+    A short window is full at once. Of a longer one the line of least squares over the contexts of the traffic, whose
+    mean is exact. Without any, for a medium window the line with the least largest error up to `WINDOWS_REACHED`
     windows: at most 0.375 of the window off, above or below; beyond, too high by a quarter of what exceeds them.
     """
-    if window is None or window > MEDIUM_WINDOW:
+    if window is None:
         return 1.0, 0.0
     if window <= SHORT_WINDOW:
         return 0.0, float(window)
+    if contexts is not None:
+        return _least_squares(window, np.asarray(contexts))
+    if window > MEDIUM_WINDOW:
+        return 1.0, 0.0
     slope = 1.0 / WINDOWS_REACHED
     return slope, 0.5 * (1.0 - slope) * window
+
+
+def _least_squares(window: int, contexts: Array) -> tuple[float, float]:
+    seen = np.minimum(contexts, window)
+    spread = contexts - contexts.mean()
+    squares = float(spread @ spread)
+    if squares == 0.0:
+        return (1.0, 0.0) if contexts[0] <= window else (0.0, float(window))
+    slope = float(spread @ seen) / squares
+    return slope, float(seen.mean() - slope * contexts.mean())
 
 
 def score_bytes(num_queries: int, num_keys: int, num_heads: float, bytes_per_element: float = SCORE_BYTES) -> float:

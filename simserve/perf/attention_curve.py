@@ -17,6 +17,9 @@ from simserve.profiles.kernel_curves import DecodeAttentionCurve, PrefillAttenti
 TILE = 128.0
 """Tokens of a tile of queries, and the head width that constants are stated for (FlashAttention-3)."""
 
+WIDEST_SHARED = 256.0
+"""Widest head that the kernels of the others compute (FlashAttention-2 and -3); Gemma-4's full attention has 512."""
+
 ROW_TILE = 64.0
 """Rows that the tensor cores of a decode step are padded to (wgmma m64; query heads of a group are rows)."""
 
@@ -166,8 +169,11 @@ def _waves(curve: DecodeAttentionCurve, heads: Heads, gpu: Gpu, batch: Array | f
 
 def pair_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
     """Return the seconds of one attended query-key pair, all heads."""
-    flops = 4.0 * np.asarray(heads.num_heads) * (np.asarray(heads.width) + curve.extra_width)
-    return np.asarray(flops / (gpu.peak * curve.compute))
+    width = np.asarray(heads.width, dtype=np.float64)
+    seconds = (width + curve.extra_width) / curve.compute
+    if curve.widest_compute is not None:
+        seconds = np.where(width > WIDEST_SHARED, width / curve.widest_compute, seconds)
+    return np.asarray(4.0 * np.asarray(heads.num_heads) * seconds / gpu.peak)
 
 
 def row_seconds(curve: PrefillAttentionCurve, heads: Heads) -> Array:

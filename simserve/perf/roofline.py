@@ -151,7 +151,7 @@ def _attention(
     shape, times = stage.shape, priced.step_times
     drafts = None if priced.drafting is None else priced.drafting.times
     element, ranks = shape.kv_element_bytes, shape.tensor_parallel_size
-    shares = [growing_share(shape.model, each.layers) for each in stage.attentions]
+    shares = [growing_share(shape.model, each.layers, shape.contexts) for each in stage.attentions]
     share = sum(shares)
     if not share:
         return

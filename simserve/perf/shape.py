@@ -86,6 +86,8 @@ class ReplicaShape:
         masks: What the grammars of constrained answers cost a step; None: no answer is constrained.
         encodes_images: Whether the vision tower of the model is loaded too, if it has one.
         encodes_audio: Whether its audio encoder is, if it has one.
+        contexts: Tokens of context that decode steps of the traffic see, each as likely; layers with a sliding window
+            are priced for them. None: unknown.
     """
 
     hardware: HardwareProfile
@@ -109,6 +111,7 @@ class ReplicaShape:
     masks: Masks | None = None
     encodes_images: bool = False
     encodes_audio: bool = False
+    contexts: tuple[float, ...] | None = None
 
     @property
     def kv_element_bytes(self) -> float:

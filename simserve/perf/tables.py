@@ -234,7 +234,7 @@ def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
     model, request, pair, attended, key = stage.shape.model, 0.0, 0.0, 0.0, 0.0
     num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
     for each in stage.attentions:
-        growing, layers = growing_share(model, each.layers), each.layers
+        growing, layers = growing_share(model, each.layers, stage.shape.contexts), each.layers
         of_request, of_pair, of_key = _prefill_seconds(stage, each)
         request += of_request * num_layers * each.share
         attended += of_pair * growing
@@ -271,7 +271,7 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     seconds.add("offload", offload_parts(stage, travelling))
     for each in stage.attentions:
         pair = _prefill_seconds(stage, each)[1]
-        window = stage.num_layers * travelling * window_keys(shape.model, each.layers) * pair
+        window = stage.num_layers * travelling * window_keys(shape.model, each.layers, shape.contexts) * pair
         seconds.add_row("attention", COMPUTE, window)
         seconds.add_row("attention", COMPUTE, _sparse_seconds(stage, each, travelling, pair))
     seconds.scale(_prompt_factor(stage))
@@ -395,7 +395,7 @@ def _decode_slopes(stage: Stage, sequences: Array) -> tuple[Array, Array]:
     shape, model = stage.shape, stage.shape.model
     slope, window = np.zeros_like(sequences), np.zeros_like(sequences)
     for each in stage.attentions:
-        growing, own = growing_share(model, each.layers), window_keys(model, each.layers)
+        growing, own = (share(model, each.layers, shape.contexts) for share in (growing_share, window_keys))
         key = _decode_slope(stage, each, sequences)
         slope += key * growing
         window += key * (growing + own)

@@ -43,7 +43,7 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
         pair_flops=sum(
             attention_of(layers, 1, element).prefill_flops_per_pair
             * model.num_hidden_layers
-            * growing_share(model, layers)
+            * growing_share(model, layers, shape.contexts)
             for layers in model.attention_layers
         ),
         weight_bytes=rounds * read,
@@ -52,7 +52,7 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
             num_ranks
             * model.num_hidden_layers
             * layers.kv_bytes_per_token(element, num_ranks)
-            * growing_share(model, layers)
+            * growing_share(model, layers, shape.contexts)
             for layers in model.attention_layers
         ),
         peak_flops=stage.machine.peak(stage.precision.arithmetic) * shape.num_gpus / shape.data_parallel_size,

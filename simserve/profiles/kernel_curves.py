@@ -84,6 +84,9 @@ class PrefillAttentionCurve(FrozenModel):
     """Share of one multiprocessor's peak at which the longest tile runs: what a lone short prompt waits for."""
     wave: Seconds
     """Time of a wave of tiles (128 tokens of a head) after the first."""
+    widest_compute: Positive | None = None
+    """Share of the 16-bit peak that the pairs of heads wider than 256 reach, which have a kernel of their own
+    (FlashAttention-4, Triton, FlashInfer); none: as of the others."""
 
 
 class AttentionKernel(FrozenModel):

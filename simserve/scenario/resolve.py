@@ -10,6 +10,7 @@ from typing import Any
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
+from simserve.perf.attention import depends_on_contexts
 from simserve.perf.expert_exchange import All2AllBackend
 from simserve.perf.masks import Masks
 from simserve.perf.measured import measured_operators
@@ -23,6 +24,7 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
+from simserve.scenario.contexts import contexts_of
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.features import AskedFeature, check_feature, check_features, check_model
 from simserve.scenario.formats import formats_of, with_formats
@@ -305,6 +307,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         masks=_masks(scenario, engine),
         encodes_images=_loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images),
         encodes_audio=_loads_encoder(scenario, engine, "audio", is_asked=scenario.workload.has_audio),
+        contexts=contexts_of(scenario) if depends_on_contexts(model) else None,
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)

@@ -93,6 +93,24 @@ def test_an_engine_gets_its_own_kernel_and_width_of_kv() -> None:
     assert narrow.decode_key_seconds < plain.decode_key_seconds
 
 
+@pytest.mark.parametrize(("engine", "teraflops"), [("vllm", 390.0), ("sglang", 99.0)])
+def test_the_widest_heads_have_a_kernel_of_their_own(engine: str, teraflops: float) -> None:
+    """Heads of 512 (Gemma-4): FlashAttention-4 and Triton on Hopper, beside 600 to 700 TFLOP/s of heads of 256."""
+    curves = load_hardware("h200-sxm-141gb").attention_curves
+    assert curves is not None
+    kernel = curves.kernel(engine, "heads", 16, 8.0)
+    assert kernel is not None
+    tokens = 65536.0
+
+    def rate(width: int) -> float:
+        layer = heads(4, 8, width)
+        pairs = tokens * (tokens + 1.0) / 2.0
+        return float(4.0 * 32 * width * pairs / prefill_seconds(kernel.prefill, layer, GPU, 1, tokens) / 1e12)
+
+    assert rate(512) == pytest.approx(teraflops, rel=0.05)
+    assert rate(256) > 1.4 * rate(512)
+
+
 def test_a_gpu_without_curves_keeps_its_class() -> None:
     """An L4 has no fitted attention."""
     shape = make_shape("l4-24gb")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from simserve.errors import InvariantError
 from simserve.perf.attention import (
@@ -202,6 +203,29 @@ def test_a_window_of_a_thousand_tokens_is_a_straight_line() -> None:
     assert np.all(np.abs(line - seen)[:4] <= 0.375 * 1024 * 52 / 62 + 1e-9)
     assert line[-1] - seen[-1] == pytest.approx((0.375 + 1.0) * 1024 * 52 / 62)
     assert np.all(line[3:] < 0.6 * everything[3:])
+
+
+@pytest.mark.parametrize("name", ["gemma-3-27b", "mistral-7b"])
+def test_a_window_is_priced_for_the_contexts_of_the_traffic(name: str) -> None:
+    """Within it the whole context, far beyond it the window alone; in between, right in the mean of the traffic."""
+    model = make_model(name)
+    layers, window = model.attention_layers[0], model.sliding_window
+    assert window is not None
+    windowed = layers.num_sliding_layers / model.num_hidden_layers
+
+    def seen(contexts: tuple[float, ...]) -> NDArray[np.float64]:
+        return growing_share(model, layers, contexts) * np.array(contexts) + window_keys(model, layers, contexts)
+
+    for contexts in (
+        (0.2 * window, 0.9 * window),
+        (20.0 * window, 30.0 * window),
+        (0.5 * window, window, 9.0 * window),
+    ):
+        exact = (1 - windowed) * np.array(contexts) + windowed * np.minimum(contexts, window)
+        assert seen(contexts).mean() == pytest.approx(exact.mean())
+    assert seen((0.2 * window, 0.9 * window)) == pytest.approx(np.array([0.2, 0.9]) * window)
+    assert growing_share(model, layers, (20.0 * window, 30.0 * window)) == pytest.approx(1 - windowed)
+    assert growing_share(model, layers, (5.0 * window,)) == pytest.approx(1 - windowed)
 
 
 def test_kernels_that_follow_a_gpu_only_so_far() -> None:

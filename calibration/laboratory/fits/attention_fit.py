@@ -68,6 +68,9 @@ SAMPLE = 5000
 SOFT_ERROR = 0.05
 """Relative error beyond which a row counts linearly (soft L1): kernels switch, and rows are noisy."""
 
+WIDEST_TOKENS = 2048.0
+"""Prompts from which on pairs are most of the time of the widest heads."""
+
 FLOOR_SECONDS = 10e-6
 """Calls from which on errors are counted."""
 
@@ -197,8 +200,37 @@ def fit_kernel(root: Path, system: str, kernel: Kernel, wide: DecodeAttentionCur
             fixed |= {"memory": wide.memory, "cache_bandwidth": wide.cache_bandwidth}
         curves["decode"] = fit(DecodeAttentionCurve, DECODE_RANGES, decode, GPUS[system], fixed)
     if prefill is not None:
-        curves["prefill"] = fit(PrefillAttentionCurve, PREFILL_RANGES, prefill, GPUS[system], {})
+        found = fit(PrefillAttentionCurve, PREFILL_RANGES, prefill, GPUS[system], {})
+        assert isinstance(found, PrefillAttentionCurve)
+        share = widest_share(root, system, kernel, found)
+        curves["prefill"] = found.model_copy(update={"widest_compute": share})
     return curves
+
+
+def widest_share(root: Path, system: str, kernel: Kernel, curve: PrefillAttentionCurve) -> float | None:
+    """Return the share of the peak that pairs of heads wider than 256 reach; none without such calls.
+
+    The median over calls of `WIDEST_TOKENS` and more of their flops over peak and time; what the curve of the others
+    says of starts, rows and tiles is left out of the time.
+    """
+    calls = widest_calls(root, system, kernel)
+    if calls is None:
+        return None
+    gpu, long = GPUS[system], calls.where(calls.length >= WIDEST_TOKENS)
+    paired = curve.model_copy(update={"widest_compute": None})
+    pairs = long.batch * long.length * (long.length + 1.0) / 2.0
+    rest = predict(paired, long, gpu) - pairs * pair_seconds(paired, long.heads, gpu)
+    flops = 4.0 * np.asarray(long.heads.num_heads) * np.asarray(long.heads.width) * pairs
+    return float(np.median(flops / gpu.peak / (long.seconds - rest)))
+
+
+def widest_calls(root: Path, system: str, kernel: Kernel) -> Calls | None:
+    """Return the measured prompts of heads wider than 256; none where there are none."""
+    if kernel.kind != "heads":
+        return None
+    return read_calls(
+        root, system, kernel.engine, kind="heads", phase="prefill", kv_bits=kernel.kv_bits, is_widest=True
+    )
 
 
 def fit_system(root: Path, system: str, kernels: Sequence[Kernel] = KERNELS) -> dict[Kernel, dict[str, Curve]]:

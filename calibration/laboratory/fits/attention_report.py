@@ -22,6 +22,7 @@ from calibration.laboratory.fits.attention_fit import (
     predict,
     predict_affine,
     relative_errors,
+    widest_calls,
 )
 from calibration.laboratory.fits.attention_tables import GPUS
 from simserve.perf.efficiency import Array
@@ -82,6 +83,10 @@ def _transfers(root: Path, kernel: Kernel, phase: str, curve: Curve) -> list[tup
         if system == "h100_sxm":
             affine = relative_errors(predict_affine(curve, calls, gpu), calls)
             rows.append(("H100, affine form", affine))
+        widest = widest_calls(root, system, kernel) if phase == "prefill" else None
+        if widest is not None:
+            label = label.replace(",", ", heads of 512,", 1)
+            rows.append((label, relative_errors(predict(curve, widest, gpu), widest)))
     windowed = kernel.calls(root, "h100_sxm", phase, is_windowed=True) if kernel.kind == "heads" else None
     if windowed is not None:
         gpu = GPUS["h100_sxm"]

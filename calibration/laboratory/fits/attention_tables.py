@@ -26,7 +26,7 @@ GPUS = {
 """Folder of a table -> data sheet (the tables of A100 are of the 80 GB board). L2: NVIDIA's whitepapers."""
 
 MAX_WIDTH = 256
-"""Widest head taken: of 512 the tables have other kernels (FlashAttention-4, Triton)."""
+"""Widest head of the curves: of 512 the tables have other kernels (FlashAttention-4, Triton), see `widest_share`."""
 
 LATENT_RANK, ROTARY, VALUE_WIDTH, NOPE_WIDTH = 512, 64, 128, 128
 """DeepSeek-V3 latent attention, which the MLA tables are of."""
@@ -67,7 +67,15 @@ def find_table(root: Path, system: str, family: str, engine: str, name: str) -> 
 
 
 def read_calls(
-    root: Path, system: str, engine: str, *, kind: str, phase: str, kv_bits: int, is_windowed: bool = False
+    root: Path,
+    system: str,
+    engine: str,
+    *,
+    kind: str,
+    phase: str,
+    kv_bits: int,
+    is_windowed: bool = False,
+    is_widest: bool = False,
 ) -> Calls | None:
     """Return the calls of one kernel; none where the engine has no such table.
 
@@ -79,6 +87,7 @@ def read_calls(
         phase: ``decode`` or ``prefill``.
         kv_bits: 16 or 8.
         is_windowed: Whether to return the sliding-window calls instead of the others.
+        is_widest: Whether to return the calls of heads wider than `MAX_WIDTH` instead of the others.
     """
     family = "attention" if kind == "heads" else "mla"
     name = f"{'generation' if phase == 'decode' else 'context'}_{'attention' if kind == 'heads' else 'mla'}_perf"
@@ -88,7 +97,10 @@ def read_calls(
     table = duckdb.connect().execute("select * from read_parquet(?)", [str(path)]).df()
     table = table[table["kv_cache_dtype"] == ("fp8" if kv_bits == 8 else "bfloat16")]
     if kind == "heads":
-        table = table[(table["head_dim"] <= MAX_WIDTH) & (table["kernel_source"] != "triton")]
+        if is_widest:
+            table = table[table["head_dim"] > MAX_WIDTH]
+        else:
+            table = table[(table["head_dim"] <= MAX_WIDTH) & (table["kernel_source"] != "triton")]
         windows = table["window_size"] if "window_size" in table else pd.Series(0, index=table.index)
         table = table[(windows > 0) == is_windowed]
     if "attn_dtype" in table and kv_bits == 8:
