@@ -16,6 +16,10 @@ MISSES = {
     "kv-rooms: t4-deepseek-coder-6.7b",
     "Llama-2-70B, December 2023",
     "Mistral-Small-3.1-24B in AWQ without zero points",
+    "Kimi-K2.5 on eight MI355X",
+    "Qwen3.5-9B on one RTX 5090",
+    "Qwen3.5-9B on two RTX 5090",
+    "Qwen3.6-27B in FP8 on two H200",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 
