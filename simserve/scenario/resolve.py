@@ -18,6 +18,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.windowed_kv import with_windowed_kv
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine_memory import TOWER_LAYERS
 from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
@@ -546,6 +547,8 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             has_linear_layers=model.num_linear_layers > 0,
         )
     engine = engine.model_copy(update={"plugin": plugin})
+    if _loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images):
+        engine = _beside_tower(engine, profile, model)
     if role != "both":
         # SGLang's loops of prefill and decode servers are others.
         engine = engine.model_copy(update={"overlaps_results": False})
@@ -560,6 +563,22 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
         engine = engine.model_copy(update=fewer)
     return engine
+
+
+_DEPTH_FAMILIES = ("qwen", "glm")
+"""Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
+
+
+def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:
+    """Return an engine that leaves a vision tower the memory that it sets aside for one, where nobody set the share."""
+    reserve = profile.nearest_version(engine.requested_version).runtime_memory.tower_reserve
+    source = engine.sources["gpu_memory_utilization"]
+    if reserve is None or model.vision is None or source == "scenario":
+        return engine
+    layers = TOWER_LAYERS if model.family.startswith(_DEPTH_FAMILIES) else model.vision.num_hidden_layers
+    share = engine.gpu_memory_utilization * reserve.share(layers, model.vision.hidden_size)
+    sources = engine.sources | {"gpu_memory_utilization": f"{source}, beside a vision tower"}
+    return engine.model_copy(update={"gpu_memory_utilization": share, "sources": sources})
 
 
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
