@@ -577,7 +577,7 @@ def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelPr
         return engine
     layers = TOWER_LAYERS if model.family.startswith(_DEPTH_FAMILIES) else model.vision.num_hidden_layers
     share = engine.gpu_memory_utilization * reserve.share(layers, model.vision.hidden_size)
-    sources = engine.sources | {"gpu_memory_utilization": f"{source}, beside a vision tower"}
+    sources = {**engine.sources, "gpu_memory_utilization": f"{source}, beside a vision tower"}
     return engine.model_copy(update={"gpu_memory_utilization": share, "sources": sources})
 
 
