@@ -486,21 +486,19 @@ def _check_ranks(shape: ReplicaShape) -> None:
     _ = shape.expert_link
 
 
-def _plugin(profile: EngineProfile, hardware: HardwareProfile) -> str:
-    """Return the plug-in through which an engine runs on a maker's devices, "" where it does so itself.
-
-    A maker that no engine's profile names is one of the user's own, and accepted.
+def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
+    """Do nothing where an engine runs on a maker's devices; one that no profile names is the user's own, and accepted.
 
     Raises:
         ScenarioError: The engine does not run there; names those that do.
     """
     makers = {} if profile.devices is None else profile.devices.makers
     if not makers or hardware.vendor in makers:
-        return makers.get(hardware.vendor, "")
+        return
     devices = {name: load_engine(name).devices for name in catalog.names("engine")}
     able = [name for name, each in devices.items() if each is not None and hardware.vendor in each.makers]
     if not able:
-        return ""
+        return
     raise ScenarioError(
         f"does not run on {hardware.vendor}'s devices ({hardware.name}), only on those of {', '.join(makers)}",
         value=profile.name,
@@ -525,7 +523,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     deployment = scenario.deployment
     with scenario.blaming("deployment.engine.name"):
         profile = load_engine(deployment.engine.name, scenario.folder)
-        plugin = _plugin(profile, hardware)
+        _check_maker(profile, hardware)
     with scenario.blaming("deployment"):
         check_model(deployment, profile, model, scenario.folder)
         check_features(deployment, profile, hardware)
@@ -546,7 +544,10 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             only_prefills=role == "prefill",
             has_linear_layers=model.num_linear_layers > 0,
         )
-    engine = engine.model_copy(update={"plugin": plugin})
+    if profile.devices is not None:
+        keys = ("supported_quantizations", "quantises_on_load", "quantises_before_loading")
+        known = {key: getattr(engine, key) for key in keys}
+        engine = engine.model_copy(update=profile.devices.restricted(hardware.vendor, known))
     if _loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images):
         engine = _beside_tower(engine, profile, model)
     if role != "both":
