@@ -83,6 +83,8 @@ def _compared(log: Mapping[str, Any], url: str, use: str) -> Compared:
     )
     memory, shape = resolved.memory, resolved.shape
     has_tokens = "tokens" in log
+    # vLLM keeps the states of linear attention in the pool whose bytes it prints.
+    pool = memory.kv_bytes + (memory.states_bytes if shape.engine.name == "vllm" else 0.0)
     version = shape.engine.requested_version or shape.engine.version
     return Compared(
         name=log["name"],
@@ -92,7 +94,7 @@ def _compared(log: Mapping[str, Any], url: str, use: str) -> Compared:
         f"{shape.engine.name} {version}",
         unit="tokens" if has_tokens else "GiB",
         printed=float(log["tokens"] if has_tokens else log["gib"]),
-        planned=memory.num_kv_blocks * memory.block_size if has_tokens else memory.kv_bytes / GIB,
+        planned=memory.num_kv_blocks * memory.block_size if has_tokens else pool / GIB,
         assumed=log.get("assumed", "").strip(),
     )
 

@@ -14,8 +14,6 @@ _DOCS = Path(__file__).resolve().parents[1] / "docs"
 MISSES = {
     "kv-rooms: h100-qwen3-235b-vllm",
     "kv-rooms: t4-deepseek-coder-6.7b",
-    "Llama-2-70B, December 2023",
-    "Mistral-Small-3.1-24B in AWQ without zero points",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 
@@ -41,7 +39,7 @@ def test_start_up_logs_are_met_within_a_tenth(writer: ModuleType) -> None:
     """Every KV room that was found, of three engines, but for the misses that are named."""
     logs = writer.compare()
 
-    assert len(logs) >= 15
+    assert len(logs) >= 40
     assert {each.name for each in logs if each.is_miss} == MISSES
     engines = ("vllm 0.4", "vllm 0.11", "sglang", "tensorrt-llm")
     assert all(any(engine in each.served for each in logs) for engine in engines)

@@ -73,6 +73,7 @@ def _render(report: Mapping[str, Any]) -> None:
     rows = [
         (part.replace("_", " "), format_bytes(size), f"{size / report['total_bytes']:.1%}")
         for part, size in report["parts"].items()
+        if size or part != "cuda_graphs"
     ]
     print_table(("a GPU", "bytes", "share"), rows)
     print_lines(report["arithmetic"])

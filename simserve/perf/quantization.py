@@ -35,7 +35,14 @@ Llama 3.1 8B in Q4_K_M on M2 Pro and M4 of 2026, tested on other models and chip
 GROUP_SIZE = 128
 """Weights that share a scale in the usual GPTQ and AWQ checkpoints."""
 
-SCALE_BITS: Mapping[str, float] = {"int8-wo": 16.0, "int4": 16.0, "gptq-int4": 16.0, "awq-int4": 20.0, "int3": 16.0}
+SCALE_BITS: Mapping[str, float] = {
+    "int8-wo": 16.0,
+    "int4": 16.0,
+    "gptq-int4": 16.0,
+    "awq-int4": 20.0,
+    "awq-int4-gemm": 20.0,
+    "int3": 16.0,
+}
 """Bits that a group of weights adds to its codes in integer formats: an FP16 scale, and AWQ's 4-bit zero point."""
 
 INT4_SCALED_BITS = 4.0 + 16.0 / GROUP_SIZE
@@ -58,6 +65,9 @@ matrix-vector kernel (bitsandbytes autograd/_functions.py, matmul_4bit)."""
 GPTQ_UNPACKED_FROM_ROWS = 51
 """Rows from which the GPTQ kernels that came before Marlin do the same (vLLM csrc/quantization/gptq/q_gemm.cu,
 MAX_Q_GEMM_ROWS 50); for 3 bits there are no others."""
+
+AWQ_UNPACKED_FROM_ROWS = 256
+"""Rows from which AWQ's own kernels do the same (vLLM layers/quantization/awq.py, FP16_MATMUL_HEURISTIC_CONDITION)."""
 
 MARLIN_CAPABILITY = 8.0
 """CUDA compute capability from which GPUs can run Marlin (Ampere)."""
@@ -137,14 +147,14 @@ def _marlin(bits: float) -> WeightFormat:
     return WeightFormat(bits=bits, arithmetic="model", compute_share=0.8, min_tile_rows=MARLIN_TILE_ROWS)
 
 
-def _exllama(bits: float) -> WeightFormat:
-    """Return weights of the GPTQ kernels that came before Marlin."""
+def _before_marlin(bits: float, unpacked_from_rows: int) -> WeightFormat:
+    """Return weights of the kernels of GPTQ and AWQ that came before Marlin."""
     return WeightFormat(
         bits=bits,
         arithmetic="model",
         compute_share=0.5,
         min_tile_rows=MARLIN_TILE_ROWS,
-        unpacked_from_rows=GPTQ_UNPACKED_FROM_ROWS,
+        unpacked_from_rows=unpacked_from_rows,
     )
 
 
@@ -172,9 +182,10 @@ WEIGHT_FORMATS: Mapping[WeightFormatName, WeightFormat] = {
     "int8-wo": WeightFormat(bits=8.0, arithmetic="model", compute_share=0.9, min_tile_rows=MARLIN_TILE_ROWS),
     "int4": _marlin(4.0),
     "gptq-int4": _marlin(INT4_SCALED_BITS),
-    "gptq-int4-exllama": _exllama(INT4_SCALED_BITS),
+    "gptq-int4-exllama": _before_marlin(INT4_SCALED_BITS, GPTQ_UNPACKED_FROM_ROWS),
     "awq-int4": _marlin(INT4_ZERO_POINT_BITS),
-    "int3": _exllama(INT3_SCALED_BITS),
+    "awq-int4-gemm": _before_marlin(INT4_ZERO_POINT_BITS, AWQ_UNPACKED_FROM_ROWS),
+    "int3": _before_marlin(INT3_SCALED_BITS, GPTQ_UNPACKED_FROM_ROWS),
     "nf4": WeightFormat(
         bits=NF4_BITS,
         arithmetic="model",

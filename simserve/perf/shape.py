@@ -301,12 +301,13 @@ class ReplicaShape:
 
     def _precision(self, name: WeightFormatName) -> Precision:
         checkpoint = self.model.checkpoint(self.quantization)
+        through = f" through {self.engine.plugin}" if self.engine.plugin else ""
         return resolve_precision(
             name,
             model_dtype=self.model.dtype,
             peaks=self._peaks,
             hardware_name=self.hardware.name,
-            engine_name=f"{self.engine.name} {self.engine.version}",
+            engine_name=f"{self.engine.name} {self.engine.version}{through}",
             engine_formats=self.engine.supported_quantizations,
             has_marlin=self.engine.has_marlin,
             is_marlin=name in self.engine.marlin_formats

@@ -24,6 +24,7 @@ WeightFormatName = Literal[
     "gptq-int4",
     "gptq-int4-exllama",
     "awq-int4",
+    "awq-int4-gemm",
     "int3",
     "nf4",
     "gguf-q8_0",

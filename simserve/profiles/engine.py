@@ -178,6 +178,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """States of linear attention that a seat holds beside a prefix cache; one without."""
     relaid_expert_formats: tuple[str, ...]
     """Weight formats whose experts' first matrices stay in memory twice."""
+    keeps_reduced: bool  # what ranks have summed, see `RuntimeMemory`
     cuda_graph_bytes: float
     """Memory of the captured graphs."""
     counts_cuda_graphs: bool
@@ -625,6 +626,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "activation_base_bytes": runtime.activation_base,
         "linear_states_per_cached_seat": runtime.linear_states_per_cached_seat,
         "relaid_expert_formats": runtime.relaid_expert_formats,
+        "keeps_reduced": runtime.keeps_reduced,
         "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,
         "counts_cuda_graphs": graphs.is_budgeted,
         "cuda_graph_sizes": graph_sizes,

@@ -59,6 +59,30 @@ class StaticReserve(FrozenModel):
         return round((gpu_memory_bytes - reserved) / gpu_memory_bytes, 3)
 
 
+TOWER_LAYERS, TOWER_WIDTH = 24, 1024
+"""Layers and width of the tower that `TowerReserve` compares with (ViT-L/14), which SGLang also takes for a size that a
+file does not name as it expects: Qwen's call the layers ``depth`` (server_args.py, adjust_mem_fraction_for_vlm)."""
+
+TOWER_GROWTH, TOWER_LEAST, TOWER_MOST = 0.1, 0.8, 1.05
+"""What a tower of twice the weights takes off the share, and the limits of it (the same place)."""
+
+
+class TowerReserve(FrozenModel):
+    """What SGLang takes off the share that it computes itself for a model with a vision tower."""
+
+    factor: float = Field(gt=0, le=1)
+    """Of the share, what is left with a usual tower."""
+    grows_with_tower: bool = False
+    """Whether larger towers leave less."""
+
+    def share(self, num_layers: int, width: int) -> float:
+        """Return the factor on the share of GPU memory for a tower of that many layers and that width."""
+        if not self.grows_with_tower:
+            return self.factor
+        size = num_layers * width**2 / (TOWER_LAYERS * TOWER_WIDTH**2)
+        return self.factor * max(TOWER_LEAST, min(TOWER_MOST, 1.0 - TOWER_GROWTH * (size - 1.0)))
+
+
 class RuntimeMemory(FrozenModel):
     """Inputs of the rule for memory that is neither weights nor KV; `perf` computes the bytes."""
 
@@ -84,6 +108,10 @@ class RuntimeMemory(FrozenModel):
     """States of linear attention that a seat holds beside a prefix cache; one without."""
     relaid_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are laid out anew on the GPU, where their first matrices then stay twice."""
+    tower_reserve: TowerReserve | None = None
+    """What a vision tower takes off a share of memory that nobody set; absent: nothing."""
+    keeps_reduced: bool = False
+    """Whether nothing that ranks have summed is free again before a step ends, so that each layer takes new memory."""
     source: str
     """Where the figures come from."""
 

@@ -17,6 +17,7 @@ from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import Checkpoint, Fp8Scales, WeightFormatName
 from simserve.profiles.engine_blocks import complete_versions, version_key
+from simserve.profiles.engine_devices import Devices
 from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve, WindowedKV
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
@@ -533,15 +534,6 @@ class EngineVersion(FrozenModel):
     """What it makes of a checkpoint."""
     measured_factors: MeasuredFactors | None = None
     """What a server measured by its owner takes beside all that; absent: nobody measured one."""
-
-
-class Devices(FrozenModel):
-    """Whose devices an engine runs on."""
-
-    makers: Mapping[str, str]
-    """Maker, as hardware profiles name it -> the plug-in that brings the kernels; "": they are the engine's own."""
-    source: str
-    """Where that is said."""
 
 
 class FeatureRange(FrozenModel):

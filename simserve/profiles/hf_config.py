@@ -431,7 +431,7 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
     hidden_size = reader.integer("hidden_size", "n_embd", "n_embed", "d_model")
     if reader.integer("word_embed_proj_dim", default=hidden_size) != hidden_size:
         raise reader.refusal("must equal hidden_size; other widths have no formula", "word_embed_proj_dim")
-    positions = reader.integer("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
+    positions = _context(reader)
     is_plain = reader.value("model_type") in (
         "gpt2",
         "gptj",
@@ -458,6 +458,18 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
             positions + reader.integer("num_extra_positions", default=0, minimum=0) if has_learned_positions else 0
         ),
     }
+
+
+def _context(reader: ConfigReader) -> int:
+    """Return the longest context, which engines stretch by a linear or dynamic scaling of positions.
+
+    vLLM config.py, _get_and_verify_max_len; files of other scalings (llama3, yarn) name the stretched length.
+    """
+    positions = reader.integer("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
+    scaling = reader.mapping("rope_scaling") or {}
+    factor = scaling.get("factor")
+    is_stretched = scaling.get("rope_type", scaling.get("type")) in ("linear", "dynamic")
+    return int(positions * factor) if is_stretched and isinstance(factor, int | float) else positions
 
 
 def _attention(reader: ConfigReader, family: Family) -> dict[str, Any]:

@@ -298,8 +298,9 @@ def _format(block: Mapping[str, Any], method: str, key: str, file: object) -> We
         return "int8-wo"
     if method in ("gptq", "awq", "auto-round", "intel/auto-round"):
         bits = block.get("bits", 4)
-        wide: Mapping[object, WeightFormatName] = {3: "int3", 4: "awq-int4" if method == "awq" else "gptq-int4"}
-        wide = {**wide, 8: "int8-wo"}
+        # Marlin takes AWQ with zero points alone (vLLM awq_marlin.py, check_marlin_supported with has_zp).
+        awq: WeightFormatName = "awq-int4-gemm" if block.get("zero_point") is False else "awq-int4"
+        wide: Mapping[object, WeightFormatName] = {3: "int3", 4: awq if method == "awq" else "gptq-int4", 8: "int8-wo"}
         if bits in wide:
             return wide[bits]
         raise ProfileError(f"of {method} must be 3, 4 or 8", file=file, key=f"{key}.bits", value=bits)

@@ -19,6 +19,9 @@ QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS = 3_136, 12_845_056
 LLAMA4_MAX_TILES = 16
 """``max_patches`` of the processor of meta-llama/Llama-4-Scout-17B-16E-Instruct."""
 
+KIMI_MAX_PATCHES = 16384
+"""``in_patch_limit`` of the processor of moonshotai/Kimi-K2.5."""
+
 
 def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
     """Return the fields of `simserve.profiles.vision.VisionTower`; None without a tower, or of an unknown kind.
@@ -32,6 +35,8 @@ def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
     block = reader.mapping("vision_config")
     if not block:
         return None
+    if "vt_hidden_size" in block:
+        return _kimi(ConfigReader(block, reader.file))
     kind = _TOWERS.get(str(block.get("model_type") or reader.value("model_type")))
     return None if kind is None else kind(reader, ConfigReader(block, reader.file))
 
@@ -50,6 +55,21 @@ def _qwen3(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
         "num_attention_heads": tower.integer("num_heads"),
         "intermediate_size": tower.integer("intermediate_size"),
         "num_mergers": 1 + len(tower.sequence("deepstack_visual_indexes") or ()),
+    }
+
+
+def _kimi(tower: ConfigReader) -> dict[str, Any]:
+    """Return Kimi-K2.5's tower, whose file names its own sizes alone."""
+    patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    return {
+        "source": "vision_config of the file; pixels of an image by the processor of Kimi-K2.5",
+        "rule": "grid",
+        "patch_size": patch,
+        "merge": merge,
+        "min_pixels": (merge * patch) ** 2,
+        "max_pixels": KIMI_MAX_PATCHES * patch**2,
+        **{name: tower.integer(f"vt_{name}") for name in sizes},
     }
 
 
@@ -152,5 +172,5 @@ _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | No
     "llama4_vision_model": _llama4,
     "pixtral": _pixtral,
 }
-"""``model_type`` of the tower -> its reader. Others have layers or limits that no rule here describes: Kimi's
-and MiniMax's sizes of an image."""
+"""``model_type`` of the tower -> its reader. Others have layers or limits that no rule here describes: MiniMax's sizes
+of an image."""

@@ -125,13 +125,49 @@ SAME_SHAPE = {
     "microsoft/Phi-3-mini-4k-instruct": "phi-3.5-mini",
     "microsoft/Phi-3-mini-128k-instruct": "phi-3.5-mini",
     "CohereLabs/command-a-reasoning-08-2025": "command-a",
+    "CohereLabs/aya-expanse-32b": "command-r-08-32b",
+    "CohereLabs/c4ai-command-r-plus-08-2024": "command-r-plus",
+    "CohereLabs/aya-23-8B": "aya-expanse-8b",
+    "CohereLabs/aya-23-35B": "command-r-35b",
+    "LGAI-EXAONE/EXAONE-Deep-2.4B": "exaone-3.5-2.4b",
+    "LGAI-EXAONE/EXAONE-Deep-7.8B": "exaone-3.5-7.8b",
+    "LGAI-EXAONE/EXAONE-Deep-32B": "exaone-3.5-32b",
+    "inclusionAI/Ring-mini-2.0": "ling-mini-2.0",
+    "inclusionAI/Ring-flash-2.0": "ling-flash-2.0",
+    "inclusionAI/Ring-1T": "ling-1t",
+    "microsoft/Phi-3-medium-4k-instruct": "phi-3-medium-14b",
+    "01-ai/Yi-6B-Chat": "yi-6b",
+    "01-ai/Yi-9B": "yi-9b",
+    "internlm/internlm2_5-7b-chat": "internlm2-chat-7b",
+    "internlm/internlm2_5-20b-chat": "internlm2-20b",
+    "Qwen/Qwen2-0.5B-Instruct": "qwen2.5-0.5b",
+    "Qwen/Qwen2-1.5B-Instruct": "qwen2.5-1.5b",
+    "Qwen/Qwen2.5-Math-1.5B-Instruct": "qwen2.5-1.5b",
+    "Qwen/Qwen2.5-Math-72B-Instruct": "qwen2.5-72b",
+    "Qwen/Qwen3Guard-Gen-8B": "qwen3-8b",
+    "Nexusflow/Athene-V2-Chat": "qwen2.5-72b",
+    "agentica-org/DeepSWE-Preview": "qwen3-32b",
+    "agentica-org/DeepScaleR-1.5B-Preview": "deepseek-r1-distill-qwen-1.5b",
+    "PrimeIntellect/INTELLECT-2": "qwen2.5-32b",
+    "PrimeIntellect/INTELLECT-3": "glm-4.5-air",
+    "allenai/Llama-3.1-Tulu-3-405B": "llama-3.1-405b",
+    "tokyotech-llm/Llama-3.3-Swallow-70B-Instruct-v0.4": "llama-3.3-70b",
+    "katanemo/Arch-Router-1.5B": "qwen2.5-1.5b",
+    "defog/llama-3-sqlcoder-8b": "llama-3-8b",
+    "google/shieldgemma-9b": "gemma-2-9b",
+    "google/medgemma-4b-it": "gemma-3-4b",
+    "Phind/Phind-CodeLlama-34B-v2": "codellama-34b",
+    "alpindale/WizardLM-2-8x22B": "mixtral-8x22b",
+    "deepseek-ai/deepseek-math-7b-instruct": "deepseek-llm-7b",
 }
 """Repositories of weights tuned from another model -> profile of their shape: config.json, or the model card names the
 model that they were tuned from.
 
 Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650. Qwen3.8-27B: 64 layers of 5,120, 24
 heads of 256, 48 linear value heads of 128 and a vocabulary of 248,320 in public code that runs it. Mistral Medium 3.5:
-88 layers of 12,288, and its 133.6 GB in FP8 are those of Devstral 2 with a vision tower of 5 GB.
+88 layers of 12,288, and its 133.6 GB in FP8 are those of Devstral 2 with a vision tower of 5 GB. Aya, Command R+ of
+August 2024, EXAONE Deep, Ring, Yi, InternLM 2.5, Qwen2 and Phi-3 medium 4k: the same sizes and number of parameters as
+published.
 """
 
 
@@ -188,6 +224,12 @@ _WITHOUT_FORMULA = {
     "falcon-h1": "Mamba-2 and attention side by side in each layer",
     "minicpm4": "block-sparse attention chosen by the keys themselves (InfLLM v2)",
     "jamba": "layers of Mamba-1",
+    "ai21-jamba": "layers of Mamba-1",
+    "ling-3": "Kimi Delta Attention beside latent attention",
+    "ling-2.5": "layers of lightning attention beside latent attention",
+    "ring-2.5": "layers of lightning attention beside latent attention",
+    "falcon-mamba": "Mamba-1 in all layers, none with attention",
+    "zamba2": "layers of Mamba-2 beside attention that layers share",
     "lfm2": "layers of short convolutions",
     "minimax-text-01": "layers of lightning attention",
     "minimax-m1": "layers of lightning attention",
@@ -217,6 +259,12 @@ _CONTEXTS = {
     "Qwen/Qwen2.5-14B-Instruct-1M": 1_010_000,
     "Qwen/Qwen2.5-Math-7B-Instruct": 4_096,
     "microsoft/Phi-3-mini-4k-instruct": 4_096,
+    "CohereLabs/aya-expanse-32b": 8_192,
+    "CohereLabs/aya-23-35B": 8_192,
+    "microsoft/Phi-3-medium-4k-instruct": 4_096,
+    "Qwen/Qwen2.5-Math-1.5B-Instruct": 4_096,
+    "Qwen/Qwen2.5-Math-72B-Instruct": 4_096,
+    "PrimeIntellect/INTELLECT-2": 40_960,
     "microsoft/Phi-3-mini-128k-instruct": 131_072,
     "moonshotai/Kimi-Dev-72B": 131_072,
     "baichuan-inc/Baichuan-M2-32B": 131_072,

@@ -47,6 +47,7 @@ _LABELS: Mapping[str, str] = {
 _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "int4": ("int4", "gptq-int4", "awq-int4"),
     "gptq-int4-exllama": ("gptq-int4",),
+    "awq-int4-gemm": ("awq-int4",),
 }
 """Formats whose studies speak for another: plain INT4 says nothing of how the codes were found."""
 

@@ -227,6 +227,8 @@ def _later_versions(name: WeightFormatName, engine: ResolvedEngine) -> str | Non
     if name in profile.features:
         is_lacking = profile.feature_range(name, engine.version) is None
         return f"has it in versions {profile.versions_with(name)}" if is_lacking else None
+    if name in profile.nearest_version(engine.version).kernels.quantizations:
+        return None  # A maker's devices lack it, and no version is otherwise known to bring it there.
     since = next((known.version for known in profile.versions if name in known.kernels.quantizations), None)
     return None if since is None else f"runs it from {since} on, on GPUs that have its arithmetic"
 

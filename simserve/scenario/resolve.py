@@ -19,6 +19,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.windowed_kv import with_windowed_kv
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine_memory import TOWER_LAYERS
 from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
@@ -488,21 +489,19 @@ def _check_ranks(shape: ReplicaShape) -> None:
     _ = shape.expert_link
 
 
-def _plugin(profile: EngineProfile, hardware: HardwareProfile) -> str:
-    """Return the plug-in through which an engine runs on a maker's devices, "" where it does so itself.
-
-    A maker that no engine's profile names is one of the user's own, and accepted.
+def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
+    """Do nothing where an engine runs on a maker's devices; one that no profile names is the user's own, and accepted.
 
     Raises:
         ScenarioError: The engine does not run there; names those that do.
     """
     makers = {} if profile.devices is None else profile.devices.makers
     if not makers or hardware.vendor in makers:
-        return makers.get(hardware.vendor, "")
+        return
     devices = {name: load_engine(name).devices for name in catalog.names("engine")}
     able = [name for name, each in devices.items() if each is not None and hardware.vendor in each.makers]
     if not able:
-        return ""
+        return
     raise ScenarioError(
         f"does not run on {hardware.vendor}'s devices ({hardware.name}), only on those of {', '.join(makers)}",
         value=profile.name,
@@ -527,7 +526,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     deployment = scenario.deployment
     with scenario.blaming("deployment.engine.name"):
         profile = load_engine(deployment.engine.name, scenario.folder)
-        plugin = _plugin(profile, hardware)
+        _check_maker(profile, hardware)
     with scenario.blaming("deployment"):
         check_model(deployment, profile, model, scenario.folder)
         check_features(deployment, profile, hardware)
@@ -548,7 +547,12 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             only_prefills=role == "prefill",
             has_linear_layers=model.num_linear_layers > 0,
         )
-    engine = engine.model_copy(update={"plugin": plugin})
+    if profile.devices is not None:
+        keys = ("supported_quantizations", "quantises_on_load", "quantises_before_loading")
+        known = {key: getattr(engine, key) for key in keys}
+        engine = engine.model_copy(update=profile.devices.restricted(hardware.vendor, known))
+    if _loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images):
+        engine = _beside_tower(engine, profile, model)
     if role != "both":
         # SGLang's loops of prefill and decode servers are others.
         engine = engine.model_copy(update={"overlaps_results": False})
@@ -563,6 +567,22 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
         engine = engine.model_copy(update=fewer)
     return engine
+
+
+_DEPTH_FAMILIES = ("qwen", "glm")
+"""Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
+
+
+def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:
+    """Return an engine that leaves a vision tower the memory that it sets aside for one, where nobody set the share."""
+    reserve = profile.nearest_version(engine.requested_version).runtime_memory.tower_reserve
+    source = engine.sources["gpu_memory_utilization"]
+    if reserve is None or model.vision is None or source == "scenario":
+        return engine
+    layers = TOWER_LAYERS if model.family.startswith(_DEPTH_FAMILIES) else model.vision.num_hidden_layers
+    share = engine.gpu_memory_utilization * reserve.share(layers, model.vision.hidden_size)
+    sources = {**engine.sources, "gpu_memory_utilization": f"{source}, beside a vision tower"}
+    return engine.model_copy(update={"gpu_memory_utilization": share, "sources": sources})
 
 
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:

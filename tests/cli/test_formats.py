@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,9 @@ NOT_OF_A_DEPLOYMENT = {
     "version": "a line",
 }
 """Commands that answer about no deployment of one model, and why."""
-ELSEWHERE = {"frameworks": "tests/planner/test_frameworks.py", "explore": "the page, below, by its queries"}
 LINE = "weights mxfp4, as stored in openai/gpt-oss-20b; KV bf16"
+_LINE_OF_FORMATS = re.compile(r"weights [\w-]+, (?:as stored in|checkpoint) [\w./-]*\w; KV \w+")
+Walk = Callable[[Simserve, str, Path], object]
 
 
 @pytest.fixture
@@ -326,10 +328,126 @@ def test_another_engine_names_the_same_weights(simserve: Simserve, stored: str) 
         assert (found["weights"], found["weights_source"], found["checkpoint"]) == tuple(STORED.values())[:3]
 
 
-def test_every_command_is_walked() -> None:
-    """A new command names the formats here, or says why it has none."""
-    strings = {node.value for node in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(node, ast.Constant)}
-    spare = NOT_OF_A_DEPLOYMENT.keys() | ELSEWHERE.keys()
+def _words(*words: str) -> Walk:
+    """Return a walk through one command with ``--json``, ``{stored}`` being the scenario."""
+    return lambda simserve, stored, _: answer(simserve, *(word.format(stored=stored) for word in words))
 
-    assert spare < _COMMANDS.keys()
-    assert _COMMANDS.keys() - spare <= strings
+
+def _run(simserve: Simserve, stored: str, folder: Path) -> object:
+    """Run the scenario into a folder."""
+    return answer(simserve, "run", stored, "--out", str(folder / "run"))
+
+
+def _report(simserve: Simserve, stored: str, folder: Path) -> object:
+    """Write the report of a run anew, and return what it says."""
+    _run(simserve, stored, folder)
+    page = folder / "anew.html"
+    assert simserve("report", str(folder / "run"), "--html", str(page)).code == 0
+    return page.read_text()
+
+
+def _diff(simserve: Simserve, stored: str, folder: Path) -> object:
+    """Compare a run with itself."""
+    _run(simserve, stored, folder)
+    return answer(simserve, "diff", str(folder / "run"), str(folder / "run"))
+
+
+def _twin(simserve: Simserve, stored: str, folder: Path) -> object:
+    """Compare the scrapes of a longer run with the scenario."""
+    scrapes = folder / "scrapes.prom"
+    scrapes.write_text(series(ss.run(ss.load(stored, ["workload.num_requests=2000"])), begin=30, end=330))
+    return answer(simserve, "twin", str(scrapes), "--scenario", stored, "--horizon", "0")
+
+
+def _import(simserve: Simserve, _: str, folder: Path) -> object:
+    """Make a scenario of a command line."""
+    command = folder / "command.txt"
+    command.write_text("vllm serve openai/gpt-oss-20b --max-model-len 8192")
+    out = ("--out", str(folder / "imported.yaml"), "--hardware", "h100-sxm-80gb")
+    return answer(simserve, "import", "vllm-command", str(command), *out)
+
+
+def _sweep(simserve: Simserve, stored: str, folder: Path) -> object:
+    """Run two points of a grid, and return the answer and its rows."""
+    out = folder / "points.parquet"
+    words = ("sweep", stored, "--grid", "deployment.engine.max_num_seqs=32,64", "--out", str(out))
+    found = answer(simserve, *words)
+    return [found, duckdb.sql(f"SELECT formats FROM '{out}'").fetchall()]
+
+
+def _explore(_: Simserve, __: str, ___: Path) -> object:
+    """Ask what the page asks: a run of its simulator, and one of its lessons."""
+    model = {"model": "gpt-oss-20b", "hardware": "h100-sxm-80gb", "gpus": 1}
+    query = SimulatorQuery(**model, quantization="auto", num_requests=50)
+    lesson = resolved_query(MemoryQuery(**model))
+    return {"run": simulator(query, lambda _done, _total: None)["formats"], "formats": dict(lesson.formats)}
+
+
+_ONE_PLAN = (
+    "deployment.kv_cache_dtype=auto",
+    "deployment.tensor_parallel_size=1",
+    "deployment.pipeline_parallel_size=1",
+    "deployment.enable_expert_parallel=false",
+    "deployment.engine.max_num_seqs=64",
+    "deployment.engine.max_num_batched_tokens=8192",
+    "deployment.engine.enable_chunked_prefill=true",
+)
+WALKS: Mapping[str, Walk] = {
+    "run": _run,
+    "plan": _words(
+        *("plan", "{stored}", "--hardware", "h100-sxm-80gb", "--max-gpus", "2", "--trials", "0", "--jobs", "1"),
+        *(word for each in _ONE_PLAN for word in ("--over", each)),
+    ),
+    "capacity": _words("capacity", "{stored}", "--requests", "100", "--replications", "2", "--max", "40"),
+    "compare": _words(
+        "compare", "{stored}", "--with", "seats: deployment.engine.max_num_seqs=32", "--replications", "2"
+    ),
+    "sweep": _sweep,
+    "cost": _words("cost", "{stored}", "--api", "gpt-4o", "--set", "pricing.gpu_hour_usd=3"),
+    "memory": _words("memory", "{stored}"),
+    "export": _words("export", "{stored}", "--to", "vllm"),
+    "verify": _words("verify", "{stored}"),
+    "import": _import,
+    "twin": _twin,
+    "report": _report,
+    "diff": _diff,
+    "explore": _explore,
+}
+"""Command -> the walk through it with the model that is stored in four bits."""
+
+
+def named_in(found: object) -> set[str]:
+    """Return every line of formats that an answer holds, however deep, in words."""
+    if isinstance(found, str):
+        return {match.group() for match in _LINE_OF_FORMATS.finditer(" ".join(found.split()))}
+    if isinstance(found, Mapping):
+        own = set()
+        if {"weights", "weights_source", "kv_cache"} <= found.keys():
+            place = f" in {found['checkpoint']}" if found.get("checkpoint") else ""
+            own = {f"weights {found['weights']}, {found['weights_source']}{place}; KV {found['kv_cache']}"}
+        return own.union(*(named_in(part) for pair in found.items() for part in pair))
+    return set().union(*map(named_in, found)) if isinstance(found, list | tuple) else set()
+
+
+@pytest.mark.parametrize("command", sorted(_COMMANDS.keys() - NOT_OF_A_DEPLOYMENT.keys() - {"frameworks"}))
+def test_every_command_is_walked(simserve: Simserve, stored: str, tmp_path: Path, command: str) -> None:
+    """Each that answers about a deployment names the stored formats and no others; a new one has no walk and fails."""
+    assert command in WALKS, "has no walk: add one, or say in NOT_OF_A_DEPLOYMENT why it names no formats"
+
+    assert named_in(WALKS[command](simserve, stored, tmp_path)) == {LINE}
+
+
+def test_frameworks_are_walked_with_a_model_that_all_of_them_run(simserve: Simserve) -> None:
+    """Transformers of 2023 runs no MXFP4, and the command says so; of its own model all nine name the same weights."""
+    refusal = simserve("frameworks", "--set", "model=gpt-oss-20b", "--set", "deployment.hardware=h100-sxm-80gb")
+    found = answer(simserve, "frameworks", "--set", "workload.num_requests=50")
+
+    assert "'auto' is mxfp4, as gpt-oss-20b is stored in openai/gpt-oss-20b" in refusal.error_line
+    assert len({line.partition(";")[0] for line in named_in(found)}) == 1
+    assert len(found["frameworks"]) == 9
+
+
+def test_commands_that_name_no_formats_exist() -> None:
+    """The list of exceptions holds no command that is gone."""
+    assert NOT_OF_A_DEPLOYMENT.keys() | WALKS.keys() <= _COMMANDS.keys()
+    assert not NOT_OF_A_DEPLOYMENT.keys() & WALKS.keys()

@@ -9,6 +9,7 @@ import pytest
 from simserve.errors import InputError
 from simserve.perf.memory import (
     NEAR_FIT_SHARE,
+    activation_bytes,
     context_cut_note,
     is_context_cut,
     kv_bytes_per_token,
@@ -18,6 +19,7 @@ from simserve.perf.memory import (
 )
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.weights import UNPADDED, weights_bytes, weights_bytes_per_gpu
+from simserve.units import GIB
 from tests.perf.shapes import bare_shape, make_hardware, make_model, make_shape
 
 
@@ -375,3 +377,28 @@ def test_gpus_on_pcie_have_no_buffers_for_nvlink() -> None:
     }
 
     assert list(taken.values()) == pytest.approx([0.55, 0.75, 0.55, 2.1])
+
+
+def test_what_ranks_summed_stays_taken_in_vllm_0_2_6_alone() -> None:
+    """Llama-2-70B on four A100: 13.75 GiB more, of which PyTorch's allocator played through makes 13.5."""
+    before, then, after = (
+        plan_memory(
+            make_shape("a100-sxm-80gb", "llama-2-70b", version=version, tensor_parallel_size=4, max_model_len=4096)
+        ).activation_bytes
+        for version in ("0.2.1", "0.2.6", "0.2.7")
+    )
+
+    assert before == after
+    assert then - before == 80 * 4096 * (2 * 28672 / 4 + 8192) * 2
+    alone = make_shape("a100-sxm-80gb", "llama-2-7b", version="0.2.6", max_model_len=4096)
+    assert plan_memory(alone).activation_bytes < 2 * GIB
+
+
+def test_awq_without_zero_points_needs_room_for_a_matrix() -> None:
+    """Its kernels write gate and up of Mistral-Small-3.1 out in 16 bit, 671 MB, as vLLM's Marlin does not take it."""
+    packed, unpacked = (
+        activation_bytes(make_shape("a10g-24gb", "mistral-small-24b", quantization=name, version="0.8.3"))
+        for name in ("awq-int4", "awq-int4-gemm")
+    )
+
+    assert unpacked - packed == 2 * 32768 * 5120 * 2

@@ -738,3 +738,18 @@ def test_layers_without_a_formula_are_named_before_what_is_missing() -> None:
         from_hf_config(make_config(model_type="nemotron-nas", block_configs=[{}], num_key_value_heads=...))
 
     assert refused.value.key == "block_configs"
+
+
+@pytest.mark.parametrize(
+    ("scaling", "context"),
+    [
+        ({"type": "linear", "factor": 4.0}, 32768),
+        ({"rope_type": "dynamic", "factor": 2}, 16384),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 8192),
+        ({"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}, 8192),
+        (None, 8192),
+    ],
+)
+def test_engines_stretch_contexts_that_are_scaled_plainly(scaling: dict[str, Any] | None, context: int) -> None:
+    """deepseek-coder's 16,384 with a factor of 4 are 65,536 in vLLM; other scalings name the stretched length."""
+    assert from_hf_config({**LLAMA_3_8B, "rope_scaling": scaling}).max_position_embeddings == context

@@ -72,6 +72,8 @@ def test_without_a_word_weights_are_in_their_dtype() -> None:
         ({"quant_method": "gptq", "bits": 8, "group_size": -1}, ("int8-wo", "tensor", None)),
         ({"quant_method": "gptq", "bits": 3, "group_size": 128}, ("int3", "tensor", 128)),
         ({"quant_method": "awq", "bits": 4, "group_size": 64}, ("awq-int4", "tensor", 64)),
+        ({"quant_method": "awq", "bits": 4, "zero_point": True}, ("awq-int4", "tensor", None)),
+        ({"quant_method": "awq", "bits": 4, "zero_point": False}, ("awq-int4-gemm", "tensor", None)),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, ("nf4", "tensor", None)),
         ({"quant_method": "mxfp4"}, ("mxfp4", "tensor", None)),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4", "tensor", None)),

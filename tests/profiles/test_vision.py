@@ -115,3 +115,15 @@ def test_a_rule_needs_its_numbers() -> None:
 
     with pytest.raises(ProfileError, match="rule grid needs max_pixels"):
         validate(VisionTower, known, error=ProfileError)
+
+
+@pytest.mark.parametrize(("size", "tokens"), [((1024, 1024), 37 * 37), ((8000, 8000), 4096)])
+def test_kimi_makes_a_token_of_28_pixels_square(size: tuple[int, int], tokens: int) -> None:
+    """At most 16,384 patches of 14 x 14, four of which become a token."""
+    assert tower("kimi-k2.5").image(*size).tokens == pytest.approx(tokens, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "weights"), [("qwen3.5-0.8b", 85e6), ("qwen3.5-2b", 302e6), ("qwen3.5-4b", 302e6)])
+def test_small_qwens_have_towers_too(name: str, weights: float) -> None:
+    """12 layers of 768, or 24 of 1,024."""
+    assert tower(name).num_parameters == pytest.approx(weights, rel=0.01)

@@ -460,3 +460,28 @@ def test_sglang_expects_all_of_requests_that_ignore_the_end(version: str, is_exp
 
     assert ignoring.expects_max_tokens is is_expected
     assert not plain.expects_max_tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "share"),
+    [
+        ("kimi-k2.5", "0.5.9", 0.8260405859375),
+        ("qwen2.5-vl-72b", "0.4.9", 0.9),
+        ("qwen2.5-vl-72b", "0.5.9", 0.95 * (1 - 0.1 * (1280**2 / 1024**2 - 1))),
+    ],
+)
+def test_sglang_leaves_a_vision_tower_a_part_of_its_own_share(model: str, version: str, share: float) -> None:
+    """An MI355X of Kimi-K2.5 prints 0.8260405859375 of 0.908; a share that somebody set stays."""
+    gpus = {"hardware": "mi355x-288gb", "tensor_parallel_size": 8}
+    engine = {"name": "sglang", "version": version}
+    text = {"kimi-k2.5": "kimi-k2", "qwen2.5-vl-72b": "llama-3.1-70b"}[model]
+    found, of_text, asked = (
+        resolve(make_scenario(model=name, deployment={**gpus, "engine": {**engine, **more}})).shape.engine
+        for name, more in ((model, {}), (text, {}), (model, {"gpu_memory_utilization": 0.8}))
+    )
+
+    expected = share if model == "kimi-k2.5" else of_text.gpu_memory_utilization * share
+    assert found.gpu_memory_utilization == pytest.approx(expected, rel=1e-9)
+    assert found.gpu_memory_utilization < of_text.gpu_memory_utilization
+    assert found.sources["gpu_memory_utilization"].endswith("beside a vision tower")
+    assert asked.gpu_memory_utilization == 0.8

@@ -40,8 +40,9 @@ _RARE_FLAGS = {
 _ONLINE = {"int8-wo": "int8_per_channel_weight_only", "nf4": "bitsandbytes"}
 """Formats besides FP8 that vLLM makes while it loads, where the version has the method."""
 
-_FORCED = {"gptq-int4-exllama": "gptq"}
-"""Formats whose kernels run only where they are asked for by name: a GPTQ checkpoint runs in Marlin otherwise."""
+_FORCED = {"gptq-int4-exllama": "gptq", "awq-int4-gemm": "awq"}
+"""Formats whose kernels run only where they are asked for by name: GPTQ and most AWQ checkpoints run in Marlin
+otherwise."""
 
 
 def export_vllm(deployment: Deployment) -> Export:
