@@ -1,7 +1,8 @@
 """The run that decides on a fleet in a search: shorter than the scenario's, or narrower, where that says the same.
 
 Steady open traffic is run until it settles, whatever number of requests the scenario says: what the fleet finishes with
-its queue never empty refuses early, what is far from the limit passes early. Other open-loop traffic that is alike all
+its queue never empty refuses early, what is far from the limit passes early. Days, bursts and the like are run as they
+are, and where about as many requests miss as may, runs of fresh seeds decide. Other open-loop traffic that is alike all
 through is run for fewer requests. Clients of a closed loop, and conversations,
 must go on for as long as the scenario says: contexts grow, and all clients start at once. There are as many of them a
 replica on fewer replicas with their share of the clients, and these behave alike: 1 to 8 replicas of the 38 that
@@ -74,7 +75,15 @@ def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tri
         return narrow_run(scenario, overrides, replicas, fewer)
     if is_steady(there):
         return settled_run(scenario, overrides, replicas)
-    return try_fleet(scenario, overrides, replicas, request_limit(there, MOST_REQUESTS))
+    trial = try_fleet(scenario, overrides, replicas, request_limit(there, MOST_REQUESTS))
+    if not is_uneven(deployed(scenario, overrides, replicas)) or not _is_near(scenario, trial):
+        return trial
+    return replace(trial, holds=_keeps_holding(scenario, overrides, replicas))
+
+
+def _is_near(scenario: Scenario, trial: Trial) -> bool:
+    """Return whether about as many requests miss as may, so that another day may say otherwise."""
+    return not _misses_by_far(scenario, trial) and not (trial.holds and _holds_by_far(scenario, trial))
 
 
 def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:

@@ -17,6 +17,8 @@ from simserve.scenario.schema import Scenario
 
 HEADROOM_STEP = 0.05
 """Share of the traffic by which headroom is told apart."""
+SAME_LATENCY = 0.02
+"""Share of the lowest latency within which fleets are told apart by nothing: what another seed would turn round."""
 MOST_STEPS = 60
 """Steps of headroom up to which it is looked for: four times the traffic."""
 
@@ -25,15 +27,16 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
     """Return the places of members that hold at one price, the best first, and note the headroom of each.
 
     Step times on fitted curves before those that are a bound of the data sheet, which flatters; then headroom, to
-    `HEADROOM_STEP`; of those that bear as much, the lower p95 latencies as shares of their limits; then the order
-    in which they are given. A member that does not bear what the best so far does is not
-    looked at any further, so its headroom is known to be less and no more.
+    `HEADROOM_STEP`; of those that bear as much, the lower p95 latencies as shares of their limits, where they differ by
+    more than `SAME_LATENCY` from the lowest; then the order in which they are given. A member that does not bear what
+    the best so far does is not looked at any further, so its headroom is known to be less and no more.
 
     Args:
         scenario: The traffic.
         members: With trials that hold, of one price.
     """
-    best, found = 0, []
+    best = 0
+    found: dict[tuple[bool, int], list[tuple[float, int]]] = {}
     can_scale = scaled_traffic(scenario, 1.0) is not None
     bounds = [_trial(member).fidelity == "roofline" for member in members]
     for place in sorted(range(len(members)), key=bounds.__getitem__):
@@ -41,8 +44,16 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
         steps = _headroom(scenario, member, best) if can_scale and len(members) > 1 else 0
         best = max(best, steps)
         member.headroom = max(steps, 0)
-        found.append((bounds[place], -steps, _latency(scenario, _trial(member)), place))
-    return [place for *_, place in sorted(found)]
+        found.setdefault((bounds[place], -steps), []).append((_latency(scenario, _trial(member)), place))
+    return [place for key in sorted(found) for place in _by_latency(found[key])]
+
+
+def _by_latency(found: Sequence[tuple[float, int]]) -> list[int]:
+    """Return places by their latencies; those that are as good as the lowest as they come."""
+    lowest = min(found)[0]
+    alike = sorted(place for latency, place in found if latency <= (1 + SAME_LATENCY) * lowest)
+    others = sorted((latency, place) for latency, place in found if latency > (1 + SAME_LATENCY) * lowest)
+    return [*alike, *(place for _, place in others)]
 
 
 def _headroom(scenario: Scenario, member: Member, least: int) -> int:

@@ -20,8 +20,10 @@ FRESH_RUNS = 8
 FEWEST_FRESH_RUNS = 3
 MOST_FRESH_REQUESTS = 60_000
 """Requests of these together from which on they are fewer: long runs differ less."""
-FRESH_SEED = 1_000_003
-"""Added to the scenario's seed for the first of them."""
+FRESH_SEED, SEEDS_APART = 1_000_003, 7919
+"""Added to the scenario's seed for the first of them, and from one to the next: neighbouring seeds share none."""
+SEEDS = 2**63
+"""How many seeds there are."""
 BOUND = 0.96
 """Two-sided: with 98 % a further run is above the lower end."""
 
@@ -49,7 +51,8 @@ def keeps_holding(
     asked, runs = objective(scenario), FRESH_RUNS
     shares: list[float] = []
     while len(shares) < runs:
-        fresh = with_overrides(scenario, {"run.seed": scenario.run.seed + FRESH_SEED + len(shares)})
+        seed = (scenario.run.seed + FRESH_SEED + SEEDS_APART * len(shares)) % SEEDS
+        fresh = with_overrides(scenario, {"run.seed": seed})
         found = run(fresh, explain=False, accelerate=accelerate, finishable=finishable)
         if found.simulation.was_interrupted:
             raise KeyboardInterrupt
