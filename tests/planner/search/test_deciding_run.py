@@ -101,15 +101,13 @@ def test_other_days_decide_whether_a_fleet_holds(is_scaled: bool, keeps: bool) -
     overrides = {"deployment.autoscaling": scaling} if is_scaled else {}
     fleet = Fleet(scenario=scenario, overrides=overrides, replicas=2)
 
-    own, promise, confirmed = (
-        deciding_run(scenario, fleet.overrides, 2),
-        promise_of(scenario, fleet.overrides, 2),
-        confirm(fleet),
-    )
+    own, decided = try_fleet(scenario, overrides, 2), deciding_run(scenario, overrides, 2)
+    promise = promise_of(scenario, overrides, 2)
 
     assert own.holds
+    assert decided.holds == keeps
     assert (promise.holds, promise.num_requests) == (keeps, None)
-    assert confirmed.holds == keeps
+    assert confirm(fleet).holds == keeps
 
 
 def test_a_trace_and_clients_are_asked_for_no_fresh_runs() -> None:
