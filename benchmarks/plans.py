@@ -3,6 +3,7 @@
     python -m benchmarks.plans               the table of docs/plan-proof.md, some minutes of CPU
     python -m benchmarks.plans --only chat   the problems whose name begins so
     python -m benchmarks.plans --part 1/2    every second one, from the first on
+    python -m benchmarks.plans --seeds 5     whether five seeds of the traffic pick the same fleet, without brute force
 
 Run it from the root of the repository. The brute force knows nothing of the planner: it writes out every deployment
 and every number of replicas, in the order of their price, and runs them with traffic of its own. The first fleet that
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -239,6 +241,34 @@ def examine(problem: Problem, **options: Any) -> Row:
         picked_holds=(held, held or (picked is not None and picked.holds(factor=1 - NEAR_KNEE)[0])),
         seconds=(searched - began, ended - searched),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pick:
+    """What the planner says of a problem under one seed of the traffic.
+
+    Attributes:
+        label: The fleet, in words; None: nothing holds.
+        changes: Dotted key -> value, replicas included.
+        usd_per_hour: Of the fleet; of a scaled one, what the run paid.
+    """
+
+    label: str | None
+    changes: Mapping[str, Any]
+    usd_per_hour: float | None
+
+
+def picks_of(problem: Problem, seeds: Sequence[int], **options: Any) -> list[Pick]:
+    """Return what the planner picks under each seed of the traffic."""
+    picks = []
+    for seed in seeds:
+        seeded = problem.loaded.run.model_copy(update={"seed": seed})
+        best = plan(problem.loaded.model_copy(update={"run": seeded}), problem.options(**options)).summary["best"]
+        if best is None:
+            picks.append(Pick(label=None, changes={}, usd_per_hour=None))
+        else:
+            picks.append(Pick(label=best["label"], changes=best["overrides"], usd_per_hour=best["usd_per_hour"]))
+    return picks
 
 
 def _run(fleet: Fleet, seed: int, requests: int, factor: float) -> tuple[bool, float]:
@@ -501,9 +531,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", default="")
     parser.add_argument("--part", default="1/1")
+    parser.add_argument("--seeds", type=int)
     asked = parser.parse_args()
     part, parts = map(int, asked.part.split("/"))
     chosen = [each for each in PROBLEMS if each.name.startswith(asked.only)][part - 1 :: parts]
+    if asked.seeds:
+        _print_picks(chosen, range(1, asked.seeds + 1))
+        return
     print("| problem | fleets | cheapest that holds | $/h | the plan | $/h | verdict | CPU s |")
     print("|---|---|---|---|---|---|---|---|")
     verdicts = []
@@ -512,6 +546,24 @@ def main() -> None:
         verdicts.append(row.verdict)
         print(_line(row), flush=True)
     print("\n" + ", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts))))
+
+
+def _print_picks(problems: Sequence[Problem], seeds: Sequence[int]) -> None:
+    print("| problem | what the seeds pick ($/h, seeds) | fleets | prices | CPU s |")
+    print("|---|---|---|---|---|")
+    for problem in problems:
+        began = time.process_time()
+        picks = picks_of(problem, seeds)
+        seconds = time.process_time() - began
+        dollars = {pick.label: pick.usd_per_hour for pick in picks}
+        counts = Counter(pick.label for pick in picks)
+        words = "; ".join(
+            f"{label or 'nothing'} ({'-' if dollars[label] is None else f'{dollars[label]:.2f}'}, {count})"
+            for label, count in counts.most_common()
+        )
+        fleets = len({repr(sorted(pick.changes.items())) for pick in picks})
+        prices = len({pick.usd_per_hour for pick in picks})
+        print(f"| {problem.name} | {words} | {fleets} | {prices} | {seconds:.0f} |", flush=True)
 
 
 def _line(row: Row) -> str:

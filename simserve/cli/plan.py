@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def plan(
     asked: Asked,
     hardware: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="GPU,GPU",
             help="GPUs to choose from. Default: the scenario's, and those with an on-demand price.",
@@ -67,7 +67,7 @@ def plan(
         ),
     ] = None,
     keep: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="NAME,NAME",
             help="What must not change: gpus, weights, kv-cache, tensor-parallel, replicas, engine, drafts, pools, ...",
@@ -277,9 +277,11 @@ def _raise_outcome(result: Plan) -> None:
         raise InfeasibleError("no plan holds", remedy=str(miss.get("relax") or "allow more GPUs"))
 
 
-def _names(text: str | None, option: str) -> Sequence[str]:
-    names = [name.strip() for name in (text or "").split(",")]
-    if text is not None and not all(names):
+def _names(texts: Sequence[str] | None, option: str) -> Sequence[str]:
+    """Return the names that an option lists, given once or several times."""
+    text = ",".join(texts or ())
+    names = [name.strip() for name in text.split(",")]
+    if texts and not all(names):
         raise UsageError("must be names, separated by commas", key=option, value=text)
     return [name for name in dict.fromkeys(names) if name]
 

@@ -92,11 +92,15 @@ def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
     Raises:
         InputError: The traffic is none, a GPU cannot run the model at all, or what is asked does not go together.
         TooLongError: It took too long.
+        KeyboardInterrupt: Ctrl-C, as of an export: the best until then is no answer.
     """
     if query.is_scaled and (query.is_apart or query.spare_replicas):
         rule = "is a day for which an autoscaler is looked for: of equal replicas, without spare ones"
         raise InputError(rule, key="peak_to_mean", value=query.peak_to_mean, remedy="set it to 1")
-    found = _answer(query, _plan(query, check))
+    plan = _plan(query, check)
+    if plan.was_interrupted:
+        raise KeyboardInterrupt
+    found = _answer(query, plan)
     return {**found, "manifests": [] if found["scenario"] is None else _manifests(found["scenario"])}
 
 

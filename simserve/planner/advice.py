@@ -11,18 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from simserve.errors import InputError
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.result import RunResult
-from simserve.metrics.student import two_sided_quantile
 from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.capacity.search import highest_promised
 from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.plan.explain import command
 from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
 from simserve.planner.plan.price import price_of
+from simserve.planner.search.fresh_runs import keeps_holding
 from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, settings
@@ -45,15 +43,6 @@ BUDGET = 80_000
 MOST_OF_LOAD_RATIO = 5000
 """Of the requests that a load ratio takes, those that count: of conversations it takes many, and none would be left for
 a second change."""
-FRESH_RUNS = 8
-"""Runs of a change that holds, of seeds that the search has not seen: all must hold, and a further one by a bound."""
-FEWEST_FRESH_RUNS = 3
-MOST_FRESH_REQUESTS = 60_000
-"""Requests of these together from which on they are fewer: long runs differ less."""
-FRESH_SEED = 1_000_003
-"""Added to the scenario's seed for the first of them."""
-BOUND = 0.96
-"""Two-sided: with 98 % a further run is above the lower end."""
 FREE_SHARE = 0.5
 """Of the budget, what may go into changes that cost nothing: replicas and the load must have their turn."""
 RUNS_WORTH = 3
@@ -95,9 +84,9 @@ def advise(
 
     Every change is one run of the scenario's own requests, seed and length (the first, where several replications are
     asked for): what ``simserve run`` prints for its command. It is advised where fresh seeds hold too
-    (`FRESH_RUNS`), at no load above what `simserve capacity` would promise. Of changes of one price the one that leaves
-    the deployment most as it is comes first. The work is counted in simulated requests (`BUDGET`, and of each change
-    that holds `MOST_FRESH_REQUESTS`), so that it comes to the same on any machine.
+    (`simserve.planner.search.fresh_runs`), at no load above what `simserve capacity` would promise. Of changes of one
+    price the one that leaves the deployment most as it is comes first. The work is counted in simulated requests
+    (`BUDGET`, and the fresh runs of each change that holds), so that it comes to the same on any machine.
 
     Args:
         asked: What was run.
@@ -249,23 +238,7 @@ class _Advising:
             traffic = own_traffic(there)
             if traffic.is_stationary and traffic.offered_rate > highest_promised(finishable):
                 return False
-        asked, runs = objective(there), FRESH_RUNS
-        shares: list[float] = []
-        while len(shares) < runs:
-            seed = there.run.seed + FRESH_SEED + len(shares)
-            fresh = with_overrides(there, {"run.seed": seed})
-            found = run(fresh, explain=False, accelerate=self.accelerate, finishable=finishable)
-            if found.simulation.was_interrupted:
-                raise KeyboardInterrupt
-            if not run_holds(fresh, found.summary):
-                return False
-            shares.append(found.summary["simserve"]["slo"]["attainment"])
-            fewer = MOST_FRESH_REQUESTS // max(len(found.simulation.records), 1)
-            runs = min(FRESH_RUNS, max(FEWEST_FRESH_RUNS, fewer))
-        if asked is None:
-            return True
-        spread = float(np.std(shares, ddof=1)) * math.sqrt(1 + 1 / len(shares))
-        return bool(np.mean(shares) - two_sided_quantile(len(shares) - 1, BOUND) * spread >= asked.attainment)
+        return keeps_holding(there, finishable, accelerate=self.accelerate)
 
     def _with(self, changes: Overrides) -> Scenario | None:
         try:

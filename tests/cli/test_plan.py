@@ -205,6 +205,16 @@ def test_a_plan_that_is_unsure_says_how_to_be_surer(simserve: Simserve) -> None:
     assert re.match(r"Trust +[\d.]+% of real servers hold it.*; for more: --confidence 90%", trust)
 
 
+def test_gpus_may_be_named_one_by_one(simserve: Simserve, scenario: str) -> None:
+    """`--hardware` twice says the same as both names in one; the last of them alone counted."""
+    alone = ["--hardware", "l4-24gb", "--hardware", "h100-sxm-80gb", *_SMALL[2:]]
+
+    several, together = (simserve("plan", scenario, "--json", "--trials", "0", *each) for each in (alone, _SMALL))
+
+    assert several.code == 0
+    assert several.stdout == together.stdout
+
+
 def test_a_model_that_needs_more_gpus_than_allowed_says_how_many(simserve: Simserve) -> None:
     """Before any latency that the missing GPUs would reach; the command names its GPU once."""
     line = ["plan", "llama-3.1-405b", "--gpus", "2xL4", "--prompt-tokens", "100", "--output-tokens", "20"]

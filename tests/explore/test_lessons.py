@@ -274,8 +274,13 @@ def test_the_load_that_a_deployment_bears_is_what_its_time_allows() -> None:
         load(SimulatorQuery(), none)
 
 
-@pytest.mark.parametrize(("answer", "after"), [(simulator, 0), (load, 0), (load, 4)])
-def test_what_ctrl_c_breaks_off_is_no_answer(answer: Any, after: int) -> None:
+CHAT = SimulatorQuery(num_requests=2000)
+
+
+@pytest.mark.parametrize(
+    ("answer", "query", "after"), [(simulator, CHAT, 0), (load, CHAT, 0), (load, CHAT, 4), (wizard, WizardQuery(), 0)]
+)
+def test_what_ctrl_c_breaks_off_is_no_answer(answer: Any, query: Any, after: int) -> None:
     """Neither the run that was under way nor the search, whatever it had seen: an export ends there."""
     calls = 0
 
@@ -286,7 +291,7 @@ def test_what_ctrl_c_breaks_off_is_no_answer(answer: Any, after: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        answer(SimulatorQuery(num_requests=2000), interrupted)
+        answer(query, interrupted)
 
 
 def test_experts_are_spread_where_there_are_any() -> None:

@@ -6,6 +6,7 @@ fleet is the deployment as it stands; how it would grow with the volume is `sims
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,6 +121,25 @@ def shape_of_day(scenario: Scenario) -> tuple[float, ...]:
         return day_shape(spec.hourly, spec.peak_to_mean, spec.peak_to_trough)
 
 
+def sent_rate(scenario: Scenario, specs: RequestSpecs) -> float | None:
+    """Return the requests/s that are sent whatever is deployed; None where answers set the pace, or all come at once.
+
+    The scenario's own; of rates that vary the mean until the last arrival; of a trace whose requests all come at their
+    own times, its gaps over the time between the first and the last. So a month is the same for every fleet.
+    """
+    steady = steady_rate(scenario)
+    if steady is not None:
+        return steady
+    if math.isfinite(specs.offered_rate):
+        return specs.offered_rate
+    times = specs.arrival_time
+    is_trace = scenario.workload.trace is not None and scenario.workload.arrivals is None
+    if not is_trace or not np.isfinite(times).all():
+        return None
+    span = float(times.max() - times.min())
+    return (len(times) - 1) / span if span > 0 else None
+
+
 def mean_rate(scenario: Scenario, offered: float, shape: tuple[float, ...]) -> float:
     """Return the requests/s of a mean hour, where ``offered`` is what the scenario says, or serves, a second."""
     spec = scenario.pricing.daily
@@ -217,7 +237,7 @@ def _as_deployed(
     resolved: ResolvedScenario, result: RunResult, hourly: float, specs: RequestSpecs, api: ApiPrices | None
 ) -> Comparison:
     scenario, pricing, shape = resolved.scenario, resolved.scenario.pricing, shape_of_day(resolved.scenario)
-    rate = steady_rate(scenario)
+    rate = sent_rate(scenario, specs)
     served = float(result.summary["request_throughput"])
     requests = mean_rate(scenario, served if rate is None else rate, shape) * SECONDS_PER_MONTH
     overflow = result.summary["simserve"]["overflow"]["usd_per_hour"] or 0.0

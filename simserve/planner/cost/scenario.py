@@ -23,10 +23,10 @@ from simserve.planner.cost.month import (
     fixed_usd_per_month,
     mean_rate,
     mean_request,
+    sent_rate,
     shape_of_day,
 )
 from simserve.planner.load_curve import LoadCurve
-from simserve.planner.scaling import steady_rate
 from simserve.profiles.api import load_api
 from simserve.profiles.gpu_prices import offers
 from simserve.scenario.formats import formats_line
@@ -137,7 +137,7 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
     own = curve.as_it_is()
     deployed, shape = _most_replicas(scenario), shape_of_day(scenario)
     flat = curve.own_load is None
-    offered = steady_rate(scenario) or own.rate
+    offered = sent_rate(scenario, curve.first()[1]) or own.rate
     if not offered:
         with scenario.blaming("workload"):
             raise ScenarioError("serves no request in the measured part of the run", remedy="let it be longer")

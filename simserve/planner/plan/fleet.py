@@ -91,7 +91,8 @@ def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | N
 def confirm(fleet: Fleet) -> Trial:
     """Run a fleet several times over: steady open traffic until it has settled, else all requests of the scenario.
 
-    Of steady open traffic 95 % of runs that the search has not seen must hold, as `simserve capacity` promises it.
+    Of steady open traffic 95 % of runs that the search has not seen must hold, as `simserve capacity` promises it; of
+    bursts, days and the like as many, as long as the scenario says.
     """
     promise = fleet.promise or promise_of(fleet.scenario, fleet.overrides, fleet.replicas)
     if promise.num_requests is not None:
@@ -103,6 +104,7 @@ def confirm(fleet: Fleet) -> Trial:
     trial = try_fleet(
         fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True, finishable=known
     )
+    trial = replace(trial, holds=promise.holds and trial.holds)
     return trial.sure(fleet.confidence, is_measured=fleet.is_measured)
 
 
@@ -190,10 +192,10 @@ def traffic_borne(fleet: Fleet) -> float | None:
     """Return the largest traffic, as a multiple of the scenario's, at which a fleet still holds.
 
     Of steady open traffic, and of conversations once as many end as begin, it is what `simserve capacity` promises of
-    the fleet: 95 % of fresh runs hold. Of other traffic the largest that was seen to hold, to `TRAFFIC_STEP`. From the
-    scenario's own on, which was confirmed, but of conversations, whose run may end before they reach their rate: there
-    it may be less. None where the traffic cannot be scaled, or nothing is promised; `MOST_TRAFFIC` where even that
-    holds.
+    the fleet: 95 % of fresh runs hold. Of other traffic the largest that was seen to hold, to `TRAFFIC_STEP`; of bursts
+    and days, in fresh ones, too. From the scenario's own on, which was confirmed, but of conversations, whose run may
+    end before they reach their rate: there it may be less. None where the traffic cannot be scaled, or nothing is
+    promised; `MOST_TRAFFIC` where even that holds.
     """
     if scaled_traffic(fleet.scenario, 1.0) is None:
         return None
@@ -209,7 +211,15 @@ def traffic_borne(fleet: Fleet) -> float | None:
         return not deciding_run(scenario, fleet.overrides, fleet.replicas).holds
 
     first_miss = smallest_integer(fails, 1, steps)
-    return MOST_TRAFFIC if first_miss is None else 1 + (first_miss - 1) * TRAFFIC_STEP
+    most = steps if first_miss is None else first_miss - 1
+    while most and not _is_promised(fleet, 1 + most * TRAFFIC_STEP):
+        most -= 1
+    return 1 + most * TRAFFIC_STEP
+
+
+def _is_promised(fleet: Fleet, factor: float) -> bool:
+    busier = scaled_traffic(fleet.scenario, factor)
+    return busier is not None and promise_of(busier, fleet.overrides, fleet.replicas).holds
 
 
 def _promised(fleet: Fleet, probe: LoadProbe) -> float | None:

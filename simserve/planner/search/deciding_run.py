@@ -1,7 +1,8 @@
 """The run that decides on a fleet in a search: shorter than the scenario's, or narrower, where that says the same.
 
 Steady open traffic is run until it settles, whatever number of requests the scenario says: what the fleet finishes with
-its queue never empty refuses early, what is far from the limit passes early. Other open-loop traffic that is alike all
+its queue never empty refuses early, what is far from the limit passes early. Days, bursts and the like are run as they
+are, and where about as many requests miss as may, runs of fresh seeds decide. Other open-loop traffic that is alike all
 through is run for fewer requests. Clients of a closed loop, and conversations,
 must go on for as long as the scenario says: contexts grow, and all clients start at once. There are as many of them a
 replica on fewer replicas with their share of the clients, and these behave alike: 1 to 8 replicas of the 38 that
@@ -22,6 +23,7 @@ from simserve.planner.capacity.search import (
 )
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
+from simserve.planner.search.fresh_runs import keeps_holding
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
     Promise,
@@ -31,6 +33,7 @@ from simserve.planner.search.trial import (
     fleet_of,
     grows_steady,
     is_steady,
+    is_uneven,
     least_requests,
     request_limit,
     run_fleet,
@@ -47,6 +50,8 @@ SHORT_REQUESTS = 2000
 """Requests of the first run of steady traffic."""
 FAR = 2.0
 """Times the share that may miss, or part of it, from which on a short run decides alone."""
+MOST_UNEVEN_REQUESTS = 240_000
+"""Requests of the fresh runs of bursts and days together, from which on they are fewer than eight."""
 ROUTING_KEY = "deployment.routing"
 _ANY_ROUTING = "round_robin"
 """One replica gets everything, whoever routes; this router decides nothing that would keep the kernel from leaping."""
@@ -70,7 +75,15 @@ def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tri
         return narrow_run(scenario, overrides, replicas, fewer)
     if is_steady(there):
         return settled_run(scenario, overrides, replicas)
-    return try_fleet(scenario, overrides, replicas, request_limit(there, MOST_REQUESTS))
+    trial = try_fleet(scenario, overrides, replicas, request_limit(there, MOST_REQUESTS))
+    if not is_uneven(deployed(scenario, overrides, replicas)) or not _is_near(scenario, trial):
+        return trial
+    return replace(trial, holds=_keeps_holding(scenario, overrides, replicas))
+
+
+def _is_near(scenario: Scenario, trial: Trial) -> bool:
+    """Return whether about as many requests miss as may, so that another day may say otherwise."""
+    return not _misses_by_far(scenario, trial) and not (trial.holds and _holds_by_far(scenario, trial))
 
 
 def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
@@ -113,17 +126,27 @@ def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> Loa
 
 
 def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
-    """Return whether 95 % of fresh runs of a fleet hold at the scenario's own rate, as `simserve capacity` promises it.
+    """Return whether 95 % of fresh runs of a fleet hold at the scenario's own rate.
 
-    Where traffic is not steady nothing is asked of fresh runs.
+    Of steady traffic as `simserve capacity` promises it; of bursts, days and the like runs as long as the scenario
+    says, which draw other arrivals. Of a trace, of clients of a closed loop and of conversations nothing is asked.
     """
     probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
     if probe is None:
-        return Promise(holds=True)
+        return Promise(holds=_keeps_holding(scenario, overrides, replicas))
     assert probe.finishable is not None  # of a steady probe
     rate = load_of(scenario, own_traffic(scenario))
     borne = is_load_borne(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
     return Promise(holds=borne.holds, num_requests=borne.num_requests, finishable=probe.finishable)
+
+
+def _keeps_holding(scenario: Scenario, overrides: Overrides, replicas: int) -> bool:
+    once = {**overrides, "run.replications": 1, "run.precision": None}
+    there = deployed(scenario, once, replicas)
+    if not is_uneven(there):
+        return True
+    known = None if there.deployment.overflow else finishable_of(scenario, overrides, replicas)
+    return keeps_holding(there, known, most_requests=MOST_UNEVEN_REQUESTS)
 
 
 def _misses_by_far(scenario: Scenario, trial: Trial) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from simserve.planner.capacity.search import NEAR_FULL
 from simserve.planner.overrides import with_overrides
@@ -17,6 +18,10 @@ from simserve.scenario.schema import Scenario
 
 HEADROOM_STEP = 0.05
 """Share of the traffic by which headroom is told apart."""
+SAME_HEADROOM = 1
+"""Steps below the most headroom within which fleets bear as much: the short runs that tell know it no better."""
+SAME_LATENCY = 0.05
+"""Share of the lowest latency within which fleets are as quick: what another seed would turn round."""
 MOST_STEPS = 60
 """Steps of headroom up to which it is looked for: four times the traffic."""
 
@@ -25,24 +30,55 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
     """Return the places of members that hold at one price, the best first, and note the headroom of each.
 
     Step times on fitted curves before those that are a bound of the data sheet, which flatters; then headroom, to
-    `HEADROOM_STEP`; of those that bear as much, the lower p95 latencies as shares of their limits; then the order
-    in which they are given. A member that does not bear what the best so far does is not
-    looked at any further, so its headroom is known to be less and no more.
+    `HEADROOM_STEP`; of those within `SAME_HEADROOM` of the most, the lower p95 latencies as shares of their limits; of
+    those within `SAME_LATENCY` of the lowest, the order in which they are given. So no seed of the traffic decides. A
+    member that does not bear about what the best so far does is not looked at any further, so its headroom is known to
+    be less and no more.
 
     Args:
         scenario: The traffic.
         members: With trials that hold, of one price.
     """
-    best, found = 0, []
+    best = 0
+    found: dict[bool, list[_Place]] = {False: [], True: []}
     can_scale = scaled_traffic(scenario, 1.0) is not None
     bounds = [_trial(member).fidelity == "roofline" for member in members]
     for place in sorted(range(len(members)), key=bounds.__getitem__):
         member = members[place]
-        steps = _headroom(scenario, member, best) if can_scale and len(members) > 1 else 0
+        least = max(best - SAME_HEADROOM, 0)
+        steps = _headroom(scenario, member, least) if can_scale and len(members) > 1 else 0
         best = max(best, steps)
         member.headroom = max(steps, 0)
-        found.append((bounds[place], -steps, _latency(scenario, _trial(member)), place))
-    return [place for *_, place in sorted(found)]
+        found[bounds[place]].append(_Place(place, steps, _latency(scenario, _trial(member))))
+    return [each.place for alike in found.values() for each in _ordered(alike)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is known of a member.
+
+    Attributes:
+        place: Among those that are given.
+        steps: Of headroom; -1: less than the best.
+        latency: As a share of its limits.
+    """
+
+    place: int
+    steps: int
+    latency: float
+
+
+def _ordered(found: Sequence[_Place]) -> list[_Place]:
+    """Return members in order: those that are as good as the best as they are given, the others by their figures."""
+    most = max((each.steps for each in found), default=0)
+    lowest = min((each.latency for each in found if each.steps >= most - SAME_HEADROOM), default=0.0)
+
+    def rank(each: _Place) -> tuple[int, float, int]:
+        if each.steps < most - SAME_HEADROOM:
+            return -each.steps, each.latency, each.place
+        return -most, 0.0 if each.latency <= (1 + SAME_LATENCY) * lowest else each.latency, each.place
+
+    return sorted(found, key=rank)
 
 
 def _headroom(scenario: Scenario, member: Member, least: int) -> int:

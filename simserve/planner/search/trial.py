@@ -307,6 +307,19 @@ def grows_steady(scenario: Scenario) -> bool:
     return is_open and not has_own_clock(scenario) and deployment.liveness is None and deployment.overflow is None
 
 
+def is_uneven(scenario: Scenario) -> bool:
+    """Return whether open traffic, or its deployment, changes as a run goes on, and seeds draw other runs of it.
+
+    Bursts, days and other rates that change, faults, updates and autoscalers, all tried as they are. Not a trace, which
+    nothing draws.
+    """
+    workload = scenario.workload
+    sources = (workload.arrivals, *(each.arrivals for each in workload.classes or ()))
+    if workload.trace is not None or workload.has_clients or any(isinstance(e, AllAtOnceArrivals) for e in sources):
+        return False
+    return has_own_clock(scenario) or any(isinstance(each, BurstArrivals) for each in sources)
+
+
 def is_one_job(scenario: Scenario) -> bool:
     """Return whether the traffic is a job whose length depends on the fleet: then it is paid by the token.
 

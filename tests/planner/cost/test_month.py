@@ -33,6 +33,37 @@ def test_the_traffic_of_a_month_is_the_scenario_s_round_the_clock() -> None:
     assert daily["self_host_usd_per_month"] == even["self_host_usd_per_month"]
 
 
+def recorded(folder: Path, seconds: float) -> list[str]:
+    """Return changes to 400 requests of a trace that come over so many seconds."""
+    rows = "".join(f"{number * seconds / 399:.6f},500,120\n" for number in range(400))
+    (folder / "traffic.csv").write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
+    trace = f"workload.trace={{path: {folder / 'traffic.csv'}, format: csv}}"
+    return [trace, *(f"workload.{key}=null" for key in ("arrivals", "prompt_tokens", "output_tokens", "num_requests"))]
+
+
+@pytest.mark.parametrize("kind", ["trace", "day", "classes"])
+def test_a_month_is_the_same_for_every_fleet(tmp_path: Path, kind: str) -> None:
+    """What a trace, a day or classes send a month, and an API asks for it, depends on no deployment."""
+    batch = "{name: batch, prompt_tokens: {distribution: fixed, value: 900}, arrivals: {process: poisson, rate: 1}}"
+    traffic = {
+        "trace": recorded(tmp_path, 100.0),
+        "day": ["workload.arrivals={process: daily, rate: 4, peak_to_mean: 1.8, day: 5 min}", SMALL[0]],
+        "classes": [*SMALL, f"workload.classes=[{{name: chat, share: 1}}, {batch}]"],
+    }[kind]
+    scenario, slower = ss.load("chatbot", traffic), ss.load("chatbot", [*traffic, "deployment.hardware=a100-sxm-80gb"])
+
+    fast, slow = (month(resolve(each), ss.run(each)) for each in (scenario, slower))
+    priced = ss.cost(slower).summary
+
+    assert fast is not None
+    assert slow is not None
+    assert slow["requests_per_month"] == pytest.approx(fast["requests_per_month"], rel=1e-12)
+    assert slow["api"]["usd_per_month"] == pytest.approx(fast["api"]["usd_per_month"], rel=1e-12)
+    assert priced["day"]["requests_per_month"] == pytest.approx(fast["requests_per_month"], rel=1e-12)
+    if kind == "trace":
+        assert fast["requests_per_month"] == pytest.approx(399 / 100 * 720 * 3600, rel=1e-6)
+
+
 def test_people_and_spare_replicas_are_in_the_month() -> None:
     """As the scenario states them."""
     bare = month_of()

@@ -11,8 +11,16 @@ import pytest
 from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne
-from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
-from simserve.planner.search.trial import MOST_REQUESTS, Promise, finishable_of, is_steady, request_limit, try_fleet
+from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed, promise_of
+from simserve.planner.search.trial import (
+    MOST_REQUESTS,
+    Promise,
+    finishable_of,
+    is_steady,
+    is_uneven,
+    request_limit,
+    try_fleet,
+)
 from simserve.scenario.finishable import find_finishable
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
@@ -68,6 +76,45 @@ def test_a_promise_that_is_known_is_not_looked_at_again() -> None:
 
     assert (refused.holds, held.holds) == (False, True)
     assert replace(refused, holds=True) == held
+
+
+@pytest.mark.parametrize(("is_scaled", "keeps"), [(True, False), (False, True)])
+def test_other_days_decide_whether_a_fleet_holds(is_scaled: bool, keeps: bool) -> None:
+    """The scenario's own day is drawn well for a fleet that scales on its queue, which misses most others."""
+    lengths = {"distribution": "lognormal", "cv": 0.8}
+    scenario = make_scenario(
+        model="llama-3.1-8b",
+        deployment={
+            "hardware": "l4-24gb",
+            "quantization": "fp8",
+            "engine": {"name": "vllm", "version": "0.12", "max_model_len": 16384, "max_num_batched_tokens": 8192},
+        },
+        workload={
+            "arrivals": {"process": "daily", "rate": 3.0, "peak_to_mean": 1.8, "day": "40 min"},
+            "prompt_tokens": {**lengths, "mean": 500, "max": 3000},
+            "output_tokens": {**lengths, "mean": 150, "max": 900},
+            "num_requests": 7200,
+        },
+        slo={"ttft": "2 s", "attainment": 0.95},
+    )
+    scaling = {"metric": "queue_depth", "target": 2.0, "min_replicas": 1, "max_replicas": 2}
+    overrides = {"deployment.autoscaling": scaling} if is_scaled else {}
+    fleet = Fleet(scenario=scenario, overrides=overrides, replicas=2)
+
+    own, decided = try_fleet(scenario, overrides, 2), deciding_run(scenario, overrides, 2)
+    promise = promise_of(scenario, overrides, 2)
+
+    assert own.holds
+    assert decided.holds == keeps
+    assert (promise.holds, promise.num_requests) == (keeps, None)
+    assert confirm(fleet).holds == keeps
+
+
+def test_a_trace_and_clients_are_asked_for_no_fresh_runs() -> None:
+    """What nothing draws anew, or answers set the pace of."""
+    assert not is_uneven(crowd())
+    assert not is_uneven(load("chatbot"))
+    assert is_uneven(load("chatbot", ["deployment.faults=[{kind: replica, at: 10 min, duration: 5 min}]"]))
 
 
 def test_one_replica_needs_no_router() -> None:

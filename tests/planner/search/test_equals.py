@@ -62,3 +62,13 @@ def test_headroom_then_latency_decide_among_measured_fleets() -> None:
 
     assert order(small, slow, fast) == [2, 1, 0]
     assert order(Fleet("fitted", 3, 1.0), Fleet("fitted", 3, 1.0)) == [0, 1]
+
+
+def test_what_hardly_differs_leaves_the_order_as_it_is() -> None:
+    """Within a step of headroom and 5 % of latency the first comes first: other seeds would turn them round."""
+    first, second = Fleet("fitted", 3, 1.04), Fleet("fitted", 4, 1.0)
+
+    assert order(first, second, Fleet("fitted", 4, 1.1)) == [0, 1, 2]
+    assert order(second, first) == [0, 1]
+    assert order(Fleet("fitted", 3, 1.1), second) == [1, 0], "a lower latency wins"
+    assert order(Fleet("fitted", 2, 0.5), second) == [1, 0], "more headroom wins"
