@@ -239,7 +239,7 @@ class ReplicaShape:
             attention_efficiency=efficiency.attention_prefill,
             memory_efficiency=efficiency.memory,
             kernel_latency=efficiency.kernel_latency * self._kernel_starts,
-            decode_efficiency=efficiency.attention_decode,
+            decode_efficiency=self._decode_efficiency,
             engine_scale=self.engine.compute_efficiency,
             memory_share=self.engine.memory_share,
             num_multiprocessors=self.hardware.compute.num_multiprocessors or 1,
@@ -256,6 +256,14 @@ class ReplicaShape:
         if self.engine.block_scaled_kernels and "fp8_block" in others:
             curves["fp8_block"] = others["fp8_block"]
         return curves
+
+    @property
+    def _decode_efficiency(self) -> float | None:
+        """Share of the bandwidth in decode attention, by the kernels that the engine was told to call."""
+        efficiency = self.hardware.efficiency
+        if self.engine.attention_backend == "triton" and efficiency.triton_attention_decode is not None:
+            return efficiency.triton_attention_decode
+        return efficiency.attention_decode
 
     @property
     def _kernel_starts(self) -> float:

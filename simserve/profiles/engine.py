@@ -286,6 +286,7 @@ class _Place:
         gpu_name: Name of the GPU.
         tensor_parallel_size: Tensor-parallel ranks.
         num_ranks: Tensor- times pipeline-parallel ranks.
+        data_parallel_size: Groups of them that share the experts.
         host_slowdown: Times as long as on an H100 node that work on the CPU takes.
         drafter: Who drafts in speculative decoding; None: nobody does.
         model_family: Of the model that is served.
@@ -297,6 +298,7 @@ class _Place:
     gpu_name: str
     tensor_parallel_size: int
     num_ranks: int
+    data_parallel_size: int = 1
     host_slowdown: float = 1.0
     drafter: str | None = None
     model_family: str = ""
@@ -307,9 +309,8 @@ class _Place:
         """Return the default that holds here."""
         if not isinstance(tiered, tuple):
             return tiered
-        fitting = (
-            tier.value for tier in tiered if tier.fits(self.gpu_memory_bytes, self.gpu_name, self.tensor_parallel_size)
-        )
+        ranks = self.tensor_parallel_size * self.data_parallel_size
+        fitting = (tier.value for tier in tiered if tier.fits(self.gpu_memory_bytes, self.gpu_name, ranks))
         return next(fitting, tiered[-1].value)
 
     def count(self, tiered: Tiered) -> int:
@@ -336,6 +337,7 @@ def resolve_engine(
     compute_capability: str | None = None,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    data_parallel_size: int = 1,
     host_slowdown: float = 1.0,
     drafter: str | None = None,
     model_family: str = "",
@@ -356,6 +358,7 @@ def resolve_engine(
         compute_capability: Of the GPU, for what runs on newer ones alone; none for other makers.
         tensor_parallel_size: For defaults that depend on it (SGLang).
         pipeline_parallel_size: Likewise.
+        data_parallel_size: Likewise: groups that share the experts; SGLang's tensor-parallel size counts all of them.
         host_slowdown: Of the node, as its hardware profile has it.
         drafter: Who drafts in speculative decoding; None: nobody does.
         model_family: Of the model that is served, for what engines set for one family alone.
@@ -368,15 +371,8 @@ def resolve_engine(
     known = profile.nearest_version(version)
     ranks = tensor_parallel_size * pipeline_parallel_size
     place = _Place(
-        gpu_memory_bytes,
-        gpu_name,
-        tensor_parallel_size,
-        ranks,
-        host_slowdown,
-        drafter,
-        model_family,
-        only_prefills,
-        has_linear_layers,
+        *(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, data_parallel_size, host_slowdown),
+        *(drafter, model_family, only_prefills, has_linear_layers),
     )
     check_options(options)
     _check_expert_kernels(options, known, compute_capability)
@@ -614,7 +610,8 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     if memory.gpu_memory_utilization is not None:
         share = place.value(memory.gpu_memory_utilization)
     elif memory.static_reserve:
-        share = memory.reserve(place.gpu_memory_bytes).share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
+        reserve, groups = memory.reserve(place.gpu_memory_bytes), place.data_parallel_size
+        share = reserve.share(place.gpu_memory_bytes, budget, largest, place.num_ranks * groups, groups)
     return {
         "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
         "memory_rule": memory.rule,

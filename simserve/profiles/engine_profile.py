@@ -64,6 +64,7 @@ FEATURES: Mapping[str, str] = {
     "moe_backend": "choice of the kernels of experts",
     "language_model_only": "way to leave out the encoders of images and audio",
     "fp8_gemm_backend": "choice of the kernels of FP8 products",
+    "attention_backend": "choice of the kernels of attention",
     "flashinfer_sampler": "choice of the kernels that sample",
     "kv_cache_fp8": "FP8 KV cache",
     "kv_cache_int8": "INT8 KV cache",
@@ -375,8 +376,7 @@ class KernelTraits(FrozenModel):
     pads_experts: bool = True
     """Whether experts in MXFP4 lie in memory padded to the tiles of the kernels that multiply them."""
     triton_expert_capabilities: tuple[float, float] | None = None
-    """CUDA compute capabilities, from and to before, on which those kernels are Triton's, on others Marlin's; absent:
-    Triton's on all."""
+    """CUDA compute capabilities, from and to before, on which those are Triton's, on others Marlin's; absent: all."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
     mixed_decode_tile: int = Field(default=0, ge=0)

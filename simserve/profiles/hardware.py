@@ -184,6 +184,8 @@ class Efficiency(FrozenModel):
     """Share of the compute peak in flash attention over long prompts."""
     attention_decode: Share | None = None
     """Of the bandwidth, where decode attention on long contexts was measured; absent: 1.05 times `memory`."""
+    triton_attention_decode: Share | None = None
+    """The same of Triton's kernels, where they are far from the GPU's own; absent: as those."""
     memory: Share
     """Share of the bandwidth peak in kernels that stream weights or KV."""
     kernel_latency: PositiveSeconds

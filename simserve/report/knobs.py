@@ -42,6 +42,7 @@ _RARE = (
     "moe_backend",
     "language_model_only",
     "fp8_gemm_backend",
+    "attention_backend",
     "flashinfer_sampler",
     "cpu_offload_gb",
     "n_gpu_layers",

@@ -541,6 +541,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             compute_capability=hardware.compute_capability,
             tensor_parallel_size=deployment.tensor_parallel_size,
             pipeline_parallel_size=deployment.pipeline_parallel_size,
+            data_parallel_size=deployment.data_parallel_size,
             host_slowdown=hardware.host_slowdown,
             drafter=None if deployment.speculative is None else deployment.speculative.method,
             model_family=model.family,

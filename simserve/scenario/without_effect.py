@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import load_model
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES
@@ -88,6 +89,11 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found.append(f"{key}.moe_backend has no effect: the model has no experts in MXFP4")
     if engine.fp8_gemm_backend is not None and not _has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
+    hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
+    if engine.attention_backend is not None and hardware.efficiency.triton_attention_decode is None:
+        found.append(
+            f"{key}.attention_backend has no effect: {hardware.name} has one rate for all kernels of attention"
+        )
     return found
 
 

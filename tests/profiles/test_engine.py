@@ -50,6 +50,7 @@ def resolve(
     model_max_len: int = 8192,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    data_parallel_size: int = 1,
     drafter: str | None = None,
     model_family: str = "",
     only_prefills: bool = False,
@@ -66,6 +67,7 @@ def resolve(
         options=EngineOptions(**overrides),
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,
+        data_parallel_size=data_parallel_size,
         drafter=drafter,
         model_family=model_family,
         only_prefills=only_prefills,
@@ -235,6 +237,24 @@ def test_sglang_derives_chunk_and_static_share_from_memory(
     assert engine.cuda_graph_max_batch == largest_graph
     assert engine.gpu_memory_utilization == round(1 - reserve_mib * 2**20 / GPUS[gpu], 3)
     assert engine.memory_rule == "static_fraction"
+
+
+@pytest.mark.parametrize(
+    ("version", "largest_graph", "groups_mib"),
+    [("0.5.2", 160, 0), ("0.5.9", 512, 8 * 512 * (3 + 1.5)), ("0.5.12", 512, 8 * 512 * (3 + 1.5) - 58 * 8)],
+)
+def test_sglang_reserves_more_for_groups_of_data_parallel_attention(
+    version: str, largest_graph: int, groups_mib: float
+) -> None:
+    """Its tensor-parallel size counts the ranks of all groups, and no prompt runs on a graph."""
+    together, grouped = (
+        resolve("sglang", version, tensor_parallel_size=8 // groups, data_parallel_size=groups) for groups in (1, 8)
+    )
+
+    assert (together.max_num_batched_tokens, grouped.cuda_graph_max_batch) == (8192, largest_graph)
+    assert grouped.cuda_graph_max_batch == together.cuda_graph_max_batch
+    lost = together.gpu_memory_utilization - grouped.gpu_memory_utilization
+    assert lost == pytest.approx(groups_mib * 2**20 / GPUS["h100-sxm-80gb"], abs=0.0011)
 
 
 @pytest.mark.parametrize("version", ["0.5.0rc2", "0.5.3", "0.5.23"])

@@ -258,6 +258,27 @@ def test_flashinfers_products_take_longer_for_prompts_of_weights_by_blocks_on_bl
         resolve(make_scenario([*on("0.18"), other]))
 
 
+def test_tritons_attention_reads_the_cache_at_half_the_rate_on_amd() -> None:
+    """On MI300X alone, which has a rate for it; prompts take as long, and vLLM has no such key."""
+    sglang, triton = "deployment.engine={name: sglang, version: '0.5.9'}", "deployment.engine.attention_backend=triton"
+    mi300x = ["deployment.hardware=mi300x-192gb", "deployment.quantization=none", "model=llama-3.1-8b", sglang]
+
+    def seconds(*more: str) -> tuple[float, float]:
+        priced = price(resolve(make_scenario([*mi300x, *more])).shape, 4096)
+        return float(priced.step_times.decode_slope[8]), float(priced.parts.token[:, -1].sum())
+
+    (usual, prompt), (slow, same) = seconds(), seconds(triton)
+    told = "deployment.engine.attention_backend has no effect: {} has one rate for all kernels of attention"
+
+    assert seconds("deployment.engine.attention_backend=aiter") == (usual, prompt)
+    assert 1.8 * usual < slow < 2.8 * usual
+    assert same == prompt
+    assert told.format("h100-sxm-80gb") in without_effect(make_scenario([sglang, triton]), None)
+    assert told.format("mi300x-192gb") not in without_effect(make_scenario([*mi300x, triton]), None)
+    with pytest.raises(InputError, match=r"attention_backend: .* vllm 0.18 has no choice of the kernels of attention"):
+        resolve(make_scenario([*on("0.18"), triton]))
+
+
 def test_kernels_of_experts_change_nothing_without_experts_in_mxfp4() -> None:
     """Said beside the result, as of every setting without effect."""
     told = "deployment.engine.moe_backend has no effect: the model has no experts in MXFP4"
@@ -311,6 +332,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "max_cudagraph_capture_size": (64, []),
     "moe_backend": ("marlin", ["model=gpt-oss-20b"]),
     "fp8_gemm_backend": ("flashinfer_trtllm", SGLANG_B200),
+    "attention_backend": ("triton", ["deployment.engine={name: sglang}", "deployment.hardware=mi300x-192gb"]),
     "flashinfer_sampler": ("false", on("0.11.0")),
     "frontend_latency": ("9 ms", []),
     "host_slowdown": (2.0, []),
@@ -335,7 +357,12 @@ def test_every_option_changes_something_besides_itself(option: str) -> None:
     value, rest = SAMPLES[option]
     found = [resolve(make_scenario([*rest, *more])) for more in ([], [f"deployment.engine.{option}={value}"])]
     kept = [
-        (each.engine, each.memory, each.shape.engine.model_dump(exclude={option, "sources", "max_model_len"}))
+        (
+            each.engine,
+            each.memory,
+            each.shape.machine,
+            each.shape.engine.model_dump(exclude={option, "sources", "max_model_len"}),
+        )
         for each in found
     ]
 

@@ -39,8 +39,10 @@ them was 9.3 % off in TPOT, 25 % in TTFT and 18 % in throughput in the median. T
 to what API servers do one after another, and that they are chats is described since. Seven more were predicted blind
 later that day, 48 loads of RTX 4090, A40, A6000, L40S, H20, H100 PCIe and MI300X: TPOT 16 %, TTFT 36 % and throughput
 17 % in the median (an eighth, Qwen3-0.6B by 500 clients at once: throughput +102 %). What they showed led to memory
-that vLLM's samplers leave to the KV cache, SGLang's experts in MXFP4 and curves of MI300X. calibration/LOG.md says what
-moved.
+that vLLM's samplers leave to the KV cache, SGLang's experts in MXFP4 and curves of MI300X. Seven more, 54 loads of RTX
+4090, 5090 and PRO 6000, L40S, A100, H200, B200 and MI300X, were predicted blind last: TPOT 14.5 % (42 figures), TTFT
+23 % (35) and throughput 16.5 % (46) in the median, five loads refused. SGLang's memory under data-parallel attention
+and Triton's attention on MI300X came of them. calibration/LOG.md says what moved.
 """
 
 

@@ -330,6 +330,7 @@ def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> Resolved
         options=options,
         tensor_parallel_size=shape.tensor_parallel_size,
         pipeline_parallel_size=shape.pipeline_parallel_size,
+        data_parallel_size=shape.data_parallel_size,
         host_slowdown=shape.hardware.host_slowdown,
         drafter=None if deployment.speculative is None else deployment.speculative.method,
         model_family=shape.model.family,

@@ -87,6 +87,9 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
     backend = deployment.take("engine.fp8_gemm_backend")
     if backend:
         words += flags.render("--fp8-gemm-backend", backend, key="deployment.engine.fp8_gemm_backend")
+    backend = deployment.take("engine.attention_backend")
+    if backend:
+        words += flags.render("--attention-backend", backend, key="deployment.engine.attention_backend")
     return words + _quantization(deployment, flags) + kv_cache_words(deployment, flags, _LOW_BIT_KV)
 
 

@@ -30,7 +30,7 @@ from simserve.planner.importers.server import (
     read_overrides,
     redundant_experts,
 )
-from simserve.profiles.engine_options import Fp8GemmBackend
+from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend
 from simserve.profiles.engine_profile import load_engine
 
 _WHERE = "sglang command"
@@ -297,6 +297,13 @@ def _draft_model(reading: Reading, value: object) -> None:
     reading.speculation["model"] = str(value)
 
 
+def _attention_backend(reading: Reading, value: object) -> None:
+    if value in get_args(AttentionBackend):
+        reading.options["attention_backend"] = value
+    else:
+        reading.not_simulated.append(f"--attention-backend {value}")
+
+
 def _counted(flag: str, key: str) -> Callable[[Reading, object], None]:
     def read(reading: Reading, value: object) -> None:
         reading.speculation[key] = reading.count(flag, value)
@@ -330,6 +337,7 @@ VOCABULARY = Vocabulary(
         "--ep-size": _experts,
         "--enable-ep-moe": _experts,
         "--moe-a2a-backend": _all2all_backend,
+        "--attention-backend": _attention_backend,
         "--fp8-gemm-backend": _fp8_gemm_backend,
         "--deepep-mode": _deepep_mode,
         "--enable-two-batch-overlap": read_overlap,

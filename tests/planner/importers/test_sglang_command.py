@@ -57,6 +57,25 @@ def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[
     assert resolved_part(back.scenario) == resolved_part(scenario)
 
 
+def test_the_kernels_of_attention_come_back() -> None:
+    """Triton's on AMD; others are said not to be simulated."""
+    scenario = make_scenario(
+        [
+            "deployment.engine={name: sglang, version: '0.5.9', attention_backend: triton, max_model_len: 4096}",
+            "deployment.hardware=mi300x-192gb",
+        ]
+    )
+
+    line = export(scenario, "sglang").lines
+    back = imported(line, version="0.5.9", hardware="mi300x-192gb").scenario
+    other = imported(f"{LINE} --attention-backend fa3", version="0.5.9")
+
+    assert "--attention-backend triton" in line
+    assert resolved_part(back) == resolved_part(scenario)
+    assert other.scenario.deployment.engine.attention_backend is None
+    assert any("--attention-backend fa3" in note for note in other.notes)
+
+
 def test_the_kernels_of_fp8_products_come_back() -> None:
     """FlashInfer's on Blackwell; `auto` is none, and what is not simulated is said."""
     scenario = make_scenario(
