@@ -60,7 +60,7 @@ def cost(
         typer.Option(
             "--with",
             metavar="'NAME: KEY=VALUE, KEY=VALUE'",
-            help="Another deployment for this traffic: says from what volume each is cheapest; repeats.",
+            help="Another deployment for the same traffic; says from what volume on each is cheapest; repeats.",
         ),
     ] = None,
     overrides: SetOption = None,
@@ -68,10 +68,10 @@ def cost(
     *,
     shown: Shown,
 ) -> None:
-    """Say whether GPUs of one's own or an API cost less, from what volume, and what that depends on.
+    """Say whether your own GPUs or an API cost less, from what volume on, and what that depends on.
 
-    With a scenario the GPUs are simulated, at its own traffic round the clock or over its day (pricing.daily); without
-    one it is arithmetic on the flags.
+    With a scenario the GPUs are simulated under its traffic, round the clock or over its day (pricing.daily). Without
+    one the answer is arithmetic on the flags.
 
     simserve cost api-vs-self-host
 
