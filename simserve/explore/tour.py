@@ -194,8 +194,8 @@ def _decoding(check: Check) -> dict[str, Any]:
             f"A step does {number(found['intensity'])} FLOP for each byte that it reads. This GPU can do "
             f"{number(found['ridge'])} in the time of reading one, so most of its arithmetic units are idle: memory "
             "bandwidth is the bottleneck.",
-            f"Weights are read once a step, however many requests are in it. 64 requests together take {number(many)} ms "
-            f"a step, {number(many / lone)} times as long, and bring 64 tokens in place of one.",
+            f"Weights are read once a step, however many requests are in it. A step of 64 requests takes "
+            f"{number(many)} ms, {number(many / lone)} times as long, and brings 64 tokens in place of one.",
             "Modelled step times of simserve; the equation below is the bound that no engine can beat.",
         ],
         "play": {

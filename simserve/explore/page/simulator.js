@@ -36,14 +36,17 @@ const CHANGES = [
   ["a batch of 128", () => ({ max_num_seqs: 128 })],
 ];
 
+const TOLD = 3; // percent from which a difference is called better or worse
+
 function delta(key, better, mine, base) {
   if (!base) return null;
   if (mine === null || base[key] === null || mine === undefined || base[key] === undefined) return node("span", { class: "delta note", text: "\u00a0" });
   const was = base[key], change = key === "attainment" || key === "kv_usage_mean" || key === "mbu" ? 100 * (mine - was) : was ? (100 * (mine - was)) / Math.abs(was) : mine ? Infinity : 0;
   const unit = key === "attainment" || key === "kv_usage_mean" || key === "mbu" ? " pp" : "%";
   if (Math.abs(change) < 0.5) return node("span", { class: "delta note", text: "same as A" });
-  const kind = better ? (Math.sign(change) === better ? "better" : "worse") : "note";
-  const word = better ? (kind === "better" ? ", better" : ", worse") : "";
+  // Of two runs of a minute or so, less than this is chance as well as not.
+  const kind = better && Math.abs(change) >= TOLD ? (Math.sign(change) === better ? "better" : "worse") : "note";
+  const word = kind === "note" ? "" : `, ${kind}`;
   return node("span", { class: `delta ${kind}`, text: `${change > 0 ? "+" : "−"}${Number.isFinite(change) ? number(Math.abs(change), 2) : "∞"}${unit}${word}` });
 }
 
