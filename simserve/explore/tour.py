@@ -266,7 +266,7 @@ def _context_frame(memory: Mapping[str, float], per_token: float, context: int) 
     most = memory["kv_room"] / (per_token * context)
     return {
         "name": f"{context:,} tokens",
-        "says": f"{'fits' if fits else 'does not fit'}; {math.floor(most):,} such requests are the most",
+        "says": f"{'fits' if fits else 'does not fit'}; at most {math.floor(most):,} such requests do",
         "rows": [_row("one GPU", [memory["weights"], memory["other"], kv], f"KV {format_bytes(kv)}")],
     }
 
@@ -330,7 +330,7 @@ def _formats(check: Check) -> dict[str, Any]:
     alone = {name: sum(decode_ms(priced, 1, _CONTEXT).values()) for name, priced in layouts.items()}
     base, *others = alone
     right = min(others, key=lambda name: alone[name])
-    gains = "; ".join(f"{name} {number(alone[base] / alone[name])} times as fast" for name in others)
+    gains = "; ".join(f"{name}: {number(alone[base] / alone[name])} times as fast" for name in others)
     return {
         "truth": right,
         "answer": f"{right}: {number(alone[right])} ms a token in place of {number(alone[base])} ms.",
