@@ -3,7 +3,7 @@
 (() => {
   const KINDS = { queue: ["--grey", "waiting"], prefill: ["--orange", "prompt"], decode: ["--blue", "answering"],
     "link queue": ["--grey", "waiting for the link"], transfer: ["--sky", "KV on its way"], "seat queue": ["--grey", "waiting for a seat"],
-    preempted: ["--vermilion", "preempted"], recompute: ["--sky", "computed again"], static: ["--green", "KV memory"] };
+    held: ["--line", "done, until its batch ends"], preempted: ["--vermilion", "preempted"], recompute: ["--sky", "computed again"], static: ["--green", "KV memory"] };
   const WAITING = new Set(["queue", "link queue", "transfer", "seat queue", "preempted"]);
   const GAP = 2, STRIP = 132, BAR = 14, PLAYED = 30;
 
