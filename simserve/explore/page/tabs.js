@@ -48,18 +48,20 @@ function kvGrowth(found, values) {
     node("h2", { class: found.fits ? "holds" : "missed-answer", text: found.fits ? `${values.batch} request${values.batch === 1 ? "" : "s"} of ${whole(values.context_tokens)} tokens take${values.batch === 1 ? "s" : ""} ${gigabytes(found.used)} of ${gigabytes(found.room)} for KV.` : `${values.batch} requests of ${whole(values.context_tokens)} tokens need ${gigabytes(found.used)}, and ${gigabytes(found.room)} are left for KV.` }),
     tiles([["KV of a token", `${Math.round(found.kv_bytes_per_token).toLocaleString("en-US")} B`, "kv_bytes_per_token", found.kv_bytes_per_token], ["requests that fit", found.most_requests.toLocaleString("en-US"), "most_requests", found.most_requests], ["KV of these requests", gigabytes(found.used), "used", found.used], ["one sequence outweighs the weights from", found.weights_crossing_tokens ? `${compact(found.weights_crossing_tokens)} tokens` : "–", "crossing", found.weights_crossing_tokens]]),
     charts(
-      figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of these requests": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, Math.max(found.memory.total, found.memory.weights + found.memory.kv))),
       figure("KV memory by length", null, lines({ label: "KV memory over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "bytes, logarithmic", format: bytesTick }, series: [{ name: "one request", x: curve.context, y: curve.one_request }, { name: `${values.batch} requests`, x: curve.context, y: curve.all_requests }], bounds: [{ at: found.room, name: "left for KV", left: true }], marks: [{ at: values.context_tokens, name: "here", color: "var(--text)" }] })),
       figure("Requests that fit by length", null, lines({ label: "Requests that fit over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "requests at once, logarithmic" }, series: [{ name: "requests", x: curve.context, y: curve.most_requests }], bounds: [{ at: values.batch, name: "asked" }] })),
+      figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of these requests": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, Math.max(found.memory.total, found.memory.weights + found.memory.kv))),
     ),
   ];
 }
 
+const kilobytes = (value) => `${number(value / 1000)} kB`;
+
 function attention(found) {
-  const rows = found.rows.map((row) => ({ name: row.name, parts: [row.bytes_per_token], chosen: row.name === found.own_name, note: `${compact(row.bytes_per_token)} B` }));
+  const rows = found.rows.map((row) => ({ name: row.name, parts: [row.bytes_per_token], chosen: row.name === found.own_name, note: kilobytes(row.bytes_per_token) }));
   return [
     node("h2", { text: `This model uses ${found.own_name}: ${Math.round(found.own).toLocaleString("en-US")} B of KV a token on a GPU.` }),
-    charts(figure("KV of a token", "the same model with its heads grouped otherwise", rowBars("KV of a token", rows, compact)), figure("Requests that fit", null, rowBars("Requests that fit", found.rows.map((row) => ({ name: row.name, parts: [row.requests], chosen: row.name === found.own_name, note: number(Math.floor(row.requests)), color: 3 })), number))),
+    charts(figure("KV of a token", "the same model with its heads grouped otherwise", rowBars("KV of a token", rows, kilobytes)), figure("Requests that fit", null, rowBars("Requests that fit", found.rows.map((row) => ({ name: row.name, parts: [row.requests], chosen: row.name === found.own_name, note: number(Math.floor(row.requests)), color: 3 })), number))),
     table(["variant", "KV of a token", "KV of a request", "requests that fit"], found.rows.map((row) => ({ chosen: row.name === found.own_name, cells: [row.name, `${Math.round(row.bytes_per_token).toLocaleString("en-US")} B`, gigabytes(row.bytes_per_request), Math.floor(row.requests).toLocaleString("en-US")] }))),
   ];
 }
@@ -85,14 +87,17 @@ function paging(found) {
   ];
 }
 
+const MOST_LOSS = 0.05;
+
 function quantization(found, values) {
   const name = (row) => formatName(row.format);
   const rows = found.rows.map((row) => ({ ...row, chosen: row.format === (values.quantization === "auto" ? found.stored : values.quantization) }));
   const chosen = rows.find((row) => row.chosen) ?? rows[0], base = rows[0];
   const quality = (row) => row.loss === null ? "–" : row.loss[0] === row.loss[1] ? `${number(-100 * row.loss[0], 2)}%` : `${number(-100 * row.loss[1], 2)} to ${number(-100 * row.loss[0], 2)}%`;
-  const quickest = rows.filter((row) => row.fits).reduce((best, row) => (row.ms_batch < best.ms_batch ? row : best), chosen);
+  // Fewest bits are fastest: what costs much of the published quality is no advice.
+  const quickest = rows.filter((row) => row.fits && (row.loss === null || row.loss[1] <= MOST_LOSS)).reduce((best, row) => (row.ms_batch < best.ms_batch ? row : best), chosen);
   const told = chosen === base && quickest !== chosen
-    ? `As stored, ${gigabytes(chosen.weights_bytes)} of weights; ${name(quickest)} takes ${gigabytes(quickest.weights_bytes)} and is ${number(chosen.ms_batch / quickest.ms_batch)} times as fast in a batch of ${values.batch}.`
+    ? `As stored, ${gigabytes(chosen.weights_bytes)} of weights; ${name(quickest)} takes ${gigabytes(quickest.weights_bytes)} and is ${number(chosen.ms_batch / quickest.ms_batch)} times as fast in a batch of ${values.batch}${quickest.loss === null ? "" : ` (published quality: ${quality(quickest)})`}.`
     : `${name(chosen)}: ${gigabytes(chosen.weights_bytes)} of weights, ${number(base.ms_batch / chosen.ms_batch)} times as fast in a batch of ${values.batch}.`;
   return [
     node("h2", { text: told }),
