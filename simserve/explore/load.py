@@ -1,4 +1,4 @@
-"""The load that a configuration of the simulator's tab can sustain: the search of `simserve capacity`, within its time."""
+"""The load that a configuration of the simulator's tab can sustain: the search of `simserve capacity`, in its time."""
 
 from __future__ import annotations
 
