@@ -97,7 +97,11 @@ class Asked:
     trace: Annotated[str | None, _option("--trace", metavar="FILE", help="Recorded traffic to replay.")] = None
     columns: Annotated[
         str | None,
-        _option("--columns", metavar="NAME=COLUMN,...", help="Columns of the trace, if their names are unusual."),
+        _option(
+            "--columns",
+            metavar="NAME=COLUMN,...",
+            help="Columns of the trace, if their names are unusual: prompt_tokens=in.",
+        ),
     ] = None
     prompt_tokens: Annotated[
         str | None, _option("--prompt-tokens", metavar="TOKENS", help="Tokens of every prompt, such as 2k.")
