@@ -87,7 +87,7 @@ _ROOM = 1.15
 """Factor beside the first and the last point of a logarithmic axis, for the circle."""
 _BILL_ROOM = 1.5
 """Factor below the least and above the greatest bill, for the words beside them."""
-_NAME_SHARE = 0.3
+_NAME_SHARE = 0.35
 """Share of the width that the name of a fleet takes at most, to the left of its point."""
 
 
@@ -474,7 +474,8 @@ def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
     if circle:
         is_left_of = x.share(at) > _NAME_SHARE
         right = -7 if is_left_of else 0
-        circle.append(Note(text="the plan", x=at, y=price, right=right, up=-13, is_left_of=is_left_of))
+        text = f"the plan: {best['num_gpus']} x {best['hardware']}" if best.get("hardware") else "the plan"
+        circle.append(Note(text=text, x=at, y=price, right=right, up=-13, is_left_of=is_left_of))
     return Sketch(left=0.2, x=x, y=y, marks=[*_front_marks(seen, best, x, y), *marks, *circle])
 
 
